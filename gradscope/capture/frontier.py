@@ -1,0 +1,123 @@
+"""Which autograd nodes carry a gradient into a call: found for all calls from one walk."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gradscope.capture.gradients import GradientSlot, Listeners
+from gradscope.capture.graph import Consumer, Edge, Walk
+from gradscope.capture.stats import Measured
+from gradscope.capture.views import NOTE, ViewOf, writes_since
+
+
+@dataclass(slots=True)
+class Met:
+    """A tensor that a call took or returned: what was seen of it, without the tensor."""
+
+    path: str
+    measured: Measured
+    requires_grad: bool
+    grad_fn: str | None
+    edge: Edge | None = None
+    view: ViewOf | None = None
+    slot: GradientSlot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One call as the graph sees it: its tensors, and the sequence numbers of its nodes."""
+
+    start: int
+    end: int
+    inputs: list[Met]
+    outputs: list[Met]
+
+
+def wanted_edges(passages: Iterable[Passage]) -> set[Edge]:
+    """The edges whose consumers ``tie`` needs to know."""
+    met = [item for passage in passages for item in (*passage.inputs, *passage.outputs)]
+    own = {item.edge for item in met if item.edge is not None}
+    return own | {item.view.edge for item in met if item.view is not None}
+
+
+def tie(found: Walk, passages: list[Passage], listeners: Listeners) -> None:
+    """Give every input its slot, and complete the slots of outputs that are written to as views.
+
+    A consumer of an input's edge that the call itself made is that call's frontier: what it sends
+    down that edge is the gradient through this call alone.
+    """
+    by_edge: dict[Edge, GradientSlot] = {}
+    done: set[int] = set()
+    for passage in passages:
+        for met in passage.outputs:
+            if met.slot is None or met.edge is None or id(met.slot) in done:
+                continue
+            done.add(id(met.slot))
+            if (
+                _told_by_its_hook(found, met, met.slot, passage.end, listeners)
+                and met.slot.shareable
+            ):
+                by_edge[met.edge] = met.slot
+    shared: dict[tuple[tuple[int, int], ...], GradientSlot] = {}
+    for passage in passages:
+        for met in passage.inputs:
+            if met.edge is not None and met.slot is None:
+                met.slot = _frontier(found, met, met.edge, passage, by_edge, shared, listeners)
+
+
+def _told_by_its_hook(
+    found: Walk, met: Met, slot: GradientSlot, since: int, listeners: Listeners
+) -> bool:
+    """Whether the tensor's hook tells its whole gradient; if not, listen to the writes as well."""
+    if met.view is None:
+        return True
+    writes = writes_since(found.consumers.get(met.view.edge, []), since)
+    if not writes:
+        if met.view.base_changed():
+            slot.note = NOTE
+        return slot.note is None
+    slot.parts = len(writes) + int(met.edge is not None and found.reaches(met.edge))
+    for write in writes:
+        listeners.on_node(write.node, write.position, slot, met.view.reader(slot))
+    return False
+
+
+def _frontier(
+    found: Walk,
+    met: Met,
+    edge: Edge,
+    passage: Passage,
+    by_edge: dict[Edge, GradientSlot],
+    shared: dict[tuple[tuple[int, int], ...], GradientSlot],
+    listeners: Listeners,
+) -> GradientSlot | None:
+    everyone = found.consumers.get(edge, [])
+    inside = between(everyone, passage.start, passage.end)
+    writes: list[Consumer] = []
+    if met.view is not None:
+        near = between(found.consumers.get(met.view.edge, []), passage.start, passage.end)
+        writes = writes_since(near, passage.start)
+    if not inside and not writes:
+        return None
+    if len(everyone) == 1 and not writes and edge in by_edge:
+        return by_edge[edge]  # the only consumer of a recorded output: the same tensor
+    key = tuple((id(c.node), c.position) for c in inside)
+    if key in shared and not writes:
+        return shared[key]
+    slot = listeners.slot(len(inside) + len(writes))
+    for consumer in inside:
+        listeners.on_node(consumer.node, consumer.position, slot)
+    if met.view is not None:
+        for write in writes:
+            listeners.on_node(write.node, write.position, slot, met.view.reader(slot))
+    if not writes:
+        shared[key] = slot
+    return slot
+
+
+def between(consumers: list[Consumer], start: int, end: int) -> list[Consumer]:
+    """The consumers made from ``start`` up to before ``end``, of those sorted by sequence."""
+    low = bisect_left(consumers, start, key=lambda c: c.sequence)
+    return consumers[low : bisect_left(consumers, end, key=lambda c: c.sequence)]

@@ -1,0 +1,130 @@
+"""Gradients on their way back: each is reduced to numbers inside the hook that meets it.
+
+A slot is one gradient that records wait for. Several records share a slot where theory says that
+they hold the same tensor: a container that hands on its child's output, an input whose only
+consumer lies in the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.autograd.graph import Node
+
+from gradscope.capture.hooks import Handle, hook_node, hook_tensor
+from gradscope.capture.stats import Measured, measure
+
+Extract = Callable[[torch.Tensor], torch.Tensor | None]
+
+
+class GradientSlot:
+    """Adds up the parts of one gradient and measures the sum when the last has arrived.
+
+    ``parts`` may grow until backward starts. With ``accumulate`` the sum of several backwards is
+    kept, otherwise the latest alone. A slot with a ``note`` could not be told and has no numbers.
+    """
+
+    __slots__ = (
+        "_arrived",
+        "_measured",
+        "_partial",
+        "_total",
+        "accumulate",
+        "note",
+        "parts",
+        "shareable",
+    )
+
+    def __init__(self, parts: int, *, accumulate: bool) -> None:
+        self.parts = parts
+        self.accumulate = accumulate
+        self.note: str | None = None
+        self.shareable = True  # False where a hook of the user's stands between it and the consumer
+        self._measured: Measured | None = None
+        self._arrived = 0
+        self._partial: torch.Tensor | None = None
+        self._total: torch.Tensor | None = None
+
+    @property
+    def measured(self) -> Measured | None:
+        """The gradient's statistics; None where none arrived or where it could not be told."""
+        return None if self.note else self._measured
+
+    def add(self, gradient: torch.Tensor | None) -> None:
+        """One part; None counts as arrived, and adds nothing."""
+        self._arrived += 1
+        if gradient is not None:
+            gradient = gradient.detach()
+            self._partial = gradient if self._partial is None else _plus(self._partial, gradient)
+        if self._arrived >= self.parts:
+            self.settle()
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Measure what has arrived: at the last part, or at the end where some never came."""
+        partial, self._partial, self._arrived = self._partial, None, 0
+        if partial is None:
+            return
+        if self.accumulate:
+            # A copy: autograd may hand this very tensor to `.grad` and add the next backward to it.
+            self._total = partial.clone() if self._total is None else _plus(self._total, partial)
+            partial = self._total
+        self._measured = measure(partial)
+
+
+def _plus(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    # A dense tensor takes a sparse one on its right only.
+    return right + left if left.is_sparse and not right.is_sparse else left + right
+
+
+class Listeners:
+    """Every slot of a run and every hook on tensors and autograd nodes that fills one."""
+
+    def __init__(self, *, accumulate: bool) -> None:
+        self._accumulate = accumulate
+        self._slots: list[GradientSlot] = []
+        self._handles: list[Handle] = []
+        self._by_node: dict[Node, list[tuple[int, GradientSlot, Extract | None]]] = {}
+
+    def slot(self, parts: int = 1) -> GradientSlot:
+        """A new slot that waits for that many parts in each backward."""
+        slot = GradientSlot(parts, accumulate=self._accumulate)
+        self._slots.append(slot)
+        return slot
+
+    def on_tensor(self, tensor: torch.Tensor, slot: GradientSlot) -> None:
+        """The gradient of ``tensor`` as it is now; a later in-place operation changes nothing."""
+        if tensor._backward_hooks:
+            slot.shareable = False
+        self._handles.append(hook_tensor(tensor, slot.add))
+
+    def on_node(
+        self, node: Node, position: int, slot: GradientSlot, extract: Extract | None = None
+    ) -> None:
+        """``grad_inputs[position]`` of ``node``, cut to its region by ``extract``."""
+        listeners = self._by_node.get(node)
+        if listeners is None:
+            listeners = self._by_node[node] = []
+            self._handles.append(hook_node(node, _reader(listeners)))
+        listeners.append((position, slot, extract))
+
+    def release(self) -> None:
+        """Remove every hook, let go of every node, and settle what never completed."""
+        for handle in self._handles:
+            handle.remove()
+        for slot in self._slots:
+            slot.settle()
+        self._handles.clear()
+        self._slots.clear()
+        self._by_node.clear()
+
+
+def _reader(listeners: list[tuple[int, GradientSlot, Extract | None]]) -> Callable[..., None]:
+    # Holds the listeners, not the node: a node that its own hook holds would never be freed.
+    def read(grad_inputs: tuple[torch.Tensor | None, ...], _outputs: object) -> None:
+        for position, slot, extract in listeners:
+            gradient = grad_inputs[position]
+            slot.add(extract(gradient) if extract and gradient is not None else gradient)
+
+    return read

@@ -1,0 +1,241 @@
+"""The one walk over the autograd graph, and what is read off it: who consumes an edge, which call
+made a node, what is saved for backward, the chain behind an output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.autograd.graph import Node
+
+from gradscope.records import GraphNode
+
+Edge = tuple[Node, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """``node`` reads an edge as its input ``position``; ``sequence`` says when it was made."""
+
+    sequence: int
+    node: Node
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The sequence numbers of the nodes that one call made: ``start`` up to before ``end``.
+
+    ``parent`` is the index of the enclosing call's span, -1 at the top.
+    """
+
+    start: int
+    end: int
+    parent: int
+
+
+@dataclass(slots=True)
+class Walk:
+    """Every node reachable from the roots, and the consumers of the edges that were asked for."""
+
+    nodes: list[Node] = field(default_factory=list)
+    consumers: dict[Edge, list[Consumer]] = field(default_factory=dict)
+    roots: set[Edge] = field(default_factory=set)
+
+    def reaches(self, edge: Edge) -> bool:
+        """Whether the roots depend on this edge."""
+        return edge in self.roots or bool(self.consumers.get(edge))
+
+
+def edge_of(tensor: torch.Tensor) -> Edge:
+    """Where the gradient of a tensor that requires one enters the graph."""
+    edge = torch.autograd.graph.get_gradient_edge(tensor)
+    return edge.node, edge.output_nr
+
+
+def walk(roots: Iterable[Edge], wanted: set[Edge], *, since: int = 0) -> Walk:
+    """Visit every node behind ``roots`` once, without recursion.
+
+    Args:
+        roots: the edges of the tensors that backward starts from.
+        wanted: the edges whose consumers are kept.
+        since: nodes with a smaller sequence number are not entered.
+    """
+    found = Walk(roots=set(roots))
+    stack = [node for node, _ in found.roots]
+    seen = set(stack)
+    while stack:
+        node = stack.pop()
+        found.nodes.append(node)
+        sequence = node._sequence_nr()
+        if sequence < since:
+            continue
+        for position, (following, number) in enumerate(node.next_functions):
+            if following is None:
+                continue
+            edge = (following, number)
+            if edge in wanted:
+                found.consumers.setdefault(edge, []).append(Consumer(sequence, node, position))
+            if following not in seen:
+                seen.add(following)
+                stack.append(following)
+    for consumers in found.consumers.values():
+        consumers.sort(key=lambda consumer: consumer.sequence)
+    return found
+
+
+def owners(nodes: Sequence[Node], spans: Sequence[Span]) -> list[int]:
+    """For each node the index of the innermost call that made it, -1 where none did."""
+    numbers = [node._sequence_nr() for node in nodes]
+    result = [-1] * len(nodes)
+    # Spans nest and are listed by entry, so they start in order: a sweep with a stack of open ones.
+    open_spans: list[int] = []
+    upcoming = 0
+    for i in sorted(range(len(nodes)), key=numbers.__getitem__):
+        sequence = numbers[i]
+        while upcoming < len(spans) and spans[upcoming].start <= sequence:
+            while open_spans and spans[open_spans[-1]].end <= spans[upcoming].start:
+                open_spans.pop()
+            open_spans.append(upcoming)
+            upcoming += 1
+        while open_spans and spans[open_spans[-1]].end <= sequence:
+            open_spans.pop()
+        result[i] = open_spans[-1] if open_spans else -1
+    return result
+
+
+class SavedBytes:
+    """What autograd nodes keep alive for backward: per call and in all, each storage once."""
+
+    def __init__(self, excluded: Iterable[torch.Tensor]) -> None:
+        self._excluded = {storage_key(tensor) for tensor in excluded}
+        self._by_call: dict[int, dict[int, int]] = {}
+
+    def add(self, tensor: torch.Tensor, call: int) -> None:
+        """``tensor`` is kept by a node that call number ``call`` made; -1 is outside every call."""
+        for part in _dense_parts(tensor):
+            key = storage_key(part)
+            if key not in self._excluded:
+                self._by_call.setdefault(call, {})[key] = part.untyped_storage().nbytes()
+
+    def totals(self, spans: Sequence[Span]) -> tuple[dict[int, int], int]:
+        """Bytes by call, its children's included, and of the whole."""
+        by_call = self._by_call
+        for index in range(len(spans) - 1, -1, -1):  # children come after their parents
+            if index in by_call and spans[index].parent != -1:
+                by_call.setdefault(spans[index].parent, {}).update(by_call[index])
+        everything: dict[int, int] = {}
+        for storages in by_call.values():
+            everything.update(storages)
+        return {call: sum(s.values()) for call, s in by_call.items()}, sum(everything.values())
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """What two tensors share when they share memory."""
+    if tensor.device.type == "meta":
+        return int(tensor.untyped_storage()._cdata)
+    return int(tensor.untyped_storage().data_ptr())
+
+
+def _dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    if tensor.layout == torch.strided:
+        return [tensor]
+    if tensor.layout == torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []  # an opaque layout keeps its storage to itself
+
+
+_SAVED: dict[type, list[str]] = {}
+
+
+def saved_tensors(node: Node) -> list[torch.Tensor]:
+    """The tensors that a node saved for backward.
+
+    Raises:
+        RuntimeError: one of them was modified in place since, or was freed.
+    """
+    if isinstance(node, torch.autograd.function.BackwardCFunction):
+        return [t for t in node.saved_tensors if isinstance(t, torch.Tensor)]
+    kind = type(node)
+    if kind not in _SAVED:
+        # `_raw_saved_x` exists just for those `_saved_x` that hold tensors.
+        _SAVED[kind] = [name[4:] for name in dir(node) if name.startswith("_raw_saved_")]
+    found: list[torch.Tensor] = []
+    for name in _SAVED[kind]:
+        value = getattr(node, name)
+        several = value if isinstance(value, tuple | list) else (value,)
+        found.extend(t for t in several if isinstance(t, torch.Tensor))
+    return found
+
+
+def chain(
+    root: Node,
+    spans: Sequence[Span],
+    label: Callable[[int], tuple[str, int]],
+    names: Mapping[int, str],
+) -> tuple[GraphNode, ...]:
+    """The graph from one node back to its leaves, the root first.
+
+    Args:
+        root: the ``grad_fn`` to start from.
+        spans: the calls' spans, for the module that made each node.
+        label: module name and call number of a span's index.
+        names: names of parameters and inputs by ``id`` of the leaf tensor.
+    """
+    nodes = _in_order(root)
+    number = {node: i for i, node in enumerate(nodes)}
+    made_by = owners(nodes, spans)
+    result = []
+    for i, node in enumerate(nodes):
+        leaf = getattr(node, "variable", None)
+        module, call = label(made_by[i]) if made_by[i] >= 0 and leaf is None else (None, None)
+        to = tuple(
+            (number[following], position) if following is not None else None
+            for following, position in node.next_functions
+        )
+        result.append(
+            GraphNode(
+                id=i,
+                op=type(node).__name__,
+                kind=_kind(leaf),
+                name=None if leaf is None else names.get(id(leaf)),
+                module=module,
+                call=call,
+                shape=_shape(node, leaf),
+                to=to,
+            )
+        )
+    return tuple(result)
+
+
+def _in_order(root: Node) -> list[Node]:
+    """Depth first, so that a chain reads from the root to its leaves."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        order.append(node)
+        stack.extend(n for n, _ in reversed(node.next_functions) if n is not None and n not in seen)
+    return order
+
+
+def _kind(leaf: torch.Tensor | None) -> str:
+    if leaf is None:
+        return "function"
+    return "parameter" if isinstance(leaf, torch.nn.Parameter) else "input"
+
+
+def _shape(node: Node, leaf: torch.Tensor | None) -> tuple[int, ...] | None:
+    if leaf is not None:
+        return tuple(leaf.shape)
+    metadata = node._input_metadata
+    return tuple(int(n) for n in metadata[0].shape) if metadata else None

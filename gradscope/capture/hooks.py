@@ -1,0 +1,85 @@
+"""The only file that registers hooks, and the selection of the modules to hook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import Node
+from torch.utils.hooks import RemovableHandle as Handle
+
+from gradscope.patterns import Named, matching
+
+__all__ = [
+    "Handle",
+    "hook_node",
+    "hook_tensor",
+    "hooked",
+    "named_modules",
+    "named_parameters",
+    "select_layers",
+]
+
+PreHook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
+PostHook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
+
+
+def named_modules(model: nn.Module) -> dict[nn.Module, Named]:
+    """Every module once, by its first name, with the names that it also goes by."""
+    names: dict[nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(module, []).append(name)
+    return {
+        module: Named(first, tuple(others), tuple(c.__name__ for c in type(module).__mro__))
+        for module, (first, *others) in names.items()
+    }
+
+
+def named_parameters(model: nn.Module) -> dict[nn.Parameter, Named]:
+    """Every parameter once, by its first name, with the names that share it."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return {p: Named(first, tuple(others)) for p, (first, *others) in names.items()}
+
+
+def select_layers(model: nn.Module, patterns: Sequence[str]) -> dict[nn.Module, Named]:
+    """The modules that ``patterns`` select, in the order of ``named_modules``.
+
+    Raises:
+        LayerError: a pattern that matches nothing; names the closest layers.
+    """
+    modules = named_modules(model)
+    chosen = {named.name for named in matching(patterns, modules.values())}
+    return {module: named for module, named in modules.items() if named.name in chosen}
+
+
+@contextmanager
+def hooked(modules: Sequence[nn.Module], before: PreHook, after: PostHook) -> Iterator[None]:
+    """Call ``before`` and ``after`` around each forward of ``modules``; on leaving no hook is left.
+
+    They are the last hooks of each module, so they see what the user's own hooks made of the
+    arguments and of the result. They change nothing.
+    """
+    handles: list[Handle] = []
+    try:
+        for module in modules:
+            handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            handles.append(module.register_forward_hook(after, with_kwargs=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def hook_tensor(tensor: torch.Tensor, read: Callable[[torch.Tensor | None], None]) -> Handle:
+    """Call ``read`` with the gradient of ``tensor`` as it is now, whatever is done to it later."""
+    return tensor.register_hook(read)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def hook_node(node: Node, read: Callable[..., None]) -> Handle:
+    """Call ``read`` with what ``node`` sends to its inputs and what it got for its outputs."""
+    return node.register_hook(read)

@@ -1,0 +1,79 @@
+"""Parameters: their values, what a backward added to their gradients, how far a step moved them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import nn
+
+from gradscope.capture.hooks import named_parameters
+from gradscope.capture.stats import measure, resolve
+from gradscope.records import ParameterStats, TensorStats
+
+
+def parameter_stats(
+    model: nn.Module,
+    *,
+    owners: Collection[nn.Module] | None = None,
+    held: Collection[nn.Parameter] | None = None,
+) -> tuple[ParameterStats, ...]:
+    """Statistics of every parameter and its ``.grad`` as they are now.
+
+    Args:
+        model: the module whose parameters are meant.
+        owners: only parameters that one of these modules owns directly.
+        held: the parameters that the optimizer has; None where there is no optimizer.
+    """
+    chosen = named_parameters(model)
+    if owners is not None:
+        owned = {p for module in owners for p in module.parameters(recurse=False)}
+        chosen = {p: named for p, named in chosen.items() if p in owned}
+    values = [measure(p) for p in chosen]
+    gradients = [None if p.grad is None else measure(p.grad) for p in chosen]
+    done = resolve([*values, *(g for g in gradients if g is not None)])
+    return tuple(
+        ParameterStats(
+            name=named.name,
+            shape=done[id(value)].shape,
+            requires_grad=parameter.requires_grad,
+            value=done[id(value)],
+            gradient=None if gradient is None else done[id(gradient)],
+            aliases=named.aliases,
+            in_optimizer=None if held is None else parameter in held,
+        )
+        for (parameter, named), value, gradient in zip(
+            chosen.items(), values, gradients, strict=True
+        )
+    )
+
+
+def statistics(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, TensorStats | None]:
+    """Several tensors measured and read back together."""
+    measured = {name: None if t is None else measure(t) for name, t in tensors.items()}
+    done = resolve([m for m in measured.values() if m is not None])
+    return {name: None if m is None else done[id(m)] for name, m in measured.items()}
+
+
+def total_norm(norms: Collection[float | None]) -> float | None:
+    """The L2 norm over all tensors from the norms of each; None where there is none."""
+    present = [norm for norm in norms if norm is not None]
+    return math.hypot(*present) if present else None
+
+
+def update_ratios(
+    model: nn.Module, before: Mapping[nn.Parameter, torch.Tensor]
+) -> dict[str, float | None]:
+    """‖Δw‖ / ‖w‖ by parameter name; None where ‖w‖ was 0."""
+    ratios: dict[str, float | None] = {}
+    for parameter, named in named_parameters(model).items():
+        if parameter not in before:
+            continue
+        old = before[parameter]
+        # One difference at a time: all of them would weigh as much as the model.
+        pair = statistics({"weight": old, "change": parameter.detach() - old})
+        weight, change = pair["weight"], pair["change"]
+        known = weight and change and weight.norm and change.norm is not None
+        ratios[named.name] = change.norm / weight.norm if known else None  # type: ignore[union-attr,operator]
+    return ratios

@@ -1,0 +1,127 @@
+"""Activation checkpointing: a part that runs again inside backward is no second call.
+
+The non-reentrant variant builds its graph in the first pass, and its second run is ignored. The
+reentrant one runs first without a graph: grad_fn and gradients come from the second run, and are
+merged into the calls of the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from gradscope.capture.containers import call_tensors, tensors
+from gradscope.capture.frontier import Met, between
+from gradscope.capture.gradients import Listeners
+from gradscope.capture.graph import Edge, edge_of, walk
+
+
+class FirstPass(Protocol):
+    """The call of the first pass, as the recorder keeps it."""
+
+    module: nn.Module
+    inputs: list[Met]
+    outputs: list[Met]
+
+    def note(self, text: str) -> None:
+        """Remember a note."""
+
+
+@dataclass(slots=True)
+class _Again:
+    original: FirstPass
+    start: int
+    end: int = 0
+    inputs: list[tuple[Met, Edge]] = field(default_factory=list)
+
+
+def in_backward() -> bool:
+    """Whether this thread is executing a backward, so that a forward now is a recomputation."""
+    return torch._C._current_graph_task_id() != -1
+
+
+class Recomputation:
+    """Matches calls that run inside backward to the calls of the first pass."""
+
+    def __init__(self, listeners: Listeners) -> None:
+        self._listeners = listeners
+        # A reentrant checkpoint's node is made just before its first pass, which makes no nodes:
+        # all calls of that pass start at the sequence number that follows the node's.
+        self._segments: dict[int, list[FirstPass]] = {}
+        self._cursors: dict[tuple[int, int], int] = {}
+        self._open: list[_Again] = []
+        self._returned: list[_Again] = []
+
+    def note_ungraphed(self, call: FirstPass) -> None:
+        """A call that runs while gradients are disabled: perhaps a checkpoint's first pass."""
+        self._segments.setdefault(_now(), []).append(call)
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A module is entered inside backward."""
+        original = self._match(module)
+        if original is None:
+            return
+        if not torch.is_grad_enabled():  # a checkpoint within a checkpoint: its own first pass
+            self.note_ungraphed(original)
+        again = _Again(original, _now())
+        self._open.append(again)
+        original.note("recomputed")
+        records = {met.path: met for met in original.inputs}
+        for path, tensor in call_tensors(args, kwargs):
+            if tensor.requires_grad and path in records:
+                records[path].requires_grad = True
+                again.inputs.append((records[path], edge_of(tensor)))
+
+    def _match(self, module: nn.Module) -> FirstPass | None:
+        node = torch._C._current_autograd_node()
+        if not isinstance(node, torch.autograd.function.BackwardCFunction):
+            return None
+        segment = node._sequence_nr() + 1
+        calls = self._segments.get(segment, [])
+        key = (segment, torch._C._current_graph_task_id())
+        for i in range(self._cursors.get(key, 0), len(calls)):
+            if calls[i].module is module:
+                self._cursors[key] = i + 1
+                return calls[i]
+        return None
+
+    def leave(self, module: nn.Module, output: Any) -> None:
+        """A module returns inside backward."""
+        if not self._open or self._open[-1].original.module is not module:
+            return
+        again = self._open.pop()
+        again.end = _now()
+        records = {met.path: met for met in again.original.outputs}
+        roots = [(path, tensor) for path, tensor in tensors(output) if tensor.requires_grad]
+        for path, tensor in roots:
+            if path not in records:
+                continue
+            met = records[path]
+            met.requires_grad = True
+            met.grad_fn = None if tensor.grad_fn is None else type(tensor.grad_fn).__name__
+            met.slot = met.slot or self._listeners.slot()
+            self._listeners.on_tensor(tensor, met.slot)
+        self._returned.append(again)
+        if not self._open:
+            self._tie_inputs([edge_of(tensor) for _, tensor in roots], again.start)
+
+    def _tie_inputs(self, roots: list[Edge], start: int) -> None:
+        """From the outermost call, once for it and all that it encloses."""
+        wanted = {edge for again in self._returned for _, edge in again.inputs}
+        found = walk(roots, wanted, since=start)
+        for again in self._returned:
+            for met, edge in again.inputs:
+                consumers = between(found.consumers.get(edge, []), again.start, again.end)
+                if not consumers:
+                    continue
+                met.slot = met.slot or self._listeners.slot(len(consumers))
+                for consumer in consumers:
+                    self._listeners.on_node(consumer.node, consumer.position, met.slot)
+        self._returned.clear()
+
+
+def _now() -> int:
+    return torch._C._autograd._get_sequence_nr()

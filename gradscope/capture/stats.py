@@ -1,0 +1,283 @@
+"""A tensor becomes numbers, exactly enough to be believed. A new statistic is one more figure here.
+
+Fast where memory bandwidth allows: float32 reductions over blocks whose partial results are added
+in float64, because one float32 reduction over millions of elements errs by up to 1e-3. Exact in
+float64 wherever a value is not finite or its square would leave the range of float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from gradscope.records import TensorStats, Value
+
+BLOCK = 2048  # a float32 sum of squares over this many equal values still errs below 1e-6
+SMALL = 16  # tensors up to this size keep their values
+_CHUNK = 1 << 20  # elements that the exact path holds in float64 at a time
+#: Largest magnitudes whose squares neither overflow nor sink below what float32 (float64) resolves.
+_RANGE = {torch.float32: (1e-12, 1e15), torch.float64: (1e-130, 1e130)}
+
+
+@dataclass(slots=True)
+class Deferred:
+    """Numbers that still lie on an accelerator; ``resolve`` reads many of them back at once."""
+
+    head: TensorStats
+    numbers: torch.Tensor  # float64 [8]: norm mean std min max zeros nan inf
+    values: torch.Tensor | None
+
+
+Measured = TensorStats | Deferred
+
+
+@torch.no_grad()
+def measure(tensor: torch.Tensor) -> Measured:
+    """The statistics of one tensor, of any dtype, layout and size.
+
+    On the CPU they are there at once; on an accelerator they are left in device memory, so that no
+    hook waits for the device.
+    """
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.is_nested:
+        head = TensorStats((tensor.size(0), -1), dtype, sum(t.numel() for t in tensor.unbind()))
+        parts = [part.reshape(-1) for part in tensor.unbind()]
+        return _numbers(head, torch.cat(parts) if parts else tensor.new_empty(0))
+    if is_lazy(tensor):
+        return TensorStats(
+            (), dtype, 0
+        )  # a lazy module's parameter has no shape before its first call
+    head = TensorStats(tuple(int(n) for n in tensor.shape), dtype, tensor.numel())
+    if tensor.device.type == "meta":
+        return head
+    if torch.is_autocast_enabled(tensor.device.type):
+        with torch.autocast(tensor.device.type, enabled=False):
+            return _numbers(head, tensor.detach())
+    return _numbers(head, tensor.detach())
+
+
+def resolve(measured: Iterable[Measured]) -> dict[int, TensorStats]:
+    """Finished statistics by ``id``, read from each device in one transfer."""
+    done: dict[int, TensorStats] = {}
+    waiting: dict[torch.device, list[Deferred]] = {}
+    for item in measured:
+        if isinstance(item, TensorStats):
+            done[id(item)] = item
+        else:
+            waiting.setdefault(item.numbers.device, []).append(item)
+    for items in waiting.values():
+        pieces = [p for item in items for p in (item.numbers, item.values) if p is not None]
+        flat = iter(torch.cat(pieces).tolist())
+        for item in items:
+            numbers = [next(flat) for _ in range(8)]
+            values = None
+            if item.values is not None:
+                values = _values([next(flat) for _ in range(item.values.numel())], item.head)
+            done[id(item)] = _finish(item.head, numbers, values)
+    return done
+
+
+def _numbers(head: TensorStats, tensor: torch.Tensor) -> Measured:
+    """Dispatch on layout and dtype; ``tensor`` is detached."""
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.layout != torch.strided:
+        if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]
+            tensor = tensor.to_dense()
+        else:
+            return _sparse(head, tensor)
+    if type(tensor) is not torch.Tensor:
+        tensor = tensor.as_subclass(torch.Tensor)
+    if head.numel == 0:
+        return replace(head, zeros=0, nan=0, inf=0, values=())
+    tensor = tensor.resolve_conj().resolve_neg()
+    small = None
+    if head.numel <= SMALL:
+        small = tensor.reshape(-1)
+        small = torch.view_as_real(small).reshape(-1) if small.is_complex() else small
+    flat, copies = _flat(tensor)
+    if flat.device.type != "cpu":
+        return Deferred(head, _exact(flat, copies), None if small is None else small.double())
+    values = None if small is None else _values(small.tolist(), head)
+    numbers = _fast(flat, copies)
+    if numbers is None:
+        numbers = _exact(flat, copies).tolist()
+    return _finish(head, numbers, values)
+
+
+def _flat(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """All elements in one dimension, in memory order, and how often an expanded one repeats them.
+
+    The gradient of a sum is one number expanded to the tensor's shape: it is read once.
+    """
+    copies = 1
+    order: list[tuple[int, int]] = []
+    for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            copies *= size
+            tensor = tensor.narrow(axis, 0, 1)
+        order.append((-abs(stride), axis))
+    if not tensor.is_contiguous():
+        tensor = tensor.permute([axis for _, axis in sorted(order)])
+    return tensor.reshape(-1), copies
+
+
+def _fast(flat: torch.Tensor, copies: int) -> list[float] | None:
+    """norm mean std min max zeros nan inf on the CPU, or None where only ``_exact`` is right."""
+    if flat.is_complex():
+        flat = flat.abs()
+    if flat.is_floating_point() and flat.dtype.itemsize < 4:
+        flat = flat.float()
+    elif not flat.is_floating_point():
+        flat = flat.double()
+    limits = _RANGE.get(flat.dtype)
+    if limits is None:
+        return None
+    low, high = (bound.item() for bound in torch.aminmax(flat))
+    top = max(-low, high)
+    if top == 0.0:
+        return [0.0, 0.0, 0.0, 0.0, 0.0, float(flat.numel() * copies), 0.0, 0.0]
+    # A NaN or an infinity among the values shows in the bounds and fails this comparison too.
+    if not limits[0] < top < limits[1]:
+        return None
+    n = flat.numel()
+    total, squares = _sums(flat)
+    mean = total / n
+    variance = squares / n - mean * mean
+    if mean * mean > 25.0 * variance:
+        variance = _shifted_variance(flat, mean)
+    # `mean` may leave the bounds by a rounding; a constant tensor must not look otherwise.
+    mean = min(max(mean, low), high)
+    zeros = n - int(torch.count_nonzero(flat)) if low <= 0.0 <= high else 0
+    norm = math.sqrt(squares) * math.sqrt(copies)
+    return [norm, mean, math.sqrt(max(variance, 0.0)), low, high, float(zeros * copies), 0.0, 0.0]
+
+
+def _sums(flat: torch.Tensor) -> tuple[float, float]:
+    """Σx and Σx²: within a block in the tensor's own precision, across blocks in float64."""
+    whole = flat.numel() - flat.numel() % BLOCK
+    total = squares = 0.0
+    if whole:
+        blocks = flat[:whole].view(-1, BLOCK)
+        total = blocks.sum(1).sum(dtype=torch.float64).item()
+        squares = torch.linalg.vector_norm(blocks, dim=1).double().square_().sum().item()
+    if whole < flat.numel():
+        tail = flat[whole:]
+        total += tail.sum().item()
+        squares += torch.linalg.vector_norm(tail).item() ** 2
+    return total, squares
+
+
+def _shifted_variance(flat: torch.Tensor, mean: float) -> float:
+    """The variance about a pilot: Σx² − (Σx)²/n cancels where the mean dwarfs the spread."""
+    total = squares = 0.0
+    pilot = torch.tensor(mean, dtype=flat.dtype)
+    for chunk in torch.split(flat, _CHUNK):
+        part_total, part_squares = _sums(chunk - pilot)
+        total += part_total
+        squares += part_squares
+    shift = total / flat.numel()
+    return squares / flat.numel() - shift * shift
+
+
+def _exact(flat: torch.Tensor, copies: int) -> torch.Tensor:
+    """The eight numbers in float64, scaled by the largest magnitude, over the finite elements.
+
+    No value is read back, so it serves accelerators too.
+    """
+    zero = torch.zeros((), dtype=torch.float64, device=flat.device)
+    infinity = zero + math.inf
+    low, high, zeros, nan, inf = infinity, -infinity, zero, zero, zero
+    for values, finite, isnan in _chunks(flat):
+        low = torch.minimum(low, torch.where(finite, values, infinity).min())
+        high = torch.maximum(high, torch.where(finite, values, -infinity).max())
+        zeros = zeros + (values == 0).sum()
+        nan = nan + isnan.sum()
+        inf = inf + (~(finite | isnan)).sum()
+    n = flat.numel() - nan - inf
+    scale = torch.maximum(low.abs(), high.abs())
+    scale = torch.where((scale == 0) | ~torch.isfinite(scale), zero + 1.0, scale)
+    total = squares = deviation = zero
+    for values, finite, _ in _chunks(flat):
+        scaled = torch.where(finite, values / scale, zero)
+        total = total + scaled.sum()
+        squares = squares + scaled.square().sum()
+    mean = total / n
+    for values, finite, _ in _chunks(flat):
+        deviation = deviation + torch.where(finite, values / scale - mean, zero).square().sum()
+    norm = squares.sqrt() * scale * math.sqrt(copies)
+    std = (deviation / n).sqrt() * scale
+    counts = [count * copies for count in (zeros, nan, inf)]
+    return torch.stack([norm, mean * scale, std, low, high, *counts])
+
+
+def _chunks(flat: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Float64 values (a modulus where complex), which are finite, and which are NaN."""
+    for chunk in torch.split(flat, _CHUNK if flat.device.type == "cpu" else _CHUNK << 4):
+        if chunk.is_complex():
+            wide = chunk.to(torch.complex128)
+            yield wide.abs(), torch.isfinite(wide), torch.isnan(wide)
+        else:
+            values = chunk.double()
+            yield values, torch.isfinite(values), torch.isnan(values)
+
+
+def _sparse(head: TensorStats, tensor: torch.Tensor) -> Measured:
+    """Stored values joined with the zeros that are not (Chan et al. 1979 for the variance)."""
+    stored = tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.values()
+    inner = measure(stored)
+    inner = resolve([inner])[id(inner)]
+    implicit = head.numel - inner.numel
+    if inner.norm is None or inner.mean is None or inner.std is None:
+        zeros = (inner.zeros or 0) + implicit
+        none = None if implicit == 0 else 0.0  # of nothing finite but zeros, each is zero
+        moments = (none, none, none, none, none)
+        counts = (zeros, inner.nan, inner.inf)
+        return TensorStats(head.shape, head.dtype, head.numel, *moments, *counts)
+    finite = inner.numel - (inner.nan or 0) - (inner.inf or 0)
+    n = finite + implicit
+    squares = finite * inner.std**2 + inner.mean**2 * finite * implicit / n
+    bounds = [inner.min or 0.0, inner.max or 0.0] + ([0.0] if implicit else [])
+    return replace(
+        head,
+        norm=inner.norm,
+        mean=inner.mean * finite / n,
+        std=math.sqrt(squares / n),
+        min=min(bounds),
+        max=max(bounds),
+        zeros=(inner.zeros or 0) + implicit,
+        nan=inner.nan,
+        inf=inner.inf,
+    )
+
+
+def _finish(
+    head: TensorStats, numbers: list[float], values: tuple[Value, ...] | None
+) -> TensorStats:
+    *moments, zeros, nan, inf = numbers
+    if nan + inf >= head.numel:  # nothing finite to speak of
+        moments = [math.nan] * 5
+    norm, mean, std, low, high = (None if math.isnan(number) else number for number in moments)
+    counts = (int(zeros), int(nan), int(inf))
+    return TensorStats(
+        head.shape, head.dtype, head.numel, norm, mean, std, low, high, *counts, values
+    )
+
+
+def _values(numbers: list[float], head: TensorStats) -> tuple[Value, ...]:
+    spelled = [_spell(number) for number in numbers]
+    if not head.dtype.startswith("complex"):
+        return tuple(spelled)
+    return tuple(zip(spelled[::2], spelled[1::2], strict=True))
+
+
+def _spell(number: float) -> float | str:
+    if not isinstance(number, float):
+        return int(number)  # a bool counts as 0 or 1
+    if math.isfinite(number):
+        return number
+    return "nan" if math.isnan(number) else "inf" if number > 0 else "-inf"

@@ -1,0 +1,1 @@
+"""One file per command: parse, call the api, write once. The file's name is the command's."""

@@ -1,0 +1,196 @@
+"""How a report leaves a command: the options, checked before the run, and one writing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradscope import plugins
+from gradscope.commands._write import STDOUT, check_output, write_output
+from gradscope.errors import OptionError, did_you_mean
+from gradscope.records import Report
+from gradscope.reporters import View, _tables
+
+Format = Annotated[
+    str | None,
+    typer.Option("-f", "--format", help="terminal, json, csv or markdown. Wins over -o's suffix."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="Write to this file; its suffix picks the format."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the output file.")]
+Sort = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Sort by a column: numbers descend, names ascend, rows without a value come last. "
+        "`norm:asc` and `name:desc` turn it round.",
+    ),
+]
+Top = Annotated[int | None, typer.Option(help="Only the first N calls, and N parameters.")]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        help="Columns of the calls: `norm,grad_out`, `+min,+max` besides the usual ones, `all`. "
+        "With `--table parameters`: of the parameters."
+    ),
+]
+Table = Annotated[str | None, typer.Option(help="Only this table: `calls` or `parameters`.")]
+Color = Annotated[str, typer.Option(help="auto, always or never.")]
+Width = Annotated[int | None, typer.Option(help="Fit this many columns instead of the terminal's.")]
+
+ROOM = "gradscope.reporters"
+COLORS = ("auto", "always", "never")
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A checked wish: nothing but the writing itself can still fail."""
+
+    format: str
+    view: View
+    path: Path | None
+    force: bool
+
+
+def plan_output(
+    *,
+    format: str | None = None,
+    output: Path | None = None,
+    force: bool = False,
+    sort: str | None = None,
+    top: int | None = None,
+    columns: str | None = None,
+    table: str | None = None,
+    color: str = "auto",
+    width: int | None = None,
+) -> Destination:
+    """Check every output option, so that a long run does not end in a typing error.
+
+    Raises:
+        OptionError: an unknown format, suffix, column or table, or an output that cannot be had.
+    """
+    path = None if output is None or output == STDOUT else output
+    chosen = choose_format(format, path)
+    asked = tuple(filter(None, (word.strip() for word in (columns or "").split(","))))
+    if color not in COLORS:
+        raise OptionError(
+            f"unknown color mode `{color}`",
+            help=did_you_mean(color, COLORS) or f"one of {', '.join(COLORS)}",
+        )
+    if width is not None and width < 1:
+        raise OptionError(f"`--width {width}` leaves no room", help="give 1 or more")
+    view = View(
+        width=terminal_width(path, width),
+        color=use_color(path, color),
+        sort=sort,
+        top=top,
+        columns=asked or None,
+        table=table,
+    )
+    _tables.check(view)
+    check_output(path, force=force)
+    return Destination(chosen, view, path, force)
+
+
+def write_report(report: Report, destination: Destination) -> None:
+    """Render the report and write it, once."""
+    text = plugins.load(ROOM, destination.format).render(report, destination.view)
+    write_output(text, destination.path, force=destination.force)
+
+
+def emit(
+    report: Report,
+    *,
+    format: str | None = None,
+    output: Path | None = None,
+    force: bool = False,
+    sort: str | None = None,
+    top: int | None = None,
+    columns: str | None = None,
+    table: str | None = None,
+    color: str = "auto",
+    width: int | None = None,
+) -> None:
+    """``plan_output`` and ``write_report`` in one, for a report that is already there.
+
+    Raises:
+        OptionError: as ``plan_output``.
+    """
+    destination = plan_output(
+        format=format,
+        output=output,
+        force=force,
+        sort=sort,
+        top=top,
+        columns=columns,
+        table=table,
+        color=color,
+        width=width,
+    )
+    write_report(report, destination)
+
+
+def choose_format(format: str | None, output: Path | None) -> str:
+    """``-f``, else what the suffix of ``-o`` says, else the terminal.
+
+    Raises:
+        OptionError: a format or suffix that no file in the reporters' room has.
+    """
+    formats = plugins.names(ROOM)
+    if format is not None:
+        if format in formats:
+            return format
+        raise OptionError(
+            f"unknown format `{format}`",
+            help=did_you_mean(format, formats) or f"one of {', '.join(formats)}",
+        )
+    if output is None:
+        return "terminal"
+    suffixes = {plugins.load(ROOM, name).suffix: name for name in formats}
+    suffix = output.suffix.lower()
+    if suffix in suffixes:
+        return suffixes[suffix]
+    said = f"the suffix `{output.suffix}` of" if suffix else "no suffix in"
+    known = ", ".join(f"`{suffix}` ({name})" for suffix, name in sorted(suffixes.items()))
+    raise OptionError(
+        f"{said} `{output}` names no format" if suffix else f"{said} `{output}` to tell the format",
+        help=f"use one of {known}, or say it with `-f`",
+    )
+
+
+def terminal_width(output: Path | None = None, width: int | None = None) -> int | None:
+    """``--width``, else the terminal's; None, which is unlimited, for files and pipes."""
+    if width is not None:
+        return width
+    if output is not None or not _on_terminal():
+        return None
+    said = os.environ.get("COLUMNS", "")
+    if said.isdecimal() and len(said) < 6 and int(said) > 0:
+        return int(said)
+    try:
+        # A terminal without a size (some CI, some editors) answers 0.
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def use_color(output: Path | None = None, color: str = "auto") -> bool:
+    """``--color``; else never in a file; else NO_COLOR, FORCE_COLOR, and what stdout is."""
+    if color != "auto":
+        return color == "always"
+    if output is not None or os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return _on_terminal() and os.environ.get("TERM") != "dumb"
+
+
+def _on_terminal() -> bool:
+    return bool(sys.stdout) and sys.stdout.isatty()

@@ -1,0 +1,70 @@
+"""``gradscope doctor``: what is installed, what fits together, what is missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+
+import typer
+
+import gradscope
+from gradscope.commands._write import write_output
+
+_PACKAGES = ("torch", "torchvision", "timm", "transformers", "safetensors", "numpy", "pillow")
+_EXTRAS = {"timm": "timm", "transformers": "hf"}
+
+
+def run() -> None:
+    """Check the environment: versions, builds that fit together, devices, what may be imported.
+
+    Exits with 1 where something that is installed does not work.
+    """
+    lines = [f"gradscope     {gradscope.__version__}", f"python        {platform.python_version()}"]
+    for package in _PACKAGES:
+        lines.append(f"{package:<13} {_version(package)}")
+    problem = _torchvision_problem()
+    lines += [f"devices       {_devices()}", f"weights       {_weights_folder()}"]
+    lines.append(f"may import    {os.environ.get('GRADSCOPE_ALLOW') or 'the built-in list only'}")
+    lines += ["", problem or "torch and torchvision fit together"]
+    write_output("\n".join(lines) + "\n", None)
+    if problem:
+        raise typer.Exit(1)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        extra = _EXTRAS.get(package)
+        return f"– (pip install 'gradscope[{extra}]')" if extra else "–"
+
+
+def _devices() -> str:
+    import torch
+
+    found = [f"cpu ({torch.get_num_threads()} threads)"]
+    for index in range(torch.cuda.device_count()):
+        found.append(f"cuda:{index} ({torch.cuda.get_device_name(index)})")
+    if torch.backends.mps.is_available():
+        found.append("mps")
+    return ", ".join(found)
+
+
+def _weights_folder() -> str:
+    import torch
+
+    return f"{torch.hub.get_dir()}/checkpoints"
+
+
+def _torchvision_problem() -> str | None:
+    """A CPU build of one beside a CUDA build of the other dies at import."""
+    try:
+        import torchvision.ops  # noqa: F401
+    except (ImportError, RuntimeError, OSError) as error:
+        return (
+            f"error: torchvision {_version('torchvision')} does not work with torch "
+            f"{_version('torch')}: {str(error).splitlines()[0]}\n"
+            "  = help: pip install --force-reinstall torch torchvision"
+        )
+    return None

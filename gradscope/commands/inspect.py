@@ -1,0 +1,104 @@
+"""``gradscope inspect``: run a model forward and backward and show what flows."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Annotated
+
+import typer
+
+from gradscope.commands._model import (
+    Allow,
+    Debug,
+    Device,
+    Dtype,
+    Exclude,
+    Layers,
+    Seed,
+    Set,
+    Words,
+    read_model,
+)
+from gradscope.commands._views import (
+    Color,
+    Columns,
+    Force,
+    Format,
+    Output,
+    Sort,
+    Table,
+    Top,
+    Width,
+    plan_output,
+    write_report,
+)
+from gradscope.errors import Interrupted, ModelError
+
+
+def run(
+    words: Words = None,
+    settings: Set = None,
+    layers: Layers = None,
+    exclude: Exclude = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Optimizer steps; the tables show the last.")
+    ] = None,
+    chain: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LAYER",
+            help="Also show the grad_fn chain from this layer's output to the leaves.",
+        ),
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Run the step unobserved too: are gradients bit-identical?"),
+    ] = False,
+    sort: Sort = None,
+    top: Top = None,
+    columns: Columns = None,
+    table: Table = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    seed: Seed = None,
+    format: Format = None,
+    output: Output = None,
+    force: Force = False,
+    color: Color = "auto",
+    width: Width = None,
+    allow: Allow = None,
+    debug: Debug = False,
+) -> None:
+    """Run a model forward and backward once and show what flows.
+
+    One table of calls (shapes, statistics, gradients in and out, grad_fn), one of parameters, and
+    totals. Without MODEL the bundled demo runs.
+    """
+    destination = plan_output(
+        format=format,
+        output=output,
+        force=force,
+        sort=sort,
+        top=top,
+        columns=columns,
+        table=table,
+        color=color,
+        width=width,
+    )
+    options = {"layers": layers, "steps": steps, "device": device, "dtype": dtype, "seed": seed}
+    loaded = read_model(words, settings, options)
+    # Imported once the config holds together: an error in it must not wait for torch.
+    from gradscope import api
+
+    try:
+        # What the user's code prints is not the report: it goes to standard error.
+        with contextlib.redirect_stdout(sys.stderr):
+            report = api.inspect_config(
+                loaded, exclude=exclude or (), chain=chain or (), verify=verify, allow=allow or ()
+            )
+    except (ModelError, Interrupted) as error:
+        if error.report is not None:
+            write_report(error.report, destination)
+        raise
+    write_report(report, destination)

@@ -1,0 +1,62 @@
+"""``gradscope layers``: the names that layer patterns match."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from gradscope.commands._model import Allow, Debug, Device, Exclude, Layers, Set, Words, read_model
+from gradscope.commands._write import write_output
+from gradscope.errors import OptionError
+from gradscope.records import LayerInfo
+from gradscope.reports import to_data
+
+
+def run(
+    words: Words = None,
+    settings: Set = None,
+    layers: Layers = None,
+    exclude: Exclude = None,
+    device: Device = None,
+    format: Annotated[str, typer.Option("-f", "--format", help="terminal or json.")] = "terminal",
+    allow: Allow = None,
+    debug: Debug = False,
+) -> None:
+    """List a model's layers by the names that patterns match, with their own parameters."""
+    if format not in ("terminal", "json"):
+        raise OptionError(f"unknown format `{format}`", help="one of terminal, json")
+    loaded = read_model(words, settings, {"layers": layers, "device": device})
+    from gradscope import api
+
+    with contextlib.redirect_stdout(sys.stderr):
+        found = api.layers(loaded, exclude=exclude or (), allow=allow or ())
+    if format == "json":
+        write_output(json.dumps({"layers": to_data(found)}, indent=1) + "\n", None)
+    else:
+        write_output(_table(found), None)
+
+
+def _table(found: tuple[LayerInfo, ...]) -> str:
+    """Name, type, parameters of it and all below, and its own by name and shape."""
+    rows = [("layer", "type", "parameters", "its own")]
+    for layer in found:
+        own = "  ".join(
+            f"{name} {'×'.join(map(str, shape)) or 'scalar'}{'' if trains else ' (frozen)'}"
+            for name, shape, trains in layer.parameters
+        )
+        names = " = ".join((_shown(layer.name), *layer.aliases))
+        rows.append((names, layer.type, f"{layer.total:,}" if layer.total else "–", own))
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines = [
+        f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {total:>{widths[2]}}  {own}".rstrip()
+        for name, kind, total, own in rows
+    ]
+    return "\n".join([*lines, "", f"{len(found)} layers"]) + "\n"
+
+
+def _shown(name: str) -> str:
+    return name or '"" (the model)'

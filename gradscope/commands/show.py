@@ -1,0 +1,68 @@
+"""``gradscope show``: a saved report in any format, without torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradscope import reports
+from gradscope.commands._views import (
+    Color,
+    Columns,
+    Force,
+    Format,
+    Output,
+    Sort,
+    Table,
+    Top,
+    Width,
+    plan_output,
+    write_report,
+)
+from gradscope.errors import ConfigError
+from gradscope.records import Report
+
+
+def run(
+    report: Annotated[
+        Path, typer.Argument(metavar="REPORT", help="A saved report; `-` reads standard input.")
+    ],
+    format: Format = None,
+    output: Output = None,
+    force: Force = False,
+    sort: Sort = None,
+    top: Top = None,
+    columns: Columns = None,
+    table: Table = None,
+    color: Color = "auto",
+    width: Width = None,
+) -> None:
+    """Show a saved report again, in any format, without running the model.
+
+    The report is what `gradscope inspect … -o report.json` wrote.
+    """
+    destination = plan_output(
+        format=format,
+        output=output,
+        force=force,
+        sort=sort,
+        top=top,
+        columns=columns,
+        table=table,
+        color=color,
+        width=width,
+    )
+    write_report(_read(report), destination)
+
+
+def _read(path: Path) -> Report:
+    if path != Path("-"):
+        return reports.load(path)
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"standard input is not UTF-8: {error}") from None
+    return reports.loads(text, file="<stdin>")

@@ -1,0 +1,27 @@
+"""A YAML file, a spec and ``key=value`` arguments to one checked ``Config``; no torch.
+
+A new key is a field in schema.py; a check that needs no import is a function that checks.py calls.
+"""
+
+from gradscope.config.inputs import SOURCES, is_keywords, is_source
+from gradscope.config.reading import LoadedConfig, check_spec, read
+from gradscope.config.schema import Backward, Config, json_schema
+from gradscope.config.specs import LOSSES
+from gradscope.config.targets import REFUSED, Target, is_target, parse_target
+
+__all__ = [
+    "LOSSES",
+    "REFUSED",
+    "SOURCES",
+    "Backward",
+    "Config",
+    "LoadedConfig",
+    "Target",
+    "check_spec",
+    "is_keywords",
+    "is_source",
+    "is_target",
+    "json_schema",
+    "parse_target",
+    "read",
+]

@@ -1,0 +1,220 @@
+"""MODEL, ``key=value`` arguments and flags to one checked config; all its errors at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gradscope.config import words
+from gradscope.config.checks import check
+from gradscope.config.environment import interpolate
+from gradscope.config.files import is_file, read_text
+from gradscope.config.nodes import Document
+from gradscope.config.origins import Argument, Origins
+from gradscope.config.overrides import assign, parse_override
+from gradscope.config.schema import Config
+from gradscope.config.specs import LOSSES, spec_fault
+from gradscope.config.targets import normalise
+from gradscope.config.texts import Text
+from gradscope.config.words import Complaint, describe
+from gradscope.config.yaml12 import parse
+from gradscope.errors import ConfigError, Place, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A config, and what is known of where it came from.
+
+    ``directory`` is what relative paths are relative to, ``name`` what a header shows, ``given``
+    the dotted keys that were asked for; every other key has its default.
+    """
+
+    config: Config
+    directory: Path
+    name: str
+    given: frozenset[str]
+    origins: Origins = field(default_factory=Origins, repr=False, compare=False)
+
+    def place(self, key: str) -> Place | None:
+        """Where the dotted ``key``, or its nearest parent, was given; None for a default."""
+        return self.origins.place(key)
+
+
+def read(
+    model: str | os.PathLike[str] | Mapping[str, Any] | None,
+    overrides: Sequence[str] = (),
+    *,
+    options: Mapping[str, Any] | None = None,
+) -> LoadedConfig:
+    """The config of a YAML file or a spec (None: the demo), with overrides and flags put in.
+
+    A mapping is taken as a file's content; its paths are relative to the working directory.
+    ``options`` are flags by the key that they set (``{"device": "cpu"}``); they win over
+    overrides, which win over the file.
+
+    Raises:
+        ConfigError: with all problems: of syntax, or else of keys, types and the environment.
+    """
+    problems: list[Problem] = []
+    base = _Base.of(model, problems)
+    origins = Origins(base.document, list(base.arguments), dict(options or {}))
+    data = base.data
+    problems += _put_overrides(data, overrides, origins, first=1 + (model is not None))
+    _put_options(data, options or {})
+    if base.broken:
+        raise ConfigError(*problems)
+    data, complaints = interpolate(data)
+    data, malformed = normalise(_spelled_out(data))
+    complaints += malformed
+    config, wrong = check(data, base.directory)
+    settled = {c.path for c in complaints}
+    complaints += [c for c in wrong if c.at == "key" or not _below(c.path, settled)]
+    problems += [_problem(c, origins, base) for c in complaints]
+    if problems or config is None:
+        raise ConfigError(*sorted(problems, key=_position))
+    given = frozenset(_keys(data)) - ({"model"} if base.is_default(origins) else set())
+    spec = config.model if isinstance(config.model, str) else config.model["_target_"]
+    return LoadedConfig(config, base.directory, base.name or spec, given, origins)
+
+
+def check_spec(spec: str) -> None:
+    """Check the form of a model spec that the command line named.
+
+    Raises:
+        ConfigError: it is none; the help says what was probably meant.
+    """
+    fault = spec_fault(spec, Path.cwd())
+    if fault:
+        place = Argument("model", Text.of_argument(spec, 1)).whole("model")
+        raise ConfigError(fault[0], place=place, help=fault[1])
+
+
+@dataclass(slots=True)
+class _Base:
+    """What MODEL says by itself. ``broken``: it cannot be read, so its keys are not judged."""
+
+    data: dict[str, Any]
+    directory: Path
+    name: str | None = None
+    document: Document | None = None
+    arguments: tuple[Argument, ...] = ()
+    broken: bool = False
+    default: bool = False
+
+    @classmethod
+    def of(
+        cls, model: str | os.PathLike[str] | Mapping[str, Any] | None, problems: list[Problem]
+    ) -> _Base:
+        if model is None:
+            return cls({"model": "demo"}, Path.cwd(), default=True)
+        if isinstance(model, Mapping):
+            return cls(_plain(model), Path.cwd())
+        model = os.fspath(model)
+        argument = Argument("model", Text.of_argument(model, 1))
+        try:
+            if is_file(model):
+                return cls._of_file(model, argument, problems)
+            fault = spec_fault(model, Path.cwd(), argument=True)
+            if fault is None:
+                return cls({"model": model}, Path.cwd(), arguments=(argument,))
+            problems.append(Problem(fault[0], argument.whole("model"), fault[1]))
+        except ConfigError as error:
+            problems += error.problems
+        return cls({}, Path.cwd(), broken=True)
+
+    @classmethod
+    def _of_file(cls, model: str, argument: Argument, problems: list[Problem]) -> _Base:
+        path = Path(model)
+        text, body = read_text(path, argument.whole("model"))
+        document = parse(text, body)
+        problems += document.problems
+        if document.data is None:
+            help = "`gradscope init` writes a starter; the least is `model: demo`"
+            raise ConfigError("the config is empty", place=Place(text.name), help=help)
+        if not isinstance(document.data, dict):
+            place = document.place(document.root) if document.root else None
+            message = f"a config is a mapping of keys, found {describe(document.data)}"
+            raise ConfigError(message, place=place, help="start it with `model: …`")
+        return cls(document.data, path.absolute().parent, path.name, document)
+
+    def is_default(self, origins: Origins) -> bool:
+        """Whether nobody named the model."""
+        return self.default and origins.place("model") is None
+
+
+def _put_overrides(
+    data: dict[str, Any], overrides: Sequence[str], origins: Origins, *, first: int
+) -> Iterator[Problem]:
+    for number, argument in enumerate(overrides, first):
+        override = parse_override(argument, number)
+        if isinstance(override, list):
+            yield from override
+            continue
+        result = assign(data, override)
+        if isinstance(result, Argument):
+            origins.arguments.append(result)
+        else:
+            place = override.argument.whole(override.argument.key)
+            yield Problem(result.message, place, result.help)
+
+
+def _put_options(data: dict[str, Any], options: Mapping[str, Any]) -> None:
+    for key, value in options.items():
+        node = data
+        *parents, last = key.split(".")
+        for parent in parents:
+            inner = node.get(parent)
+            node[parent] = node = dict(inner) if isinstance(inner, dict) else {}
+        node[last] = _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """A copy with the plain containers that the rest works on."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _spelled_out(data: dict[str, Any]) -> dict[str, Any]:
+    """A text that names an object as the mapping that it is short for."""
+    out = dict(data)
+    loss, optimizer, replace = data.get("loss"), data.get("optimizer"), data.get("replace")
+    if isinstance(optimizer, str):
+        out["optimizer"] = {"_target_": optimizer}
+    if isinstance(loss, str) and loss not in LOSSES and ("." in loss or ":" in loss):
+        out["loss"] = {"_target_": loss}
+    if isinstance(replace, dict):
+        out["replace"] = {
+            name: {"_target_": value} if isinstance(value, str) else value
+            for name, value in replace.items()
+        }
+    return out
+
+
+def _below(path: words.Path, roots: set[words.Path]) -> bool:
+    return any(path[: len(root)] == root for root in roots)
+
+
+def _problem(complaint: Complaint, origins: Origins, base: _Base) -> Problem:
+    key = ".".join(map(str, complaint.path))
+    place = origins.place(key, of_key=complaint.at == "key")
+    if place is None and base.document is not None:
+        place = Place(base.document.text.name)
+    return Problem(complaint.message, place, complaint.help, complaint.notes)
+
+
+def _position(problem: Problem) -> tuple[bool, int, int]:
+    place = problem.place
+    if place is None:
+        return True, 0, 0
+    return place.file == "argument" or place.line is None, place.line or 0, place.column or 0
+
+
+def _keys(value: Any, prefix: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield f"{prefix}{key}"
+            yield from _keys(item, f"{prefix}{key}.")

@@ -1,0 +1,225 @@
+"""The keys of a config: their types, defaults and meanings. A new key is a field here.
+
+``Expected`` says in plain words what a key takes, for errors; descriptions feed the JSON Schema.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from gradscope.config.specs import LOSSES
+
+DEVICE: Final = r"^(auto|cpu|cuda(:[0-9]+)?|mps|meta)$"
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a key takes; ``choices`` are offered when the text is close to one of them."""
+
+    words: str
+    choices: tuple[str, ...] = ()
+    item: str | None = None
+
+
+def _whole(value: Any) -> Any:
+    """1e3 is a float to YAML and a whole number to everybody else."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _called(value: Any) -> Any:
+    return {"_target_": value} if isinstance(value, str) else value
+
+
+def _loss(value: Any) -> Any:
+    if isinstance(value, str) and value not in LOSSES:
+        if not re.search(r"[.:]", value):
+            raise ValueError("no built-in loss")
+        return {"_target_": value}
+    return value
+
+
+def _each_called(value: Any) -> Any:
+    return {k: _called(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+_TEXTS: Final = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+}
+_CALL: Final = {
+    "anyOf": [
+        {"type": "string", "description": "A dotted name or a spec, called without arguments."},
+        {
+            "type": "object",
+            "anyOf": [
+                {"required": [spelling]} for spelling in ("_target_", "class_path", "_component_")
+            ],
+        },
+    ]
+}
+_LOSS: Final = {"anyOf": [{"enum": list(LOSSES)}, *_CALL["anyOf"], {"type": "null"}]}
+_INPUT: Final = {"anyOf": [{"type": "object"}, {"type": "array"}, {"type": "null"}]}
+
+Patterns = Annotated[
+    list[str],
+    BeforeValidator(_listed),
+    WithJsonSchema(_TEXTS),
+    Expected("a list of patterns", item="a pattern, which is text"),
+]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Backward(_Strict):
+    """How backward runs."""
+
+    gradient: Annotated[Any, Expected("numbers or a source")] = Field(
+        default=None,
+        description="External gradient for an output that is no scalar: numbers, nested lists of "
+        "them, or a source such as {file: g.npy}.",
+    )
+    repeats: Annotated[
+        int, Field(ge=1), BeforeValidator(_whole), Expected("a whole number from 1")
+    ] = Field(
+        default=1, description="How often backward runs after one forward; gradients accumulate."
+    )
+    retain_graph: Annotated[bool, Expected("true or false")] = Field(
+        default=False, description="Keep the graph after backward; more than one repeat needs it."
+    )
+
+
+class Config(_Strict):
+    """A gradscope config: a model, what goes into it, and how the gradients are made."""
+
+    model: Annotated[str | dict[str, Any], WithJsonSchema(_CALL), Expected("a spec or a mapping")]
+    weights: Annotated[str | None, Expected("DEFAULT, the name of weights, or null")] = Field(
+        default=None,
+        description="null for random weights, DEFAULT, or a name that torchvision, timm or "
+        "transformers gives to weights.",
+    )
+    checkpoint: Annotated[str | None, Expected("the path of a file, or null")] = Field(
+        default=None,
+        description="Weights from a file: .safetensors, or .pt and .pth (weights only).",
+    )
+    replace: Annotated[
+        dict[str, Any],
+        BeforeValidator(_each_called),
+        WithJsonSchema({"type": "object", "additionalProperties": _CALL}),
+        Expected("a mapping of module names to replacements"),
+    ] = Field(default={}, description="Modules to put in place of others: {fc: {_target_: …}}.")
+    freeze: Patterns = Field(
+        default=[], description='Parameters that get no gradient, by pattern: ["**", "!fc.**"].'
+    )
+    mode: Annotated[Literal["train", "eval"], Expected("train or eval", ("train", "eval"))] = Field(
+        default="train", description="model.train() or model.eval()."
+    )
+    input: Annotated[Any, WithJsonSchema(_INPUT), Expected("a source")] = Field(
+        default=None,
+        description="What the model is called with; null infers it. A source has one of shape, "
+        "image, file, text, tokens, values (and fill, dtype, requires_grad, batch, transform "
+        "beside it); a mapping of sources is keyword arguments, a list of them positional ones; "
+        "{_target_: ./data.py:batches} gives a batch or an iterable of batches.",
+    )
+    target: Annotated[Any, Expected("numbers, a file or a source")] = Field(
+        default=None,
+        description="What the loss compares with: class ids, values, the path of a file, a "
+        "source, or random; null draws random classes where the loss wants them.",
+    )
+    loss: Annotated[
+        str | dict[str, Any] | None,
+        BeforeValidator(_loss),
+        WithJsonSchema(_LOSS),
+        Expected("the name of a loss, a mapping with `_target_`, or null", LOSSES),
+    ] = Field(
+        default=None,
+        description="What backward starts from. null: the model's own loss, else cross entropy "
+        "for outputs [N, C], else the sum. output: the model's own .loss. A _target_ is called "
+        "with (output, target).",
+    )
+    backward: Annotated[Backward, Expected("a mapping with gradient, repeats, retain_graph")] = (
+        Field(default_factory=Backward, description="How backward runs.")
+    )
+    layers: Patterns = Field(
+        default=["**"],
+        description='Modules to look at, by pattern: "conv*", "layer4.**", "type:Conv2d".',
+    )
+    optimizer: Annotated[
+        dict[str, Any] | None,
+        BeforeValidator(_called),
+        WithJsonSchema({"anyOf": [*_CALL["anyOf"], {"type": "null"}]}),
+        Expected("a mapping with `_target_`, or null"),
+    ] = Field(
+        default=None,
+        description="null takes no step; {_target_: torch.optim.SGD, lr: 0.01} takes one.",
+    )
+    steps: Annotated[
+        int, Field(ge=1), BeforeValidator(_whole), Expected("a whole number from 1")
+    ] = Field(
+        default=1, description="Training steps to run; calls and parameters describe the last."
+    )
+    device: Annotated[
+        str,
+        Field(pattern=DEVICE),
+        Expected("auto, cpu, cuda, cuda:N, mps or meta", ("auto", "cpu", "cuda", "mps", "meta")),
+    ] = Field(
+        default="auto",
+        description="auto takes a GPU where there is one; meta computes shapes only.",
+    )
+    dtype: Annotated[
+        Literal["float32", "float64", "float16", "bfloat16"],
+        Expected(
+            "float32, float64, float16 or bfloat16", ("float32", "float64", "float16", "bfloat16")
+        ),
+    ] = Field(default="float32", description="Of parameters and floating inputs.")
+    autocast: Annotated[
+        Literal["bfloat16", "float16"] | None,
+        Expected("bfloat16, float16 or null", ("bfloat16", "float16")),
+    ] = Field(default=None, description="Run forward under autocast with this dtype.")
+    seed: Annotated[
+        int,
+        Field(ge=0, lt=2**32),
+        BeforeValidator(_whole),
+        Expected("a whole number from 0 to 4294967295"),
+    ] = Field(
+        default=0, description="Set before construction, before inputs, and before each forward."
+    )
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) that a config file answers to."""
+    schema = Config.model_json_schema()
+    schema["properties"]["model"]["description"] = (
+        "torchvision:NAME, timm:NAME, hf:DIR_OR_ID, ./net.py:Name, pkg.mod:Name, demo, "
+        "demo:lecture, or a mapping {_target_: dotted.Name, argument: value}."
+    )
+    for properties in (schema["properties"], schema["$defs"]["Backward"]["properties"]):
+        for name, part in properties.items():
+            part.pop("title", None)
+            properties[name] = _or_interpolated(part)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "gradscope config",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }
+
+
+def _or_interpolated(part: dict[str, Any]) -> dict[str, Any]:
+    """A number or one of a few words may also come from the environment."""
+    outer: dict[str, Any] = {
+        key: part.pop(key) for key in ("default", "description") if key in part
+    }
+    variable = {"type": "string", "pattern": r"^\$\{env:.*\}$"}
+    members = part.get("anyOf", [part])
+    if any({"type": "string"}.items() == member.items() for member in members) or "$ref" in part:
+        return {**outer, **part}
+    closed = part and not any(member.get("type") in ("object", "array") for member in members)
+    return {**outer, "anyOf": [*members, variable]} if closed else {**outer, **part}

@@ -1,0 +1,151 @@
+"""The form of a spec, one word that says where a model comes from; nothing is imported here."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Final
+
+from gradscope.config.words import either, shorten
+from gradscope.errors import did_you_mean
+
+#: The word before the colon, and what the word after it may be made of.
+_SOURCES: Final = {
+    "torchvision": (re.compile(r"\w+(\.\w+)*\Z"), "torchvision:resnet18"),
+    "timm": (re.compile(r"[\w./:@-]+\Z"), "timm:vit_tiny_patch16_224"),
+    "hf": (re.compile(r"[^\x00-\x1f]+\Z"), "hf:DIR_OR_ID"),
+}
+_DEMOS: Final = ("demo", "demo:lecture")
+_MISNOMERS: Final = {
+    "huggingface": "hf",
+    "tv": "torchvision",
+    "torchvision.models": "torchvision",
+    "lecture": "demo",
+}
+_FORMS: Final = (
+    "a model is `torchvision:NAME`, `timm:NAME`, `hf:DIR_OR_ID`, `./net.py:Name`, `pkg.mod:Name`, "
+    "`demo`, or the path of a YAML"
+)
+
+#: Families of torchvision.models by their names' beginnings: only to guess what was meant.
+_TORCHVISION: Final = re.compile(
+    r"(alexnet|convnext|deeplabv3|densenet|efficientnet|fasterrcnn|fcn|fcos|googlenet|inception|"
+    r"keypointrcnn|lraspp|maskrcnn|maxvit|mc3|mnasnet|mobilenet|mvit|r2plus1d|r3d|raft|regnet|"
+    r"resnet|resnext|retinanet|s3d|shufflenet|squeezenet|ssd|swin|vgg|vit_|wide_resnet)\w*\Z"
+)
+_TIMM: Final = re.compile(r"\w*(_patch\d|_tiny|_small|_base|_large|deit|beit|eva|mixer)\w*[\w.]*\Z")
+
+#: The built-in losses; as a ``_target_`` they take keyword arguments.
+LOSSES: Final = ("cross_entropy", "mse", "bce_with_logits", "nll", "sum", "mean", "logit", "output")
+
+Fault = tuple[str, str | None]  # message, help
+
+
+def spec_fault(spec: str, directory: Path, *, argument: bool = False) -> Fault | None:
+    """What is wrong with the form of a model spec, or None.
+
+    ``directory`` is where a local module would lie. ``argument``: the spec stands on the command
+    line, where the path of a YAML could stand too.
+    """
+    kind = "neither a config file nor a model spec" if argument else "not a model spec"
+    if not spec.strip():
+        return "the model spec is empty", _FORMS
+    prefix, colon, name = spec.rpartition(":") if ".py:" in spec else spec.partition(":")
+    if spec in _DEMOS:
+        return None
+    if prefix in _SOURCES and colon:
+        pattern, example = _SOURCES[prefix]
+        if pattern.match(name):
+            return None
+        return f"`{shorten(spec)}` names no model", f"write it as in `{example}`"
+    if not colon:
+        return f"`{shorten(spec)}` is {kind}", _bare(spec, directory)
+    if prefix == "demo":
+        return f"unknown demo `{shorten(name)}`", "the demos are `demo` and `demo:lecture`"
+    if prefix.endswith(".py"):
+        return _attribute_fault(spec, name)
+    known = _MISNOMERS.get(prefix.lower()) or (prefix.lower() if prefix != prefix.lower() else None)
+    if known in _SOURCES:
+        return f"`{shorten(spec)}` is {kind}", f"did you mean `{known}:{shorten(name)}`?"
+    close = did_you_mean(prefix, _SOURCES)
+    local = _exists(directory / f"{prefix}.py") or _exists(directory / prefix)
+    if close and not local and _is_dotted(prefix) and "." not in prefix:
+        fixed = close.replace("`?", f":{shorten(name)}`?")
+        return f"`{shorten(prefix)}` is no source of models", fixed
+    if not _is_dotted(prefix):
+        return f"`{shorten(spec)}` is {kind}", _FORMS
+    return _attribute_fault(spec, name)
+
+
+def name_fault(name: str) -> Fault | None:
+    """What is wrong with the form of a ``_target_``: a dotted name or a spec, or None."""
+    if name in LOSSES or (_is_dotted(name) and "." in name):
+        return None
+    if ":" in name or name in _DEMOS:
+        return spec_fault(name, Path())
+    if not name.strip():
+        return "the name is empty", "write it as in `torch.nn.Linear` or `./net.py:Net`"
+    help = "write the module too, as in `torch.nn.Linear`, `net.Net` or `./net.py:Net`"
+    if name.endswith(".py"):
+        help = f"name the class in the file: `{shorten(name)}:Net`"
+    return f"`{shorten(name)}` is not the full name of a class or function", help
+
+
+def _is_dotted(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def _attribute_fault(spec: str, name: str) -> Fault | None:
+    if name and _is_dotted(name):
+        return None
+    return f"`{shorten(spec)}` names no class", "write it as in `./net.py:Net` or `pkg.mod:Net`"
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name longer than names can be
+        return False
+
+
+def _bare(word: str, directory: Path) -> str:
+    """The remedy for a word without a colon."""
+    for suffix in (".yaml", ".yml"):
+        if _exists(directory / f"{word}{suffix}"):
+            return f"did you mean `{shorten(word)}{suffix}`?"
+    if word.endswith(".py"):
+        return _classes(word, directory)
+    if re.search(r"\.(pt|pth|ckpt|bin|safetensors)$", word):
+        return (
+            f"a checkpoint needs its model beside it: `torchvision:NAME checkpoint={shorten(word)}`"
+        )
+    close = did_you_mean(word.lower(), _DEMOS)
+    if close:
+        return close
+    if _TORCHVISION.match(word.lower()) and "patch" not in word:
+        return f"did you mean `torchvision:{word.lower()}`?"
+    if _TIMM.match(word.lower()):
+        return f"did you mean `timm:{word.lower()}`?"
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", word):
+        return f"did you mean `hf:{word}`?"
+    module, _, name = word.rpartition(".")
+    if module and _is_dotted(word):
+        return f"did you mean `{module}:{name}`?"
+    return _FORMS
+
+
+def _classes(word: str, directory: Path) -> str:
+    """Which class of a Python file may have been meant; the file is parsed and not run."""
+    path = directory / word
+    names: list[str] = []
+    if _exists(path) and path.is_file() and path.stat().st_size < 1_000_000:
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            tree = ast.Module([], [])
+        names = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.bases]
+    shown = shorten(word if word.startswith((".", "/")) else f"./{word}")
+    if names:
+        return f"name the class in it: {either(f'`{shown}:{name}`' for name in names[:4])}"
+    return f"name the class in it, as in `{shown}:Net`"

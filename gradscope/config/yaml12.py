@@ -1,0 +1,150 @@
+"""YAML 1.2 (core schema) to plain data, safely, with the place of every key and value.
+
+``parse`` never raises anything but ConfigError, whatever the text; ``scalar`` reads one plain word.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, cast
+
+import yaml
+from yaml.composer import ComposerError
+from yaml.error import Mark, MarkedYAMLError
+from yaml.events import AliasEvent
+from yaml.nodes import Node
+
+from gradscope.config.nodes import INT, PATTERNS, TAG, Builder, Document, convert
+from gradscope.config.texts import Text
+from gradscope.config.words import shorten
+from gradscope.errors import ConfigError, Place, Problem
+
+#: No config nests deeper; Python's own stack would end soon after.
+DEEPEST: Final = 100
+
+#: What the scanner's own words mean to somebody who writes a config: a sign in them, what to say
+#: in their place (None: they will do), and the remedy.
+_SAYINGS: Final = (
+    (r"character '\\t'", "a tab where YAML allows none", "use spaces"),
+    (r"character '[%@`]'", None, "put the value in quotes"),
+    (
+        r"scanning an alias|undefined alias",
+        None,
+        'put a pattern in quotes, as in `"**"`: a leading `*` makes it an alias',
+    ),
+    (
+        r"a tag|tag URI|tag handle",
+        None,
+        'put a pattern in quotes, as in `"!fc.**"`: a leading `!` makes it a tag',
+    ),
+    (
+        r"mapping values are not",
+        "a second `: ` in one value, or an indent that fits no line above",
+        "put a value that holds `: ` in quotes, or mend the indent",
+    ),
+    (r"unexpected end of stream", "a quote is never closed", "close it"),
+    (r"',' or '[\]}]'", None, "close the bracket, or put a comma between the values"),
+    (
+        r"could not find expected ':'",
+        "a line that is no `key: value`",
+        "write `key: value`, with a space after the colon",
+    ),
+    (
+        r"expected <block end>",
+        "the indent fits none of the lines above",
+        "give the keys of one mapping the same indent",
+    ),
+    (r"document", "a second document starts here", "keep one document in a file"),
+    (r"duplicate anchor", "the anchor's name is taken", "give each anchor a name of its own"),
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """Resolves plain words as YAML 1.2 does, and composes no endless or bottomless structure."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's
+
+    def __init__(self, body: str) -> None:
+        super().__init__(body)
+        self._open: list[str | None] = []
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, AliasEvent) and event.anchor in self._open:
+            problem = f"`*{shorten(str(event.anchor))}` stands inside the value that it repeats"
+            raise ComposerError(None, None, problem, cast(Mark, event.start_mark))
+        if len(self._open) >= DEEPEST:
+            raise ComposerError(None, None, f"nested deeper than {DEEPEST}", event.start_mark)
+        self._open.append(None if isinstance(event, AliasEvent) else event.anchor)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._open.pop()
+
+
+for _tag, _pattern in PATTERNS.items():
+    _Loader.add_implicit_resolver(_tag, _pattern, None)
+_Loader.add_implicit_resolver(f"{TAG}merge", re.compile("<<$"), ["<"])
+
+
+def parse(text: Text, body: str) -> Document:
+    """The one document in ``body``; its duplicate keys and foreign tags are among ``problems``.
+
+    Raises:
+        ConfigError: ``body`` is not YAML.
+    """
+    unprintable = yaml.reader.Reader.NON_PRINTABLE.search(body)
+    if unprintable:
+        raise ConfigError(_unprintable(text, body, unprintable.start()))
+    loader = _Loader(body)
+    try:
+        root = loader.get_single_node()
+    except MarkedYAMLError as error:
+        raise ConfigError(_syntax(text, error)) from None
+    except (ValueError, OverflowError) as error:  # "\UFFFFFFFF", a directive of 5000 digits
+        place = _at(text, loader.get_mark())
+        raise ConfigError(f"not YAML: {shorten(str(error))}", place=place) from None
+    finally:
+        loader.dispose()
+    return Builder(text, deepest=DEEPEST).document(root)
+
+
+def scalar(word: str) -> Any:
+    """What a plain word means: ``1e-3`` a number, ``on`` a text, nothing null."""
+    for tag, pattern in PATTERNS.items():
+        if pattern.match(word) and not (tag == INT and len(word) > 4000):
+            return convert(tag, word)
+    return word
+
+
+def _syntax(text: Text, error: MarkedYAMLError) -> Problem:
+    """PyYAML's error in our form."""
+    everything = f"{error.context or ''} {error.problem or ''}"
+    said, help = error.problem or "unreadable", None
+    for sign, saying, remedy in _SAYINGS:
+        if re.search(sign, everything):
+            said, help = saying or said, remedy
+            break
+    said = re.sub(r"'<stream end>'|'\\x00'", "the end of the text", said)
+    mark, context = error.problem_mark or error.context_mark, error.context_mark
+    line = text.lines[mark.line] if mark and mark.line < len(text.lines) else ""
+    if "',' or" in said and re.search(r"[\[,]\s*!\w", line):
+        help = 'put a pattern in quotes, as in `"!fc.**"`: a leading `!` makes it a tag'
+    notes: tuple[str, ...] = ()
+    if error.context and context and mark and said == error.problem:
+        far = context.line != mark.line and text.number is None
+        notes = (error.context + f" that starts at line {context.line + 1}" * far,)
+    return Problem(f"not YAML: {said}", _at(text, mark) if mark else None, help, notes)
+
+
+def _at(text: Text, mark: Mark) -> Place:
+    return text.place(mark.line, mark.column)
+
+
+def _unprintable(text: Text, body: str, index: int) -> Problem:
+    before = Text.of_file(text.name, body[:index]).lines
+    place = text.place(len(before) - 1, len(before[-1]))
+    what = (
+        "a NUL byte" if body[index] == "\0" else f"the control character U+{ord(body[index]):04X}"
+    )
+    return Problem(f"not YAML: {what}", place, "delete it, or save the file as plain UTF-8 text")

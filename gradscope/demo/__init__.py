@@ -1,0 +1,23 @@
+"""The bundled networks, their trained weights and a few real handwritten digits.
+
+No torch here: these are paths and labels. networks.py holds the networks, train.py made the rest.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+
+#: One real digit of each class that neither network saw in training, with its label. The image is
+#: 28×28, white on black; ``pixel / 255`` is what the networks were trained on. The first one is the
+#: demo's input: ``demo`` knows it well, and for ``demo:lecture`` all ten logits are clipped.
+DIGITS: tuple[tuple[Path, int], ...] = tuple(
+    (_HERE / "digits" / f"digit-{label}.png", label) for label in (8, 0, 1, 2, 3, 4, 5, 6, 7, 9)
+)
+
+#: The trained weights of each spec: ``demo`` is SimpleNet, ``demo:lecture`` is LectureNet.
+WEIGHTS: dict[str, Path] = {
+    "demo": _HERE / "simple.safetensors",
+    "demo:lecture": _HERE / "lecture.safetensors",
+}

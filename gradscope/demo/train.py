@@ -1,0 +1,149 @@
+"""Trains the bundled networks on scikit-learn's handwritten digits, and writes what is shipped.
+
+``python -m gradscope.demo.train`` prints both networks' accuracy on digits held out of training;
+``--output DIR`` also writes the weights and ten of the held-out digits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors.torch
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from gradscope.demo import DIGITS, WEIGHTS
+from gradscope.demo.networks import LectureNet, SimpleNet
+
+NETWORKS: dict[str, type[SimpleNet]] = {"demo": SimpleNet, "demo:lecture": LectureNet}
+EPOCHS = 15
+BATCH = 32
+LEARNING_RATE = 1e-3
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images [N, 1, 28, 28] in 0…1 and labels [N]; every fifth digit is held out of training."""
+
+    train_images: Tensor
+    train_labels: Tensor
+    held_images: Tensor
+    held_labels: Tensor
+
+
+def load_split() -> Split:
+    """scikit-learn's 1797 digits, 8×8 in 0…16, scaled to the networks' 28×28.
+
+    The scaled pixels are rounded to 8 bits, so that a digit written as PNG is the very image that
+    the networks know.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        sys.exit("error: training needs scikit-learn\n  = help: pip install 'gradscope[train]'")
+    digits = load_digits()
+    small = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+    scaled = [Image.fromarray(s).resize((28, 28), Image.Resampling.BILINEAR) for s in small]
+    images = torch.from_numpy(np.stack([np.asarray(s) for s in scaled])).unsqueeze(1) / 255
+    labels = torch.from_numpy(np.asarray(digits.target, dtype=np.int64))
+    held = torch.arange(len(labels)) % 5 == 0
+    return Split(images[~held], labels[~held], images[held], labels[held])
+
+
+def train(network: type[SimpleNet], split: Split, *, seed: int, epochs: int) -> SimpleNet:
+    """A freshly initialised network, trained with Adam. The same seed gives the same weights."""
+    torch.manual_seed(seed)
+    model = network()
+    shuffle = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    for _ in range(epochs):
+        order = torch.randperm(len(split.train_labels), generator=shuffle)
+        for start in range(0, len(order), BATCH):
+            batch = order[start : start + BATCH]
+            loss = nn.functional.cross_entropy(
+                model(split.train_images[batch]), split.train_labels[batch]
+            )
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+    return model
+
+
+@torch.no_grad()
+def accuracy(model: SimpleNet, split: Split) -> float:
+    """The share of held-out digits that the network names right."""
+    right = model(split.held_images).argmax(1) == split.held_labels
+    return float(right.double().mean())
+
+
+@torch.no_grad()
+def dead_logits(model: SimpleNet, split: Split) -> list[int]:
+    """The classes whose logit is at or below zero for every digit, trained on or held out.
+
+    A ReLU on the logits makes all of these zero, and lets no gradient back to them.
+    """
+    images = torch.cat([split.train_images, split.held_images])
+    logits = SimpleNet.forward(model, images)  # of either network: without the lecture's last ReLU
+    return [int(label) for label in (logits <= 0).all(0).nonzero()]
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that it is either all there or not there."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_digits(folder: Path, split: Split) -> None:
+    """The first held-out digit of each class, as 28×28 greyscale PNG."""
+    (folder / "digits").mkdir(parents=True, exist_ok=True)
+    for path, label in DIGITS:
+        image = split.held_images[int((split.held_labels == label).nonzero()[0])]
+        png = io.BytesIO()
+        Image.fromarray((image[0] * 255).round().to(torch.uint8).numpy()).save(png, "PNG")
+        write_whole(folder / "digits" / path.name, png.getvalue())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, report, and write where asked to."""
+    parser = argparse.ArgumentParser(prog="python -m gradscope.demo.train", description=__doc__)
+    parser.add_argument("--output", type=Path, metavar="DIR", help="write weights and digits here")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds to try (default: 1)")
+    options = parser.parse_args(arguments)
+    # Sums in another order end in other weights: one thread gives one order.
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    split = load_split()
+    print(f"trained on {len(split.train_labels)} digits, held out {len(split.held_labels)}")
+    print(f"{'network':<14}{'seed':>4}  {'held-out accuracy':>17}  {'seconds':>7}  dead logits")
+    for seed in range(options.seed, options.seed + options.seeds):
+        for spec, network in NETWORKS.items():
+            start = time.perf_counter()
+            model = train(network, split, seed=seed, epochs=EPOCHS)
+            seconds = time.perf_counter() - start
+            dead = ", ".join(map(str, dead_logits(model, split))) or "none"
+            print(f"{spec:<14}{seed:>4}  {accuracy(model, split):>17.1%}  {seconds:>7.1f}  {dead}")
+            if options.output and seed == options.seed:
+                options.output.mkdir(parents=True, exist_ok=True)
+                weights = safetensors.torch.save(dict(model.state_dict()))
+                write_whole(options.output / WEIGHTS[spec].name, weights)
+    if options.output:
+        write_digits(options.output, split)
+        print(f"written to {options.output}{os.sep}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Every error that gradscope raises on purpose.
+
+GradscopeError
+├── ConfigError    a config, file or spec that does not hold together         exit 2
+├── OptionError    a flag, an output path, a device that is not there         exit 2
+├── LayerError     a layer pattern that matches nothing                       exit 2
+├── TargetError    an import that is refused, or a name that does not exist   exit 2
+├── ModelError     the user's own code raised; carries the partial report     exit 3
+└── Interrupted    Ctrl-C; carries the partial report                         exit 130
+
+An error is one or several problems, each a sentence with its place and its remedy.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gradscope.records import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a problem stands: a config file's line, or the command-line argument that said it."""
+
+    file: str
+    line: int | None = None
+    column: int | None = None
+    key: str | None = None
+    text: str | None = None  # the source line, for the caret
+    length: int = 1
+
+    def __str__(self) -> str:
+        spot = ":".join(
+            str(part) for part in (self.file, self.line, self.column) if part is not None
+        )
+        return f"{spot} ({self.key})" if self.key else spot
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One sentence that says what is wrong, where, and what to do about it."""
+
+    message: str
+    place: Place | None = None
+    help: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        """The problem in the form that compilers print: message, place, source line, remedy."""
+        lines = [f"error: {self.message}"]
+        gutter = "  "
+        if self.place:
+            lines.append(f"  --> {self.place}")
+            if self.place.text is not None and self.place.line is not None:
+                gutter = " " * (len(str(self.place.line)) + 1) + " "
+                column = self.place.column or 1
+                # A caret under a tab must keep the tab, or it lands elsewhere on the screen.
+                indent = "".join(c if c == "\t" else " " for c in self.place.text[: column - 1])
+                lines.append(f" {self.place.line} | {self.place.text}")
+                lines.append(f"{gutter}| {indent}{'^' * max(1, self.place.length)}")
+        lines += [f"{gutter}= note: {note}" for note in self.notes]
+        if self.help:
+            lines.append(f"{gutter}= help: {self.help}")
+        return "\n".join(lines)
+
+
+class GradscopeError(Exception):
+    """The root; ``exit_code`` is what the process ends with."""
+
+    exit_code = 2
+
+    def __init__(
+        self,
+        *problems: Problem | str,
+        place: Place | None = None,
+        help: str | None = None,
+        notes: Iterable[str] = (),
+    ) -> None:
+        self.problems = tuple(
+            p if isinstance(p, Problem) else Problem(p, place, help, tuple(notes)) for p in problems
+        )
+        super().__init__("; ".join(p.message for p in self.problems))
+
+    def render(self) -> str:
+        """All problems, one blank line between them."""
+        return "\n\n".join(problem.render() for problem in self.problems)
+
+
+class ConfigError(GradscopeError):
+    """A config, a spec, or a file that it names does not hold together."""
+
+
+class OptionError(GradscopeError):
+    """A command-line option cannot be honoured."""
+
+
+class LayerError(GradscopeError):
+    """A layer pattern matches nothing."""
+
+
+class TargetError(GradscopeError):
+    """A name that may not be imported, or that does not exist."""
+
+
+class ModelError(GradscopeError):
+    """The user's code raised (``__cause__``); ``report`` holds what was recorded until then."""
+
+    exit_code = 3
+
+    def __init__(
+        self, *problems: Problem | str, report: Report | None = None, help: str | None = None
+    ) -> None:
+        super().__init__(*problems, help=help)
+        self.report = report
+
+
+class Interrupted(GradscopeError):
+    """Ctrl-C. ``report`` holds what was recorded until then."""
+
+    exit_code = 130
+
+    def __init__(self, message: str, *, report: Report | None = None) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+def did_you_mean(word: str, choices: Iterable[str], *, count: int = 1) -> str | None:
+    """``did you mean `weights`?``, with up to ``count`` of the closest choices, or None."""
+    close = difflib.get_close_matches(word, list(choices), n=count, cutoff=0.6)
+    return f"did you mean {' or '.join(f'`{c}`' for c in close)}?" if close else None

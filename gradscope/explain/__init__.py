@@ -1,0 +1,1 @@
+"""Why something went wrong, in the user's terms: errors (errors)."""

@@ -1,0 +1,162 @@
+"""Picture file → PIL image → tensor, and every way in which a picture file can be wrong.
+
+Heat maps and overlays belong here too. numpy, PIL and torch are imported inside the functions.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradscope.errors import ConfigError, Place, did_you_mean
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+#: Pillow reads many more; some of them (EPS) start other programs.
+FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+
+
+def find_images(pattern: str, folder: Path, *, place: Place | None = None) -> list[Path]:
+    """The picture files that a path or a glob names, sorted; relative to ``folder``.
+
+    Raises:
+        ConfigError: no such file (the closest name is offered), a folder, a glob without a match.
+    """
+    wanted = Path(pattern).expanduser()
+    path = folder / wanted
+    if not any(sign in pattern for sign in "*?[") or path.exists():
+        return [existing_file(path, place=place, what="picture")]
+    # The folder itself may have brackets in its name: only what was written is a pattern.
+    start = Path(wanted.anchor) if wanted.anchor else folder
+    try:
+        hits = start.glob(str(wanted.relative_to(wanted.anchor)))
+        files = sorted(hit for hit in hits if hit.is_file())
+    except (ValueError, NotImplementedError) as error:
+        raise ConfigError(f"`{pattern}` is not a file pattern: {error}", place=place) from error
+    if not files:
+        raise ConfigError(
+            f"no file matches `{pattern}`",
+            place=place,
+            help=f"patterns are taken from the config's folder; looked in {shown(folder)}",
+        )
+    return files
+
+
+def existing_file(path: Path, *, place: Place | None = None, what: str = "file") -> Path:
+    """``path``, if it is a file with something in it.
+
+    Raises:
+        ConfigError: it is missing (the closest name of its folder is offered), a folder, or empty.
+    """
+    if path.is_dir():
+        help = (
+            f"name one file, or use a pattern: `{path.name}/*.png`" if what == "picture" else None
+        )
+        raise ConfigError(f"{shown(path)} is a folder, not a {what}", place=place, help=help)
+    if not path.exists():
+        parent = path.parent
+        if not parent.is_dir():
+            raise ConfigError(
+                f"there is no {what} {shown(path)}",
+                place=place,
+                help=f"its folder {shown(parent)} does not exist either",
+            )
+        close = did_you_mean(path.name, sorted(entry.name for entry in parent.iterdir()))
+        raise ConfigError(
+            f"there is no {what} {shown(path)}",
+            place=place,
+            help=close or f"paths are taken from the config's folder; looked in {shown(parent)}",
+        )
+    if path.is_file() and path.stat().st_size == 0:
+        raise ConfigError(
+            f"{shown(path)} is empty: 0 bytes",
+            place=place,
+            help="the file was not written to its end; make or fetch it again",
+        )
+    return path
+
+
+def shown(path: Path) -> str:
+    """A path as a message prints it: relative to the working directory where it lies in it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def read_image(path: Path, *, place: Place | None = None) -> Image:
+    """A picture as 8-bit ``RGB`` or ``L``, upright.
+
+    EXIF rotation is applied, transparency is laid on white, 16-bit and float greys are scaled to
+    8 bits, palettes and CMYK become RGB, and of an animation the first frame is taken.
+
+    Raises:
+        ConfigError: not a picture, truncated, or larger than Pillow's limit against bombs.
+    """
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    existing_file(path, place=place, what="picture")
+    Image.init()
+    formats = [name for name in FORMATS if name in Image.OPEN]
+    try:
+        with warnings.catch_warnings():
+            # Pillow only warns between one and two times its limit.
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            warnings.simplefilter("ignore", UserWarning)  # corrupt EXIF: the picture is still good
+            with Image.open(path, formats=formats) as file:
+                file.load()
+                image = ImageOps.exif_transpose(file) or file.copy()
+            return _eight_bit(image)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ConfigError(
+            f"{shown(path)} is too large to be opened safely: {error}",
+            place=place,
+            help="scale the picture down first, or save the array and use `file: picture.npy`",
+        ) from error
+    except UnidentifiedImageError as error:
+        raise ConfigError(
+            f"{shown(path)} is not a picture that can be read",
+            place=place,
+            help=f"the formats are {', '.join(formats)}; an array goes in `file: array.npy`",
+        ) from error
+    except Exception as error:  # decoders raise anything at all on broken bytes
+        raise ConfigError(
+            f"{shown(path)} cannot be read to its end: {error}",
+            place=place,
+            help="the file is damaged; make or fetch it again",
+        ) from error
+
+
+def _eight_bit(image: Image) -> Image:
+    import numpy as np
+    from PIL import Image
+
+    if image.mode in ("L", "RGB") and "transparency" not in image.info:
+        return image
+    if image.mode == "1":
+        return image.convert("L")
+    if image.mode.startswith("I") or image.mode == "F":
+        values = np.asarray(image).astype(np.float64)
+        top = 1.0 if image.mode == "F" else 65535.0
+        if not (values.min(initial=0.0) >= 0 and values.max(initial=0.0) <= top):
+            raise ValueError(f"its {image.mode} pixels go beyond 0 to {top:g}")
+        return Image.fromarray((values * (255 / top)).round().astype(np.uint8))
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        grey = image.mode in ("L", "LA", "La")
+        layer = image.convert("RGBA")
+        flat = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+        return flat.convert("L" if grey else "RGB")
+    return image.convert("RGB")
+
+
+def to_tensor(image: Image) -> Tensor:
+    """A picture as float32 ``[C, H, W]``, pixel / 255; ``C`` is 1 for ``L`` and 3 for ``RGB``."""
+    import numpy as np
+    import torch
+
+    pixels = torch.from_numpy(np.array(image, dtype=np.uint8))
+    pixels = pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
+    return pixels.contiguous().to(torch.float32) / 255

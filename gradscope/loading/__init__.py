@@ -1,0 +1,13 @@
+"""Config to workload: the model, its inputs, its loss, its optimizer, ready to run.
+
+The only room that imports users' code. A new kind of spec is a file in specs/, a new kind of input
+a file in sources/; workload.py is the order in which everything happens.
+"""
+
+from gradscope.loading.inputs import Batch
+from gradscope.loading.kinds import ModelKind
+from gradscope.loading.losses import Criterion
+from gradscope.loading.seeds import seed_everything
+from gradscope.loading.workload import Workload, load
+
+__all__ = ["Batch", "Criterion", "ModelKind", "Workload", "load", "seed_everything"]

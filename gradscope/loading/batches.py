@@ -1,0 +1,128 @@
+"""What a data function gave, read as batches.
+
+A list, a generator, a DataLoader or another iterable holds batches; a tensor, a tuple or a mapping
+is one. A batch is ``inputs``, ``(inputs, target)``, or a mapping: ``{inputs: …, target: …}`` or
+keyword arguments. Inputs in a tuple or list are positional, in a mapping keyword arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils.data import Dataset, IterableDataset
+
+from gradscope.errors import GradscopeError, ModelError
+from gradscope.loading.sources.context import Context
+from gradscope.loading.sources.moving import mover
+
+_FORMS = "a batch is `inputs`, `(inputs, target)` or `{inputs: …, target: …}`"
+
+
+@dataclass
+class Batch:
+    """What the model is called with, and what the loss compares with; tensors lie on the device."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    target: Any = None
+
+
+def raw_batches(made: Any, context: Context, key: str) -> Iterator[Any]:
+    """The batches in what the data function returned, as they are.
+
+    Raises:
+        ConfigError: something that holds no batches, or an iterable that yields none.
+        ModelError: the user's own code raised while it made the next one.
+    """
+    if made is None or isinstance(made, (str, bytes, bool, int, float)):
+        raise context.error(key, f"the data function gave {made!r}, which is no batch", _FORMS)
+    if isinstance(made, Dataset) and not isinstance(made, IterableDataset):
+        raise context.error(
+            key,
+            f"{type(made).__name__} gives single samples, not batches",
+            "return `torch.utils.data.DataLoader(dataset, batch_size=2)` from a function",
+        )
+    if _is_one_batch(made):
+        yield made
+        return
+    count = 0
+    with _blame(context, key):
+        batches = iter(made)
+    while True:
+        try:
+            with _blame(context, key):
+                batch = next(batches)
+        except StopIteration:
+            break
+        count += 1
+        yield batch
+    if not count:
+        raise context.error(key, "the data function gave no batch at all", _FORMS)
+
+
+def _is_one_batch(made: Any) -> bool:
+    if isinstance(made, (Tensor, np.ndarray, tuple, Mapping)):
+        return True
+    return not isinstance(made, Iterable) and not hasattr(made, "__getitem__")
+
+
+class _blame:
+    """What the user's code raises becomes a ModelError; the end of an iterator stays one."""
+
+    def __init__(self, context: Context, key: str) -> None:
+        self.context, self.key = context, key
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, (StopIteration, GradscopeError)):
+            message = f"making the input failed: {type(error).__name__}: {error}"
+            problem = self.context.error(self.key, message).problems[0]
+            raise ModelError(problem) from error
+
+
+def to_batch(raw: Any, context: Context, key: str) -> Batch:
+    """One raw batch with its tensors as fresh leaves on the run's device and in its dtype."""
+    inputs, target = _split(raw, context, key)
+    move = mover(context, key)
+    detection = context.kind.category == "detection"
+    if (
+        detection
+        and isinstance(target, (list, tuple))
+        and all(isinstance(item, Mapping) for item in target)
+    ):
+        return Batch((list(map(move, inputs)), list(map(move, target))))
+    target = _numbers(move(target))
+    if isinstance(inputs, Mapping):
+        return Batch((), {str(name): move(value) for name, value in inputs.items()}, target)
+    if isinstance(inputs, (list, tuple)) and not isinstance(inputs, PackedSequence):
+        return Batch(tuple(map(move, inputs)), {}, target)
+    return Batch((move(inputs),), {}, target)
+
+
+def _split(raw: Any, context: Context, key: str) -> tuple[Any, Any]:
+    if isinstance(raw, Mapping) and "inputs" in raw and set(raw) <= {"inputs", "target"}:
+        return raw["inputs"], raw.get("target")
+    if isinstance(raw, (list, tuple)) and not isinstance(raw, PackedSequence):
+        if len(raw) not in (1, 2):
+            raise context.error(
+                key,
+                f"a batch of {len(raw)} parts could be inputs, or inputs and a target",
+                f"{_FORMS}: `((a, b, c), None)` has three inputs and no target",
+            )
+        return raw[0], raw[1] if len(raw) == 2 else None
+    return raw, None
+
+
+def _numbers(target: Any) -> Any:
+    """Class ids that came as plain numbers, as a tensor."""
+    flat = target if isinstance(target, list) and target else [target]
+    if all(isinstance(item, (bool, int, float)) for item in flat):
+        return torch.tensor(target)
+    return target

@@ -1,0 +1,145 @@
+"""A target made to fit what it is compared with: class ids, values, or random ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradscope.errors import ModelError
+
+RANDOM = "random"
+
+
+class Draws:
+    """Random targets from a generator of their own: the global state is not touched, and equal
+    outputs get equal targets in every step."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.notices: list[str] = []
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed % 2**64)
+
+    def classes(self, shape: tuple[int, ...], count: int, device: torch.device) -> Tensor:
+        """Random class ids below ``count``."""
+        ids = torch.randint(count, shape, generator=self._generator())
+        few = ids.flatten()[:8].tolist()
+        words = str(few) if ids.ndim == 1 and ids.numel() <= 8 else f"{list(shape)} of {count}"
+        self.notices.append(f"target: random classes {words if ids.ndim else ids.item()}")
+        return ids.to(device)
+
+    def values(self, like: Tensor) -> Tensor:
+        """Random normal values of a tensor's shape."""
+        drawn = torch.randn(like.shape, generator=self._generator())
+        self.notices.append(f"target: random values {list(like.shape)}")
+        return drawn.to(like.device, like.dtype)
+
+
+def as_tensor(target: Any, name: str, device: torch.device) -> Tensor:
+    """The target on the output's device.
+
+    Raises:
+        ModelError: a target with a structure, which only a loss of the user's own can read.
+    """
+    try:
+        tensor = target if isinstance(target, Tensor) else torch.as_tensor(target)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ModelError(
+            f"{name} compares with numbers; the target is a {type(target).__name__}",
+            help="set `loss` to a `_target_` of your own, or `output` for the model's own loss",
+        ) from error
+    return tensor.to(device)
+
+
+def class_shape(scores: Tensor, name: str) -> tuple[int, ...]:
+    """The shape of the class ids that belong to scores ``[N, C, …]`` or ``[C]``.
+
+    Raises:
+        ModelError: scores without a dimension of classes.
+    """
+    if scores.ndim == 0:
+        raise ModelError(
+            f"{name} wants scores [N, C]; the first floating output is one number",
+            help="set `loss: sum`, or a `_target_` of your own",
+        )
+    return (*scores.shape[:1], *scores.shape[2:]) if scores.ndim > 1 else ()
+
+
+def class_count(scores: Tensor) -> int:
+    """How many classes the scores tell apart."""
+    return scores.shape[1 if scores.ndim > 1 else 0]
+
+
+def classes(scores: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
+    """Class ids (or, for cross entropy, probabilities) that fit the scores.
+
+    One id stands for every row. Whether the ids are in range is the loss's own matter.
+
+    Raises:
+        ModelError: a target of the wrong length, shape or type.
+    """
+    shape, count = class_shape(scores, name), class_count(scores)
+    if target is None or target is RANDOM or isinstance(target, str):
+        if count == 0:
+            raise ModelError(f"{name} has no class to draw: the output is {list(scores.shape)}")
+        return draws.classes(shape, count, scores.device)
+    ids = as_tensor(target, name, scores.device)
+    floating = ids.is_floating_point()
+    if floating and ids.shape == scores.shape and name == "cross_entropy":
+        return ids.to(scores.dtype)
+    if floating or ids.is_complex() or ids.dtype is torch.bool:
+        kind = str(ids.dtype).removeprefix("torch.")
+        raise ModelError(
+            f"the target is {kind} {list(ids.shape)}; {name} wants class ids, whole numbers",
+            help="give ids such as [3, 7] (`dtype: int64`), or use `loss: mse` for values",
+        )
+    if ids.ndim == 0 and shape:
+        ids = ids.expand(shape)
+    if tuple(ids.shape) != shape:
+        raise ModelError(
+            _mismatch(ids, shape, scores), help=f"give class ids of shape {list(shape)}"
+        )
+    return ids.to(torch.int64)
+
+
+def _mismatch(ids: Tensor, shape: tuple[int, ...], scores: Tensor) -> str:
+    if ids.ndim == 1 and len(shape) == 1:
+        return f"the target has {len(ids)} class ids and the batch has {shape[0]} rows"
+    return (
+        f"the target is {list(ids.shape)}; scores {list(scores.shape)} go with class ids "
+        f"{list(shape)}"
+    )
+
+
+def values(output: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
+    """Values in the output's shape and dtype; one number stands for all of them.
+
+    Raises:
+        ModelError: no target, or one of another shape (which would broadcast in silence).
+    """
+    shape = list(output.shape)
+    if isinstance(target, str):
+        if name != "bce_with_logits":
+            return draws.values(output)
+        return draws.classes(tuple(shape), 2, output.device).to(output.dtype)
+    if target is None:
+        raise ModelError(
+            f"{name} has no target to compare the output {shape} with",
+            help="give `target` values, a file, or `random`",
+        )
+    wanted = as_tensor(target, name, output.device).to(output.dtype)
+    if wanted.numel() == 1:
+        return wanted.reshape(()).expand(output.shape)
+    if _squeezed(wanted) == _squeezed(output):
+        return wanted.reshape(output.shape)
+    raise ModelError(
+        f"the target is {list(wanted.shape)} and the output {shape}: {name} compares like shapes",
+        help=f"give a target of shape {shape}",
+    )
+
+
+def _squeezed(tensor: Tensor) -> list[int]:
+    return [size for size in tensor.shape if size != 1]

@@ -1,0 +1,236 @@
+"""The user's own files: which ones count as their own, how they are imported, how they fail.
+
+Only what lies below the config's folder or the working directory is the user's own, and no
+environment, standard library or dot-folder on the way there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+
+from gradscope.errors import GradscopeError, ModelError, Place, Problem, TargetError
+from gradscope.images import shown
+from gradscope.loading import libraries
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_ENVIRONMENT_PARTS = {"site-packages", "dist-packages"}
+
+# What earlier loads left in the process: folders put on sys.path, and the modules that came from
+# them with the state of their file. `gradscope diff a.yaml b.yaml` loads two folders' net.py.
+_folders: list[Path] = []
+_imported: dict[str, tuple[Path, int, int]] = {}
+
+
+class OwnCode:
+    """The folders whose files a config may use, the config's own first."""
+
+    def __init__(self, roots: Iterable[Path]) -> None:
+        self.roots = tuple(dict.fromkeys(root.resolve() for root in roots))
+        self.granted: set[Path] = set()  # files outside, which --allow let in
+
+    def owns(self, file: str | Path | None) -> bool:
+        """Whether ``file`` is the user's own: below a root, and in no environment."""
+        if file is None:
+            return False
+        path = Path(file).resolve()
+        return path in self.granted or any(_inside(path, root) for root in self.roots)
+
+    def home(self, dotted: str) -> Path | None:
+        """The root that holds the file or folder of a dotted name's first part, or None."""
+        first = dotted.partition(".")[0]
+        for root in self.roots:
+            for candidate in (root / f"{first}.py", root / first / "__init__.py", root / first):
+                if candidate.exists() and self.owns(candidate):
+                    return root
+        return None
+
+    def names(self) -> list[str]:
+        """The modules at the top of the roots, to offer where a name is unknown."""
+        files = [path for root in self.roots for path in root.glob("*.py")]
+        return sorted({path.stem for path in files})
+
+    def import_module(self, name: str, root: Path) -> ModuleType:
+        """The user's module ``name``, whose first part lies in ``root``.
+
+        Raises:
+            TargetError: an installed module of that name comes first.
+        """
+        with _Watch(root):
+            first = name.partition(".")[0]
+            if not _finds(first, root):
+                raise TargetError(
+                    f"`{first}` is the name of an installed module, which comes before "
+                    f"{first}.py in {shown(root)}",
+                    help=f"write the file: `./{name.replace('.', '/')}.py:CLASS`",
+                )
+            return importlib.import_module(name)
+
+    def import_file(self, path: Path) -> ModuleType:
+        """The module of one file, by its usual name where that leads to it, else by another."""
+        path = path.resolve()
+        folder, name = path.parent, path.stem
+        while (folder / "__init__.py").exists() and folder.name.isidentifier():
+            folder, name = folder.parent, f"{folder.name}.{name}"
+        own = [root for root in self.roots if path.is_relative_to(root)]
+        with _Watch(folder, path.parent, *own):
+            if name.replace(".", "").isidentifier() and _finds(name.partition(".")[0], folder):
+                module = importlib.import_module(name)
+                if module.__file__ and Path(module.__file__).resolve() == path:
+                    return module
+            return _execute(path)
+
+    def failure(self, error: BaseException, what: str, place: Place | None) -> GradscopeError:
+        """What to raise when the user's code raised ``error`` while ``what`` was under way.
+
+        ``place`` is the config's line that asked for it; the file's own line comes first.
+        """
+        notes = tuple([f"asked for at {place}"] if place else [])
+        if isinstance(error, SyntaxError) and error.filename:
+            text = error.text.rstrip("\n") if error.text else None
+            line = Place(_display(error.filename), error.lineno, error.offset, text=text)
+            return TargetError(Problem(f"{what}: {error.msg}", line, notes=notes))
+        stale = libraries.mismatch(error)
+        if stale:
+            return TargetError(Problem(f"{what}: {stale.message}", place, stale.help))
+        frames = self.frames(error)[::-1]
+        at = frames[0] if frames else place
+        notes = tuple(f"called from {frame}" for frame in frames[1:5]) + notes
+        if not frames:
+            notes = tuple(f"in {_display(f.filename)}:{f.lineno}, {f.name}" for f in _last(error))
+        said = f"{what}: {type(error).__name__}: {str(error).strip() or 'without a message'}"
+        if isinstance(error, ImportError):
+            missing = error.name if isinstance(error, ModuleNotFoundError) else None
+            help = libraries.install(missing) if missing else None
+            return TargetError(Problem(said, at, help, notes))
+        if isinstance(error, SystemExit):
+            help = 'put what runs as a script under `if __name__ == "__main__":`'
+            return TargetError(Problem(f"{what}: the file ends the process", at, help, notes))
+        return ModelError(Problem(said, at, notes=notes))
+
+    def frames(self, error: BaseException) -> list[Place]:
+        """The user's own frames of a traceback, outermost first."""
+        places = []
+        for frame in traceback.extract_tb(error.__traceback__):
+            file = Path(frame.filename)
+            if not file.is_file() or file.resolve().is_relative_to(_PACKAGE):
+                continue
+            if self.owns(file):
+                places.append(Place(_display(file), frame.lineno, text=frame.line or None))
+        return places
+
+
+def _display(file: str | Path) -> str:
+    return shown(Path(file))
+
+
+def _last(error: BaseException) -> list[traceback.FrameSummary]:
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f for f in frames if not Path(f.filename).is_relative_to(_PACKAGE)][-1:]
+
+
+def _inside(path: Path, root: Path) -> bool:
+    if not path.is_relative_to(root):
+        return False
+    parts = path.relative_to(root).parts
+    if any(part.startswith(".") or part in _ENVIRONMENT_PARTS for part in parts):
+        return False
+    prefixes = {Path(p).resolve() for p in (sys.prefix, sys.exec_prefix, sys.base_prefix)}
+    libraries_ = {
+        Path(sysconfig.get_path(key)).resolve()
+        for key in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+    }
+    # A project below /usr is not part of the Python in /usr: a prefix around the root says nothing.
+    environments = {p for p in prefixes if not root.is_relative_to(p)} | libraries_
+    if any(path.is_relative_to(p) for p in environments):
+        return False
+    on_the_way = [root.joinpath(*parts[:depth]) for depth in range(1, len(parts))]
+    return not any((f / "pyvenv.cfg").exists() or (f / "conda-meta").exists() for f in on_the_way)
+
+
+def _finds(first: str, folder: Path) -> bool:
+    """Whether ``import first`` leads into ``folder``."""
+    try:
+        spec = importlib.util.find_spec(first)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    if spec is None:
+        return False
+    spots = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or [])
+    return any(spot and Path(spot).resolve().is_relative_to(folder) for spot in spots)
+
+
+def _execute(path: Path) -> ModuleType:
+    """A file as a module under a name that nothing else has; registered, so that pickling works."""
+    stem = re.sub(r"\W", "_", path.stem)
+    name = f"{stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:10]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+class _Watch:
+    """While the user's code is imported: folders at the end of sys.path, new modules noted."""
+
+    def __init__(self, *folders: Path) -> None:
+        self.folders = list(dict.fromkeys(folders))
+
+    def __enter__(self) -> None:
+        importlib.invalidate_caches()
+        _forget(self.folders)
+        ours = self.folders + [f for f in _folders if f not in self.folders]
+        sys.path[:] = [entry for entry in sys.path if entry not in {str(f) for f in _folders}]
+        # Never before what is installed, and what this config needs before an earlier one's.
+        _folders[:] = [f for f in ours if str(f) not in sys.path]
+        sys.path.extend(str(folder) for folder in _folders)
+        self.before = set(sys.modules)
+
+    def __exit__(self, *exc: object) -> None:
+        for name in set(sys.modules) - self.before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if isinstance(file, str) and _home(Path(file)):
+                _imported[name] = (Path(file), *_stamp(Path(file)))
+
+
+def _home(file: Path) -> Path | None:
+    within: Callable[[Path], bool] = file.is_relative_to
+    return max(filter(within, _folders), key=lambda f: len(f.parts), default=None)
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        status = file.stat()
+    except OSError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_size)
+
+
+def _forget(folders: list[Path]) -> None:
+    """Drop modules whose name another folder now means, and those of folders that changed."""
+    changed = {_home(file) for file, *was in _imported.values() if tuple(was) != _stamp(file)}
+    for name, (file, *_) in list(_imported.items()):
+        first = name.partition(".")[0]
+        spots = [spot for folder in folders for spot in (folder / f"{first}.py", folder / first)]
+        meant = [spot for spot in spots if spot.exists()]
+        taken = bool(meant) and not any(file.is_relative_to(spot) for spot in meant)
+        if taken or _home(file) in changed:
+            sys.modules.pop(name, None)
+            del _imported[name]

@@ -1,0 +1,30 @@
+"""Inputs for a model whose config gives none, written in the config's own grammar.
+
+One file per family of models; each gives an ``Inferred``, which the same code reads as would read
+the user's own ``input``. Add a family by a file here and a line in ``infer``.
+"""
+
+from __future__ import annotations
+
+from gradscope.loading.inference.inferred import Inferred
+from gradscope.loading.inference.language import infer_transformers
+from gradscope.loading.inference.layers import infer_layers
+from gradscope.loading.inference.vision import infer_demo, infer_timm, infer_torchvision
+from gradscope.loading.sources.context import Context
+
+__all__ = ["Inferred", "infer"]
+
+
+def infer(context: Context, *, batch: int | None = None) -> Inferred:
+    """The input that the model's library says it takes, of ``batch`` rows (2 unless it says else).
+
+    Raises:
+        ConfigError: a model of which nothing is known; the help says what its layers suggest.
+    """
+    families = {
+        "demo": infer_demo,
+        "torchvision": infer_torchvision,
+        "timm": infer_timm,
+        "hf": infer_transformers,
+    }
+    return families.get(context.kind.library, infer_layers)(context, batch)

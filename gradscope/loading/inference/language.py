@@ -1,0 +1,109 @@
+"""Inputs for transformers models, by ``main_input_name`` and the model's config."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import nn
+
+from gradscope.loading.inference.inferred import Inferred
+from gradscope.loading.sources.context import Context
+
+#: Tokens in a row, and samples of one second of speech.
+_TOKENS = 16
+_SAMPLES = 16000
+_CLIPS = ("videomae", "vivit", "timesformer")
+
+
+def infer_transformers(context: Context, batch: int | None) -> Inferred:
+    """Token ids, pixels or sound, as keyword arguments; and the decoder's ids where there is one.
+
+    Raises:
+        ConfigError: an input of a kind that the config says nothing about.
+    """
+    model: Any = context.model
+    config = context.kind.hf_config or model.config
+    accepted = inspect.signature(model.forward).parameters
+    rows = batch or _rows(context, config)
+    main = str(getattr(model, "main_input_name", None) or "input_ids")
+    spec = {main: _main(main, context, config, rows)}
+    if main == "input_ids" and "pixel_values" in accepted and _find(config, "image_size"):
+        spec["pixel_values"] = _pixels(config, rows)
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
+        spec["decoder_input_ids"] = _ids(context, config, rows, decoder=True)
+    words = [
+        f"{name} {source.get('fill', 'randn')} {source['shape']}" for name, source in spec.items()
+    ]
+    return Inferred(spec, ", ".join(words), f"the config of {type(model).__name__}")
+
+
+def _rows(context: Context, config: Any) -> int:
+    """2, except where the model itself refuses more than one row without a padding token."""
+    single = type(context.model).__name__.endswith("ForSequenceClassification")
+    return 1 if single and getattr(config, "pad_token_id", None) is None else 2
+
+
+def _find(config: Any, *names: str) -> Any:
+    """The first of these settings in the config or in the part of it that is the encoder."""
+    parts = [config, *(getattr(config, part, None) for part in ("vision_config", "encoder"))]
+    for part in parts:
+        for name in names:
+            value = getattr(part, name, None)
+            if value is not None:
+                return value
+    return None
+
+
+def _main(main: str, context: Context, config: Any, rows: int) -> dict[str, Any]:
+    if main == "input_ids":
+        return _ids(context, config, rows)
+    if main == "pixel_values":
+        return _pixels(config, rows)
+    bins = _find(config, "num_mel_bins")
+    if main == "input_values":
+        if getattr(config, "model_type", "") == "audio-spectrogram-transformer":
+            return {"shape": [rows, config.max_length, bins]}
+        return {"shape": [rows, _SAMPLES]}
+    if main == "input_features" and bins and getattr(config, "max_source_positions", None):
+        return {"shape": [rows, bins, 2 * config.max_source_positions]}
+    raise context.error(
+        "input",
+        f"`{main}` of {type(context.model).__name__} cannot be inferred",
+        f"give its shape: `input: {{{main}: {{shape: [{rows}, …]}}}}`",
+    )
+
+
+def _ids(context: Context, config: Any, rows: int, *, decoder: bool = False) -> dict[str, Any]:
+    text = config.get_text_config(decoder=True) if decoder else config.get_text_config()
+    vocabulary = getattr(text, "vocab_size", None)
+    table = None if decoder else _table(context.model)
+    if table is not None:
+        vocabulary = min(vocabulary or table, table)
+    if not vocabulary:
+        raise context.error(
+            "input", "the model's config has no `vocab_size`", "give `input: {tokens: [[1, 2, 3]]}`"
+        )
+    longest = [getattr(text, name, None) for name in ("max_position_embeddings", "n_positions")]
+    # Some count positions from past the padding token, and so have fewer than they say.
+    length = min([_TOKENS, *(n if n > 2 * _TOKENS else max(1, n - 2) for n in longest if n)])
+    return {"shape": [rows, length], "dtype": "int64", "fill": f"randint({vocabulary})"}
+
+
+def _table(model: Any) -> int | None:
+    try:
+        table = model.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        return None
+    return table.num_embeddings if isinstance(table, nn.Embedding) else None
+
+
+def _pixels(config: Any, rows: int) -> dict[str, Any]:
+    size = _find(config, "image_size") or 224
+    if isinstance(size, dict):
+        size = [size.get("height", 224), size.get("width", 224)]
+    height, width = (size, size) if isinstance(size, int) else (size[0], size[-1])
+    shape = [_find(config, "num_channels") or 3, height, width]
+    if getattr(config, "model_type", "") in _CLIPS:
+        shape = [config.num_frames, *shape]
+    return {"shape": [rows, *shape]}

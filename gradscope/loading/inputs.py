@@ -1,0 +1,121 @@
+"""The batches of a run: from the config's sources, from a data function, or inferred."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from gradscope.config.targets import is_target
+from gradscope.errors import Place
+from gradscope.loading.batches import Batch, raw_batches, to_batch
+from gradscope.loading.inference import Inferred, infer
+from gradscope.loading.seeds import seed_everything
+from gradscope.loading.sources import Build, Context, plan_call, plan_target
+from gradscope.loading.sources.tensors import Modifiers
+
+if TYPE_CHECKING:
+    from gradscope.loading.kinds import ModelKind
+
+__all__ = ["Batch", "make_batches"]
+
+Batches = Callable[[], Iterator[Batch]]
+
+
+def make_batches(
+    config_input: Any,
+    config_target: Any,
+    *,
+    model: nn.Module,
+    model_kind: ModelKind,
+    directory: Path,
+    place: Callable[[str], Place | None],
+    device: torch.device,
+    dtype: torch.dtype,
+    seed: int,
+    instantiate: Callable[[Mapping[str, Any], str], Any],
+) -> tuple[Batches, list[str], Any]:
+    """A factory of fresh batch iterators, what was inferred, and the target for every batch.
+
+    Each iterator reseeds as it starts and yields the same values as the one before it. The target
+    is a tensor, ``"random"``, or None; a batch of a data function may bring its own. The model
+    must already be in the mode of the run: detection models take targets in train mode only.
+
+    Raises:
+        ConfigError: a source that does not hold together, or an input that cannot be inferred.
+        ModelError: the user's data function raised.
+    """
+    context = Context(model, model_kind, directory, place, device, dtype, instantiate)
+    wishes = ("batch", "requires_grad")
+    target = config_target
+    if config_input is None or (
+        isinstance(config_input, Mapping) and config_input and set(config_input) <= {*wishes}
+    ):
+        inferred = _infer(config_input or {}, context)
+        config_input = inferred.input
+        target = inferred.target if target is None else target
+    make = None if target is None or target == "random" else plan_target(target, context)
+    if is_target(config_input):
+        batches = _from_function(config_input, seed, context)
+        if make is not None:
+            # Not the inputs' own seed: a drawn target must not repeat the numbers of the input.
+            seed_everything(seed + 1)
+        return batches, context.notices, make() if make else target
+    as_argument = model_kind.category == "detection" and _is_structured(target)
+    batches = _from_sources(config_input, make, seed, context, as_argument=as_argument)
+    first = next(batches())  # what is wrong with a source is said now, before anything runs
+    if as_argument:
+        target = None
+    return batches, context.notices, target if first.target is None else first.target
+
+
+def _infer(wishes: Mapping[str, Any], context: Context) -> Inferred:
+    modifiers = Modifiers.read(wishes, context, "input")
+    inferred = infer(context, batch=modifiers.batch)
+    if modifiers.requires_grad:
+        inferred = inferred.with_gradients()
+    context.say(f"input: {inferred.summary} (inferred from {inferred.origin})")
+    return inferred
+
+
+def _is_structured(target: Any) -> bool:
+    """Whether the target is one mapping of sources for each picture, as detection models take."""
+    return isinstance(target, list) and any(isinstance(item, Mapping) for item in target)
+
+
+def _from_sources(
+    config: Any, make_target: Build | None, seed: int, context: Context, *, as_argument: bool
+) -> Batches:
+    """One batch, its target drawn after its inputs."""
+    call = plan_call(config, context)
+
+    def batches() -> Iterator[Batch]:
+        seed_everything(seed)
+        args, kwargs = call()
+        target = make_target() if make_target else None
+        yield Batch((*args, target), kwargs) if as_argument else Batch(args, kwargs, target)
+
+    return batches
+
+
+def _from_function(config: Mapping[str, Any], seed: int, context: Context) -> Batches:
+    def make() -> Any:
+        seed_everything(seed)
+        return context.instantiate(config, "input")
+
+    # Names, arguments and imports are checked by making it once; the first start uses that one.
+    waiting = [make()]
+
+    def batches() -> Iterator[Batch]:
+        made = waiting.pop() if waiting else make()
+        seed_everything(seed)
+        raw = raw_batches(made, context, "input")
+        for index, batch in enumerate(raw, start=1):
+            yield to_batch(batch, context, "input")
+            # Whatever the model drew in between, the next batch is the same in every run.
+            seed_everything(seed + index)
+
+    return batches

@@ -1,0 +1,88 @@
+"""What a built model is, beyond its class, and what it is built from."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.errors import Place, TargetError
+from gradscope.loading.targets import Targets
+
+
+@dataclass(frozen=True)
+class ModelKind:
+    """Where a model came from, and what its library says about what it takes.
+
+    ``library`` is ``torchvision``, ``timm``, ``hf``, ``demo`` or ``python``; ``name`` is the name
+    within it (``resnet18``, ``lecture``, ``./net.py:Net``).
+    """
+
+    library: str
+    name: str
+    weights: Any | None = None  # torchvision: the entry that was loaded (.transforms(), .meta)
+    default_weights: Any | None = None  # torchvision: the DEFAULT entry, with random weights too
+    hf_config: Any | None = None  # the transformers config object of the model
+    tokenizer: str | None = None  # what AutoTokenizer.from_pretrained takes: a folder or an id
+    pretrained_cfg: dict[str, Any] | None = None  # timm: model.pretrained_cfg
+    data_config: dict[str, Any] | None = None  # timm: timm.data.resolve_model_data_config(model)
+    category: str = "classification"  # torchvision: classification, segmentation, detection, ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """A model to build: the spec's name in its library, arguments, weights."""
+
+    spec: str  # as the user wrote it, for messages
+    name: str
+    targets: Targets
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    weights: str | None = None
+    random: bool = False  # `weights: null` was written, not left out
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def directory(self) -> Path:
+        """The config's folder."""
+        return self.targets.directory
+
+    @property
+    def meta(self) -> bool:
+        """Whether the model has shapes only: there are no values to load."""
+        return self.device.type == "meta"
+
+    def place(self, key: str = "model") -> Place | None:
+        """Where a key of the config stands."""
+        return self.targets.place(key)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model as its library gave it, with the name of the weights that it holds."""
+
+    model: nn.Module
+    kind: ModelKind
+    weights: str | None = None
+    notices: tuple[str, ...] = ()
+
+
+def require_module(model: Any, request: Request) -> nn.Module:
+    """``model``, if it is one.
+
+    Raises:
+        TargetError: it is something else.
+    """
+    if isinstance(model, nn.Module):
+        return model
+    what = "a class" if inspect.isclass(model) else f"of type {type(model).__name__}"
+    raise TargetError(
+        f"`{request.spec}` gives no model: what came back is {what}, not a torch.nn.Module",
+        place=request.place(),
+        help="name a subclass of torch.nn.Module, or a function that returns an instance of one",
+    )

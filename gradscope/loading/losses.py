@@ -1,0 +1,222 @@
+"""From a model's output to the scalar that backward starts from.
+
+Built-in losses take the first floating output; the loss of the model's own and a user's own take
+what the model returned. To add a named loss, add it to ``NAMES`` and to ``Criterion._named``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.modules.loss import _Loss
+
+from gradscope.errors import ConfigError, ModelError, Place, did_you_mean
+from gradscope.loading import comparisons, outputs
+from gradscope.loading.comparisons import Draws
+
+NAMES = ("cross_entropy", "mse", "bce_with_logits", "nll", "sum", "mean", "logit", "output")
+#: Losses of torch that compare with class ids.
+_CLASSES = {
+    "CrossEntropyLoss": "cross_entropy",
+    "NLLLoss": "nll",
+    "cross_entropy": "cross_entropy",
+    "nll_loss": "nll",
+}
+
+
+def resolve(
+    config_loss: str | Mapping[str, Any] | None,
+    instantiate: Callable[[Mapping[str, Any], str], Any],
+    place: Callable[[str], Place | None] = lambda key: None,
+) -> str | Callable[..., Any] | None:
+    """The config's ``loss`` as Criterion takes it: a name, something to call, or None.
+
+    Raises:
+        ConfigError: an unknown name, or a ``_target_`` that cannot be called.
+    """
+    if config_loss is None or config_loss in NAMES:
+        return config_loss
+    if isinstance(config_loss, str):
+        if "." in config_loss or ":" in config_loss:
+            help = f"a loss of your own is written `loss: {{_target_: {config_loss}}}`"
+        else:
+            close = did_you_mean(config_loss, NAMES)
+            help = close or f"one of {', '.join(NAMES)}, or a `_target_`"
+        raise ConfigError(f"unknown loss `{config_loss}`", place=place("loss"), help=help)
+    made = instantiate(config_loss, "loss")
+    if not callable(made):
+        raise ConfigError(
+            f"the loss is a {type(made).__name__}, which cannot be called",
+            place=place("loss"),
+            help="name a function or a class whose objects take (output, target)",
+        )
+    return made  # type: ignore[no-any-return]
+
+
+class Criterion:
+    """Called as ``(output, target)`` it gives the loss, and remembers what it did.
+
+    ``name`` is the loss that was used and ``notices`` what was inferred, after the first call. The
+    batch's target wins over the constructor's. Random targets never touch the global generators.
+    With an external gradient and no loss named, the first floating output is given as it is.
+    """
+
+    def __init__(
+        self,
+        spec: str | Callable[..., Any] | None,
+        target: Any = None,
+        *,
+        seed: int,
+        external_gradient: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.target = target
+        self.seed = seed
+        self.external_gradient = external_gradient
+        self.name = spec if isinstance(spec, str) else _called(spec) if spec else "inferred"
+        self.notices: list[str] = []
+
+    def __call__(self, output: Any, target: Any = None) -> Tensor:
+        """The loss; a target of None means the constructor's.
+
+        Raises:
+            ModelError: an output or a target that no such loss can be made of.
+        """
+        draws = Draws(self.seed)
+        target = self.target if target is None else target
+        if self.spec is None:
+            loss = self._inferred(output, target, draws)
+        elif isinstance(self.spec, str):
+            loss = self._named(self.spec, output, target, draws)
+        else:
+            loss = self._users(self.spec, output, target, draws)
+        for notice in draws.notices:
+            self._say(notice)
+        return loss
+
+    def _say(self, notice: str) -> None:
+        if notice not in self.notices:
+            self.notices.append(notice)
+
+    def _inferred(self, output: Any, target: Any, draws: Draws) -> Tensor:
+        if self.external_gradient:
+            return self._as_it_is(output)
+        own = outputs.own_loss(output)
+        if own is not None:
+            self.name = own[0]
+            self._say(f"loss: {self.name} (the model's own)")
+            return own[1]
+        path, tensor = _first(output, "no loss")
+        words = f"the first floating output{f' `{path}`' if path else ''} is {list(tensor.shape)}"
+        scored = tensor.ndim == 2 or (tensor.ndim > 2 and _wants_dense(tensor, target))
+        if scored and tensor.shape[1] >= 2:
+            self.name = "cross_entropy"
+        else:
+            self.name = "sum"
+            if target is not None:
+                self._say("target: not used by the sum; set `loss` to compare with it")
+        self._say(f"loss: {self.name} ({words})")
+        return self._on(self.name, tensor, target, draws)
+
+    def _as_it_is(self, output: Any) -> Tensor:
+        numbers = (t for _, t in outputs.tensors(output) if t.is_floating_point() or t.is_complex())
+        tensor = next(numbers, None)
+        self.name = "external gradient"
+        return _first(output, "no gradient")[1] if tensor is None else tensor
+
+    def _named(self, name: str, output: Any, target: Any, draws: Draws) -> Tensor:
+        if name != "output":
+            return self._on(name, _first(output, f"no {name}")[1], target, draws)
+        own = outputs.own_loss(output)
+        if own is None:
+            raise ModelError(
+                f"the output has no loss of its own: it holds {outputs.describe(output)}",
+                help="give the model its labels in `input`, or name another `loss`",
+            )
+        return own[1]
+
+    def _on(self, name: str, tensor: Tensor, target: Any, draws: Draws) -> Tensor:
+        if name in ("sum", "mean"):
+            return tensor.sum() if name == "sum" else tensor.mean()
+        if name == "logit":
+            return _logit(tensor, target, draws)
+        if name in ("cross_entropy", "nll"):
+            ids = comparisons.classes(tensor, target, name, draws)
+            return (
+                F.cross_entropy(tensor, ids) if name == "cross_entropy" else F.nll_loss(tensor, ids)
+            )
+        wanted = comparisons.values(tensor, target, name, draws)
+        compare = F.mse_loss if name == "mse" else F.binary_cross_entropy_with_logits
+        return compare(tensor, wanted)
+
+    def _users(self, loss: Callable[..., Any], output: Any, target: Any, draws: Draws) -> Tensor:
+        if _of_torch(loss):
+            output = _first(output, f"no {self.name}")[1]
+        wants = _CLASSES.get(self.name) if _of_torch(loss) else None
+        if wants:
+            # Probabilities are for the loss itself to judge: it may have been told to take them.
+            if not (isinstance(target, Tensor) and target.is_floating_point()):
+                target = comparisons.classes(output, target, wants, draws)
+        elif isinstance(target, str):
+            tensor = _first(output, f"no {self.name}")[1]
+            scored = tensor.ndim == 2 and not _of_torch(loss)
+            make = comparisons.classes if scored else comparisons.values
+            target = make(tensor, target, self.name, draws)
+        result = loss(output) if target is None else loss(output, target)
+        if not isinstance(result, Tensor):
+            raise ModelError(
+                f"the loss {self.name} returned a {type(result).__name__}, not a tensor",
+                help="return a tensor that is computed from the output, without `.item()`",
+            )
+        return result
+
+
+def _first(output: Any, what: str) -> tuple[str, Tensor]:
+    found = outputs.first_floating(output)
+    if found is None:
+        raise ModelError(
+            f"{what} can be made of the output: it holds {outputs.describe(output)}, "
+            "and no tensor of real floating numbers",
+            help="set `loss` to a `_target_` that makes a real number of it",
+        )
+    return found
+
+
+def _wants_dense(scores: Tensor, target: Any) -> bool:
+    """Whether a target was given that holds a class for each place of ``[N, C, …]``."""
+    if isinstance(target, str):
+        return True
+    if not isinstance(target, Tensor) or target.is_floating_point():
+        return False
+    return target.shape == (*scores.shape[:1], *scores.shape[2:])
+
+
+def _logit(scores: Tensor, target: Any, draws: Draws) -> Tensor:
+    """The target class's score, summed over the batch; without a target the highest one."""
+    dim = 1 if scores.ndim > 1 else 0
+    shape = comparisons.class_shape(scores, "logit")
+    if target is None:
+        ids = scores.detach().argmax(dim)
+    else:
+        if isinstance(target, Tensor) and target.ndim == 1 and len(shape) > 1:
+            target = target.reshape(-1, *[1] * (len(shape) - 1)).expand(-1, *shape[1:])
+        ids = comparisons.classes(scores, target, "logit", draws)
+    return scores.gather(dim, ids.unsqueeze(dim)).sum()
+
+
+def _called(loss: Callable[..., Any]) -> str:
+    """What a loss is called: its function's or its class's name."""
+    inner = loss.func if isinstance(loss, functools.partial) else loss
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def _of_torch(loss: Callable[..., Any]) -> bool:
+    """Whether it is one of torch's own, which take a tensor and not a model's whole output."""
+    if isinstance(loss, _Loss):
+        return type(loss).__module__.startswith("torch.")
+    inner = loss.func if isinstance(loss, functools.partial) else loss
+    return str(getattr(inner, "__module__", None)).startswith("torch")

@@ -1,0 +1,199 @@
+"""``image:`` — pictures through the weights' own transform, the config's, or pixel / 255."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from gradscope import images
+from gradscope.config.targets import is_target
+from gradscope.loading.sources.context import Build, Context, in_channels
+from gradscope.loading.sources.tensors import Modifiers, finish
+
+Transform = Callable[[Image.Image], Tensor]
+
+
+def plan_image(
+    spec: Mapping[str, Any], context: Context, key: str, *, single: bool = False
+) -> Build:
+    """Pictures as one batch ``[N, C, H, W]``.
+
+    With ``single``, as inside a nested list, a picture has no batch dimension (``[C, H, W]``) and
+    several are a list. A torchvision detection model takes its pictures as one such list.
+    """
+    modifiers = Modifiers.read(spec, context, key)
+    paths = _paths(spec["image"], context, f"{key}.image")
+    transform, label = _choose(spec.get("transform"), context, key)
+    place = context.place(f"{key}.image")
+    pictures = [transform(images.read_image(path, place=place)) for path in paths]
+    names = paths[0].name if len(paths) == 1 else f"{len(paths)} pictures"
+    if label:
+        context.say(f"input: {names} through {label}")
+    if single:
+        leaves = Modifiers(modifiers.dtype, modifiers.requires_grad)
+        if len(pictures) == 1:
+            return lambda: finish(pictures[0], leaves, context, key)
+        return lambda: [finish(picture, leaves, context, key) for picture in pictures]
+    if context.kind.category == "detection":
+        count = modifiers.batch or len(pictures)
+        leaves = Modifiers(modifiers.dtype, modifiers.requires_grad)
+        rows = [pictures[i % len(pictures)] for i in range(count)]
+        return lambda: [[finish(row, leaves, context, key) for row in rows]]
+    sizes = {tuple(picture.shape) for picture in pictures}
+    if len(sizes) > 1:
+        some = " and ".join(str(list(size)) for size in sorted(sizes)[:2])
+        raise context.error(
+            f"{key}.image",
+            f"the pictures have different sizes and make no batch: {some}",
+            "give them one size: `transform: {resize: 256, crop: 224}`",
+        )
+    batch = torch.stack(pictures)
+    return lambda: finish(batch, modifiers, context, key)
+
+
+def _paths(names: Any, context: Context, key: str) -> list[Path]:
+    listed = names if isinstance(names, list) else [names]
+    if not listed or not all(isinstance(name, str) for name in listed):
+        raise context.error(key, f"`image` is {names!r}, not a path, a pattern or a list of these")
+    place = context.place(key)
+    return [p for name in listed for p in images.find_images(name, context.directory, place=place)]
+
+
+def _choose(wanted: Any, context: Context, key: str) -> tuple[Transform, str | None]:
+    """The transform, and its name where the config did not ask for it."""
+    place = f"{key}.transform"
+    if wanted is None:
+        return _own(context) or (_pixels(context), "pixel / 255")
+    if is_target(wanted):
+        made = context.instantiate(wanted, place)
+        return lambda image: _checked(made(image), context, place), None
+    if not isinstance(wanted, Mapping):
+        raise context.error(
+            place, f"`transform` is {wanted!r}, not a mapping", "for example {resize: 256}"
+        )
+    return _configured(wanted, context, place), None
+
+
+def _checked(result: Any, context: Context, place: str) -> Tensor:
+    if isinstance(result, Tensor):
+        return result
+    raise context.error(
+        place,
+        f"the transform gave {type(result).__name__}, not a tensor",
+        "end it with torchvision.transforms.ToTensor",
+    )
+
+
+def _own(context: Context) -> tuple[Transform, str] | None:
+    """The transform that the model's library names for its weights."""
+    kind = context.kind
+    entry: Any = kind.weights if kind.weights is not None else kind.default_weights
+    preset: Any = None
+    if kind.library == "torchvision" and hasattr(entry, "transforms"):
+        # Video presets take clips, flow presets take two pictures.
+        if kind.category in ("classification", "segmentation", "detection", "quantization"):
+            preset, label = entry.transforms(), f"the transform of {entry}"
+    elif kind.library == "timm" and kind.data_config:
+        timm_data = importlib.import_module("timm.data")
+        preset, label = timm_data.create_transform(**kind.data_config), "timm's own transform"
+    elif kind.library == "hf" and _has_processor(kind.tokenizer):
+        preset, label = _hf_processor(kind.tokenizer), "the model's own image processor"
+    if preset is None:
+        return None
+    grey = in_channels(context.model) == 1
+
+    def transform(image: Image.Image) -> Tensor:
+        if not grey:
+            return torch.as_tensor(preset(image.convert("RGB")))
+        # Weights were made for three channels: one channel is their mean.
+        return torch.as_tensor(preset(image.convert("L").convert("RGB"))).mean(0, keepdim=True)
+
+    return transform, label
+
+
+def _has_processor(folder: str | None) -> bool:
+    return bool(folder) and Path(str(folder), "preprocessor_config.json").is_file()
+
+
+def _hf_processor(folder: str | None) -> Callable[[Image.Image], Tensor]:
+    transformers: Any = importlib.import_module("transformers")
+    processor = transformers.AutoImageProcessor.from_pretrained(
+        folder, trust_remote_code=False, local_files_only=True
+    )
+    return lambda image: processor(images=[image], return_tensors="pt")["pixel_values"][0]
+
+
+def _pixels(context: Context) -> Transform:
+    channels = in_channels(context.model)
+
+    def transform(image: Image.Image) -> Tensor:
+        mode = {1: "L", 3: "RGB"}.get(channels or 0, image.mode)
+        return images.to_tensor(image.convert(mode))
+
+    return transform
+
+
+def _configured(wanted: Mapping[str, Any], context: Context, place: str) -> Transform:
+    """Grayscale, resize (one number: the shorter side), centre crop, pixel / 255, invert,
+    then (pixel - mean) / std."""
+    resize = _size(wanted.get("resize"), context, f"{place}.resize")
+    crop = _size(wanted.get("crop"), context, f"{place}.crop")
+    mean = _channels(wanted.get("mean", 0.0), context, f"{place}.mean")
+    std = _channels(wanted.get("std", 1.0), context, f"{place}.std")
+    for flag in ("grayscale", "invert"):
+        if not isinstance(wanted.get(flag, False), bool):
+            raise context.error(
+                f"{place}.{flag}", f"`{flag}` is {wanted[flag]!r}, not true or false"
+            )
+    if any(value == 0 for value in std.flatten().tolist()):
+        raise context.error(f"{place}.std", "`std` is 0: dividing by it gives no picture")
+    grey = wanted.get("grayscale", in_channels(context.model) == 1)
+    keep = "grayscale" not in wanted and in_channels(context.model) is None
+
+    def transform(image: Image.Image) -> Tensor:
+        image = image if keep else image.convert("L" if grey else "RGB")
+        if resize is not None:
+            image = image.resize(_target_size(image, resize), Image.Resampling.BILINEAR)
+        if crop is not None:
+            height, width = crop if len(crop) == 2 else (crop[0], crop[0])
+            left, top = round((image.width - width) / 2), round((image.height - height) / 2)
+            image = image.crop((left, top, left + width, top + height))
+        image = ImageOps.invert(image) if wanted.get("invert") else image
+        pixels = images.to_tensor(image)
+        if max(len(mean), len(std)) not in (1, len(pixels)):
+            raise context.error(
+                f"{place}.{'mean' if len(mean) > 1 else 'std'}",
+                f"{max(len(mean), len(std))} numbers for a picture of {len(pixels)} channels",
+            )
+        return (pixels - mean) / std
+
+    return transform
+
+
+def _target_size(image: Image.Image, size: list[int]) -> tuple[int, int]:
+    if len(size) == 2:
+        return size[1], size[0]
+    scale = size[0] / min(image.size)
+    return max(1, round(image.width * scale)), max(1, round(image.height * scale))
+
+
+def _size(value: Any, context: Context, place: str) -> list[int] | None:
+    if value is None:
+        return None
+    sizes = value if isinstance(value, list) else [value]
+    if len(sizes) in (1, 2) and all(type(n) is int and n > 0 for n in sizes):
+        return sizes
+    raise context.error(place, f"{value!r} is not a size", "one number, or [height, width]")
+
+
+def _channels(value: Any, context: Context, place: str) -> Tensor:
+    numbers = value if isinstance(value, list) else [value]
+    if numbers and all(isinstance(n, (int, float)) for n in numbers):
+        return torch.tensor(numbers, dtype=torch.float32).reshape(-1, 1, 1)
+    raise context.error(place, f"{value!r} is neither a number nor one number for each channel")

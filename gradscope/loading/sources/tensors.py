@@ -1,0 +1,194 @@
+"""Tensors that the config itself describes (``shape``, ``values``), and what all tensors share."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradscope.errors import did_you_mean
+from gradscope.loading.sources.context import Build, Context
+
+FILLS = ("randn", "rand", "zeros", "ones", "arange", "randint(N)", "randint(LOW, HIGH)")
+_RANDINT = re.compile(r"randint\(\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
+
+
+@dataclass(frozen=True)
+class Modifiers:
+    """What may stand beside any source of tensors."""
+
+    dtype: torch.dtype | None = None
+    requires_grad: bool = False
+    batch: int | None = None
+
+    @classmethod
+    def read(cls, spec: Mapping[str, Any], context: Context, key: str) -> Modifiers:
+        """The modifiers of one source.
+
+        Raises:
+            ConfigError: a dtype that does not exist, a batch that is no positive number.
+        """
+        name, batch, leaf = spec.get("dtype"), spec.get("batch"), spec.get("requires_grad", False)
+        if batch is not None and (not _is_int(batch) or batch < 1):
+            raise context.error(f"{key}.batch", f"`batch` is {batch!r}, not a positive number")
+        if not isinstance(leaf, bool):
+            raise context.error(
+                f"{key}.requires_grad", f"`requires_grad` is {leaf!r}, not true or false"
+            )
+        dtype = None if name is None else read_dtype(name, context, f"{key}.dtype")
+        return cls(dtype, leaf, batch)
+
+
+def read_dtype(name: Any, context: Context, key: str) -> torch.dtype:
+    """The torch dtype of that name, with or without ``torch.`` before it."""
+    short = str(name).removeprefix("torch.")
+    dtype = getattr(torch, short, None)
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    names = [n for n in dir(torch) if isinstance(getattr(torch, n), torch.dtype)]
+    help = did_you_mean(short, names) or "for example float32, float64, int64, bool"
+    raise context.error(key, f"`{name}` is not a dtype of torch", help)
+
+
+def finish(tensor: Tensor, modifiers: Modifiers, context: Context, key: str) -> Tensor:
+    """A fresh leaf on the run's device: floating ones in its dtype unless ``dtype`` says else."""
+    if modifiers.batch is not None:
+        tensor = _rows(tensor, modifiers.batch, context, key)
+    keep = context.dtype if tensor.is_floating_point() else tensor.dtype
+    leaf = tensor.detach().to(context.device, modifiers.dtype or keep, copy=True)
+    if modifiers.requires_grad:
+        if not (leaf.is_floating_point() or leaf.is_complex()):
+            raise context.error(
+                f"{key}.requires_grad",
+                f"a tensor of {str(leaf.dtype).removeprefix('torch.')} cannot require a gradient",
+                "add `dtype: float32`, or leave `requires_grad` out",
+            )
+        leaf.requires_grad_()
+    return leaf
+
+
+def _rows(tensor: Tensor, count: int, context: Context, key: str) -> Tensor:
+    if tensor.ndim == 0 or len(tensor) == 0:
+        raise context.error(
+            f"{key}.batch", f"a tensor of shape {list(tensor.shape)} has no rows to repeat"
+        )
+    return tensor[torch.arange(count) % len(tensor)]
+
+
+def plan_shape(spec: Mapping[str, Any], context: Context, key: str) -> Build:
+    """``shape: [2, 3]`` with ``fill``: drawn on the CPU in float32, so that every device and
+    dtype starts from the same numbers."""
+    shape = spec["shape"]
+    shape = [shape] if _is_int(shape) else shape
+    if not isinstance(shape, list) or not all(_is_int(n) and n >= 0 for n in shape):
+        raise context.error(
+            f"{key}.shape", f"`shape` is {shape!r}, not a list of sizes", "for example [2, 3, 8, 8]"
+        )
+    modifiers = Modifiers.read(spec, context, key)
+    if modifiers.batch is not None:
+        if not shape:
+            raise context.error(f"{key}.batch", "`shape: []` is one number and has no batch")
+        shape = [modifiers.batch, *shape[1:]]
+    final = Modifiers(modifiers.dtype, modifiers.requires_grad)
+    draw = _plan_fill(spec.get("fill"), modifiers.dtype, context, key)
+
+    def build() -> Tensor:
+        try:
+            if context.device.type == "meta":
+                kind = draw([0] * len(shape)).dtype
+                return finish(torch.empty(shape, dtype=kind, device="meta"), final, context, key)
+            return finish(draw(shape), final, context, key)
+        except RuntimeError as error:
+            raise context.error(
+                f"{key}.shape", f"a tensor of shape {shape} cannot be made: {error}"
+            ) from error
+
+    return build
+
+
+def _plan_fill(
+    fill: Any, dtype: torch.dtype | None, context: Context, key: str
+) -> Callable[[list[int]], Tensor]:
+    place, whole = f"{key}.fill", dtype is not None and not _is_real_or_complex(dtype)
+    if fill is None and dtype is torch.bool:
+        fill = "randint(2)"
+    if whole and fill in (None, "randn", "rand"):
+        name = str(dtype).removeprefix("torch.")
+        raise context.error(
+            place if fill else f"{key}.dtype",
+            f"`{fill or 'randn'}` draws no numbers of {name}",
+            "say which whole numbers: `fill: randint(100)`, zeros, ones, arange or a number",
+        )
+    if isinstance(fill, (bool, int, float)):
+        if whole and isinstance(fill, float) and not fill.is_integer():
+            raise context.error(place, f"`fill: {fill}` is not a whole number, as `dtype` wants")
+        # Full precision here: finish() rounds to the run's dtype, once.
+        kind = dtype if whole else torch.float64
+        return lambda shape: torch.full(shape, fill, dtype=kind)
+    if fill in (None, "randn"):
+        if dtype is not None and dtype.is_complex:
+            return lambda shape: torch.randn(shape, dtype=torch.complex64)
+        return lambda shape: torch.randn(shape, dtype=torch.float32)
+    if fill == "rand":
+        return lambda shape: torch.rand(shape, dtype=torch.float32)
+    if fill in ("zeros", "ones"):
+        value = float(fill == "ones")
+        return lambda shape: torch.full(shape, value, dtype=torch.float32)
+    if fill == "arange":
+        kind = dtype if whole else torch.float64
+        return lambda shape: torch.arange(math.prod(shape), dtype=kind).reshape(shape)
+    match = _RANDINT.fullmatch(str(fill))
+    if match is None:
+        help = did_you_mean(str(fill), FILLS) or f"one of {', '.join(FILLS)}, or a number"
+        raise context.error(place, f"unknown fill `{fill}`", help)
+    first, second = match.groups()
+    low, high = (0, int(first)) if second is None else (int(first), int(second))
+    if low >= high:
+        raise context.error(place, f"`{fill}` leaves no number to draw: {low} to {high - 1}")
+    return lambda shape: torch.randint(low, high, shape)
+
+
+def plan_values(spec: Mapping[str, Any], context: Context, key: str) -> Build:
+    """``values: [[1, 2], [3, 4]]``: whole numbers as int64, true and false as bool."""
+    modifiers = Modifiers.read(spec, context, key)
+    tensor = to_tensor(spec["values"], context, f"{key}.values")
+    return lambda: finish(tensor, modifiers, context, key)
+
+
+def to_tensor(values: Any, context: Context, key: str) -> Tensor:
+    """Nested lists of numbers as a tensor; numbers with a fraction in float64, to be rounded once.
+
+    Raises:
+        ConfigError: something that is no number, rows of unequal length, a number beyond int64.
+    """
+    flat, stack = [], [values]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, list):
+            stack.extend(item)
+        elif isinstance(item, (bool, int, float)):
+            flat.append(item)
+        else:
+            raise context.error(
+                key, f"{item!r} is not a number", "values are numbers or nested lists of numbers"
+            )
+    fraction = not flat or any(isinstance(item, float) for item in flat)
+    try:
+        return torch.tensor(values, dtype=torch.float64 if fraction else None)
+    except (ValueError, RuntimeError, OverflowError, TypeError) as error:
+        raise context.error(
+            key, f"these values make no tensor: {error}", "give every row the same length"
+        ) from error
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_real_or_complex(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex

@@ -1,0 +1,104 @@
+"""Models by spec: one file for each library, named as the spec's first word.
+
+Each has ``build(request) -> Built``. To add a library, add its file here and its word to the
+forms in config/specs.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from gradscope.config.targets import parse_target
+from gradscope.errors import ConfigError
+from gradscope.loading.kinds import Built, ModelKind, Request
+from gradscope.loading.policy import torchvision_name
+from gradscope.loading.targets import Targets
+
+__all__ = ["Built", "ModelKind", "Request", "build", "faults"]
+
+LIBRARIES = ("torchvision", "timm", "hf", "demo")
+
+
+def build(
+    model: str | Mapping[str, Any],
+    targets: Targets,
+    *,
+    weights: str | None = None,
+    random: bool = False,
+    device: torch.device | None = None,
+) -> Built:
+    """The model that a spec or a ``_target_`` mapping stands for, on the CPU (or on meta).
+
+    Args:
+        random: ``weights: null`` was asked for in so many words.
+
+    Raises:
+        ConfigError: weights or arguments that do not exist, files that cannot be had.
+        TargetError: a name that is refused or does not exist.
+        ModelError: the builder raised.
+    """
+    device = device if device is not None and device.type == "meta" else torch.device("cpu")
+    request, library = _request(model, targets, weights, random, device)
+    builder: Callable[[Request], Built] = importlib.import_module(f"{__name__}.{library}").build
+    if not request.meta:
+        return builder(request)
+    try:
+        with device:
+            built = builder(request)
+    except Exception as error:
+        if "meta" not in str(error).lower():
+            raise
+        # Some constructors compute with values: such a model is built first and emptied then.
+        built = builder(request)
+    built.model.to(device)
+    return built
+
+
+def faults(model: str | Mapping[str, Any], targets: Targets) -> None:
+    """Raise what can be said against a model's name without building it."""
+    request, library = _request(model, targets, None, False, torch.device("cpu"))
+    check = getattr(importlib.import_module(f"{__name__}.{library}"), "check", None)
+    if check is not None:
+        check(request)
+
+
+def _request(
+    model: str | Mapping[str, Any],
+    targets: Targets,
+    weights: str | None,
+    random: bool,
+    device: torch.device,
+) -> tuple[Request, str]:
+    """The request, and the library that answers it."""
+    asked = {"_target_": model} if isinstance(model, str) else model
+    target = parse_target(asked, "model")
+    library, _, name = target.name.partition(":")
+    kwargs, args = dict(target.kwargs), target.args
+    if target.partial:
+        raise ConfigError("the model cannot be `_partial_`", place=targets.place("model"))
+    if library not in LIBRARIES:
+        library, name, args = _recognise(target.name, args, kwargs, targets)
+    request = Request(target.name, name, targets, args, kwargs, weights, random, device)
+    return request, library
+
+
+def _recognise(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Targets
+) -> tuple[str, str, tuple[Any, ...]]:
+    """A library's builder by its dotted name is that library's model, as its spec would be."""
+    found = targets.names.locate(name, "model")
+    registered = torchvision_name(found)
+    if registered:
+        return "torchvision", registered, args
+    generic = {"torchvision.models._api.get_model": "name"}
+    generic["timm.models._factory.create_model"] = "model_name"
+    resolved = f"{found.__module__}.{found.__qualname__}"
+    if resolved in generic and isinstance(kwargs.get(generic[resolved]), str):
+        return resolved.partition(".")[0], kwargs.pop(generic[resolved]), args
+    if resolved in generic and args and isinstance(args[0], str):
+        return resolved.partition(".")[0], args[0], args[1:]
+    return "python", name, args

@@ -1,0 +1,45 @@
+"""``demo`` and ``demo:lecture``: the bundled networks, trained unless asked otherwise."""
+
+from __future__ import annotations
+
+from gradscope.demo import WEIGHTS
+from gradscope.errors import ConfigError, TargetError, did_you_mean
+from gradscope.loading import checkpoints
+from gradscope.loading.kinds import Built, ModelKind, Request, require_module
+
+_CLASSES = {"": "SimpleNet", "lecture": "LectureNet"}
+
+
+def check(request: Request) -> None:
+    """Refuse a demo that there is not.
+
+    Raises:
+        TargetError: unknown; the closest is offered.
+    """
+    if request.name not in _CLASSES:
+        close = did_you_mean(request.spec, WEIGHTS)
+        raise TargetError(
+            f"unknown demo `{request.spec}`",
+            place=request.place(),
+            help=close or f"one of {', '.join(f'`{name}`' for name in WEIGHTS)}",
+        )
+
+
+def build(request: Request) -> Built:
+    """The network with its trained weights; ``weights: null``, written out, leaves them random."""
+    check(request)
+    if request.weights not in (None, "DEFAULT"):
+        raise ConfigError(
+            f"`{request.spec}` has no weights `{request.weights}`",
+            place=request.place("weights"),
+            help="take `weights: DEFAULT` (trained) or `weights: null` (random)",
+        )
+    asked = {"_target_": f"gradscope.demo.networks.{_CLASSES[request.name]}", **request.kwargs}
+    model = require_module(request.targets.instantiate(asked, "model"), request)
+    kind = ModelKind("demo", request.name or "demo")
+    if request.meta:
+        return Built(model, kind)
+    if request.random:
+        return Built(model, kind, notices=("weights: random, as `weights: null` asks",))
+    checkpoints.load(model, WEIGHTS[request.spec])
+    return Built(model, kind, "DEFAULT", (f"weights: `{request.spec}`'s own, trained on digits",))

@@ -1,0 +1,206 @@
+"""``hf:DIR``, ``hf:config.json``, ``hf:ID``: transformers models by their config."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gradscope.errors import ConfigError, Place, did_you_mean
+from gradscope.images import shown
+from gradscope.loading.kinds import Built, ModelKind, Request, require_module
+from gradscope.loading.libraries import hub, require
+from gradscope.loading.weight_files import refused
+
+_CALL_ARGUMENTS = ("attn_implementation", "dtype", "torch_dtype")
+# Auto classes that also hold other classes' models: asked last.
+_BROAD = ("AutoModelForPreTraining", "AutoModelForTextEncoding")
+
+
+def build(request: Request) -> Built:
+    """Random weights from the config, or ``weights: DEFAULT`` (or a revision) from the folder."""
+    transformers = require("transformers", wanted_by=request.spec, place=request.place())
+    source, local = _source(request)
+    notices = _check_json(source, local, request)
+    config = _config(transformers, source, request)
+    auto = auto_class(transformers, config)
+    call = {k: v for k, v in request.kwargs.items() if k in _CALL_ARGUMENTS}
+    if request.weights is not None and not request.meta:
+        model = _pretrained(auto, config, source, call, request, notices)
+    else:
+        if request.weights is not None:
+            notices.append("weights: not loaded, the meta device has no values")
+        builder = getattr(transformers, auto).from_config
+        model = request.targets.call(builder, request.spec, [config], call, "model")
+    kind = ModelKind("hf", request.name, hf_config=config, tokenizer=source)
+    return Built(require_module(model, request), kind, request.weights, tuple(notices))
+
+
+def _source(request: Request) -> tuple[str, bool]:
+    """What transformers is given: a folder's path, or an id; and whether it is a folder.
+
+    Raises:
+        ConfigError: a path that does not exist, or a folder without a config.json.
+    """
+    path = request.directory / Path(request.name).expanduser()
+    if path.name == "config.json" or path.suffix == ".json":
+        if path.name != "config.json" and path.is_file():
+            return str(path), True
+        path = path.parent
+    if (path / "config.json").is_file():
+        return str(path), True
+    if path.is_dir():
+        raise ConfigError(
+            f"the folder {shown(path)} has no config.json",
+            place=request.place(),
+            help="name the folder that `save_pretrained` wrote",
+        )
+    looks_local = request.name.startswith((".", "/", "~")) or request.name.endswith(".json")
+    if looks_local or request.name.count("/") > 1:
+        near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise ConfigError(
+            f"there is no folder {shown(path)}",
+            place=request.place(),
+            help=did_you_mean(path.name, near) or "name a folder with a config.json, or an id",
+        )
+    return request.name, False
+
+
+def _check_json(source: str, local: bool, request: Request) -> list[str]:
+    """What a local config.json asks for beyond a config: code, which it does not get."""
+    if not local:
+        return []
+    path = Path(source) if source.endswith(".json") else Path(source) / "config.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is not a mapping")
+    except (ValueError, OSError) as error:
+        raise ConfigError(
+            f"{shown(path)} is not a transformers config: {error}",
+            place=request.place(),
+            help="write it with `config.save_pretrained`",
+        ) from error
+    refuse_kernels(content, shown(path), request.place())
+    if "auto_map" in content:
+        return [f"{path.name}: its `auto_map` names code of its own, which is not run"]
+    return []
+
+
+def refuse_kernels(content: dict[str, Any], name: str, place: Place | None) -> None:
+    """Refuse a config whose attention comes from a hub: it would be fetched and run."""
+    for key, value in content.items():
+        if isinstance(value, dict):
+            refuse_kernels(value, name, place)
+        elif key.endswith("_implementation") and "/" in str(value):
+            raise ConfigError(
+                f"{name} asks for `{key}: {value}`, which fetches and runs a kernel",
+                place=place,
+                help=f"override it: `model.{key.lstrip('_')}=eager`, or edit the file",
+            )
+
+
+def _config(transformers: ModuleType, source: str, request: Request) -> Any:
+    """The config object, the request's arguments laid over it.
+
+    Raises:
+        ConfigError: it cannot be had, needs code of its own, or has no such field.
+    """
+    extra = {k: v for k, v in request.kwargs.items() if k not in _CALL_ARGUMENTS}
+    extra = {k: request.targets.build(v, f"model.{k}") for k, v in extra.items()}
+    refuse_kernels(dict(request.kwargs), f"`{request.spec}`", request.place())
+    if request.args:
+        raise ConfigError(f"`{request.spec}` takes named arguments only", place=request.place())
+    try:
+        with nullcontext() if Path(source).exists() else hub():
+            config, unknown = transformers.AutoConfig.from_pretrained(
+                source, return_unused_kwargs=True, trust_remote_code=False, **extra
+            )
+    except Exception as error:  # transformers raises OSError, ValueError and its hub's own
+        raise _unavailable(error, source, request) from error
+    unknown = [name for name in unknown if name in extra]
+    if unknown:
+        fields = [name for name in config.to_dict() if not name.startswith("_")]
+        raise ConfigError(
+            f"the config of `{request.spec}` has no field `{unknown[0]}`",
+            place=request.place(f"model.{unknown[0]}"),
+            help=did_you_mean(unknown[0], fields) or f"it has {', '.join(fields[:12])}, …",
+        )
+    return config
+
+
+def _unavailable(error: Exception, source: str, request: Request) -> ConfigError:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if "trust_remote_code" in str(error) or "custom code" in str(error):
+        return ConfigError(
+            f"`{request.spec}` needs code that comes with it, which gradscope does not run",
+            place=request.place(),
+            help="put that code beside your config and name its class: `./modeling.py:Model`",
+        )
+    help = f"where there is a network: hf download {source}; or name a folder with a config.json"
+    if "model type" in lines[0] or "model_type" in lines[0]:
+        help = "`model_type` in config.json must be one that the installed transformers knows"
+    place = request.place()
+    return ConfigError(f"`{request.spec}` cannot be had: {lines[0]}", place=place, help=help)
+
+
+def auto_class(transformers: ModuleType, config: Any) -> str:
+    """The Auto class that holds the config's first architecture; AutoModel where it names none."""
+    wanted = next(iter(config.architectures or []), None)
+    names = [n for n in dir(transformers) if n.startswith("AutoModelFor")]
+    names = [n for n in names if n not in _BROAD] + [n for n in _BROAD if n in names]
+    for name in names:
+        mapping = getattr(getattr(transformers, name), "_model_mapping", None)
+        # The names alone: asking the mapping itself would import every model.
+        held = getattr(mapping, "_model_mapping", {}).get(config.model_type)
+        if wanted is not None and wanted in (held if isinstance(held, (tuple, list)) else [held]):
+            return name
+    return "AutoModel"
+
+
+def _pretrained(
+    auto: str, config: Any, source: str, call: dict[str, Any], request: Request, notices: list[str]
+) -> Any:
+    transformers = require("transformers", wanted_by=request.spec)
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()
+    revision = {} if request.weights == "DEFAULT" else {"revision": request.weights}
+    builder = getattr(transformers, auto).from_pretrained
+    reasons: list[Exception] = []
+    local = Path(source).exists()
+    for safetensors in (True, False):  # pickles second, and those only as plain weights
+        try:
+            with nullcontext() if local else hub():
+                model, info = builder(
+                    source,
+                    config=config,
+                    use_safetensors=safetensors,
+                    weights_only=True,
+                    trust_remote_code=False,
+                    output_loading_info=True,
+                    **call,
+                    **revision,
+                )
+        except Exception as error:  # OSError, ValueError, UnpicklingError, the hub's own
+            reasons.append(error)
+            continue
+        notices.append(f"weights: {source}")
+        missing = sorted(info.get("missing_keys") or [])
+        if missing:
+            notices.append(f"weights: {len(missing)} not in the file stay random, {missing[0]} …")
+        return model
+    # "No file" says less than what is wrong with the file that there is.
+    reason = next((error for error in reasons if not isinstance(error, OSError)), reasons[0])
+    if "weights_only" in str(reason) and local:
+        raise refused(Path(source), str(reason), request.place("weights")) from reason
+    lines = str(reason).strip().splitlines() or [type(reason).__name__]
+    raise ConfigError(
+        f"the weights of `{request.spec}` cannot be had: {lines[0]}",
+        place=request.place("weights"),
+        help=f"put model.safetensors into {shown(Path(source))}"
+        if local
+        else f"where there is a network: hf download {source}",
+    ) from reason

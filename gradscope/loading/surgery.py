@@ -1,0 +1,110 @@
+"""Changes to a built model: modules replaced, parameters frozen, dtype set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradscope.errors import ConfigError, LayerError, Place, Problem, did_you_mean
+from gradscope.patterns import Named, matching
+
+At = Callable[[str], Place | None]
+
+
+def _nowhere(key: str) -> Place | None:
+    return None
+
+
+def replace(
+    model: nn.Module,
+    replacements: Mapping[str, Any],
+    instantiate: Callable[[Mapping[str, Any], str], Any],
+    place: At = _nowhere,
+) -> list[str]:
+    """Put new modules in the place of named ones, on the device of what was there.
+
+    Raises:
+        ConfigError: no module of that name (the closest is offered), or no module to put there.
+    """
+    notices = []
+    for name, wanted in replacements.items():
+        key = f"replace.{name}"
+        modules = dict(model.named_modules(remove_duplicate=False))
+        if name == "" or name not in modules:
+            known = [n for n in modules if n]
+            raise ConfigError(
+                f"the model has no module `{name}` to replace",
+                place=place(key),
+                help=did_you_mean(name, known, count=3)
+                or f"the names start with {', '.join(known[:6])}",
+            )
+        asked = {"_target_": wanted} if isinstance(wanted, str) else wanted
+        if not isinstance(asked, Mapping):
+            raise ConfigError(
+                f"`{key}` is {asked!r}, not a module to put there",
+                place=place(key),
+                help="write a target; to take a module out: {_target_: torch.nn.Identity}",
+            )
+        old = modules[name]
+        device = _device(old) or _device(model)
+        with device or torch.device("cpu"):
+            new = instantiate(asked, key)
+        if not isinstance(new, nn.Module):
+            raise ConfigError(
+                f"`{key}` gives a {type(new).__name__}, not a torch.nn.Module", place=place(key)
+            )
+        parent, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(parent), leaf, new.to(device) if device else new)
+        others = [n for n, module in modules.items() if module is old and n != name]
+        kept = f" (`{'`, `'.join(others)}` keeps the old one)" if others else ""
+        notices.append(f"replace: {name} is now {type(new).__name__}{kept}")
+    return notices
+
+
+def _device(module: nn.Module) -> torch.device | None:
+    held: Iterator[Tensor] = chain(module.parameters(), module.buffers())
+    first = next(held, None)
+    return None if first is None else first.device
+
+
+def freeze(model: nn.Module, patterns: Sequence[str], place: At = _nowhere) -> list[str]:
+    """Turn gradients off for the parameters that patterns name, by any name of a shared one.
+
+    Raises:
+        LayerError: a pattern that matches no parameter.
+    """
+    if not patterns:
+        return []
+    names: dict[int, list[str]] = {}
+    parameters: dict[int, nn.Parameter] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+        parameters[id(parameter)] = parameter
+    known = [Named(first, tuple(aliases)) for first, *aliases in names.values()]
+    try:
+        chosen = {named.name for named in matching(patterns, known, what="parameter")}
+    except LayerError as error:
+        where = place("freeze")
+        raise LayerError(
+            *(Problem(p.message, p.place or where, p.help, p.notes) for p in error.problems)
+        ) from None
+    for key, (first, *_) in names.items():
+        if first in chosen:
+            parameters[key].requires_grad_(False)
+    values = sum(p.numel() for key, p in parameters.items() if names[key][0] in chosen)
+    total = sum(p.numel() for p in parameters.values())
+    return [
+        f"freeze: {len(chosen)} of {len(known)} parameters frozen ({values:,} of {total:,} values)"
+    ]
+
+
+def cast(model: nn.Module, dtype: torch.dtype) -> None:
+    """Give floating parameters and buffers one dtype; complex ones and integers stay."""
+    with torch.no_grad():
+        for tensor in [*model.parameters(), *model.buffers()]:
+            if tensor.is_floating_point() and tensor.dtype != dtype:
+                tensor.data = tensor.data.to(dtype)

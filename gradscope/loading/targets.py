@@ -1,0 +1,230 @@
+"""``_target_`` mappings to objects: nested ones first, arguments checked before the call."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gradscope.config import LOSSES
+from gradscope.config.targets import Target, is_target, parse_target
+from gradscope.errors import ConfigError, GradscopeError, Place, did_you_mean
+from gradscope.loading.names import Names
+from gradscope.loading.policy import (
+    SAFE,
+    below,
+    check_arguments,
+    safe_arguments,
+    torchvision_name,
+)
+
+_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+# The built-in losses that take arguments, by torch's names for them.
+_LOSSES = {
+    "cross_entropy": "cross_entropy",
+    "mse": "mse_loss",
+    "bce_with_logits": "binary_cross_entropy_with_logits",
+    "nll": "nll_loss",
+}
+_DOING = {
+    "model": "construction of the model failed",
+    "replace": "construction of a replacement failed",
+    "optimizer": "construction of the optimizer failed",
+    "loss": "construction of the loss failed",
+    "input": "making the input failed",
+    "target": "making the target failed",
+}
+
+
+class Targets:
+    """Builds what one config names; ``directory`` is its folder, ``place`` where a key stands."""
+
+    def __init__(
+        self,
+        directory: Path,
+        allow: Iterable[str] = (),
+        place: Callable[[str], Place | None] = lambda key: None,
+    ) -> None:
+        self.directory = directory
+        self.place = place
+        self.names = Names(directory, allow, place)
+        self.own = self.names.own
+
+    def instantiate(self, mapping: Mapping[str, Any], key: str) -> Any:
+        """Build what a ``_target_`` mapping asks for, its nested ones first.
+
+        A function as the loss is the loss itself: it is bound, and called once there is an output.
+
+        Raises:
+            ConfigError: arguments that the callee does not take, or that are refused.
+            TargetError: a name that is refused or does not exist.
+            ModelError: the callee raised.
+        """
+        target = parse_target(mapping, key)
+        if key == "loss" and target.name in _LOSSES:
+            target = replace(target, name=f"torch.nn.functional.{_LOSSES[target.name]}")
+        elif key == "loss" and target.name in LOSSES:
+            help = f"write `loss: {target.name}`"
+            message = f"the loss `{target.name}` takes no arguments"
+            raise ConfigError(message, place=self.place(key), help=help)
+        found = self.names.locate(target.name, key)
+        args = [self.build(value, f"{key}._args_") for value in target.args]
+        kwargs = {name: self.build(v, f"{key}.{name}") for name, v in target.kwargs.items()}
+        if torchvision_name(found):
+            kwargs = self._no_download(found, kwargs, target, key)
+        partial = target.partial or (key == "loss" and not isinstance(found, type))
+        return self.call(found, target.name, args, kwargs, key, partial=partial)
+
+    def build(self, value: Any, key: str) -> Any:
+        """``value`` with each target mapping in it replaced by what it builds."""
+        if is_target(value):
+            return self.instantiate(value, key)
+        if isinstance(value, Mapping):
+            return {name: self.build(item, f"{key}.{name}") for name, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.build(item, f"{key}.{i}") for i, item in enumerate(value)]
+        return value
+
+    def call(
+        self,
+        found: Callable[..., Any],
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        key: str,
+        *,
+        partial: bool = False,
+        like: Any = None,
+    ) -> Any:
+        """Call (or bind) what ``name`` stands for, and say whose fault it is when that fails.
+
+        ``like`` is what the arguments are passed on to, to know which names it takes.
+        """
+        named = {**_by_name(found, args), **kwargs}
+        check_arguments(name, found, named, lambda word: self.place(f"{key}.{word}"))
+        kwargs = {**kwargs, **safe_arguments(found)}
+        self.check_signature(found, name, args, kwargs, key, partial=partial)
+        if partial:
+            return functools.partial(found, *args, **kwargs)
+        try:
+            return found(*args, **kwargs)
+        except GradscopeError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._failed(error, found, name, kwargs, key, like) from error
+
+    def check_signature(
+        self,
+        found: Callable[..., Any],
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        key: str,
+        *,
+        partial: bool = False,
+    ) -> None:
+        """Refuse arguments that a callee does not take, before it is called.
+
+        Raises:
+            ConfigError: with the arguments that it does take.
+        """
+        if below(getattr(found, "__module__", None) or "", ["transformers.models.auto"]):
+            return  # copies of one method, whose signature loses its first argument
+        try:
+            signature = inspect.signature(found)
+        except (TypeError, ValueError):
+            return  # written in C: only the call itself can tell
+        try:
+            (signature.bind_partial if partial else signature.bind)(*args, **kwargs)
+        except TypeError as error:
+            named = {
+                p.name for p in signature.parameters.values() if p.kind not in (p.VAR_KEYWORD,)
+            }
+            wild = any(p.kind == p.VAR_KEYWORD for p in signature.parameters.values())
+            unknown = [word for word in kwargs if word not in named and not wild]
+            if unknown:
+                raise self._unknown_argument(unknown[0], found, name, key) from None
+            missing = re.search(r"missing a required .*argument: '(\w+)'", str(error))
+            help = f"give it: `{key}.{missing[1]}=…`" if missing else None
+            raise ConfigError(
+                f"`{name}` cannot be called so: {error}",
+                place=self.place(key),
+                help=help or f"it takes {', '.join(map(str, signature.parameters.values()))}",
+            ) from None
+
+    def _no_download(
+        self, found: Any, kwargs: dict[str, Any], target: Target, key: str
+    ) -> dict[str, Any]:
+        """A torchvision builder inside another object: with random weights."""
+        for word in ("weights", "weights_backbone"):
+            if kwargs.get(word) is not None:
+                raise ConfigError(
+                    f"`{target.name}` cannot fetch {word} inside another object",
+                    place=self.place(f"{key}.{word}"),
+                    help="build it as the model, with `weights`, or load a `checkpoint`",
+                )
+        if "weights_backbone" in inspect.signature(found).parameters:
+            kwargs["weights_backbone"] = None
+        return kwargs
+
+    def _failed(
+        self,
+        error: BaseException,
+        found: Any,
+        name: str,
+        kwargs: Mapping[str, Any],
+        key: str,
+        like: Any,
+    ) -> GradscopeError:
+        unexpected = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+        if unexpected and unexpected[1] in kwargs:
+            return self._unknown_argument(unexpected[1], like or found, name, key)
+        module = getattr(found, "__module__", None) or ""
+        if below(module, ["transformers.models.auto"]) and isinstance(error, (OSError, ValueError)):
+            return ConfigError(f"`{name}`: {error}", place=self.place(key))
+        doing = _DOING.get(key.partition(".")[0], "a call failed")
+        return self.own.failure(error, f"{doing} in `{name}`", self.place(key))
+
+    def _unknown_argument(self, word: str, found: Any, name: str, key: str) -> ConfigError:
+        choices = [choice for choice in accepted(found) if choice not in SAFE]
+        listed = ", ".join(f"`{choice}`" for choice in choices[:12])
+        more = ", …" if len(choices) > 12 else ""
+        return ConfigError(
+            f"`{name}` takes no argument `{word}`",
+            place=self.place(f"{key}.{word}"),
+            help=did_you_mean(word, choices)
+            or (f"it takes {listed}{more}" if choices else "it takes none"),
+        )
+
+
+def _by_name(found: Any, args: Sequence[Any]) -> dict[str, Any]:
+    """Positional arguments by the callee's names: what is refused is refused there too."""
+    try:
+        return dict(inspect.signature(found).bind_partial(*args).arguments)
+    except (TypeError, ValueError):
+        return {}
+
+
+def accepted(found: Any) -> list[str]:
+    """The argument names of a callee, and of the class that a builder says it returns."""
+    names: list[str] = []
+    returned = getattr(found, "__annotations__", {}).get("return")
+    if isinstance(returned, str):
+        returned = getattr(found, "__globals__", {}).get(returned)
+    for callee in (found, returned):
+        if not callable(callee):
+            continue
+        try:
+            parameters = inspect.signature(callee).parameters.values()
+        except (TypeError, ValueError):
+            continue
+        names += [
+            p.name
+            for p in parameters
+            if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in names
+        ]
+    return names

@@ -1,0 +1,104 @@
+"""Files of weights, read so that they cannot run code."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from gradscope.errors import ConfigError, Place
+from gradscope.images import existing_file, shown
+
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+
+
+def read(path: Path, place: Place | None = None) -> Any:
+    """What a file holds, on the CPU. Pickles are read with ``weights_only=True``, never otherwise.
+
+    Raises:
+        ConfigError: missing, empty, cut off, of an unknown kind, or holding more than weights.
+    """
+    existing_file(path, place=place, what="checkpoint")
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigError(
+            f"{shown(path)} is no checkpoint by its suffix",
+            place=place,
+            help=f"the suffixes are {', '.join(SUFFIXES)}",
+        )
+    _refuse_pointer(path, place)
+    try:
+        if path.suffix.lower() == ".safetensors":
+            return safetensors.torch.load_file(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the pickle's protocol, before it is refused
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise refused(path, str(error), place) from error
+    except Exception as error:  # readers raise anything at all on broken bytes
+        if "weights_only" in str(error):
+            raise refused(path, str(error), place) from error
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ConfigError(
+            f"{shown(path)} cannot be read: {lines[0]}",
+            place=place,
+            help="the file is cut off, or not what its suffix says; make or fetch it again",
+        ) from error
+
+
+def _refuse_pointer(path: Path, place: Place | None) -> None:
+    with path.open("rb") as file:
+        start = file.read(64)
+    if start.startswith(b"version https://git-lfs"):
+        raise ConfigError(
+            f"{shown(path)} is a Git LFS pointer, not the weights themselves",
+            place=place,
+            help="fetch them: git lfs pull",
+        )
+
+
+def refused(path: Path, reason: str, place: Place | None) -> ConfigError:
+    """The error for a pickle that wants more than tensors."""
+    if "TorchScript" in reason:
+        return ConfigError(
+            f"{shown(path)} is a TorchScript archive, not a file of weights",
+            place=place,
+            help="where it was made: torch.save(model.state_dict(), 'weights.pt')",
+        )
+    found = _GLOBAL.search(reason)
+    if found is None and not _is_pickle(path):
+        return ConfigError(
+            f"{shown(path)} cannot be read: it is cut off, or no PyTorch file",
+            place=place,
+            help="make or fetch it again",
+        )
+    what = f"it asks for `{found[1]}`" if found else "it asks for more than tensors"
+    help = (
+        "get the weights as .safetensors; or, only if you trust where the file comes from, "
+        "convert it: torch.save(torch.load(FILE, weights_only=False)['state_dict'], 'weights.pt')"
+    )
+    if found and found[1].startswith("torch.nn."):
+        help = (
+            "it seems to hold a whole model: where it was made, convert it to its weights with "
+            "torch.save(model.state_dict(), 'weights.pt')"
+        )
+    return ConfigError(
+        f"{shown(path)} is not loaded: {what} when read, and could run any code so",
+        place=place,
+        help=help,
+        notes=["gradscope reads pickles with weights_only=True, and there is no way around it"],
+    )
+
+
+def _is_pickle(path: Path) -> bool:
+    """Whether a file starts as a pickle of its own, which torch.save has not written in years."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(2)
+    return start[:1] == b"\x80" and start[1:] in (b"\x02", b"\x03", b"\x04", b"\x05")

@@ -1,0 +1,211 @@
+"""A config's workload: the order in which model, inputs, loss and optimizer come to be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from gradscope.config import LoadedConfig
+from gradscope.errors import Problem, TargetError
+from gradscope.loading import checkpoints, devices, losses, optimizers, specs, surgery
+from gradscope.loading.inputs import Batch, make_batches
+from gradscope.loading.kinds import ModelKind
+from gradscope.loading.losses import Criterion
+from gradscope.loading.seeds import seed_everything
+from gradscope.loading.sources import Context, plan_target
+from gradscope.loading.sources.tensors import to_tensor
+from gradscope.loading.targets import Targets
+
+
+@dataclass
+class Workload:
+    """Everything that one run needs, ready on its device."""
+
+    model: nn.Module
+    name: str
+    batches: Callable[[], Iterator[Batch]]  # each call starts anew; the last batch repeats
+    criterion: Criterion
+    make_optimizer: Callable[[nn.Module], Optimizer] | None
+    device: torch.device
+    dtype: torch.dtype
+    autocast: torch.dtype | None = None
+    mode: str = "train"  # already applied to the model
+    seed: int = 0
+    steps: int = 1
+    repeats: int = 1
+    retain_graph: bool = False
+    gradient: Any | None = None  # the external vector, a tensor
+    layers: tuple[str, ...] = ("**",)
+    notices: list[str] = field(default_factory=list)  # what was inferred or mended, in sentences
+    config: dict[str, Any] = field(default_factory=dict)  # every key's effective value, plain JSON
+    kind: ModelKind | None = None
+
+
+def load(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Workload:
+    """Build what a config asks for; ``allow`` and GRADSCOPE_ALLOW widen what it may import.
+
+    Raises:
+        ConfigError: files and arguments that do not fit.
+        TargetError: every name that is refused or does not exist, at once.
+        OptionError: a device that is not there.
+        LayerError: a freeze pattern without a match.
+        ModelError: the user's code raised.
+    """
+    config, place = loaded.config, loaded.place
+    device = devices.resolve_device(config.device, place("device"))
+    dtype = devices.resolve_dtype(config.dtype, place("dtype"))
+    autocast = devices.resolve_autocast(config.autocast, place("autocast"))
+    devices.check_pair(device, dtype, place("dtype"))
+    asked = [*allow, *os.environ.get("GRADSCOPE_ALLOW", "").split(",")]
+    targets = Targets(loaded.directory, asked, place)
+    _check_names(loaded, targets)
+    seed_everything(config.seed)
+    model, kind, weights, notices = _model(loaded, targets, device)
+    dtype = _settle(loaded, targets, model, kind, device, dtype, notices)
+    notices += surgery.freeze(model, config.freeze, place)
+    model.train(config.mode == "train")
+    make_optimizer = _optimizer(loaded, targets, model, notices)
+    criterion_spec = losses.resolve(config.loss, targets.instantiate, place)
+    batches, said, target = make_batches(
+        config.input,
+        config.target,
+        model=model,
+        model_kind=kind,
+        directory=loaded.directory,
+        place=place,
+        device=device,
+        dtype=dtype,
+        seed=config.seed,
+        instantiate=targets.instantiate,
+    )
+    backward = config.backward
+    context = Context(model, kind, loaded.directory, place, device, dtype, targets.instantiate)
+    gradient = _external(backward.gradient, context)
+    effective = _effective(loaded, device, dtype, weights, make_optimizer)
+    return Workload(
+        model=model,
+        name=loaded.name,
+        batches=batches,
+        criterion=Criterion(
+            criterion_spec, target, seed=config.seed, external_gradient=gradient is not None
+        ),
+        make_optimizer=make_optimizer,
+        device=device,
+        dtype=dtype,
+        autocast=autocast,
+        mode=config.mode,
+        seed=config.seed,
+        steps=config.steps,
+        repeats=backward.repeats,
+        retain_graph=backward.retain_graph,
+        gradient=gradient,
+        layers=tuple(config.layers),
+        notices=notices + said,
+        config=effective,
+        kind=kind,
+    )
+
+
+def _check_names(loaded: LoadedConfig, targets: Targets) -> None:
+    """All names at once that are refused or unknown, before anything is built."""
+    problems: list[Problem] = []
+    try:
+        specs.faults(loaded.config.model, targets)
+    except TargetError as error:
+        problems += error.problems
+    values = loaded.config.model_dump()
+    problems += [p for p in targets.names.faults(values) if p not in problems]
+    if problems:
+        raise TargetError(*problems)
+
+
+def _model(
+    loaded: LoadedConfig, targets: Targets, device: torch.device
+) -> tuple[nn.Module, ModelKind, str | None, list[str]]:
+    """Built, with its weights, then its replacements, then the checkpoint."""
+    config = loaded.config
+    random = config.weights is None and "weights" in loaded.given
+    built = specs.build(config.model, targets, weights=config.weights, random=random, device=device)
+    notices = list(built.notices)
+    notices += surgery.replace(built.model, config.replace, targets.instantiate, loaded.place)
+    if config.checkpoint is not None:
+        path = loaded.directory / Path(config.checkpoint).expanduser()
+        notices += checkpoints.load(built.model, path, loaded.place("checkpoint"))
+    return built.model, built.kind, built.weights, notices
+
+
+def _settle(
+    loaded: LoadedConfig,
+    targets: Targets,
+    model: nn.Module,
+    kind: ModelKind,
+    device: torch.device,
+    dtype: torch.dtype,
+    notices: list[str],
+) -> torch.dtype:
+    """Move the model to its device and dtype; a user's own keeps its dtype unless told."""
+    own = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    if kind.library == "python" and "dtype" not in loaded.given and own - {dtype}:
+        dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+        shown = ", ".join(sorted(str(each).removeprefix("torch.") for each in own))
+        notices.append(f"dtype: {shown}, the model's own")
+    else:
+        surgery.cast(model, dtype)
+    try:
+        model.to(device)
+    except RuntimeError as error:  # out of memory, or a driver that fails
+        what = f"moving the model to {device} failed"
+        raise targets.own.failure(error, what, loaded.place("device")) from error
+    return dtype
+
+
+def _external(gradient: Any, context: Context) -> Any:
+    """The external gradient as a tensor: numbers, nested lists of them, a file or a source."""
+    if gradient is None:
+        return None
+    if isinstance(gradient, (Mapping, str)):
+        return plan_target(gradient, context, "backward.gradient")()
+    return to_tensor(gradient, context, "backward.gradient").to(context.device)
+
+
+def _optimizer(
+    loaded: LoadedConfig, targets: Targets, model: nn.Module, notices: list[str]
+) -> Callable[[nn.Module], Optimizer] | None:
+    """The configured optimizer; SGD where steps were asked for without one; else none."""
+    config = loaded.config
+    if config.optimizer is not None:
+        return optimizers.maker(config.optimizer, targets, model)
+    asked = loaded.place("steps")
+    # In a file `steps: 1` only spells out the default; as an option or override it asks for one.
+    in_file = asked is None or asked.file.endswith((".yaml", ".yml"))
+    if config.steps == 1 and in_file:
+        return None
+    if next(model.parameters(), None) is None:
+        notices.append("optimizer: none, the model has no parameters")
+        return None
+    notices.append("optimizer: SGD, lr 0.01 (the default when there are steps)")
+    return optimizers.default
+
+
+def _effective(
+    loaded: LoadedConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    weights: str | None,
+    make_optimizer: Callable[[nn.Module], Optimizer] | None,
+) -> dict[str, Any]:
+    """The config with what its defaults came to, as plain JSON data."""
+    values: dict[str, Any] = loaded.config.model_dump(mode="json")
+    values["device"] = str(device)
+    values["dtype"] = str(dtype).removeprefix("torch.")
+    values["weights"] = weights
+    if make_optimizer is optimizers.default:
+        values["optimizer"] = {"_target_": "torch.optim.SGD", "lr": 0.01}
+    return values

@@ -1,0 +1,35 @@
+"""A folder is a registry: the file's name is the name that the user types.
+
+``names`` lists a package's files without importing them; ``load`` imports one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+from gradscope.errors import OptionError, did_you_mean
+
+
+def names(package: str) -> list[str]:
+    """The choices that a package's files offer, ``grad_cam.py`` as ``grad-cam``, sorted."""
+    path = importlib.import_module(package).__path__
+    files = [info.name for info in pkgutil.iter_modules(path)]
+    return sorted(name.replace("_", "-") for name in files if not name.startswith("_"))
+
+
+def load(package: str, name: str) -> ModuleType:
+    """The module behind a choice.
+
+    Raises:
+        OptionError: no file of that name; the closest names are offered.
+    """
+    choices = names(package)
+    if name not in choices:
+        room = package.rpartition(".")[2]
+        raise OptionError(
+            f"unknown {room.removesuffix('s')} `{name}`",
+            help=did_you_mean(name, choices) or f"one of {', '.join(choices)}",
+        )
+    return importlib.import_module(f"{package}.{name.replace('-', '_')}")

@@ -1,0 +1,63 @@
+"""Numbers as a reader sees them: four significant digits, and nothing rounds to a false zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+NOT_THERE = "n/a"
+
+
+def number(x: float | None) -> str:
+    """Four significant digits; ``0`` is exactly zero."""
+    if x is None:
+        return NOT_THERE
+    if x == 0:
+        return "0"
+    if not math.isfinite(x):
+        return str(float(x))
+    text = f"{x:#.4g}"
+    return text.removesuffix(".")
+
+
+def count(n: int) -> str:
+    """A whole number, thousands apart."""
+    return f"{n:,}"
+
+
+def share(part: int, whole: int) -> str:
+    """A percentage that says 0 only for none and 100 % only for all."""
+    if part == 0:
+        return "0"
+    if part >= whole:
+        return "100 %"
+    percent = 100 * part / whole
+    if percent < 0.1:
+        return "<0.1 %"
+    return ">99.9 %" if percent > 99.9 else f"{percent:.1f} %"
+
+
+def size(n: int) -> str:
+    """Bytes in binary units."""
+    if abs(n) < 1024:
+        return f"{n} B"
+    units = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+    power = min(len(units), (abs(n).bit_length() - 1) // 10)
+    return f"{number(n / 1024**power)} {units[power - 1]}"
+
+
+def seconds(x: float) -> str:
+    """A duration in s, ms or µs."""
+    if x == 0 or x >= 1:
+        return f"{number(x)} s"
+    return f"{number(1e3 * x)} ms" if x >= 1e-3 else f"{number(1e6 * x)} µs"
+
+
+def shape(sizes: Sequence[int]) -> str:
+    """A shape as torch writes it."""
+    return f"[{', '.join(map(str, sizes))}]"
+
+
+def plural(n: int, noun: str, many: str | None = None) -> str:
+    """``1 call``, ``2 calls``."""
+    return f"{count(n)} {noun if n == 1 else many or noun + 's'}"

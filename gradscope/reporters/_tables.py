@@ -1,0 +1,207 @@
+"""Report → tables of cells: the one derivation that terminal, markdown and csv all render."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gradscope.errors import OptionError, did_you_mean
+from gradscope.records import Report, StepRecord
+from gradscope.reporters import _call_columns, _calls, _parameters
+from gradscope.reporters._columns import KEEP, Column, Row, Scalar, known, ordered, parse_sort, pick
+from gradscope.reporters._numbers import NOT_THERE, count, number, plural
+from gradscope.reporters._text import plain
+from gradscope.reporters._view import View
+
+TABLES = ("calls", "parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What stands in one place of a table; ``tone`` may colour it and never says more than it."""
+
+    text: str
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A column as a layout needs it."""
+
+    key: str
+    right: bool = True
+    keep: int = KEEP
+    wraps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows ready to be laid out. ``fixed`` columns were asked for: no width may hide them.
+
+    ``remedy`` tells how to see what a narrow terminal hides.
+    """
+
+    title: str
+    columns: tuple[Heading, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    caption: str = ""
+    legend: tuple[str, ...] = ()
+    fixed: bool = False
+    remedy: str = "use a wider terminal"
+
+
+def check(view: View) -> None:
+    """Refuse a view that names what no table has, before anything expensive runs.
+
+    Raises:
+        OptionError: an unknown table, column or direction, or a ``top`` below 1.
+    """
+    if view.table is not None and view.table not in TABLES:
+        raise OptionError(
+            f"unknown table `{view.table}`",
+            help=did_you_mean(view.table, TABLES) or f"one of {', '.join(TABLES)}",
+        )
+    if view.top is not None and view.top < 1:
+        raise OptionError(f"`--top {view.top}` would show nothing", help="give 1 or more")
+    registry = _parameters.COLUMNS if view.table == "parameters" else _call_columns.COLUMNS
+    for word in view.columns or ():
+        key = word.removeprefix("+")
+        if key != "all":
+            known(key, registry)
+    if view.sort is not None:
+        key, _ = parse_sort(view.sort)
+        sortable = registry if view.table else {**_call_columns.COLUMNS, **_parameters.COLUMNS}
+        known(key, sortable)
+
+
+def calls(report: Report, view: View) -> Table:
+    """The calls, a row for each output and for each of several inputs that want a gradient."""
+    asked = view.columns if view.table != "parameters" else None
+    groups = [_calls.folded(call) for call in report.calls]
+    chosen, caption = _select(groups, _call_columns.COLUMNS, view, "call")
+    chosen, notes = _calls.with_marks(chosen)
+    rows = [row for group in chosen for row in group]
+    usual = _needed(_call_columns.COLUMNS, _call_columns.USUAL, rows, view)
+    columns = pick(_call_columns.COLUMNS, asked, usual, "layer", _call_columns.DOUBLES)
+    signs = _call_columns.legend(report, rows, [column.key for column in columns])
+    return _table("calls", columns, rows, caption, [*notes, *signs], view=view, fixed=bool(asked))
+
+
+def parameters(report: Report, view: View) -> Table:
+    """The parameters: value, gradient, and how far the optimizer moved them."""
+    asked = view.columns if view.table == "parameters" else None
+    groups = [(_parameters.ParameterRow(stats),) for stats in report.parameters]
+    chosen, caption = _select(groups, _parameters.COLUMNS, view, "parameter")
+    chosen, notes = _parameters.with_marks(chosen)
+    rows = [row for group in chosen for row in group]
+    usual = _needed(_parameters.COLUMNS, _parameters.USUAL, rows, view)
+    columns = pick(_parameters.COLUMNS, asked, usual, "name")
+    signs = _parameters.legend(report, rows, [column.key for column in columns])
+    return _table(
+        "parameters", columns, rows, caption, [*notes, *signs], view=view, fixed=bool(asked)
+    )
+
+
+def records(report: Report, view: View) -> tuple[list[str], list[list[Scalar]]]:
+    """Header and exact values of one table, a row for each tensor: what csv holds."""
+    if view.table == "parameters":
+        owned = [(_parameters.ParameterRow(stats),) for stats in report.parameters]
+        return _exact(owned, _parameters.COLUMNS, _parameters.EXACT, view, "parameter")
+    groups = [_calls.expanded(call) for call in report.calls]
+    return _exact(groups, _call_columns.COLUMNS, _call_columns.EXACT, view, "call")
+
+
+def _exact(
+    groups: Sequence[tuple[Row, ...]],
+    registry: Mapping[str, Column[Row]],
+    usual: Sequence[str],
+    view: View,
+    noun: str,
+) -> tuple[list[str], list[list[Scalar]]]:
+    chosen, _ = _select(groups, registry, view, noun)
+    columns = pick(registry, view.columns, usual, "name")
+    rows = [[column.value(row) for column in columns] for group in chosen for row in group]
+    return [column.key for column in columns], rows
+
+
+def history(report: Report) -> Table | None:
+    """One row for each backward, where there were several."""
+    if len(report.history) < 2:
+        return None
+    repeats = any(step.backward for step in report.history)
+    moved = any(p.update_ratio is not None for s in report.history for p in s.parameters)
+    keys = ["step"] + ["backward"] * repeats + ["loss", "gradient_norm"]
+    keys += ["largest_update", "parameter"] * moved
+    rows = [tuple(_step(step)[key] for key in keys) for step in report.history]
+    columns = tuple(Heading(key, key != "parameter", wraps=key == "parameter") for key in keys)
+    return Table("history", columns, tuple(rows))
+
+
+def _step(step: StepRecord) -> dict[str, Cell]:
+    updates = [(p.update_ratio, p.name) for p in step.parameters if p.update_ratio is not None]
+    largest, name = max(updates, default=(None, ""))
+    loss = step.loss_nonfinite or number(step.loss)
+    return {
+        "step": Cell(count(step.step)),
+        "backward": Cell(count(step.backward)),
+        "loss": Cell(plain(loss), "bad" if step.loss_nonfinite else ""),
+        "gradient_norm": Cell(number(step.gradient_norm)),
+        "largest_update": Cell(number(largest)),
+        "parameter": Cell(plain(name) or NOT_THERE),
+    }
+
+
+def _select(
+    groups: Sequence[tuple[Row, ...]], registry: Mapping[str, Column[Row]], view: View, noun: str
+) -> tuple[list[tuple[Row, ...]], str]:
+    """The groups that the view wants, in its order, and a caption where it wants fewer."""
+    chosen, by = list(groups), ""
+    if view.sort:
+        key, up = parse_sort(view.sort)
+        if key in registry:
+            chosen, by = ordered(chosen, registry[key], up), f"sorted by {view.sort}"
+    total = len(chosen)
+    if view.top is not None and view.top < total:
+        shown = f"{count(view.top)} of {plural(total, noun)} shown"
+        return chosen[: view.top], f"{shown}, {by}" if by else shown
+    return chosen, by
+
+
+def _needed(
+    registry: Mapping[str, Column[Row]], usual: Sequence[str], rows: Sequence[Row], view: View
+) -> list[str]:
+    """The usual columns that have something to say, and the one that the rows are sorted by."""
+    columns = [registry[key] for key in usual]
+    keys = [c.key for c in columns if c.needed is not None and c.needed(rows)]
+    by = _sorted_by(view)
+    return keys if by is None or by in keys or by not in registry else [*keys, by]
+
+
+def _sorted_by(view: View) -> str | None:
+    return parse_sort(view.sort)[0] if view.sort else None
+
+
+def _table(
+    title: str,
+    columns: Sequence[Column[Row]],
+    rows: Sequence[Row],
+    caption: str,
+    legend: Sequence[str],
+    *,
+    view: View,
+    fixed: bool,
+) -> Table:
+    by = _sorted_by(view)
+    headings = tuple(
+        Heading(c.key, c.right, KEEP if c.key == by else c.keep, c.wraps) for c in columns
+    )
+    cells = tuple(tuple(_cell(column, row) for column in columns) for row in rows)
+    remedy = "use --columns or a wider terminal"
+    if title == "parameters":
+        remedy = "use --table parameters --columns or a wider terminal"
+    return Table(title, headings, cells, caption, tuple(legend), fixed, remedy)
+
+
+def _cell(column: Column[Row], row: Row) -> Cell:
+    text = column.text(row)
+    return Cell(text, column.tone(row, text))

@@ -1,0 +1,79 @@
+"""Text that is safe to print, and text broken where a reader can follow it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+
+#: Control, format (bidirectional overrides, zero-width), surrogate, line and paragraph separators:
+#: any of them would let a layer's name move the cursor or pass for another.
+_UNPRINTABLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+def plain(text: str) -> str:
+    """``text`` on one line, each character that does not print written as its escape."""
+    if text.isprintable():
+        return text
+    return "".join(_escape(c) if unicodedata.category(c) in _UNPRINTABLE else c for c in text)
+
+
+def _escape(character: str) -> str:
+    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character)
+    code = ord(character)
+    return named or (
+        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    )
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """A sort key that puts ``layer2`` before ``layer10``."""
+    # isdecimal and the length: "²" has no int(), and int() refuses to read thousands of digits.
+    parts = re.split(r"(\d{1,18})", text)
+    return tuple((0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts)
+
+
+def break_name(name: str, width: int) -> list[str]:
+    """A dotted name on as many lines as ``width`` asks, broken behind dots only."""
+    if cell_len(name) <= width:
+        return [name]
+    return pack(re.findall(r"[^.]*\.+|[^.]+$", name), width, indent="  ")
+
+
+def break_words(text: str, width: int | None, *, indent: str = "") -> list[str]:
+    """Prose on as many lines as ``width`` asks, broken at spaces."""
+    if width is None:
+        return [text]
+    words = text.split(" ")
+    spaced = [f"{word} " for word in words[:-1]] + words[-1:]
+    return [line.rstrip() for line in pack(spaced, width, indent=indent)]
+
+
+def pack(pieces: Sequence[str], width: int, *, indent: str = "") -> list[str]:
+    """Pieces side by side while they fit; a piece wider than a line has one to itself."""
+    lines = [""]
+    for piece in pieces:
+        # A blank at a line's end takes no room.
+        fits = cell_len(lines[-1]) + cell_len(piece.rstrip()) <= width
+        if fits or not lines[-1].strip():
+            lines[-1] += piece
+        else:
+            lines.append(indent + piece)
+    return lines
+
+
+def join(parts: Iterable[str], width: int | None, *, indent: str = "") -> list[str]:
+    """Facts side by side with `` · `` between them, on as many lines as ``width`` asks."""
+    facts = list(parts)
+    if width is None:
+        return [" · ".join(facts)]
+    lines: list[str] = []
+    for fact in facts:
+        longer = f"{lines[-1]} · {fact}" if lines else fact
+        if lines and cell_len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(indent + fact if lines else fact)
+    return [piece for line in lines for piece in break_words(line, width, indent=indent + "  ")]

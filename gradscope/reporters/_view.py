@@ -1,0 +1,23 @@
+"""How a reader wants a report shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What to show and how wide.
+
+    ``width`` None is unlimited, as in a pipe. ``sort`` is a column, with ``:asc`` or ``:desc`` to
+    choose the direction. ``columns`` are those of the calls, or of the parameters where ``table``
+    is "parameters"; names with a leading ``+`` come on top of the usual ones. ``table`` None shows
+    every table, except in csv, which holds one: the calls.
+    """
+
+    width: int | None = None
+    color: bool = False
+    sort: str | None = None
+    top: int | None = None
+    columns: tuple[str, ...] | None = None
+    table: str | None = None

@@ -1,0 +1,14 @@
+"""A report as strict JSON: the record itself, everything in it, which ``gradscope show`` reads."""
+
+from __future__ import annotations
+
+from gradscope import reports
+from gradscope.records import Report
+from gradscope.reporters._view import View
+
+suffix = ".json"
+
+
+def render(report: Report, view: View) -> str:
+    """The whole report; a view chooses what is shown of it, not what it is."""
+    return reports.dumps(report)

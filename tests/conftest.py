@@ -1,0 +1,67 @@
+"""What holds in every test: a plain terminal, few threads, no hook of gradscope's left behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+# Before torch starts its pool. Test workers beside each other would otherwise fight for the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+import guards
+import pytest
+import torch
+from torch.utils.hooks import RemovableHandle
+
+
+@pytest.fixture(autouse=True)
+def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fixed width and no colour, here and in every process that a test starts."""
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GRADSCOPE_ALLOW"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_threads() -> None:
+    torch.set_num_threads(min(2, torch.get_num_threads()))
+
+
+@pytest.fixture(autouse=True)
+def torch_is_left_as_it_was() -> Iterator[None]:
+    """The process-wide settings of torch that a run may turn are turned back."""
+    before = guards.switches()
+    yield
+    assert guards.switches() == before
+
+
+@pytest.fixture(autouse=True)
+def handles(monkeypatch: pytest.MonkeyPatch) -> list[RemovableHandle]:
+    """The handle of every hook that gradscope sets during the test."""
+    handles: list[RemovableHandle] = []
+    original = RemovableHandle.__init__
+
+    def recorded(self: RemovableHandle, *args: object, **kwargs: object) -> None:
+        original(self, *args, **kwargs)
+        if guards.set_by_gradscope():
+            handles.append(self)
+
+    monkeypatch.setattr(RemovableHandle, "__init__", recorded)
+    return handles
+
+
+@pytest.fixture(autouse=True)
+def no_hooks_are_left(handles: list[RemovableHandle]) -> Iterator[None]:
+    """Every hook that gradscope set is removed, or gone with the tensor that carried it."""
+    yield
+    left = sum(guards.still_set(handle) for handle in handles)
+    assert not left, f"{left} of {len(handles)} hooks are still set"
+
+
+@pytest.fixture
+def unchanged() -> Callable[[torch.nn.Module], AbstractContextManager[None]]:
+    """``with unchanged(model): …`` asserts that the model and the random state stay as they are."""
+    return guards.unchanged
