@@ -27,8 +27,7 @@ FLOORS = {
 
 #: Who sets hooks, and so has to take them off: modules' hooks here, tensors' and nodes' there.
 HOOKS = {
-    "capture/hooks.py": r"register_forward(_pre)?_hook",
-    "capture/gradients.py": r"register_hook",
+    "capture/hooks.py": r"register_(forward_|forward_pre_)?hook",
 }
 
 #: Calls that import what a string names.

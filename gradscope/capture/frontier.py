@@ -12,6 +12,10 @@ from gradscope.capture.stats import Measured
 from gradscope.capture.views import NOTE, ViewOf, writes_since
 
 
+#: The loss contains a gradient that was taken through this call.
+INNER = "inner-backward"
+
+
 @dataclass(slots=True)
 class Met:
     """A tensor that a call took or returned: what was seen of it, without the tensor."""
@@ -62,8 +66,14 @@ def tie(found: Walk, passages: list[Passage], listeners: Listeners) -> None:
                 by_edge[met.edge] = met.slot
     shared: dict[tuple[tuple[int, int], ...], GradientSlot] = {}
     for passage in passages:
+        inner = any(met.slot and met.slot.differentiated for met in passage.outputs)
         for met in passage.inputs:
             if met.edge is not None and met.slot is None:
+                if inner and found.reaches(met.edge):
+                    # The nodes of the inner backward belong to no call: part would be missing.
+                    met.slot = listeners.slot()
+                    met.slot.note = INNER
+                    continue
                 met.slot = _frontier(found, met, met.edge, passage, by_edge, shared, listeners)
 
 

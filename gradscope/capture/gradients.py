@@ -31,6 +31,7 @@ class GradientSlot:
         "_partial",
         "_total",
         "accumulate",
+        "differentiated",
         "note",
         "parts",
         "shareable",
@@ -40,6 +41,7 @@ class GradientSlot:
         self.parts = parts
         self.accumulate = accumulate
         self.note: str | None = None
+        self.differentiated = False  # a gradient of it was itself made part of the graph
         self.shareable = True  # False where a hook of the user's stands between it and the consumer
         self._measured: Measured | None = None
         self._arrived = 0
@@ -82,6 +84,9 @@ class Listeners:
     """Every slot of a run and every hook on tensors and autograd nodes that fills one."""
 
     def __init__(self, *, accumulate: bool) -> None:
+        self.armed = (
+            False  # until backward starts: a gradient taken inside forward is not the run's
+        )
         self._accumulate = accumulate
         self._slots: list[GradientSlot] = []
         self._handles: list[Handle] = []
@@ -97,7 +102,14 @@ class Listeners:
         """The gradient of ``tensor`` as it is now; a later in-place operation changes nothing."""
         if tensor._backward_hooks:
             slot.shareable = False
-        self._handles.append(hook_tensor(tensor, slot.add))
+
+        def read(gradient: torch.Tensor | None) -> None:
+            if self.armed:
+                slot.add(gradient)
+            elif torch.is_grad_enabled():  # `create_graph=True`, as in a gradient penalty
+                slot.differentiated = True
+
+        self._handles.append(hook_tensor(tensor, read))
 
     def on_node(
         self, node: Node, position: int, slot: GradientSlot, extract: Extract | None = None

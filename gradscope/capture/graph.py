@@ -5,13 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.autograd.graph import Node
 
 from gradscope.records import GraphNode
 
-Edge = tuple[Node, int]
+#: Where a gradient enters the graph: a node and which of its outputs, or a leaf tensor's ``id``.
+#: A leaf's own node is left alone: asking for it makes a node, and that would shift the sequence
+#: numbers by which calls and checkpoints are told apart.
+Edge = tuple[Node | int, int]
+
+
+_Leaf: Any = torch._C._functions.AccumulateGrad
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +57,8 @@ class Walk:
 
 def edge_of(tensor: torch.Tensor) -> Edge:
     """Where the gradient of a tensor that requires one enters the graph."""
-    edge = torch.autograd.graph.get_gradient_edge(tensor)
-    return edge.node, edge.output_nr
+    node = tensor.grad_fn
+    return (id(tensor), 0) if node is None else (node, tensor.output_nr)
 
 
 def walk(roots: Iterable[Edge], wanted: set[Edge], *, since: int = 0) -> Walk:
@@ -63,7 +70,7 @@ def walk(roots: Iterable[Edge], wanted: set[Edge], *, since: int = 0) -> Walk:
         since: nodes with a smaller sequence number are not entered.
     """
     found = Walk(roots=set(roots))
-    stack = [node for node, _ in found.roots]
+    stack = [node for node, _ in found.roots if not isinstance(node, int)]
     seen = set(stack)
     while stack:
         node = stack.pop()
@@ -74,7 +81,9 @@ def walk(roots: Iterable[Edge], wanted: set[Edge], *, since: int = 0) -> Walk:
         for position, (following, number) in enumerate(node.next_functions):
             if following is None:
                 continue
-            edge = (following, number)
+            edge: Edge = (following, number)
+            if isinstance(following, _Leaf):
+                edge = (id(following.variable), 0)
             if edge in wanted:
                 found.consumers.setdefault(edge, []).append(Consumer(sequence, node, position))
             if following not in seen:

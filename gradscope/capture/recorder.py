@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import Node
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from gradscope.capture.containers import call_tensors, tensors
 from gradscope.capture.frontier import Met, Passage, tie, wanted_edges
@@ -93,7 +93,7 @@ class Recorder:
         ] = {}
         self._listeners = Listeners(accumulate=accumulate)
         self._recomputation = Recomputation(self._listeners)
-        self._chain_roots: list[tuple[Call, str, Node]] = []
+        self._chain_roots: list[tuple[Call, str, GradientEdge]] = []
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -155,7 +155,8 @@ class Recorder:
             if call.selected:
                 call.outputs.append(self._meet_output(call, path, tensor))
             if module in self._chained and tensor.grad_fn is not None:
-                self._chain_roots.append((call, path, tensor.grad_fn))
+                # An edge keeps the graph alive; a node that is written in Python does not.
+                self._chain_roots.append((call, path, get_gradient_edge(tensor)))
         edges = [met.edge for met in call.inputs if met.edge is not None]
         if len(set(edges)) < len(edges):
             call.note("shared-input")
@@ -247,11 +248,12 @@ class Recorder:
         edges = [edge_of(root) for root in roots if root.requires_grad]
         found = walk(edges, wanted_edges(passages))
         tie(found, passages, self._listeners)
+        self._listeners.armed = True
         if not self.needs_counting_run:
             self._read_saved(found, spans)
         names = inputs | {id(p): name for name, p in self.model.named_parameters()}
         for call, path, root in self._chain_roots:
-            nodes = chain(root, spans, self._label, names)
+            nodes = chain(root.node, spans, self._label, names)
             self.chains.append(Chain(call.named.name, call.number, path, nodes))
         self._chain_roots.clear()
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truth import nets, odd_nets
+from truth import hard_nets, nets, odd_nets
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,11 @@ def _sized(name: str, *shape: int, training: bool = True, **options: Any) -> Cas
     return Case(name, functools.partial(_zoo, name, **options), _normal(*shape), training=training)
 
 
+def _narrow(name: str, net: type[nn.Module], dtype: torch.dtype) -> Case:
+    shape = (2, 3, 8, 8)
+    return Case(name, lambda: net().to(dtype), lambda: torch.randn(shape).to(dtype), double=False)
+
+
 ZOO = (
     _sized("resnet18", 2, 3, 64, 64),
     _sized("densenet121", 2, 3, 64, 64),
@@ -151,4 +156,23 @@ SMALL = (
     ),
 )
 
-ALL = (*ZOO, *SMALL)
+HARD = (
+    Case("partly-through", hard_nets.PartlyThrough, _normal(3, 4)),
+    Case("custom-function", hard_nets.CustomFunction, _normal(3, 4)),
+    Case(
+        "nested-checkpoints", functools.partial(hard_nets.NestedCheckpoints, False), _normal(3, 4)
+    ),
+    Case("nested-reentrant", functools.partial(hard_nets.NestedCheckpoints, True), _normal(3, 4)),
+    Case("packed", hard_nets.Packed, _normal(3, 5, 4)),
+    Case("parameter-input", hard_nets.ParameterInput, _normal(3, 4)),
+    Case("many-outputs", hard_nets.ManyOutputs, _normal(3, 4)),
+    Case("encoder", hard_nets.Encoder, _normal(2, 5, 8)),
+    Case("encoder-eval", hard_nets.Encoder, _normal(2, 5, 8), training=False),
+    Case("dense", hard_nets.Dense, _normal(3, 4)),
+    Case("view-chain", hard_nets.ViewChain, _normal(3, 4)),
+    Case("leaf", hard_nets.Leaf, lambda: torch.randn(3, 4, requires_grad=True)),
+    _narrow("bfloat16", nets.InPlace, torch.bfloat16),
+    _narrow("float16", odd_nets.Plain, torch.float16),
+)
+
+ALL = (*ZOO, *SMALL, *HARD)

@@ -21,7 +21,8 @@ def statistics(tensor: Tensor) -> dict[str, Any]:
     }
     wide = tensor.to(torch.complex128).abs() if tensor.is_complex() else tensor.double()
     whole = tensor if tensor.is_complex() else wide
-    finite = wide[torch.isfinite(whole)]
+    good = torch.isfinite(whole)
+    finite = wide if bool(good.all()) else wide[good]
     stats |= {
         "zeros": int((wide == 0).sum()),
         "nan": int(torch.isnan(whole).sum()),

@@ -4,11 +4,12 @@ Each case runs in float64, where the twin's own rounding is far below the bounds
 The clones add nothing and change no kernel, so the twin's float32 gradients are as a rule
 bit-identical to the plain step's; but where three or more gradients meet at one tensor (a cell
 called five times) they may be added in another order. A float32 case whose twin is inexact for that
-reason, and whose report is then out of bounds, is skipped: float64 holds it to account.
+reason, and whose report then differs in numbers alone, is skipped: float64 holds it to account.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -21,6 +22,12 @@ from truth.cases import ALL, ZOO, Case
 from truth.compare import Comparison, compare
 from truth.reference import observe
 from truth.steps import identical, inspected, plain_step, report_of, truth_of
+
+# Nested reentrant checkpoints: the inner one's first pass runs without gradients, as it should.
+pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")
+
+#: Differences that rounding can make, unlike a null, a missing call or a wrong note.
+ROUNDED = re.compile(r"\.gradient\.(norm|mean|std|min|max|zeros|values): ")
 
 #: Cases in which an input gradient may be null with the note `in-place-view`.
 VIEWS = {"in-place-view", "in-place-half"}
@@ -43,7 +50,7 @@ def test_reports_are_true_in_float64(case: Case) -> None:
 def test_reports_are_true_in_float32(case: Case) -> None:
     truth = truth_of(case)
     found = compare(report_of(case), truth)
-    if found.differences:
+    if found.differences and all(ROUNDED.search(text) for text in found.differences):
         plain = plain_step(case)
         if not all(identical(truth.parameters[name][1], g) for name, g in plain.items()):
             assert case.double, "nothing else holds this case to account"
