@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from gradscope.capture.gradients import GradientSlot, Listeners
 from gradscope.capture.graph import Consumer, Edge, Walk
 from gradscope.capture.stats import Measured
-from gradscope.capture.views import NOTE, ViewOf, writes_since
-
+from gradscope.capture.views import NOTE, ViewOf, is_write, writes_since
 
 #: The loss contains a gradient that was taken through this call.
 INNER = "inner-backward"
@@ -53,45 +52,70 @@ def tie(found: Walk, passages: list[Passage], listeners: Listeners) -> None:
     down that edge is the gradient through this call alone.
     """
     by_edge: dict[Edge, GradientSlot] = {}
-    done: set[int] = set()
+    told: dict[int, bool] = {}  # by slot: does the tensor's own hook tell the whole gradient?
     for passage in passages:
         for met in passage.outputs:
-            if met.slot is None or met.edge is None or id(met.slot) in done:
+            if met.slot is None or met.edge is None or id(met.slot) in told:
                 continue
-            done.add(id(met.slot))
-            if (
-                _told_by_its_hook(found, met, met.slot, passage.end, listeners)
-                and met.slot.shareable
-            ):
+            told[id(met.slot)] = _told_by_its_hook(found, met, met.slot, passage, listeners)
+            if told[id(met.slot)] and met.slot.shareable:
                 by_edge[met.edge] = met.slot
     shared: dict[tuple[tuple[int, int], ...], GradientSlot] = {}
     for passage in passages:
+        views = {
+            met.view.edge
+            for met in passage.outputs
+            if met.view is not None and met.slot is not None and not told[id(met.slot)]
+        }
         inner = any(met.slot and met.slot.differentiated for met in passage.outputs)
         for met in passage.inputs:
-            if met.edge is not None and met.slot is None:
-                if inner and found.reaches(met.edge):
-                    # The nodes of the inner backward belong to no call: part would be missing.
-                    met.slot = listeners.slot()
-                    met.slot.note = INNER
-                    continue
+            if met.edge is None or met.slot is not None:
+                continue
+            note = _untold(found, met, met.edge, views, inner)
+            if note:
+                met.slot = listeners.slot()
+                met.slot.note = note
+            else:
                 met.slot = _frontier(found, met, met.edge, passage, by_edge, shared, listeners)
 
 
+def _untold(found: Walk, met: Met, edge: Edge, views: set[Edge], inner: bool) -> str | None:
+    """Why an input's gradient through the call cannot be read off the graph, if it cannot.
+
+    ``views`` are the bases of what the call returned and somebody wrote to: a view of the input
+    itself then gets its gradient past the call, by way of the base.
+    """
+    if edge in views or (met.view is not None and met.view.edge in views):
+        return NOTE
+    # The nodes of an inner backward belong to no call: part of the gradient would be missing.
+    return INNER if inner and found.reaches(edge) else None
+
+
 def _told_by_its_hook(
-    found: Walk, met: Met, slot: GradientSlot, since: int, listeners: Listeners
+    found: Walk, met: Met, slot: GradientSlot, passage: Passage, listeners: Listeners
 ) -> bool:
     """Whether the tensor's hook tells its whole gradient; if not, listen to the writes as well."""
     if met.view is None:
         return True
-    writes = writes_since(found.consumers.get(met.view.edge, []), since)
+    readers = found.consumers.get(met.view.edge, [])
+    writes = writes_since(readers, passage.end)
     if not writes:
-        if met.view.base_changed():
+        if met.view.base_changed() or _written_and_read(met, passage, readers):
             slot.note = NOTE
         return slot.note is None
     slot.parts = len(writes) + int(met.edge is not None and found.reaches(met.edge))
     for write in writes:
         listeners.on_node(write.node, write.position, slot, met.view.reader(slot))
     return False
+
+
+def _written_and_read(met: Met, passage: Passage, readers: list[Consumer]) -> bool:
+    """Whether the call wrote its result into a base that others then read past this view."""
+    base, own = met.view.edge[0] if met.view else 0, met.edge[0] if met.edge else 0
+    if isinstance(base, int) or not is_write(base):
+        return False
+    made_here = passage.start <= base._sequence_nr() < passage.end
+    return made_here and any(reader.node is not own for reader in readers)
 
 
 def _frontier(

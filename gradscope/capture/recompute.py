@@ -7,6 +7,7 @@ merged into the calls of the first.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -48,16 +49,16 @@ class Recomputation:
 
     def __init__(self, listeners: Listeners) -> None:
         self._listeners = listeners
-        # A reentrant checkpoint's node is made just before its first pass, which makes no nodes:
-        # all calls of that pass start at the sequence number that follows the node's.
-        self._segments: dict[int, list[FirstPass]] = {}
+        # A reentrant checkpoint's node is made just before its first pass: the calls of that pass
+        # are those without gradients from the sequence number after the node's, in their order.
+        self._ungraphed: list[tuple[int, FirstPass]] = []
         self._cursors: dict[tuple[int, int], int] = {}
         self._open: list[_Again] = []
         self._returned: list[_Again] = []
 
     def note_ungraphed(self, call: FirstPass) -> None:
         """A call that runs while gradients are disabled: perhaps a checkpoint's first pass."""
-        self._segments.setdefault(_now(), []).append(call)
+        insort(self._ungraphed, (_now(), call), key=lambda entry: entry[0])
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A module is entered inside backward."""
@@ -79,13 +80,14 @@ class Recomputation:
         node = torch._C._current_autograd_node()
         if not isinstance(node, torch.autograd.function.BackwardCFunction):
             return None
-        segment = node._sequence_nr() + 1
-        calls = self._segments.get(segment, [])
-        key = (segment, torch._C._current_graph_task_id())
-        for i in range(self._cursors.get(key, 0), len(calls)):
-            if calls[i].module is module:
+        sequence = node._sequence_nr()
+        key = (sequence, torch._C._current_graph_task_id())
+        first = bisect_right(self._ungraphed, sequence, key=lambda entry: entry[0])
+        for i in range(self._cursors.get(key, first), len(self._ungraphed)):
+            call = self._ungraphed[i][1]
+            if call.module is module:
                 self._cursors[key] = i + 1
-                return calls[i]
+                return call
         return None
 
     def leave(self, module: nn.Module, output: Any) -> None:

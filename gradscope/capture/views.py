@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch.autograd.graph import Node
 
 from gradscope.capture.gradients import GradientSlot
 from gradscope.capture.graph import Consumer, Edge, edge_of
@@ -68,8 +69,11 @@ def view_of(tensor: torch.Tensor) -> ViewOf | None:
     )
 
 
+def is_write(node: Node) -> bool:
+    """Whether a node is an in-place write through a view, as its base sees it."""
+    return type(node).__name__ == "CopySlices"
+
+
 def writes_since(consumers: list[Consumer], sequence: int) -> list[Consumer]:
     """Of a base's consumers, the writes through a view that came at ``sequence`` or later."""
-    return [
-        c for c in consumers if c.sequence >= sequence and type(c.node).__name__ == "CopySlices"
-    ]
+    return [c for c in consumers if c.sequence >= sequence and is_write(c.node)]

@@ -1,0 +1,141 @@
+"""What a run leaves behind: nothing; and a verification that can say no."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gradscope
+from gradscope.running.verification import Verifier, _difference
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+def state(model: nn.Module) -> dict:
+    return {
+        "weights": {k: v.clone() for k, v in model.state_dict().items()},
+        "objects": [id(t) for t in (*model.parameters(), *model.buffers())],
+        "gradients": [id(p.grad) for p in model.parameters()],
+        "requires": [p.requires_grad for p in model.parameters()],
+        "modes": [m.training for m in model.modules()],
+        "hooks": [
+            len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks)
+            for m in model.modules()
+        ],
+        "random": (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()),
+    }
+
+
+def same(one, other) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+class Raises(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x):
+        self.inner(x)
+        self.inner.eval()
+        self.inner[0].weight.requires_grad_(False)
+        raise ValueError("as planned")
+
+
+SGD = {"optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), "steps": 3}
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "eval"}, {"verify": True}, SGD], ids=str)
+def test_a_live_model_comes_back_as_it_was(options):
+    model = network()
+    model[3].bias.grad = torch.ones(3)
+    model[1].eval()
+    before = state(model)
+    gradscope.inspect(model, torch.randn(6, 4), target=[0, 1, 2, 0, 1, 2], **options)
+    torch.set_rng_state(before["random"][0])  # torch.randn above drew from it
+    assert same(before, state(model))
+
+
+def test_a_model_that_raises_comes_back_as_it_was():
+    model, x = Raises(), torch.randn(6, 4)
+    before = state(model)
+    with pytest.raises(gradscope.GradscopeError):
+        gradscope.inspect(model, x)
+    assert same(before, state(model))
+
+
+def test_the_comparison_of_states_can_fail():
+    model = network()
+    before = state(model)
+    model[1].eval()
+    assert not same(before, state(model))
+
+
+def test_the_callers_tensors_are_left_alone():
+    x = torch.randn(2, 4, requires_grad=True)
+    before = x.detach().clone()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    gradscope.inspect(model, x * 1.0)
+    report = gradscope.inspect(model, x)
+    assert x.grad is None
+    assert torch.equal(x.detach(), before)
+    assert report.calls[0].inputs[0].gradient is not None
+
+
+def test_verification_says_identical():
+    report = gradscope.inspect(network(), torch.randn(6, 4), verify=True)
+    verified = report.run.verified
+    assert (verified.repeatable, verified.identical, verified.max_difference) == (True, True, 0.0)
+
+
+def test_verification_says_that_a_step_does_not_repeat():
+    class Restless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return (self.weight * x).sum() * self.calls
+
+    report = gradscope.inspect(Restless(), torch.randn(2, 3), loss="sum", verify=True)
+    assert report.run.verified.repeatable is False
+    assert report.run.verified.identical is False
+
+
+def test_verification_sees_one_flipped_bit():
+    steps = iter([[torch.tensor([1.0])], [torch.tensor([1.0])]])
+    verifier = Verifier(lambda: next(steps))
+    observed = torch.nextafter(torch.tensor([1.0]), torch.tensor([2.0]))
+    verdict = verifier.compare([observed])
+    assert verdict.repeatable
+    assert not verdict.identical
+    assert verdict.max_difference == pytest.approx(2**-23)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "difference"),
+    [
+        ([torch.tensor([float("nan")])], [torch.tensor([float("nan")])], 0.0),
+        ([torch.tensor([float("nan")])], [torch.tensor([1.0])], None),
+        ([None], [None], 0.0),
+        ([None], [torch.ones(1)], None),
+        ([torch.eye(2).to_sparse()], [torch.eye(2)], 0.0),
+    ],
+)
+def test_differences(one, other, difference):
+    assert _difference(one, other) == difference
