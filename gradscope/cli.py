@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
 # Typer carries its own copy of click, and exports only some of its exceptions.
-from typer._click.exceptions import ClickException
+from typer._click.exceptions import ClickException, MissingParameter, NoSuchOption
 
 import gradscope
 from gradscope import plugins
-from gradscope.errors import GradscopeError
+from gradscope.errors import GradscopeError, Problem, did_you_mean
 
+_INTERRUPTED = 130
 _BUG = """\
 error: gradscope itself failed: {name}: {error}
   = note: this is a bug in gradscope, not in your model
@@ -29,7 +30,10 @@ def _version(wanted: bool) -> None:
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option(
+            "--version", metavar="", callback=_version, is_eager=True, help="Show the version."
+        ),
     ] = False,
 ) -> None:
     """See what flows through a PyTorch model, forward and backward, and where it stops.
@@ -59,11 +63,12 @@ def main() -> NoReturn:
     debug = "--debug" in sys.argv
     try:
         code = build()(standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by whoever started the process
+            sys.stdout.flush()
+        if code == _INTERRUPTED:  # typer turns Ctrl-C into this code, and says nothing
+            _say("interrupted")
     except ClickException as error:
-        _say(
-            f"error: {error.format_message()}\n  = help: `{_command()} --help` lists what there is"
-        )
+        _say(_usage(error).render())
         code = 2
     except GradscopeError as error:
         if debug:
@@ -71,13 +76,19 @@ def main() -> NoReturn:
         _say(error.render())
         code = error.exit_code
     except BrokenPipeError:
-        _leave_pipe()
+        _leave_pipe(sys.stdout)
+        code = 0
+    except SystemExit as stop:
+        # Typer ends the process with 1 where a pipe was closed, and that is no failure.
+        if not isinstance(stop.__context__, BrokenPipeError):
+            raise
+        _leave_pipe(sys.stdout)
         code = 0
     except (KeyboardInterrupt, typer.Abort):
         _say("interrupted")
-        code = 130
+        code = _INTERRUPTED
     except OSError as error:
-        # The report itself could not be written: a full disk behind standard output, say.
+        # Standard output could not be written: a full disk behind it, say.
         if debug:
             _traceback()
         _say(
@@ -93,16 +104,29 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _command() -> str:
-    words = [word for word in sys.argv[1:2] if word in plugins.names("gradscope.commands")]
-    return " ".join(["gradscope", *words])
+def _usage(error: ClickException) -> Problem:
+    """A mistake on the command line, in the form of all other errors."""
+    commands = plugins.names("gradscope.commands")
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    command = words[0] if words and words[0] in commands else None
+    lists = f"`{' '.join(filter(None, ['gradscope', command]))} --help` lists what there is"
+    if isinstance(error, NoSuchOption):
+        close = did_you_mean(error.option_name, error.possibilities or ())
+        return Problem(f"unknown option `{error.option_name}`", help=close or lists)
+    if isinstance(error, MissingParameter) and error.param is not None:
+        return Problem(f"{error.param.human_readable_name} is missing", help=lists)
+    if words and command is None:
+        close = did_you_mean(words[0], commands)
+        help = close or f"the commands are {', '.join(commands)}; a MODEL comes after one of these"
+        return Problem(f"unknown command `{words[0]}`", help=help)
+    return Problem(error.format_message().rstrip("."), help=lists)
 
 
 def _say(text: str) -> None:
     try:
         print(text, file=sys.stderr)
     except BrokenPipeError:
-        _leave_pipe()
+        _leave_pipe(sys.stderr)
 
 
 def _traceback() -> None:
@@ -111,6 +135,6 @@ def _traceback() -> None:
     traceback.print_exc()
 
 
-def _leave_pipe() -> None:
-    # Python flushes standard output once more at exit, and would complain about the closed pipe.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _leave_pipe(stream: TextIO) -> None:
+    # Python flushes its streams once more at exit, and would complain about the closed pipe.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

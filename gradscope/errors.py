@@ -57,11 +57,12 @@ class Problem:
             lines.append(f"  --> {self.place}")
             if self.place.text is not None and self.place.line is not None:
                 gutter = " " * (len(str(self.place.line)) + 1) + " "
-                column = self.place.column or 1
+                before = self.place.text[: (self.place.column or 1) - 1]
                 # A caret under a tab must keep the tab, or it lands elsewhere on the screen.
-                indent = "".join(c if c == "\t" else " " for c in self.place.text[: column - 1])
+                indent = "".join(c if c == "\t" else " " for c in before)
                 lines.append(f" {self.place.line} | {self.place.text}")
-                lines.append(f"{gutter}| {indent}{'^' * max(1, self.place.length)}")
+                if self.place.column is not None:
+                    lines.append(f"{gutter}| {indent}{'^' * max(1, self.place.length)}")
         lines += [f"{gutter}= note: {note}" for note in self.notes]
         if self.help:
             lines.append(f"{gutter}= help: {self.help}")

@@ -40,7 +40,7 @@ class Pattern:
         object.__setattr__(self, "_type", body[5:] if body.startswith("type:") else None)
         source = body[3:] if body.startswith("re:") else _translate(body)
         try:
-            object.__setattr__(self, "_regex", re.compile(source))
+            object.__setattr__(self, "_regex", re.compile(source, re.DOTALL))
         except re.error as error:
             raise LayerError(
                 f"pattern `{self.text}` is not a regular expression: {error}",
@@ -117,4 +117,4 @@ def _no_match(pattern: Pattern, names: list[Named], what: str) -> LayerError:
         close = did_you_mean(plain, choices, count=3)
         shown = ", ".join(choices[:6]) + (", …" if len(choices) > 6 else "")
         help = close or (f"the names start with {shown}" if choices else "there is none to match")
-    return LayerError(f"pattern `{pattern.text}` matches no {what}", help=help)
+    return LayerError(f"pattern `{body}` matches no {what}", help=help)

@@ -17,6 +17,7 @@ from gradscope.errors import ConfigError, Place
 from gradscope.records import Report
 
 SCHEMA = "gradscope.report/1"
+_WRITE = "write a report with `gradscope inspect … -o report.json`"
 #: A report nests 7 deep; only its ``config`` is free to go deeper.
 MAX_DEPTH = 100
 
@@ -54,6 +55,8 @@ def loads(text: str, *, file: str = "report") -> Report:
     Raises:
         ConfigError: not JSON, not a report, or a field of the wrong type; says which.
     """
+    if not text.strip():
+        raise ConfigError("the report is empty", place=Place(file), help=_WRITE)
     data = _parse(text, file)
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != SCHEMA:
@@ -61,7 +64,7 @@ def loads(text: str, *, file: str = "report") -> Report:
         raise ConfigError(
             f"not a gradscope report: {said}, expected `{SCHEMA}`",
             place=Place(file),
-            help="write a report with `gradscope inspect … -o report.json`",
+            help=_WRITE,
         )
     report: Report = _read(Report, data, "", file)
     return report
@@ -80,7 +83,7 @@ def _parse(text: str, file: str) -> Any:
         raise ConfigError(
             f"not JSON: {error.msg}",
             place=Place(file, error.lineno, error.colno, text=shown),
-            help="write a report with `gradscope inspect … -o report.json`",
+            help=_WRITE,
         ) from None
     except RecursionError:
         raise _too_deep(file) from None
@@ -117,9 +120,13 @@ def load(path: Path) -> Report:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError(f"no such file: `{path}`") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read `{path}`: {error}") from None
+        raise ConfigError(f"there is no file `{path}`", help=_WRITE) from None
+    except UnicodeDecodeError:
+        raise ConfigError(
+            "not JSON: it is not UTF-8 text", place=Place(str(path)), help=_WRITE
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"cannot read `{path}`: {error.strerror or error}", help=_WRITE) from None
     return loads(text, file=str(path))
 
 

@@ -27,6 +27,7 @@ from gradscope.capture.graph import (
 )
 from gradscope.capture.hooks import hooked, named_modules
 from gradscope.capture.recompute import Recomputation, in_backward
+from gradscope.capture.saved import noticing_hooked_saves, saving_is_hooked
 from gradscope.capture.stats import Measured, measure, resolve
 from gradscope.capture.views import view_of
 from gradscope.patterns import Named
@@ -99,7 +100,7 @@ class Recorder:
     def installed(self) -> Iterator[None]:
         """Watch until the block ends; then every hook is gone and every graph node let go."""
         try:
-            with hooked(list(self._modules), self._before, self._after):
+            with hooked(list(self._modules), self._before, self._after), noticing_hooked_saves():
                 yield
         finally:
             self._listeners.release()
@@ -150,7 +151,7 @@ class Recorder:
             self._stack.pop()  # calls that raised, and whose error the user's code caught
         call = self._stack.pop()
         call.end = torch._C._autograd._get_sequence_nr()
-        self._look_for_saving_hooks()
+        self.needs_counting_run |= saving_is_hooked()
         for path, tensor in tensors(output):
             if call.selected:
                 call.outputs.append(self._meet_output(call, path, tensor))
@@ -177,15 +178,11 @@ class Recorder:
         )
         self._calls.append(call)
         self._stack.append(call)
-        self._look_for_saving_hooks()
+        self.needs_counting_run |= saving_is_hooked()
         if not torch.is_grad_enabled():
             call.note("no-grad")
             self._recomputation.note_ungraphed(call)
         return call
-
-    def _look_for_saving_hooks(self) -> None:
-        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
-            self.needs_counting_run = True
 
     def _meet(self, call: Call, path: str, tensor: torch.Tensor) -> Met:
         grad_fn = None if tensor.grad_fn is None else type(tensor.grad_fn).__name__

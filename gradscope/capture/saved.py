@@ -7,7 +7,7 @@ the gradient would silently be wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,47 @@ from torch import nn
 
 from gradscope.capture.graph import SavedBytes
 from gradscope.capture.hooks import hooked, named_modules
+
+_AUTOGRAD: Any = torch._C._autograd
+_depth = 0  # of hooks on saved tensors, where torch cannot be asked
+
+
+def saving_is_hooked() -> bool:
+    """Whether somebody's hooks (a checkpoint's, an offloader's) see the tensors that are saved now.
+
+    For torch 2.6, which cannot be asked, ``noticing_hooked_saves`` must be active.
+    """
+    if hasattr(_AUTOGRAD, "_top_saved_tensors_default_hooks"):
+        return _AUTOGRAD._top_saved_tensors_default_hooks(True) is not None
+    return _depth > 0
+
+
+@contextmanager
+def noticing_hooked_saves() -> Iterator[None]:
+    """Count the hooks as they come and go, on torch 2.6; later versions know their own."""
+    if hasattr(_AUTOGRAD, "_top_saved_tensors_default_hooks"):
+        yield
+        return
+    global _depth
+    push = _AUTOGRAD._push_saved_tensors_default_hooks
+    pop = _AUTOGRAD._pop_saved_tensors_default_hooks
+
+    def counted(function: Callable[..., None], change: int) -> Callable[..., None]:
+        def call(*hooks: Any) -> None:
+            global _depth
+            function(*hooks)
+            _depth += change
+
+        return call
+
+    _AUTOGRAD._push_saved_tensors_default_hooks = counted(push, 1)
+    _AUTOGRAD._pop_saved_tensors_default_hooks = counted(pop, -1)
+    try:
+        yield
+    finally:
+        _AUTOGRAD._push_saved_tensors_default_hooks = push
+        _AUTOGRAD._pop_saved_tensors_default_hooks = pop
+        _depth = 0
 
 
 @contextmanager

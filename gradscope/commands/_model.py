@@ -17,13 +17,14 @@ _OVERRIDE = re.compile(r"[a-z_][\w.]*=", re.DOTALL)
 Words = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[MODEL] [KEY=VALUE]…",
+        metavar="MODEL|KEY=VALUE",
         help="A YAML config or a spec (default: `demo`), and config keys to override.",
         show_default=False,
     ),
 ]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a config key.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a config key. Repeatable."),
 ]
 Layers = Annotated[
     list[str] | None,
@@ -37,17 +38,26 @@ Layers = Annotated[
 Exclude = Annotated[
     list[str] | None, typer.Option(metavar="PATTERN", help="Not these layers. Repeatable.")
 ]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N, mps or meta.")]
-Dtype = Annotated[str | None, typer.Option(help="Of parameters and inputs: float32, bfloat16, …")]
-Seed = Annotated[int | None, typer.Option(help="Set before construction, inputs and forward.")]
+Device = Annotated[
+    str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N, mps or meta.")
+]
+Dtype = Annotated[
+    str | None, typer.Option(metavar="DTYPE", help="Of parameters and inputs: float32, bfloat16, …")
+]
+Seed = Annotated[
+    int | None, typer.Option(metavar="N", help="Set before construction, inputs and forward.")
+]
 Allow = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATTERN",
-        help="Let the config import this too: `pkg.*`. Repeatable; GRADSCOPE_ALLOW.",
+        help="Let the config import this too: `pkg.*`. Repeatable. The environment variable "
+        "`GRADSCOPE_ALLOW` takes a list with commas.",
     ),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show Python's traceback of an error.")]
+Debug = Annotated[
+    bool, typer.Option("--debug", metavar="", help="Show Python's traceback of an error.")
+]
 
 
 def read_model(

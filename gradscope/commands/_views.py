@@ -18,13 +18,23 @@ from gradscope.reporters import View, _tables
 
 Format = Annotated[
     str | None,
-    typer.Option("-f", "--format", help="terminal, json, csv or markdown. Wins over -o's suffix."),
+    typer.Option(
+        "-f",
+        "--format",
+        metavar="FORMAT",
+        help="terminal, json, csv or markdown. Wins over -o's suffix.",
+    ),
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("-o", "--output", help="Write to this file; its suffix picks the format."),
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Write to this file; its suffix picks the format. `-` is standard output.",
+    ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the output file.")]
+Force = Annotated[bool, typer.Option("--force", metavar="", help="Overwrite the output file.")]
 Sort = Annotated[
     str | None,
     typer.Option(
@@ -33,17 +43,25 @@ Sort = Annotated[
         "`norm:asc` and `name:desc` turn it round.",
     ),
 ]
-Top = Annotated[int | None, typer.Option(help="Only the first N calls, and N parameters.")]
+Top = Annotated[
+    int | None, typer.Option(metavar="N", help="Only the first N calls, and N parameters.")
+]
 Columns = Annotated[
     str | None,
     typer.Option(
+        metavar="COLUMNS",
         help="Columns of the calls: `norm,grad_out`, `+min,+max` besides the usual ones, `all`. "
-        "With `--table parameters`: of the parameters."
+        "With `--table parameters`: of the parameters.",
     ),
 ]
-Table = Annotated[str | None, typer.Option(help="Only this table: `calls` or `parameters`.")]
-Color = Annotated[str, typer.Option(help="auto, always or never.")]
-Width = Annotated[int | None, typer.Option(help="Fit this many columns instead of the terminal's.")]
+Table = Annotated[
+    str | None, typer.Option(metavar="TABLE", help="Only this table: `calls` or `parameters`.")
+]
+Color = Annotated[str, typer.Option(metavar="WHEN", help="auto, always or never.")]
+Width = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Fit the tables into N characters, not the terminal's."),
+]
 
 ROOM = "gradscope.reporters"
 COLORS = ("auto", "always", "never")

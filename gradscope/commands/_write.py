@@ -26,10 +26,10 @@ def write_output(content: str | bytes, path: Path | None, *, force: bool = False
         OptionError: the path exists, is a folder, or cannot be written.
     """
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+    check_output(path, force=force)
     if path is None or path == STDOUT:
         _write_stdout(data)
         return
-    check_output(path, force=force)
     try:
         if _is_stream(path):
             path.write_bytes(data)
@@ -50,6 +50,8 @@ def check_output(path: Path | None, *, force: bool = False) -> None:
         OptionError: the path exists, is a folder, or its folder is not there or not writable.
     """
     if path is None or path == STDOUT:
+        if sys.stdout is None:
+            raise OptionError("standard output is closed", help="write to a file: `-o FILE`")
         return
     try:
         if path.is_dir():
@@ -73,12 +75,20 @@ def check_output(path: Path | None, *, force: bool = False) -> None:
 
 def _write_stdout(data: bytes) -> None:
     buffer = getattr(sys.stdout, "buffer", None)
-    if buffer is None:  # replaced by something that takes only text
-        sys.stdout.write(data.decode("utf-8"))
-    else:
+    try:
+        if buffer is None:  # replaced by something that takes only text
+            sys.stdout.write(data.decode("utf-8"))
+        else:
+            sys.stdout.flush()
+            buffer.write(data)
         sys.stdout.flush()
-        buffer.write(data)
-    sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OptionError(
+            f"cannot write to standard output: {error.strerror or error}",
+            help="write to a file elsewhere: `-o FILE`",
+        ) from None
 
 
 def _write_file(data: bytes, path: Path, *, force: bool) -> None:

@@ -9,13 +9,14 @@ from importlib import metadata
 import typer
 
 import gradscope
+from gradscope.commands._model import Debug
 from gradscope.commands._write import write_output
 
 _PACKAGES = ("torch", "torchvision", "timm", "transformers", "safetensors", "numpy", "pillow")
 _EXTRAS = {"timm": "timm", "transformers": "hf"}
 
 
-def run() -> None:
+def run(debug: Debug = False) -> None:
     """Check the environment: versions, builds that fit together, devices, what may be imported.
 
     Exits with 1 where something that is installed does not work.

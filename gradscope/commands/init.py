@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from gradscope.commands._model import Debug
 from gradscope.commands._write import STDOUT, write_output
 from gradscope.config import check_spec
 
@@ -49,12 +50,15 @@ seed: 0
 
 def run(
     path: Annotated[
-        Path, typer.Argument(metavar="[PATH]", help="The file to write; - is standard output.")
+        Path, typer.Argument(metavar="PATH", help="The file to write; - is standard output.")
     ] = Path("model.yaml"),
     model: Annotated[
         str, typer.Option("-m", "--model", metavar="SPEC", help="The model to put into it.")
     ] = "demo",
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", metavar="", help="Overwrite an existing file.")
+    ] = False,
+    debug: Debug = False,
 ) -> None:
     """Write a starter config: commented, and runnable as it is."""
     check_spec(model)

@@ -42,18 +42,22 @@ def run(
     layers: Layers = None,
     exclude: Exclude = None,
     steps: Annotated[
-        int | None, typer.Option(help="Optimizer steps; the tables show the last.")
+        int | None, typer.Option(metavar="N", help="Optimizer steps; the tables show the last.")
     ] = None,
     chain: Annotated[
         list[str] | None,
         typer.Option(
             metavar="LAYER",
-            help="Also show the grad_fn chain from this layer's output to the leaves.",
+            help="Also show the grad_fn chain from this layer's output to the leaves. Repeatable.",
         ),
     ] = None,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Run the step unobserved too: are gradients bit-identical?"),
+        typer.Option(
+            "--verify",
+            metavar="",
+            help="Run the step unobserved too, and say whether the gradients are bit-identical.",
+        ),
     ] = False,
     sort: Sort = None,
     top: Top = None,

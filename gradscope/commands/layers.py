@@ -22,7 +22,9 @@ def run(
     layers: Layers = None,
     exclude: Exclude = None,
     device: Device = None,
-    format: Annotated[str, typer.Option("-f", "--format", help="terminal or json.")] = "terminal",
+    format: Annotated[
+        str, typer.Option("-f", "--format", metavar="FORMAT", help="terminal or json.")
+    ] = "terminal",
     allow: Allow = None,
     debug: Debug = False,
 ) -> None:

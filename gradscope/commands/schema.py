@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gradscope.commands._model import Debug
 from gradscope.commands._write import write_output
 from gradscope.config import json_schema
 
@@ -17,7 +18,10 @@ def run(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write to FILE; - is standard output."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", metavar="", help="Overwrite an existing file.")
+    ] = False,
+    debug: Debug = False,
 ) -> None:
     """Print the JSON Schema of the config, for editors and other tools."""
     write_output(

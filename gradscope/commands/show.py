@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gradscope import reports
+from gradscope.commands._model import Debug
 from gradscope.commands._views import (
     Color,
     Columns,
@@ -22,7 +23,7 @@ from gradscope.commands._views import (
     plan_output,
     write_report,
 )
-from gradscope.errors import ConfigError
+from gradscope.errors import ConfigError, OptionError
 from gradscope.records import Report
 
 
@@ -39,6 +40,7 @@ def run(
     table: Table = None,
     color: Color = "auto",
     width: Width = None,
+    debug: Debug = False,
 ) -> None:
     """Show a saved report again, in any format, without running the model.
 
@@ -61,8 +63,10 @@ def run(
 def _read(path: Path) -> Report:
     if path != Path("-"):
         return reports.load(path)
+    if sys.stdin is None:
+        raise OptionError("standard input is closed", help="name the report's file")
     try:
         text = sys.stdin.buffer.read().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"standard input is not UTF-8: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError("standard input is no report: it is not UTF-8 text") from None
     return reports.loads(text, file="<stdin>")

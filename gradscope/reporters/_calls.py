@@ -14,7 +14,11 @@ ROOT = "(root)"
 REMARKS = {
     "pass-through": "the call returns its input untouched: grad_in is that tensor's total gradient",
     "shared-input": "one tensor stands at several inputs: grad_in is the sum over them",
-    "in-place-view": "an in-place write through a view hides the node: grad_in may be missing",
+    "in-place-view": "a write in place through a view hides the gradient that is missing here",
+    "inner-backward": "the loss holds a gradient taken through this call: grad_in cannot be told",
+    "recomputed": "checkpointed: gradients come from the second run of its forward, in backward",
+    "no-grad": "ran while gradients were disabled",
+    "did-not-return": "was running when the run stopped",
 }
 
 
