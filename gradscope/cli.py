@@ -114,7 +114,7 @@ def _usage(error: ClickException) -> Problem:
         close = did_you_mean(error.option_name, error.possibilities or ())
         return Problem(f"unknown option `{error.option_name}`", help=close or lists)
     if isinstance(error, MissingParameter) and error.param is not None:
-        return Problem(f"{error.param.human_readable_name} is missing", help=lists)
+        return Problem(f"`{error.param.metavar or error.param.name}` is missing", help=lists)
     if words and command is None:
         close = did_you_mean(words[0], commands)
         help = close or f"the commands are {', '.join(commands)}; a MODEL comes after one of these"

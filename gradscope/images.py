@@ -112,7 +112,8 @@ def read_image(path: Path, *, place: Place | None = None) -> Image:
             return _eight_bit(image)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ConfigError(
-            f"{shown(path)} is too large to be opened safely: {error}",
+            f"{shown(path)} is too large to be opened safely: it has more than "
+            f"{Image.MAX_IMAGE_PIXELS:,} pixels, as a decompression bomb would",
             place=place,
             help="scale the picture down first, or save the array and use `file: picture.npy`",
         ) from error

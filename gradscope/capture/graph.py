@@ -125,7 +125,7 @@ class SavedBytes:
         """``tensor`` is kept by a node that call number ``call`` made; -1 is outside every call."""
         for part in _dense_parts(tensor):
             key = storage_key(part)
-            if key not in self._excluded:
+            if key not in self._excluded and not _is_python_number(part):
                 self._by_call.setdefault(call, {})[key] = part.untyped_storage().nbytes()
 
     def totals(self, spans: Sequence[Span]) -> tuple[dict[int, int], int]:
@@ -145,6 +145,24 @@ def storage_key(tensor: torch.Tensor) -> int:
     if tensor.device.type == "meta":
         return int(tensor.untyped_storage()._cdata)
     return int(tensor.untyped_storage().data_ptr())
+
+
+_NARROW = {
+    torch.int64: torch.int32,
+    torch.float64: torch.float32,
+    torch.complex128: torch.complex64,
+}
+
+
+def _is_python_number(tensor: torch.Tensor) -> bool:
+    """Whether this is the 3 of ``x * 3``, which autograd keeps in a tensor of no consequence.
+
+    Such a tensor does not widen another without dimensions, as one of the user's would.
+    """
+    narrow = _NARROW.get(tensor.dtype)
+    if tensor.dim() or narrow is None:
+        return False
+    return torch.result_type(tensor, torch.ones((), dtype=narrow)) == narrow
 
 
 def _dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -106,6 +106,8 @@ def _wrong_type(path: Path, value: Any) -> Complaint:
         number = value.strip().lstrip("+-").replace("_", "")
         if "number" in words and number.isdecimal():
             help = f"write it without quotes and underscores: {number}"
+        if help is None and any(choice not in words for choice in expected.choices):
+            help = f"the names are {', '.join(expected.choices)}"
         if words == "true or false" and value.lower() in _TRUTHS:
             help = "write `true` or `false`: YAML 1.2 reads any other word as text"
     elif isinstance(value, int | float) and "text" in words:
@@ -157,6 +159,14 @@ def _grammar_complaints(data: Mapping[str, Any], directory: FilePath) -> Iterato
 
 def _must_build(value: Any, path: Path) -> Iterator[Complaint]:
     if not isinstance(value, Mapping) or is_target(value):
+        return
+    stuck = next((k for k in value if k.partition(":")[0] in SPELLINGS), None)
+    if stuck is not None:
+        word, _, name = stuck.partition(":")
+        help = f"YAML wants a blank after the colon: `{{{word}: {name.strip()}, …}}`"
+        yield Complaint(
+            (*path, stuck), f"`{stuck}` is read as one key without a value", help, "key"
+        )
         return
     close = [key for key in value if did_you_mean(key, SPELLINGS)]
     if close:

@@ -8,6 +8,6 @@ from gradscope.loading.inputs import Batch
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
 from gradscope.loading.seeds import seed_everything
-from gradscope.loading.workload import Workload, load
+from gradscope.loading.workload import Workload, load, load_model
 
-__all__ = ["Batch", "Criterion", "ModelKind", "Workload", "load", "seed_everything"]
+__all__ = ["Batch", "Criterion", "ModelKind", "Workload", "load", "load_model", "seed_everything"]

@@ -107,7 +107,7 @@ def classes(scores: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
 
 def _mismatch(ids: Tensor, shape: tuple[int, ...], scores: Tensor) -> str:
     if ids.ndim == 1 and len(shape) == 1:
-        return f"the target has {len(ids)} class ids and the batch has {shape[0]} rows"
+        return f"the target is {list(ids.shape)}, and the batch wants {list(shape)} class ids"
     return (
         f"the target is {list(ids.shape)}; scores {list(scores.shape)} go with class ids "
         f"{list(shape)}"

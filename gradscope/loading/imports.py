@@ -112,6 +112,8 @@ class OwnCode:
             help = libraries.install(missing) if missing else None
             return TargetError(Problem(said, at, help, notes))
         if isinstance(error, SystemExit):
+            if not what.startswith("importing"):
+                return ModelError(Problem(f"{what}: it ends the process", at, notes=notes))
             help = 'put what runs as a script under `if __name__ == "__main__":`'
             return TargetError(Problem(f"{what}: the file ends the process", at, help, notes))
         return ModelError(Problem(said, at, notes=notes))

@@ -1,7 +1,8 @@
 """From a model's output to the scalar that backward starts from.
 
 Built-in losses take the first floating output; the loss of the model's own and a user's own take
-what the model returned. To add a named loss, add it to ``NAMES`` and to ``Criterion._named``.
+what the model returned. To add a named loss, add it to ``LOSSES`` in config/specs.py and to
+``Criterion._named``.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.modules.loss import _Loss
 
+from gradscope.config import LOSSES
 from gradscope.errors import ConfigError, ModelError, Place, did_you_mean
 from gradscope.loading import comparisons, outputs
 from gradscope.loading.comparisons import Draws
 
-NAMES = ("cross_entropy", "mse", "bce_with_logits", "nll", "sum", "mean", "logit", "output")
 #: Losses of torch that compare with class ids.
 _CLASSES = {
     "CrossEntropyLoss": "cross_entropy",
@@ -38,14 +39,14 @@ def resolve(
     Raises:
         ConfigError: an unknown name, or a ``_target_`` that cannot be called.
     """
-    if config_loss is None or config_loss in NAMES:
+    if config_loss is None or config_loss in LOSSES:
         return config_loss
     if isinstance(config_loss, str):
         if "." in config_loss or ":" in config_loss:
             help = f"a loss of your own is written `loss: {{_target_: {config_loss}}}`"
         else:
-            close = did_you_mean(config_loss, NAMES)
-            help = close or f"one of {', '.join(NAMES)}, or a `_target_`"
+            close = did_you_mean(config_loss, LOSSES)
+            help = close or f"one of {', '.join(LOSSES)}, or a `_target_`"
         raise ConfigError(f"unknown loss `{config_loss}`", place=place("loss"), help=help)
     made = instantiate(config_loss, "loss")
     if not callable(made):
@@ -179,8 +180,8 @@ def _first(output: Any, what: str) -> tuple[str, Tensor]:
     found = outputs.first_floating(output)
     if found is None:
         raise ModelError(
-            f"{what} can be made of the output: it holds {outputs.describe(output)}, "
-            "and no tensor of real floating numbers",
+            f"{what} can be made of the output: it holds {outputs.describe(output)}, and a loss is "
+            "made of real floating numbers",
             help="set `loss` to a `_target_` that makes a real number of it",
         )
     return found

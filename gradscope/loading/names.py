@@ -158,7 +158,8 @@ def _offer(found: Any, where: str, part: str = "") -> str | None:
     if close or not isinstance(found, ModuleType):
         return close
     own = [n for n in public if getattr(vars(found).get(n), "__module__", "") == found.__name__]
-    return f"it has {', '.join(f'`{where}{joint}{n}`' for n in own[:6])}" if own else None
+    listed = ", ".join(f"`{where}{joint}{n}`" for n in own[:6]) + (", …" if len(own) > 6 else "")
+    return f"it has {listed}" if own else None
 
 
 def _names(value: Any, key: str) -> Iterable[tuple[str, str]]:

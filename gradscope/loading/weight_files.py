@@ -33,11 +33,7 @@ def read(path: Path, place: Place | None = None) -> Any:
         )
     _refuse_pointer(path, place)
     try:
-        if path.suffix.lower() == ".safetensors":
-            return safetensors.torch.load_file(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the pickle's protocol, before it is refused
-            return torch.load(path, map_location="cpu", weights_only=True)
+        return read_tensors(path)
     except pickle.UnpicklingError as error:
         raise refused(path, str(error), place) from error
     except Exception as error:  # readers raise anything at all on broken bytes
@@ -49,6 +45,15 @@ def read(path: Path, place: Place | None = None) -> Any:
             place=place,
             help="the file is cut off, or not what its suffix says; make or fetch it again",
         ) from error
+
+
+def read_tensors(path: Path) -> Any:
+    """A safetensors file or a pickle as the library reads it, errors included; no code runs."""
+    if path.suffix.lower() == ".safetensors":
+        return safetensors.torch.load_file(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the pickle's protocol, before it is refused
+        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _refuse_pointer(path: Path, place: Place | None) -> None:

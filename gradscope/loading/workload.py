@@ -59,18 +59,10 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Workload:
         ModelError: the user's code raised.
     """
     config, place = loaded.config, loaded.place
-    device = devices.resolve_device(config.device, place("device"))
-    dtype = devices.resolve_dtype(config.dtype, place("dtype"))
     autocast = devices.resolve_autocast(config.autocast, place("autocast"))
-    devices.check_pair(device, dtype, place("dtype"))
-    asked = [*allow, *os.environ.get("GRADSCOPE_ALLOW", "").split(",")]
-    targets = Targets(loaded.directory, asked, place)
-    _check_names(loaded, targets)
-    seed_everything(config.seed)
-    model, kind, weights, notices = _model(loaded, targets, device)
-    dtype = _settle(loaded, targets, model, kind, device, dtype, notices)
-    notices += surgery.freeze(model, config.freeze, place)
-    model.train(config.mode == "train")
+    built = _build(loaded, allow)
+    model, kind, targets, device = built.model, built.kind, built.targets, built.device
+    dtype, notices = built.dtype, built.notices
     make_optimizer = _optimizer(loaded, targets, model, notices)
     criterion_spec = losses.resolve(config.loss, targets.instantiate, place)
     batches, said, target = make_batches(
@@ -88,7 +80,7 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Workload:
     backward = config.backward
     context = Context(model, kind, loaded.directory, place, device, dtype, targets.instantiate)
     gradient = _external(backward.gradient, context)
-    effective = _effective(loaded, device, dtype, weights, make_optimizer)
+    effective = _effective(loaded, device, dtype, built.weights, make_optimizer)
     return Workload(
         model=model,
         name=loaded.name,
@@ -111,6 +103,45 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Workload:
         config=effective,
         kind=kind,
     )
+
+
+def load_model(loaded: LoadedConfig, allow: Sequence[str] = ()) -> nn.Module:
+    """The model alone, as ``load`` makes it: what it takes need not be known.
+
+    Raises:
+        GradscopeError: as ``load``.
+    """
+    return _build(loaded, allow).model
+
+
+@dataclass
+class _Model:
+    """The model on its device, and what was found out on the way."""
+
+    model: nn.Module
+    kind: ModelKind
+    weights: str | None
+    notices: list[str]
+    device: torch.device
+    dtype: torch.dtype
+    targets: Targets
+
+
+def _build(loaded: LoadedConfig, allow: Sequence[str]) -> _Model:
+    """Names checked, model built, weights loaded, parts frozen, mode set."""
+    config, place = loaded.config, loaded.place
+    device = devices.resolve_device(config.device, place("device"))
+    dtype = devices.resolve_dtype(config.dtype, place("dtype"))
+    devices.check_pair(device, dtype, place("dtype"))
+    asked = [*allow, *os.environ.get("GRADSCOPE_ALLOW", "").split(",")]
+    targets = Targets(loaded.directory, asked, place)
+    _check_names(loaded, targets)
+    seed_everything(config.seed)
+    model, kind, weights, notices = _model(loaded, targets, device)
+    dtype = _settle(loaded, targets, model, kind, device, dtype, notices)
+    notices += surgery.freeze(model, config.freeze, place)
+    model.train(config.mode == "train")
+    return _Model(model, kind, weights, notices, device, dtype, targets)
 
 
 def _check_names(loaded: LoadedConfig, targets: Targets) -> None:

@@ -41,12 +41,12 @@ def pick(
     registry: Mapping[str, Column[Row]],
     asked: Sequence[str] | None,
     usual: Sequence[str],
-    first: str,
+    first: Sequence[str],
     hidden: Iterable[str] = (),
 ) -> list[Column[Row]]:
     """The columns to show: the usual ones, the asked ones, or both where asked with ``+``.
 
-    ``first`` leads unless it is asked for elsewhere; ``all`` is every column but the ``hidden``.
+    ``first`` lead unless they are asked for elsewhere; ``all`` is every column but the ``hidden``.
 
     Raises:
         OptionError: no such column.
@@ -59,8 +59,7 @@ def pick(
         keys += [k for k in registry if k not in set(hidden)] if key == "all" else [key]
     for key in keys:
         known(key, registry)
-    if first not in keys:
-        keys.insert(0, first)
+    keys[:0] = [key for key in first if key not in keys]
     return [registry[key] for key in dict.fromkeys(keys)]
 
 

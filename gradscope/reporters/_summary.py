@@ -56,7 +56,9 @@ def _loss(report: Report) -> str:
     name = plain(report.run.loss) or "loss"
     if report.loss_nonfinite:
         return f"loss {name} = {plain(report.loss_nonfinite)}"
-    return f"loss {name}" + (" (no value)" if report.loss is None else f" = {number(report.loss)}")
+    if report.loss is None:
+        return "no loss yet" if name == "inferred" else f"loss {name} (no value)"
+    return f"loss {name} = {number(report.loss)}"
 
 
 def notices(report: Report) -> list[str]:
@@ -120,7 +122,9 @@ def error(report: Report) -> list[Line]:
     if failure is None:
         return []
     where = f" of {label(failure.name, failure.call)}" if failure.name is not None else ""
-    lines = [Line(f"{plain(failure.kind)}, in the {plain(failure.phase)}{where}", "error:", "bad")]
+    # Any error that has no name of its own: what it was follows in the message.
+    kind = "raised" if failure.kind == "model-error" else f"{plain(failure.kind)},"
+    lines = [Line(f"{kind} in the {plain(failure.phase)}{where}", "error:", "bad")]
     lines += [Line(plain(text), indent=1) for text in _messages(failure)]
     if failure.inputs:
         lines.append(

@@ -82,7 +82,7 @@ def calls(report: Report, view: View) -> Table:
     chosen, notes = _calls.with_marks(chosen)
     rows = [row for group in chosen for row in group]
     usual = _needed(_call_columns.COLUMNS, _call_columns.USUAL, rows, view)
-    columns = pick(_call_columns.COLUMNS, asked, usual, "layer", _call_columns.DOUBLES)
+    columns = pick(_call_columns.COLUMNS, asked, usual, ["layer"], _call_columns.DOUBLES)
     signs = _call_columns.legend(report, rows, [column.key for column in columns])
     return _table("calls", columns, rows, caption, [*notes, *signs], view=view, fixed=bool(asked))
 
@@ -95,7 +95,7 @@ def parameters(report: Report, view: View) -> Table:
     chosen, notes = _parameters.with_marks(chosen)
     rows = [row for group in chosen for row in group]
     usual = _needed(_parameters.COLUMNS, _parameters.USUAL, rows, view)
-    columns = pick(_parameters.COLUMNS, asked, usual, "name")
+    columns = pick(_parameters.COLUMNS, asked, usual, ["name"])
     signs = _parameters.legend(report, rows, [column.key for column in columns])
     return _table(
         "parameters", columns, rows, caption, [*notes, *signs], view=view, fixed=bool(asked)
@@ -106,9 +106,11 @@ def records(report: Report, view: View) -> tuple[list[str], list[list[Scalar]]]:
     """Header and exact values of one table, a row for each tensor: what csv holds."""
     if view.table == "parameters":
         owned = [(_parameters.ParameterRow(stats),) for stats in report.parameters]
-        return _exact(owned, _parameters.COLUMNS, _parameters.EXACT, view, "parameter")
+        return _exact(owned, _parameters.COLUMNS, _parameters.EXACT, view, ["name"], "parameter")
     groups = [_calls.expanded(call) for call in report.calls]
-    return _exact(groups, _call_columns.COLUMNS, _call_columns.EXACT, view, "call")
+    # Without these, the rows of one call could not be told apart.
+    first = ["name", "call", "direction", "path"]
+    return _exact(groups, _call_columns.COLUMNS, _call_columns.EXACT, view, first, "call")
 
 
 def _exact(
@@ -116,10 +118,11 @@ def _exact(
     registry: Mapping[str, Column[Row]],
     usual: Sequence[str],
     view: View,
+    first: Sequence[str],
     noun: str,
 ) -> tuple[list[str], list[list[Scalar]]]:
     chosen, _ = _select(groups, registry, view, noun)
-    columns = pick(registry, view.columns, usual, "name")
+    columns = pick(registry, view.columns, usual, first)
     rows = [[column.value(row) for column in columns] for group in chosen for row in group]
     return [column.key for column in columns], rows
 

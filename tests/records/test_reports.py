@@ -290,9 +290,9 @@ def test_a_line_that_would_not_help_is_not_shown(line: str) -> None:
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "latin.json").write_bytes(b'{"name": "\xe9"}')
     for path, message in (
-        (tmp_path / "missing.json", "no such file"),
+        (tmp_path / "missing.json", "there is no file"),
         (tmp_path, "cannot read"),
-        (tmp_path / "latin.json", "cannot read"),
+        (tmp_path / "latin.json", "it is not UTF-8 text"),
     ):
         with pytest.raises(ConfigError, match=message):
             reports.load(path)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from gradscope.images import existing_file, shown
 from gradscope.loading.sources.context import Build, Context
 from gradscope.loading.sources.tensors import Modifiers, finish
+from gradscope.loading.weight_files import read_tensors
 
 SUFFIXES = (".npy", ".npz", ".pt", ".pth", ".safetensors")
 
@@ -55,9 +55,7 @@ def _read(path: Path) -> Any:
                 return _from_array(content)
             with content as archive:
                 return {name: _from_array(archive[name]) for name in archive.files}
-    if suffix == ".safetensors":
-        return safetensors.torch.load_file(path)
-    return torch.load(path, map_location="cpu", weights_only=True)
+    return read_tensors(path)
 
 
 def _from_array(array: Any) -> Tensor:

@@ -105,10 +105,18 @@ def plan_shape(spec: Mapping[str, Any], context: Context, key: str) -> Build:
             return finish(draw(shape), final, context, key)
         except RuntimeError as error:
             raise context.error(
-                f"{key}.shape", f"a tensor of shape {shape} cannot be made: {error}"
+                f"{key}.shape",
+                f"a tensor of shape {shape} cannot be made: {_reason(error, shape)}",
+                "`--device meta` shows shapes without memory",
             ) from error
 
     return build
+
+
+def _reason(error: RuntimeError, shape: list[int]) -> str:
+    if "allocate" in str(error) or isinstance(error, torch.OutOfMemoryError):
+        return f"there is no memory for {math.prod(shape):,} numbers"
+    return str(error).splitlines()[0]
 
 
 def _plan_fill(

@@ -81,16 +81,22 @@ def _request(
     if target.partial:
         raise ConfigError("the model cannot be `_partial_`", place=targets.place("model"))
     if library not in LIBRARIES:
-        library, name, args = _recognise(target.name, args, kwargs, targets)
+        library, name, args = _recognise(
+            target.name,
+            "model" if isinstance(model, str) else "model._target_",
+            args,
+            kwargs,
+            targets,
+        )
     request = Request(target.name, name, targets, args, kwargs, weights, random, device)
     return request, library
 
 
 def _recognise(
-    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Targets
+    name: str, key: str, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Targets
 ) -> tuple[str, str, tuple[Any, ...]]:
     """A library's builder by its dotted name is that library's model, as its spec would be."""
-    found = targets.names.locate(name, "model")
+    found = targets.names.locate(name, key)
     registered = torchvision_name(found)
     if registered:
         return "torchvision", registered, args
