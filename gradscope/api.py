@@ -103,7 +103,7 @@ def inspect(
         with random_state_kept({p.device for p in model.parameters()}):
             settings = {**options, "loss": loss, "optimizer": optimizer, "gradient": gradient}
             workload = adopt(model, settings, inputs=inputs, target=target)
-            plan = Plan(patterns, tuple(chain), verify, restore_weights=True)
+            plan = Plan(patterns, tuple(chain), verify, restore=True)
             with kept_as_found(model, weights=False):
                 if mode is not None:
                     model.train(mode == "train")
@@ -141,7 +141,7 @@ def inspect_config(
     if loss is not None:
         workload.criterion.spec = loss
     patterns = (*workload.layers, *(f"!{pattern}" for pattern in exclude))
-    return _observe(workload, Plan(patterns, tuple(chain), verify, restore_weights=False))
+    return _observe(workload, Plan(patterns, tuple(chain), verify, restore=False))
 
 
 def layers(
@@ -167,15 +167,17 @@ def layers(
 
 def _observe(workload: Workload, plan: Plan) -> Report:
     outcome = run(workload, plan)
-    failure = outcome.failure
+    report, failure = _report(workload, outcome), outcome.failure
+    # The traceback holds the frames that hold the outcome: a cycle, and with it all activations.
+    outcome.failure = outcome.recorder = None
     if failure is None:
-        return _report(workload, outcome)
+        return report
     if isinstance(failure, KeyboardInterrupt):
         raise Interrupted(
-            "interrupted: what was recorded until then is shown", report=_report(workload, outcome)
+            "interrupted: what was recorded until then is shown", report=report
         ) from None
     if isinstance(failure, ModelError):  # a mistake that the loss found in the model's output
-        failure.report = _report(workload, outcome)
+        failure.report = report
         raise failure
     if (
         isinstance(failure, GradscopeError)
@@ -183,7 +185,6 @@ def _observe(workload: Workload, plan: Plan) -> Report:
         or is_own_bug(failure)
     ):
         raise failure
-    report = _report(workload, outcome)
     raise ModelError(_problem(report), report=report) from failure
 
 
@@ -205,12 +206,12 @@ def _report(workload: Workload, outcome: Outcome) -> Report:
             mode=workload.mode,
             seed=workload.seed,
             steps=workload.steps,
-            loss=getattr(workload.criterion, "name", "") or "",
+            loss=workload.criterion.name,
             autocast=None if workload.autocast is None else _word(workload.autocast),
             optimizer=outcome.optimizer,
             repeats=workload.repeats,
             verified=outcome.verified,
-            notices=(*workload.notices, *getattr(workload.criterion, "notices", ())),
+            notices=(*workload.notices, *workload.criterion.notices, *outcome.notices),
         ),
         loss=outcome.loss,
         loss_nonfinite=outcome.loss_nonfinite,

@@ -9,7 +9,12 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 # Typer carries its own copy of click, and exports only some of its exceptions.
-from typer._click.exceptions import ClickException, MissingParameter, NoSuchOption
+from typer._click.exceptions import (
+    ClickException,
+    MissingParameter,
+    NoArgsIsHelpError,
+    NoSuchOption,
+)
 
 import gradscope
 from gradscope import plugins
@@ -67,6 +72,8 @@ def main() -> NoReturn:
             sys.stdout.flush()
         if code == _INTERRUPTED:  # typer turns Ctrl-C into this code, and says nothing
             _say("interrupted")
+    except NoArgsIsHelpError:  # the help itself has been printed by now
+        code = 0
     except ClickException as error:
         _say(_usage(error).render())
         code = 2

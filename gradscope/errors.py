@@ -14,6 +14,7 @@ An error is one or several problems, each a sentence with its place and its reme
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -66,7 +67,15 @@ class Problem:
         lines += [f"{gutter}= note: {note}" for note in self.notes]
         if self.help:
             lines.append(f"{gutter}= help: {self.help}")
-        return "\n".join(lines)
+        return _safe("\n".join(lines))
+
+
+def _safe(text: str) -> str:
+    """``text`` with escapes for the control characters with which it could drive a terminal."""
+    return "".join(
+        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs") else ascii(c)[1:-1]
+        for c in text
+    )
 
 
 class GradscopeError(Exception):

@@ -62,7 +62,7 @@ def folder(tmp_path: Path) -> Path:
 FORMATS = plugins.names("gradscope.reporters")
 
 LIGHT = {
-    "no arguments": ([], 2),
+    "no arguments": ([], 0),
     "help": (["--help"], 0),
     "version": (["--version"], 0),
     "help of inspect": (["inspect", "--help"], 0),

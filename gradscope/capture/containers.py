@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -52,12 +53,31 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> 
             mapped = [one(part) for part in item]
             return type(item)(*mapped) if hasattr(item, "_fields") else type(item)(mapped)
         if isinstance(item, list):
-            return [one(part) for part in item]
+            return _like(item, [one(part) for part in item])
         if isinstance(item, Mapping):
-            return {key: one(part) for key, part in item.items()}
+            return _like(item, {key: one(part) for key, part in item.items()})
+        if is_dataclass(item) and not isinstance(item, type):
+            parts = {f.name: one(getattr(item, f.name)) for f in fields(item)}
+            changed = copy.copy(item)
+            for name, part in parts.items():
+                object.__setattr__(changed, name, part)  # frozen ones too
+            return changed
         return item
 
     return one(tree)
+
+
+def _like(item: Any, parts: Any) -> Any:
+    """``parts`` in a container of the same class, with whatever else the original carries."""
+    if type(item) in (list, dict):
+        return parts
+    changed = copy.copy(item)
+    if isinstance(item, list):
+        changed[:] = parts
+    else:
+        for key, part in parts.items():
+            changed[key] = part
+    return changed
 
 
 def _parts(item: Any) -> list[tuple[Any, Any]] | None:

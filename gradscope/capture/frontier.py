@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gradscope.capture.gradients import GradientSlot, Listeners
 from gradscope.capture.graph import Consumer, Edge, Walk
 from gradscope.capture.stats import Measured
-from gradscope.capture.views import NOTE, ViewOf, is_write, writes_since
+from gradscope.capture.views import NOTE, ViewOf, is_write, read_as_view_only, writes_since
 
 #: The loss contains a gradient that was taken through this call.
 INNER = "inner-backward"
@@ -71,7 +71,7 @@ def tie(found: Walk, passages: list[Passage], listeners: Listeners) -> None:
         for met in passage.inputs:
             if met.edge is None or met.slot is not None:
                 continue
-            note = _untold(found, met, met.edge, views, inner)
+            note = _untold(found, met, met.edge, views, inner) or _crowded(found, met, passage)
             if note:
                 met.slot = listeners.slot()
                 met.slot.note = note
@@ -91,6 +91,17 @@ def _untold(found: Walk, met: Met, edge: Edge, views: set[Edge], inner: bool) ->
     return INNER if inner and found.reaches(edge) else None
 
 
+def _crowded(found: Walk, met: Met, passage: Passage) -> str | None:
+    """Whether a call that writes into a base was given several views of it: whose is the write?"""
+    if met.view is None:
+        return None
+    siblings = [
+        other for other in passage.inputs if other.view and other.view.edge == met.view.edge
+    ]
+    readers = between(found.consumers.get(met.view.edge, []), passage.start, passage.end)
+    return NOTE if len(siblings) > 1 and writes_since(readers, passage.start) else None
+
+
 def _told_by_its_hook(
     found: Walk, met: Met, slot: GradientSlot, passage: Passage, listeners: Listeners
 ) -> bool:
@@ -103,6 +114,9 @@ def _told_by_its_hook(
         if met.view.base_changed() or _written_and_read(met, passage, readers):
             slot.note = NOTE
         return slot.note is None
+    if not all(read_as_view_only(found, write.node) for write in writes):
+        slot.note = NOTE
+        return False
     slot.parts = len(writes) + int(met.edge is not None and found.reaches(met.edge))
     for write in writes:
         listeners.on_node(write.node, write.position, slot, met.view.reader(slot))

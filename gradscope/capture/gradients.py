@@ -72,7 +72,11 @@ class GradientSlot:
             # A copy: autograd may hand this very tensor to `.grad` and add the next backward to it.
             self._total = partial.clone() if self._total is None else _plus(self._total, partial)
             partial = self._total
-        self._measured = measure(partial)
+        try:
+            self._measured = measure(partial)
+        except Exception as error:
+            # A gradient that cannot be reduced must not stop the user's backward: the row says so.
+            self.note = f"unmeasured: {(str(error) or type(error).__name__).splitlines()[0]}"
 
 
 def _plus(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

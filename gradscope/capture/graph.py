@@ -18,6 +18,9 @@ from gradscope.records import GraphNode
 Edge = tuple[Node | int, int]
 
 
+#: An in-place write through a view, as the base sees it.
+WRITE = "CopySlices"
+
 _Leaf: Any = torch._C._functions.AccumulateGrad
 
 
@@ -44,11 +47,15 @@ class Span:
 
 @dataclass(slots=True)
 class Walk:
-    """Every node reachable from the roots, and the consumers of the edges that were asked for."""
+    """Every node reachable from the roots, and the consumers of the edges that were asked for.
+
+    The consumers of what an in-place write made are kept too.
+    """
 
     nodes: list[Node] = field(default_factory=list)
     consumers: dict[Edge, list[Consumer]] = field(default_factory=dict)
     roots: set[Edge] = field(default_factory=set)
+    leaves: list[torch.Tensor] = field(default_factory=list)
 
     def reaches(self, edge: Edge) -> bool:
         """Whether the roots depend on this edge."""
@@ -84,11 +91,13 @@ def walk(roots: Iterable[Edge], wanted: set[Edge], *, since: int = 0) -> Walk:
             edge: Edge = (following, number)
             if isinstance(following, _Leaf):
                 edge = (id(following.variable), 0)
-            if edge in wanted:
+            if edge in wanted or type(following).__name__ == WRITE:
                 found.consumers.setdefault(edge, []).append(Consumer(sequence, node, position))
             if following not in seen:
                 seen.add(following)
                 stack.append(following)
+                if isinstance(following, _Leaf):
+                    found.leaves.append(following.variable)
     for consumers in found.consumers.values():
         consumers.sort(key=lambda consumer: consumer.sequence)
     return found
@@ -184,20 +193,29 @@ def saved_tensors(node: Node) -> list[torch.Tensor]:
     """The tensors that a node saved for backward.
 
     Raises:
-        RuntimeError: one of them was modified in place since, or was freed.
+        RuntimeError: one of them was modified in place since, or was freed, or lies behind
+            somebody's hooks (a checkpoint's, an offloader's), which a look would run.
     """
     if isinstance(node, torch.autograd.function.BackwardCFunction):
+        _refuse_hooked(node._raw_saved_tensors)
         return [t for t in node.saved_tensors if isinstance(t, torch.Tensor)]
     kind = type(node)
     if kind not in _SAVED:
         # `_raw_saved_x` exists just for those `_saved_x` that hold tensors.
-        _SAVED[kind] = [name[4:] for name in dir(node) if name.startswith("_raw_saved_")]
+        _SAVED[kind] = [name for name in dir(node) if name.startswith("_raw_saved_")]
     found: list[torch.Tensor] = []
     for name in _SAVED[kind]:
-        value = getattr(node, name)
+        _refuse_hooked(getattr(node, name))
+        value = getattr(node, name.removeprefix("_raw"))
         several = value if isinstance(value, tuple | list) else (value,)
         found.extend(t for t in several if isinstance(t, torch.Tensor))
     return found
+
+
+def _refuse_hooked(raw: Any) -> None:
+    for saved in raw if isinstance(raw, tuple | list) else (raw,):
+        if getattr(saved, "unpack_hook", None) is not None:
+            raise RuntimeError("saved behind a hook")
 
 
 def chain(

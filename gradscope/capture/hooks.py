@@ -57,6 +57,34 @@ def select_layers(model: nn.Module, patterns: Sequence[str]) -> dict[nn.Module, 
     return {module: named for module, named in modules.items() if named.name in chosen}
 
 
+def watchable(model: nn.Module) -> list[nn.Module]:
+    """The modules that can be hooked: not those inside a compiled one, which runs as one graph."""
+    # By name: to import dynamo for its class would cost a second.
+    compiled = [m for m in model.modules() if type(m).__name__ == "OptimizedModule"]
+    inside = {inner for module in compiled for inner in module.modules() if inner is not module}
+    return [module for module in model.modules() if module not in inside]
+
+
+class _Own:
+    """A hook that a copy of its module does without: it is neither copied nor pickled along."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> None:
+        self._function(*arguments)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
+        return _nothing
+
+    def __reduce__(self) -> str:
+        return "_nothing"
+
+
+def _nothing(*arguments: Any) -> None:
+    """What a copied module has in the place of the hook."""
+
+
 @contextmanager
 def hooked(modules: Sequence[nn.Module], before: PreHook, after: PostHook) -> Iterator[None]:
     """Call ``before`` and ``after`` around each forward of ``modules``; on leaving no hook is left.
@@ -67,8 +95,8 @@ def hooked(modules: Sequence[nn.Module], before: PreHook, after: PostHook) -> It
     handles: list[Handle] = []
     try:
         for module in modules:
-            handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            handles.append(module.register_forward_hook(after, with_kwargs=True))
+            handles.append(module.register_forward_pre_hook(_Own(before), with_kwargs=True))
+            handles.append(module.register_forward_hook(_Own(after), with_kwargs=True))
         yield
     finally:
         for handle in handles:

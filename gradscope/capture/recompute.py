@@ -18,6 +18,8 @@ from gradscope.capture.containers import call_tensors, tensors
 from gradscope.capture.frontier import Met, between
 from gradscope.capture.gradients import Listeners
 from gradscope.capture.graph import Edge, edge_of, walk
+from gradscope.capture.recall import version
+from gradscope.capture.views import NOTE
 
 
 class FirstPass(Protocol):
@@ -37,6 +39,7 @@ class _Again:
     start: int
     end: int = 0
     inputs: list[tuple[Met, Edge]] = field(default_factory=list)
+    arguments: list[tuple[Met, torch.Tensor, int]] = field(default_factory=list)
 
 
 def in_backward() -> bool:
@@ -75,6 +78,7 @@ class Recomputation:
             if tensor.requires_grad and path in records:
                 records[path].requires_grad = True
                 again.inputs.append((records[path], edge_of(tensor)))
+                again.arguments.append((records[path], tensor, version(tensor)))
 
     def _match(self, module: nn.Module) -> FirstPass | None:
         node = torch._C._current_autograd_node()
@@ -106,9 +110,22 @@ class Recomputation:
             met.grad_fn = None if tensor.grad_fn is None else type(tensor.grad_fn).__name__
             met.slot = met.slot or self._listeners.slot()
             self._listeners.on_tensor(tensor, met.slot)
+            for given, argument, before in again.arguments:
+                if argument is tensor and version(tensor) == before:
+                    given.slot = met.slot
+                    again.original.note("pass-through")
+        self._note_views(again)
         self._returned.append(again)
         if not self._open:
             self._tie_inputs([edge_of(tensor) for _, tensor in roots], again.start)
+
+    def _note_views(self, again: _Again) -> None:
+        """An input that was written to through a view: its node is gone, and so is its gradient."""
+        for met, tensor, before in again.arguments:
+            if tensor._is_view() and version(tensor) != before:
+                met.slot = self._listeners.slot()
+                met.slot.note = NOTE
+        again.arguments.clear()
 
     def _tie_inputs(self, roots: list[Edge], start: int) -> None:
         """From the outermost call, once for it and all that it encloses."""
@@ -117,7 +134,7 @@ class Recomputation:
         for again in self._returned:
             for met, edge in again.inputs:
                 consumers = between(found.consumers.get(edge, []), again.start, again.end)
-                if not consumers:
+                if not consumers or (met.slot and met.slot.note):
                     continue
                 met.slot = met.slot or self._listeners.slot(len(consumers))
                 for consumer in consumers:

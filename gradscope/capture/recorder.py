@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import weakref
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from gradscope.capture.calls import Call, CallStack, sequence_number
 from gradscope.capture.containers import call_tensors, tensors
 from gradscope.capture.frontier import Met, Passage, tie, wanted_edges
-from gradscope.capture.gradients import GradientSlot, Listeners
+from gradscope.capture.gradients import Listeners
 from gradscope.capture.graph import (
     SavedBytes,
     Span,
@@ -25,38 +26,16 @@ from gradscope.capture.graph import (
     saved_tensors,
     walk,
 )
-from gradscope.capture.hooks import hooked, named_modules
+from gradscope.capture.hooks import hooked, named_modules, watchable
+from gradscope.capture.recall import Recall, version
 from gradscope.capture.recompute import Recomputation, in_backward
-from gradscope.capture.saved import noticing_hooked_saves, saving_is_hooked
-from gradscope.capture.stats import Measured, measure, resolve
+from gradscope.capture.saved import noticing_hooked_saves
+from gradscope.capture.stats import Measured, resolve
 from gradscope.capture.views import view_of
 from gradscope.patterns import Named
 from gradscope.records import Chain, ModuleCall, TensorRecord, TensorStats
 
-
-@dataclass(slots=True)
-class Call:
-    """One call while its records are being collected."""
-
-    index: int
-    module: nn.Module
-    named: Named
-    number: int
-    parent: int
-    start: int
-    selected: bool
-    training: bool
-    end: int | None = None  # None until it returns
-    notes: list[str] = field(default_factory=list)
-    inputs: list[Met] = field(default_factory=list)
-    outputs: list[Met] = field(default_factory=list)
-    arguments: list[tuple[torch.Tensor, int]] = field(default_factory=list)  # only while it runs
-    saved_bytes: int | None = None
-
-    def note(self, text: str) -> None:
-        """Remember a note, once."""
-        if text not in self.notes:
-            self.notes.append(text)
+_BROKEN_VIEW = "its view was overtaken by a write in place: autograd cannot tell its history"
 
 
 class Recorder:
@@ -80,6 +59,8 @@ class Recorder:
         self.model = model
         self.chains: list[Chain] = []
         self.total_saved: int | None = None
+        #: Leaves outside the model that backward will reach.
+        self.leaves: list[torch.Tensor] = []
         #: True where reading what the nodes saved would recompute it, or would fail: `saved.py`
         #: then counts in a run of its own.
         self.needs_counting_run = False
@@ -87,26 +68,36 @@ class Recorder:
         self._selected = selected
         self._chained = chained or {}
         self._calls: list[Call] = []
-        self._stack: list[Call] = []
+        self._stack = CallStack()
+        self._unfinished: list[Call] = []
+        self._thread = threading.get_ident()
         self._counts: dict[nn.Module, int] = {}
-        self._seen: dict[
-            int, tuple[weakref.ref[torch.Tensor], int, Measured, GradientSlot | None]
-        ] = {}
+        self._kept: list[torch.Tensor] = []
         self._listeners = Listeners(accumulate=accumulate)
+        self._recall = Recall(self._listeners)
         self._recomputation = Recomputation(self._listeners)
         self._chain_roots: list[tuple[Call, str, GradientEdge]] = []
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Watch until the block ends; then every hook is gone and every graph node let go."""
+
+        def hooks_seen() -> None:
+            self.needs_counting_run = True
+
         try:
-            with hooked(list(self._modules), self._before, self._after), noticing_hooked_saves():
+            with (
+                hooked(watchable(self.model), self._before, self._after),
+                noticing_hooked_saves(hooks_seen),
+            ):
                 yield
         finally:
+            self._unfinished = self._stack.abandon()
             self._listeners.release()
             self._recomputation = Recomputation(self._listeners)
+            self._recall.forget()
             self._chain_roots.clear()
-            self._seen.clear()
+            self._kept.clear()
             for call in self._calls:
                 call.arguments.clear()
                 for met in (*call.inputs, *call.outputs):
@@ -118,8 +109,8 @@ class Recorder:
         return len(self._calls)
 
     def executing(self) -> list[Call]:
-        """The calls that have not returned, outermost first."""
-        return list(self._stack)
+        """The calls that had not returned when the watch ended, outermost first."""
+        return list(self._unfinished)
 
     def calls(self) -> tuple[ModuleCall, ...]:
         """The finished records, in the order of entry."""
@@ -132,6 +123,8 @@ class Recorder:
     # ---------------------------------------------------------------- while forward runs
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if module not in self._modules:
+            return  # a copy that the model made, hooks and all
         if in_backward():
             self._recomputation.enter(module, args, kwargs)
             return
@@ -139,19 +132,22 @@ class Recorder:
         if call.selected:
             for path, tensor in call_tensors(args, kwargs):
                 call.inputs.append(self._meet(call, path, tensor))
-                call.arguments.append((tensor, _version(tensor)))
+                call.arguments.append((tensor, version(tensor)))
+        # Only now: to look at a view may make its node anew, and that node is not the call's.
+        call.start = self._sequence(call)
 
     def _after(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
+        if module not in self._modules:
+            return
         if in_backward():
             self._recomputation.leave(module, output)
             return
-        while self._stack[-1].module is not module:
-            self._stack.pop()  # calls that raised, and whose error the user's code caught
-        call = self._stack.pop()
-        call.end = torch._C._autograd._get_sequence_nr()
-        self.needs_counting_run |= saving_is_hooked()
+        call = self._stack.leave(sys._getframe(2))
+        if call is None:
+            return
+        call.end = self._sequence(call)
         for path, tensor in tensors(output):
             if call.selected:
                 call.outputs.append(self._meet_output(call, path, tensor))
@@ -164,68 +160,70 @@ class Recorder:
         call.arguments.clear()
 
     def _enter(self, module: nn.Module) -> Call:
+        frame = sys._getframe(3)  # of the module's own __call__, which runs both hooks
         number = self._counts.get(module, 0)
         self._counts[module] = number + 1
+        parent = self._stack.innermost(frame)
         call = Call(
             index=len(self._calls),
             module=module,
             named=self._modules[module],
             number=number,
-            parent=self._stack[-1].index if self._stack else -1,
-            start=torch._C._autograd._get_sequence_nr(),
+            parent=parent.index if parent else -1,
+            start=sequence_number(),
             selected=module in self._selected,
             training=module.training,
         )
         self._calls.append(call)
-        self._stack.append(call)
-        self.needs_counting_run |= saving_is_hooked()
+        self._stack.enter(frame, call)
+        if self._elsewhere():
+            call.note("other-thread")
         if not torch.is_grad_enabled():
             call.note("no-grad")
             self._recomputation.note_ungraphed(call)
         return call
 
+    def _elsewhere(self) -> bool:
+        """Whether this thread numbers its nodes apart: then nobody can say which are a call's."""
+        return threading.get_ident() != self._thread
+
+    def _sequence(self, call: Call) -> int:
+        return 0 if self._elsewhere() else sequence_number()
+
     def _meet(self, call: Call, path: str, tensor: torch.Tensor) -> Met:
-        grad_fn = None if tensor.grad_fn is None else type(tensor.grad_fn).__name__
-        met = Met(path, self._measured(call, tensor), tensor.requires_grad, grad_fn)
-        if tensor.requires_grad:
+        measured = self._measured(call, tensor)
+        try:
+            node = tensor.grad_fn
+        except RuntimeError:
+            call.note(_BROKEN_VIEW)
+            return Met(path, measured, tensor.requires_grad, None)
+        grad_fn = None if node is None else type(node).__name__
+        met = Met(path, measured, tensor.requires_grad, grad_fn)
+        if tensor.requires_grad and not self._elsewhere():
             met.edge = edge_of(tensor)
             met.view = view_of(tensor)
+            if node is None:
+                self._kept.append(tensor)  # told by its id, which must not be given again
         return met
 
     def _meet_output(self, call: Call, path: str, tensor: torch.Tensor) -> Met:
         met = self._meet(call, path, tensor)
-        if tensor.requires_grad:
-            met.slot = self._slot_of(tensor)
-            for given, (argument, version) in zip(call.inputs, call.arguments, strict=True):
-                if argument is tensor and version == _version(tensor):
+        if met.edge is not None or (met.grad_fn and self._elsewhere()):
+            met.slot = self._recall.slot(tensor)
+            for given, (argument, before) in zip(call.inputs, call.arguments, strict=True):
+                if argument is tensor and before == version(tensor):
                     given.slot = met.slot
                     call.note("pass-through")
         return met
 
     def _measured(self, call: Call, tensor: torch.Tensor) -> Measured:
-        """Measure a tensor, or recall what was measured of the same one, unchanged since."""
-        version = _version(tensor)
-        known = self._seen.get(id(tensor))
-        if known and known[0]() is tensor and version == known[1] >= 0:
-            return known[2]
         try:
-            measured = measure(tensor)
-        except (RuntimeError, NotImplementedError) as error:
-            # A tensor that has no reductions (inside vmap, an opaque layout): a row says so.
-            call.note(f"unmeasured: {str(error).splitlines()[0]}")
+            return self._recall.measured(tensor)
+        except Exception as error:
+            # What cannot be reduced (inside vmap, fake, an opaque layout) has a row that says so.
+            call.note(f"unmeasured: {(str(error) or type(error).__name__).splitlines()[0]}")
             shape = tuple(int(n) for n in tensor.shape)
-            measured = TensorStats(shape, str(tensor.dtype).removeprefix("torch."), tensor.numel())
-        self._seen[id(tensor)] = (weakref.ref(tensor), version, measured, None)
-        return measured
-
-    def _slot_of(self, tensor: torch.Tensor) -> GradientSlot:
-        """The slot that a hook on this tensor, as it is now, fills."""
-        reference, version, measured, slot = self._seen[id(tensor)]
-        if slot is None:
-            slot = self._listeners.slot()
-            self._listeners.on_tensor(tensor, slot)
-            self._seen[id(tensor)] = (reference, version, measured, slot)
-        return slot
+            return TensorStats(shape, str(tensor.dtype).removeprefix("torch."), tensor.numel())
 
     # ---------------------------------------------------------------- before backward
 
@@ -249,13 +247,14 @@ class Recorder:
         if not self.needs_counting_run:
             self._read_saved(found, spans)
         names = inputs | {id(p): name for name, p in self.model.named_parameters()}
+        self.leaves = [leaf for leaf in found.leaves if id(leaf) not in names]
         for call, path, root in self._chain_roots:
             nodes = chain(root.node, spans, self._label, names)
             self.chains.append(Chain(call.named.name, call.number, path, nodes))
         self._chain_roots.clear()
 
     def _spans(self) -> list[Span]:
-        now = torch._C._autograd._get_sequence_nr()
+        now = sequence_number()
         return [Span(c.start, now if c.end is None else c.end, c.parent) for c in self._calls]
 
     def _label(self, index: int) -> tuple[str, int]:
@@ -279,11 +278,6 @@ class Recorder:
             call.saved_bytes = by_call.get(call.index, 0)
 
 
-def _version(tensor: torch.Tensor) -> int:
-    """The in-place version counter; -1 where there is none."""
-    return -1 if tensor.is_inference() else tensor._version
-
-
 def _finished(call: Call, done: dict[int, TensorStats]) -> ModuleCall:
     notes = list(call.notes)
     if "recomputed" in notes and "no-grad" in notes:
@@ -291,7 +285,7 @@ def _finished(call: Call, done: dict[int, TensorStats]) -> ModuleCall:
     for met in (*call.inputs, *call.outputs):
         if met.slot and met.slot.note and met.slot.note not in notes:
             notes.append(met.slot.note)
-    if call.end is None:
+    if not call.returned:
         notes.append("did-not-return")
     return ModuleCall(
         name=call.named.name,

@@ -175,7 +175,7 @@ def _sums(flat: torch.Tensor) -> tuple[float, float]:
 def _shifted_variance(flat: torch.Tensor, mean: float) -> float:
     """The variance about a pilot: Σx² − (Σx)²/n cancels where the mean dwarfs the spread."""
     total = squares = 0.0
-    pilot = torch.tensor(mean, dtype=flat.dtype)
+    pilot = torch.tensor(mean, dtype=flat.dtype, device=flat.device)
     for chunk in torch.split(flat, _CHUNK):
         part_total, part_squares = _sums(chunk - pilot)
         total += part_total

@@ -15,7 +15,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.gradients import GradientSlot
-from gradscope.capture.graph import Consumer, Edge, edge_of
+from gradscope.capture.graph import WRITE, Consumer, Edge, Walk, edge_of
 
 NOTE = "in-place-view"
 
@@ -71,9 +71,22 @@ def view_of(tensor: torch.Tensor) -> ViewOf | None:
 
 def is_write(node: Node) -> bool:
     """Whether a node is an in-place write through a view, as its base sees it."""
-    return type(node).__name__ == "CopySlices"
+    return type(node).__name__ == WRITE
 
 
 def writes_since(consumers: list[Consumer], sequence: int) -> list[Consumer]:
     """Of a base's consumers, the writes through a view that came at ``sequence`` or later."""
     return [c for c in consumers if c.sequence >= sequence and is_write(c.node)]
+
+
+def read_as_view_only(found: Walk, write: Node) -> bool:
+    """Whether after a write nobody reads the base itself: only one view of it goes on.
+
+    Otherwise what the write lets through belongs in part to readers of the base, and no view's
+    gradient can be told from it.
+    """
+    consumers = found.consumers.get((write, 0), [])
+    while len(consumers) == 1 and is_write(consumers[0].node):
+        consumers = found.consumers.get((consumers[0].node, 0), [])
+    views = [type(c.node).__name__ == "AsStridedBackward0" for c in consumers]
+    return len(views) <= 1 and all(views)

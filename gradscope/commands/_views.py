@@ -123,38 +123,6 @@ def write_report(report: Report, destination: Destination) -> None:
     write_output(text, destination.path, force=destination.force)
 
 
-def emit(
-    report: Report,
-    *,
-    format: str | None = None,
-    output: Path | None = None,
-    force: bool = False,
-    sort: str | None = None,
-    top: int | None = None,
-    columns: str | None = None,
-    table: str | None = None,
-    color: str = "auto",
-    width: int | None = None,
-) -> None:
-    """``plan_output`` and ``write_report`` in one, for a report that is already there.
-
-    Raises:
-        OptionError: as ``plan_output``.
-    """
-    destination = plan_output(
-        format=format,
-        output=output,
-        force=force,
-        sort=sort,
-        top=top,
-        columns=columns,
-        table=table,
-        color=color,
-        width=width,
-    )
-    write_report(report, destination)
-
-
 def choose_format(format: str | None, output: Path | None) -> str:
     """``-f``, else what the suffix of ``-o`` says, else the terminal.
 

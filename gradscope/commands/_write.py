@@ -8,11 +8,45 @@ import os
 import secrets
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from gradscope.errors import OptionError
 
 STDOUT = Path("-")
+
+
+@contextlib.contextmanager
+def keep_stdout_clean() -> Iterator[None]:
+    """Within this, what the user's code prints goes to standard error: it is not the result.
+
+    Where there are real streams their descriptors are turned too, for what a library in C, another
+    process or a kept ``sys.__stdout__`` writes.
+    """
+    with contextlib.redirect_stdout(sys.stderr), _descriptor_turned():
+        yield
+
+
+@contextlib.contextmanager
+def _descriptor_turned() -> Iterator[None]:
+    real, errors = sys.__stdout__, sys.__stderr__
+    try:
+        if real is None or errors is None:
+            raise ValueError("closed by whoever started the process")
+        real.flush()
+        out, err = real.fileno(), errors.fileno()
+        kept = os.dup(out)
+    except (OSError, ValueError):
+        yield
+        return
+    os.dup2(err, out)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            real.flush()
+        os.dup2(kept, out)
+        os.close(kept)
 
 
 def write_output(content: str | bytes, path: Path | None, *, force: bool = False) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from typing import Annotated
 
 import typer
@@ -33,6 +31,7 @@ from gradscope.commands._views import (
     plan_output,
     write_report,
 )
+from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import Interrupted, ModelError
 
 
@@ -96,8 +95,7 @@ def run(
     from gradscope import api
 
     try:
-        # What the user's code prints is not the report: it goes to standard error.
-        with contextlib.redirect_stdout(sys.stderr):
+        with keep_stdout_clean():
             report = api.inspect_config(
                 loaded, exclude=exclude or (), chain=chain or (), verify=verify, allow=allow or ()
             )

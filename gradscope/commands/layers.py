@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from typing import Annotated
 
 import typer
+from rich.cells import cell_len
 
 from gradscope.commands._model import Allow, Debug, Device, Exclude, Layers, Set, Words, read_model
-from gradscope.commands._write import write_output
+from gradscope.commands._write import keep_stdout_clean, write_output
 from gradscope.errors import OptionError
 from gradscope.records import LayerInfo
+from gradscope.reporters._text import plain
 from gradscope.reports import to_data
 
 
@@ -34,7 +34,7 @@ def run(
     loaded = read_model(words, settings, {"layers": layers, "device": device})
     from gradscope import api
 
-    with contextlib.redirect_stdout(sys.stderr):
+    with keep_stdout_clean():
         found = api.layers(loaded, exclude=exclude or (), allow=allow or ())
     if format == "json":
         write_output(json.dumps({"layers": to_data(found)}, indent=1) + "\n", None)
@@ -47,17 +47,22 @@ def _table(found: tuple[LayerInfo, ...]) -> str:
     rows = [("layer", "type", "parameters", "its own")]
     for layer in found:
         own = "  ".join(
-            f"{name} {'×'.join(map(str, shape)) or 'scalar'}{'' if trains else ' (frozen)'}"
+            f"{plain(name)} {'×'.join(map(str, shape)) or 'scalar'}{'' if trains else ' (frozen)'}"
             for name, shape, trains in layer.parameters
         )
-        names = " = ".join((_shown(layer.name), *layer.aliases))
+        names = " = ".join(plain(name) for name in (_shown(layer.name), *layer.aliases))
         rows.append((names, layer.type, f"{layer.total:,}" if layer.total else "–", own))
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    name, kind, total = (max(cell_len(row[i]) for row in rows) for i in range(3))
     lines = [
-        f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {total:>{widths[2]}}  {own}".rstrip()
-        for name, kind, total, own in rows
+        f"{_padded(row[0], name)}  {_padded(row[1], kind)}  {row[2]:>{total}}  {row[3]}".rstrip()
+        for row in rows
     ]
-    return "\n".join([*lines, "", f"{len(found)} layers"]) + "\n"
+    return "\n".join([*lines, "", f"{len(found)} layer{'s' if len(found) != 1 else ''}"]) + "\n"
+
+
+def _padded(text: str, width: int) -> str:
+    """Filled up to a width on the screen, where some characters take two cells."""
+    return text + " " * (width - cell_len(text))
 
 
 def _shown(name: str) -> str:

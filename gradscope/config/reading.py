@@ -18,7 +18,7 @@ from gradscope.config.overrides import assign, parse_override
 from gradscope.config.schema import Config
 from gradscope.config.specs import LOSSES, spec_fault
 from gradscope.config.targets import normalise
-from gradscope.config.texts import Text
+from gradscope.config.texts import Text, visible
 from gradscope.config.words import Complaint, describe
 from gradscope.config.yaml12 import parse
 from gradscope.errors import ConfigError, Place, Problem
@@ -88,7 +88,7 @@ def check_spec(spec: str) -> None:
     """
     fault = spec_fault(spec, Path.cwd())
     if fault:
-        place = Argument("model", Text.of_argument(spec, 1)).whole("model")
+        place = Place(f"--model {visible(spec)}")
         raise ConfigError(fault[0], place=place, help=fault[1])
 
 

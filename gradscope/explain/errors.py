@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 
 import torch
 
-from gradscope.capture.recorder import Call
+from gradscope.capture.calls import Call
 from gradscope.capture.stats import resolve
 from gradscope.records import ErrorRecord, Frame
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from gradscope.errors import OptionError
@@ -33,6 +34,11 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
             or None to infer.
         target: a tensor, a list of class ids or values, or None.
     """
+    if any(is_lazy(parameter) for parameter in model.parameters()):
+        raise OptionError(
+            "the model has lazy modules, which a first call changes for good",
+            help="call it once on a batch, `model(inputs)`, before inspecting it",
+        )
     first = next(model.parameters(), torch.empty(0))
     seed = settings.get("seed", 0)
     targets = Targets(Path.cwd(), (), lambda key: None)

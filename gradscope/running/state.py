@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,40 +12,38 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+Restore = Callable[[], None]
+
 
 @contextmanager
 def kept_as_found(model: nn.Module, *, weights: bool) -> Iterator[None]:
     """Give the model back exactly as it was, whatever happens inside the block.
 
-    ``.grad`` is swapped out and put back, buffers are copied, and so are the weights where
-    ``weights`` says that an optimizer will move them.
+    ``.grad`` is swapped out and put back, and buffers are copied. With ``weights`` so are the
+    parameters: an optimizer moves them, and some models write to their own in forward.
     """
-    modules = list(model.modules())
-    training = [module.training for module in modules]
-    slots = [(module, dict(module._parameters), dict(module._buffers)) for module in modules]
-    parameters = {p for module in modules for p in module._parameters.values() if p is not None}
-    kept = [(p, p.requires_grad, p.grad, _copy(p) if weights else None) for p in parameters]
-    buffers = [
-        (b, _copy(b)) for b in {b for m in modules for b in m._buffers.values() if b is not None}
-    ]
-    for parameter in parameters:
-        parameter.grad = None
-    with random_state_kept(_devices(parameters)):
+    parameters = list(model.parameters())
+    restore = [_module(module) for module in model.modules()]
+    restore += [_gradient(parameter) for parameter in parameters]
+    restore += [_value(buffer) for buffer in model.buffers()]
+    restore += [_value(parameter) for parameter in parameters] if weights else []
+    with random_state_kept({parameter.device for parameter in parameters}):
         try:
             yield
         finally:
-            for module, mode, (_, own_parameters, own_buffers) in zip(
-                modules, training, slots, strict=True
-            ):
-                module.training = mode
-                _put_back(module._parameters, own_parameters)
-                _put_back(module._buffers, own_buffers)
-            for parameter, requires_grad, gradient, value in kept:
-                parameter.requires_grad_(requires_grad)
-                parameter.grad = gradient
-                _restore(parameter, value)
-            for buffer, value in buffers:
-                _restore(buffer, value)
+            for put_back in restore:
+                put_back()
+
+
+@contextmanager
+def gradients_kept(leaves: list[torch.Tensor]) -> Iterator[None]:
+    """Swap out the ``.grad`` of leaves that are nobody's parameters, and put it back."""
+    restore = [_gradient(leaf) for leaf in leaves]
+    try:
+        yield
+    finally:
+        for put_back in restore:
+            put_back()
 
 
 @contextmanager
@@ -65,24 +63,61 @@ def random_state_kept(devices: set[torch.device]) -> Iterator[None]:
                 numpy_random.set_state(numpy_state)
 
 
-def _devices(parameters: set[nn.Parameter]) -> set[torch.device]:
-    return {parameter.device for parameter in parameters}
+def _module(module: nn.Module) -> Restore:
+    """Its mode, and the objects that it holds under each name."""
+    training = module.training
+    if isinstance(module, torch.jit.ScriptModule):  # its registers are views of C++ objects
+
+        def mode() -> None:
+            module.train(training)
+
+        return mode
+    registers = (module._parameters, module._buffers, module._modules)
+    held = [(register, dict(register)) for register in registers]
+    # A weight that a hook computes (the older weight_norm, pruning) is a plain attribute.
+    plain = {k: v for k, v in module.__dict__.items() if isinstance(v, torch.Tensor)}
+
+    def put_back() -> None:
+        module.training = training
+        for register, found in held:
+            _put_back(register, found)
+        now = [k for k, v in module.__dict__.items() if isinstance(v, torch.Tensor)]
+        for name in now:
+            if name not in plain:
+                del module.__dict__[name]
+        module.__dict__.update(plain)
+
+    return put_back
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor | None:
-    if is_lazy(tensor) or tensor.device.type == "meta":
-        return None
-    return tensor.detach().clone()
-
-
-@torch.no_grad()
-def _restore(tensor: torch.Tensor, value: torch.Tensor | None) -> None:
-    if value is not None:
-        tensor.copy_(value)
-
-
-def _put_back(slots: dict[str, Any], found: dict[str, Any]) -> None:
+def _put_back(register: dict[str, Any], found: dict[str, Any]) -> None:
     """The same objects under the same names, in the same order."""
-    if list(slots) != list(found) or any(slots[name] is not found[name] for name in found):
-        slots.clear()
-        slots.update(found)
+    if list(register) != list(found) or any(register[name] is not found[name] for name in found):
+        register.clear()
+        register.update(found)
+
+
+def _gradient(leaf: torch.Tensor) -> Restore:
+    requires_grad, gradient = leaf.requires_grad, leaf.grad
+    leaf.grad = None
+
+    def put_back() -> None:
+        leaf.requires_grad_(requires_grad)
+        leaf.grad = gradient
+
+    return put_back
+
+
+def _value(tensor: torch.Tensor) -> Restore:
+    """Its memory and what was in it."""
+    if is_lazy(tensor) or tensor.device.type == "meta":
+        return lambda: None
+    memory, value = tensor.data, tensor.detach().clone()
+
+    def put_back() -> None:
+        if tensor.data_ptr() != memory.data_ptr() or tensor.shape != value.shape:
+            tensor.data = memory if memory.shape == value.shape else value
+        with torch.no_grad():
+            tensor.copy_(value)
+
+    return put_back

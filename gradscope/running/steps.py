@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,10 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradscope.capture.calls import Call
 from gradscope.capture.containers import call_tensors, map_tensors
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.parameters import parameter_stats, statistics, total_norm, update_ratios
-from gradscope.capture.recorder import Call, Recorder
+from gradscope.capture.recorder import Recorder
 from gradscope.capture.saved import counting_saved
 from gradscope.errors import ConfigError
 from gradscope.loading import Batch, Workload, seed_everything
@@ -29,7 +32,7 @@ from gradscope.records import (
     TensorRecord,
     Verification,
 )
-from gradscope.running.state import kept_as_found
+from gradscope.running.state import gradients_kept, kept_as_found
 from gradscope.running.verification import Gradients, Verifier
 
 
@@ -40,7 +43,7 @@ class Plan:
     layers: tuple[str, ...] = ("**",)
     chain: tuple[str, ...] = ()
     verify: bool = False
-    restore_weights: bool = True
+    restore: bool = True  # the weights too, which is for models that somebody goes on to use
 
 
 @dataclass(slots=True)
@@ -58,6 +61,7 @@ class Outcome:
     recorder: Recorder | None = None
     verified: Verification | None = None
     optimizer: str | None = None
+    notices: list[str] = field(default_factory=list)
     failure: BaseException | None = None
 
     def executing(self) -> list[Call]:
@@ -78,8 +82,13 @@ def run(workload: Workload, plan: Plan) -> Outcome:
     selected = select_layers(model, plan.layers)
     chained = select_layers(model, plan.chain) if plan.chain else {}
     outcome = Outcome()
-    moved = plan.restore_weights and workload.make_optimizer is not None
-    with kept_as_found(model, weights=moved):
+    with contextlib.ExitStack() as kept:
+        kept.enter_context(kept_as_found(model, weights=plan.restore))
+        kept.enter_context(_eager(model))
+        kept.enter_context(_deeper())
+        loss = workload.criterion.spec
+        if isinstance(loss, nn.Module):
+            kept.enter_context(kept_as_found(loss, weights=plan.restore))
         try:
             _Runner(workload, plan, outcome, selected, chained).run()
         except BaseException as failure:
@@ -138,15 +147,17 @@ class _Runner:
         workload, outcome = self.workload, self.outcome
         for parameter in workload.model.parameters():
             parameter.grad = None
-        args, kwargs = _fresh(batch)
+        args, kwargs, target = _fresh(batch)
         recorder = outcome.recorder = Recorder(
             workload.model, self.selected, accumulate=workload.repeats > 1, chained=self.chained
         )
         inputs = {name: t for name, t in call_tensors(args, kwargs) if t.requires_grad}
         names = {id(t): _input_name(name, len(args)) for name, t in inputs.items()}
-        with recorder.installed():
-            loss = self._forward(args, kwargs, batch.target)
+        with contextlib.ExitStack() as watching:
+            watching.enter_context(recorder.installed())
+            loss = self._forward(args, kwargs, target)
             recorder.connect([loss], names)
+            watching.enter_context(gradients_kept(recorder.leaves))
             activations = statistics(inputs)
             for repeat in range(workload.repeats):
                 self._backward(loss)
@@ -205,11 +216,11 @@ class _Runner:
         assert self.optimizer is not None
 
         def closure() -> torch.Tensor:
-            args, kwargs = _fresh(batch)
+            args, kwargs, target = _fresh(batch)
             for parameter in self.workload.model.parameters():
                 parameter.grad = None
             with torch.enable_grad():
-                loss = self._loss(args, kwargs, batch.target)
+                loss = self._loss(args, kwargs, target)
                 _backward(loss, self.workload)
             return loss.detach()
 
@@ -257,9 +268,9 @@ class _Runner:
 
     def _plain(self, batch: Batch, *, backward: bool) -> Gradients:
         """The same step with nobody watching; the model is left as it was before."""
-        args, kwargs = _fresh(batch)
+        args, kwargs, target = _fresh(batch)
         with kept_as_found(self.workload.model, weights=False):
-            loss = self._loss(args, kwargs, batch.target)
+            loss = self._loss(args, kwargs, target)
             if not backward:
                 return []
             for _ in range(self.workload.repeats):
@@ -278,10 +289,15 @@ class _Runner:
             return None
 
     def _count_saved(self, batch: Batch, recorder: Recorder) -> None:
-        self.outcome.phase = "forward"
-        with counting_saved(self.workload.model) as saved:
-            self._plain(batch, backward=False)
-        recorder.set_saved(saved)
+        try:
+            with counting_saved(self.workload.model) as saved:
+                self._plain(batch, backward=False)
+        except Exception as error:
+            # `torch.func` forbids hooks on saved tensors, for one: the report goes without.
+            first = (str(error) or type(error).__name__).splitlines()[0]
+            self.outcome.notices.append(f"saved bytes: not counted: {first}")
+        else:
+            recorder.set_saved(saved)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.workload.autocast is None:
@@ -294,14 +310,38 @@ class _Runner:
         return time.perf_counter()
 
 
-def _fresh(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The batch on tensors of its own: what a model writes into its input stays in the run."""
+@contextlib.contextmanager
+def _eager(model: nn.Module) -> Iterator[None]:
+    """Modules that were compiled in place (``module.compile()``) run as they were written."""
+    compiled = {m: m._compiled_call_impl for m in model.modules() if m._compiled_call_impl}
+    for module in compiled:
+        module._compiled_call_impl = None
+    try:
+        yield
+    finally:
+        for module, call in compiled.items():
+            module._compiled_call_impl = call
+
+
+@contextlib.contextmanager
+def _deeper() -> Iterator[None]:
+    """Room for the frame that a hook adds to each level of a deeply nested model."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + limit // 2)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _fresh(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """The batch on tensors of its own: what is written into inputs or target stays in the run."""
 
     def copy(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
-    args, kwargs = map_tensors(copy, (batch.args, batch.kwargs))
-    return args, kwargs
+    args, kwargs, target = map_tensors(copy, (batch.args, batch.kwargs, batch.target))
+    return args, kwargs, target
 
 
 def _input_name(path: str, positional: int) -> str:

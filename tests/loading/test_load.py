@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -12,7 +13,7 @@ from torch import nn
 
 from gradscope.config import read
 from gradscope.errors import ConfigError, GradscopeError, LayerError, OptionError, TargetError
-from gradscope.loading import Workload, load
+from gradscope.loading import Workload, load, load_model
 
 NET = """
 import torch
@@ -224,3 +225,19 @@ def test_a_model_without_parameters(config):
     work = config("model: {_target_: torch.nn.ReLU}\ninput: {shape: [2]}\n", steps=2)
     assert isinstance(work.model, nn.ReLU)
     assert work.make_optimizer is None
+
+
+def test_a_model_alone_needs_no_input(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.inner = torch.nn.Linear(3, 2)\n"
+    )
+    (tmp_path / "c.yaml").write_text("model: ./own.py:Net\nfreeze: [inner.bias]\n")
+    model = load_model(read(str(tmp_path / "c.yaml")))
+    assert [(n, p.requires_grad) for n, p in model.named_parameters()] == [
+        ("inner.weight", True),
+        ("inner.bias", False),
+    ]

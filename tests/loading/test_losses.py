@@ -259,7 +259,7 @@ REFUSED = {
     "whole numbers": (None, {"ids": torch.ones(3).long()}, None, r"it holds int64 \[3\]"),
     "no tensor": ("cross_entropy", "text", None, "no cross_entropy can be made.*a str"),
     "no own loss": ("output", LOGITS, None, "the output has no loss of its own"),
-    "too few ids": ("cross_entropy", LOGITS, [1], "1 class ids and the batch has 2 rows"),
+    "too few ids": ("cross_entropy", LOGITS, [1], r"batch wants \[2\] class ids"),
     "ids of another shape": ("cross_entropy", IMAGE, [1, 2], r"go with class ids \[2, 3, 3\]"),
     "values as ids": ("cross_entropy", LOGITS, [0.5, 1.0], r"float32 \[2\].*wants class ids"),
     "nothing to compare": ("mse", LOGITS, None, "mse has no target to compare"),

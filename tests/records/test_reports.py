@@ -233,7 +233,7 @@ def test_every_leaf_replaced_is_read_or_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "not JSON: Expecting value"),
+        ("", "the report is empty"),
         ("{", "not JSON: Expecting property name"),
         ('{"a": 1}\n{}', "not JSON: Extra data"),
         ("[]", "it has no `schema`"),

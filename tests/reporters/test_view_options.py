@@ -149,6 +149,13 @@ def test_csv_has_a_row_for_each_call_direction_and_path(sample: Sample) -> None:
     assert [r["name"] for r in rows if not r["direction"]] == ["logger"]
 
 
+def test_csv_rows_can_be_told_apart_whatever_columns_are_asked_for(sample: Sample) -> None:
+    rows = read(csv.render(sample("outputs"), View(columns=("norm",))))
+    assert list(rows[0]) == ["name", "call", "direction", "path", "norm"]
+    keys = [tuple(row.values())[:4] for row in rows]
+    assert len(keys) == len(set(keys))
+
+
 def test_csv_keeps_every_digit(sample: Sample) -> None:
     report = sample("small")
     rows = [r for r in read(csv.render(report, View())) if r["direction"] == "output"]

@@ -58,7 +58,9 @@ class Raises(nn.Module):
 SGD = {"optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), "steps": 3}
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "eval"}, {"verify": True}, SGD], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"mode": "eval"}, {"verify": True}, SGD], ids=["plain", "eval", "verify", "SGD"]
+)
 def test_a_live_model_comes_back_as_it_was(options):
     model = network()
     model[3].bias.grad = torch.ones(3)
