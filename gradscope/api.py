@@ -14,10 +14,15 @@ from torch.nn.parameter import is_lazy
 
 import gradscope
 from gradscope import config as configs
-from gradscope.capture.hooks import named_modules, named_parameters, select_layers
+from gradscope.capture.hooks import (
+    named_modules,
+    named_parameters,
+    select_layers,
+    watchable,
+)
 from gradscope.errors import GradscopeError, Interrupted, ModelError, OptionError, Problem
 from gradscope.explain.errors import explain_error, is_own_bug
-from gradscope.loading import Workload, load
+from gradscope.loading import Workload, load, load_model
 from gradscope.loading.live import adopt, given
 from gradscope.records import LayerInfo, Report, RunInfo, Totals
 from gradscope.running.state import kept_as_found, random_state_kept
@@ -148,8 +153,8 @@ def layers(
     loaded: configs.LoadedConfig, *, exclude: Sequence[str] = (), allow: Sequence[str] = ()
 ) -> tuple[LayerInfo, ...]:
     """The modules that the config's patterns select, without running them."""
-    workload = load(loaded, allow)
-    patterns = (*workload.layers, *(f"!{pattern}" for pattern in exclude))
+    model = load_model(loaded, allow)
+    patterns = (*loaded.config.layers, *(f"!{pattern}" for pattern in exclude))
     return tuple(
         LayerInfo(
             name=named.name,
@@ -161,31 +166,30 @@ def layers(
             ),
             total=sum(_numel(p) for p in module.parameters()),
         )
-        for module, named in select_layers(workload.model, patterns).items()
+        for module, named in select_layers(model, patterns).items()
     )
 
 
 def _observe(workload: Workload, plan: Plan) -> Report:
     outcome = run(workload, plan)
-    report, failure = _report(workload, outcome), outcome.failure
-    # The traceback holds the frames that hold the outcome: a cycle, and with it all activations.
-    outcome.failure = outcome.recorder = None
-    if failure is None:
-        return report
-    if isinstance(failure, KeyboardInterrupt):
-        raise Interrupted(
-            "interrupted: what was recorded until then is shown", report=report
-        ) from None
-    if isinstance(failure, ModelError):  # a mistake that the loss found in the model's output
-        failure.report = report
-        raise failure
-    if (
-        isinstance(failure, GradscopeError)
-        or not isinstance(failure, Exception)
-        or is_own_bug(failure)
-    ):
-        raise failure
-    raise ModelError(_problem(report), report=report) from failure
+    report = _report(workload, outcome)
+    failure, outcome.failure, outcome.recorder = outcome.failure, None, None
+    try:
+        if failure is None:
+            return report
+        if isinstance(failure, KeyboardInterrupt):
+            said = "interrupted: what was recorded until then is shown"
+            raise Interrupted(said, report=report) from None
+        if isinstance(failure, ModelError):  # a mistake that the loss found in the output
+            failure.report = report
+            raise failure
+        if isinstance(failure, GradscopeError) or is_own_bug(failure):
+            raise failure
+        # Whatever else ends a step is the user's: a model that calls `sys.exit` raised as well.
+        raise ModelError(_problem(report), report=report) from failure
+    finally:
+        # Its traceback holds this frame: a cycle, which would keep all activations alive.
+        del failure
 
 
 def _report(workload: Workload, outcome: Outcome) -> Report:
@@ -211,7 +215,12 @@ def _report(workload: Workload, outcome: Outcome) -> Report:
             optimizer=outcome.optimizer,
             repeats=workload.repeats,
             verified=outcome.verified,
-            notices=(*workload.notices, *workload.criterion.notices, *outcome.notices),
+            notices=(
+                *workload.notices,
+                *workload.criterion.notices,
+                *_unwatched(model),
+                *outcome.notices,
+            ),
         ),
         loss=outcome.loss,
         loss_nonfinite=outcome.loss_nonfinite,
@@ -232,16 +241,28 @@ def _report(workload: Workload, outcome: Outcome) -> Report:
     )
 
 
+def _unwatched(model: nn.Module) -> list[str]:
+    """What runs otherwise than the user runs it, or has no rows."""
+    names = named_modules(model)
+    said = []
+    if any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl for m in names):
+        said.append("torch.compile: compiled modules run eagerly here, as they were written")
+    left = sorted(names[m].name or "the model" for m in names.keys() - set(watchable(model)))
+    if left:
+        shown = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
+        said.append(f"scripted modules take no hooks and have no rows: {shown}")
+    return said
+
+
 def _problem(report: Report) -> Problem:
     """The failure in one sentence, for those who see no table."""
     error = report.error
     assert error is not None
     first = error.message.splitlines()[0]
+    said = first if first == error.exception else f"{error.exception}: {first}"
     where = f" in `{error.name}`" if error.name else " in the model" if error.name == "" else ""
     notes = (f"at {error.location}",) if error.location else ()
-    return Problem(
-        f"{error.phase} raised{where}: {error.exception}: {first}", None, error.advice, notes
-    )
+    return Problem(f"{error.phase} raised{where}: {said}", None, error.advice, notes)
 
 
 def _with_report(error: ModelError, loaded: configs.LoadedConfig) -> ModelError:

@@ -7,6 +7,7 @@ consumer lies in the call.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -107,7 +108,12 @@ class Listeners:
         if tensor._backward_hooks:
             slot.shareable = False
 
+        hooked, before, node = weakref.ref(tensor), tensor._version, id(tensor.grad_fn)
+
         def read(gradient: torch.Tensor | None) -> None:
+            now = hooked()
+            if now is not None and now._version == before and id(now.grad_fn) != node:
+                return  # `detach_()` took the tensor, and its hooks, to another history
             if self.armed:
                 slot.add(gradient)
             elif torch.is_grad_enabled():  # `create_graph=True`, as in a gradient penalty

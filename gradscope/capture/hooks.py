@@ -58,11 +58,8 @@ def select_layers(model: nn.Module, patterns: Sequence[str]) -> dict[nn.Module, 
 
 
 def watchable(model: nn.Module) -> list[nn.Module]:
-    """The modules that can be hooked: not those inside a compiled one, which runs as one graph."""
-    # By name: to import dynamo for its class would cost a second.
-    compiled = [m for m in model.modules() if type(m).__name__ == "OptimizedModule"]
-    inside = {inner for module in compiled for inner in module.modules() if inner is not module}
-    return [module for module in model.modules() if module not in inside]
+    """The modules that take hooks: all but scripted ones."""
+    return [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
 
 
 class _Own:

@@ -61,7 +61,7 @@ _KINDS: list[tuple[str, str, str]] = [
     (
         "target-out-of-range",
         r"target .* out of bounds|label .* out of range|device-side assert",
-        "class ids run from 0 to the number of classes less one",
+        "class ids, the config's `target`, run from 0 to the number of classes less one",
     ),
     (
         "device-mismatch",

@@ -312,15 +312,22 @@ class _Runner:
 
 @contextlib.contextmanager
 def _eager(model: nn.Module) -> Iterator[None]:
-    """Modules that were compiled in place (``module.compile()``) run as they were written."""
-    compiled = {m: m._compiled_call_impl for m in model.modules() if m._compiled_call_impl}
-    for module in compiled:
+    """Compiled modules run as they were written: a hook in a compiled graph would be traced."""
+    in_place = {m: m._compiled_call_impl for m in model.modules() if m._compiled_call_impl}
+    # By name: to import dynamo for its class would cost a second.
+    wrappers = [m for m in model.modules() if type(m).__name__ == "OptimizedModule"]
+    forwards = {wrapper: wrapper.__dict__.get("forward") for wrapper in wrappers}
+    for module in in_place:
         module._compiled_call_impl = None
+    for wrapper in wrappers:
+        wrapper.__dict__["forward"] = wrapper._orig_mod
     try:
         yield
     finally:
-        for module, call in compiled.items():
+        for module, call in in_place.items():
             module._compiled_call_impl = call
+        for wrapper, forward in forwards.items():
+            wrapper.__dict__["forward"] = forward
 
 
 @contextlib.contextmanager
