@@ -1,2 +1,2 @@
-"""One training step, run as the user would and watched: state kept as it was found (state), the
-steps themselves (steps), and the proof that watching changed nothing (verification)."""
+"""One training step, run as the user would (plain) and watched (steps): state kept as it was found
+(state), and the proof that watching changed nothing (verification)."""

@@ -63,6 +63,37 @@ def random_state_kept(devices: set[torch.device]) -> Iterator[None]:
                 numpy_random.set_state(numpy_state)
 
 
+@contextmanager
+def run_eagerly(model: nn.Module) -> Iterator[None]:
+    """Compiled modules run as they were written: a hook in a compiled graph would be traced."""
+    in_place = {m: m._compiled_call_impl for m in model.modules() if m._compiled_call_impl}
+    # By name: to import dynamo for its class would cost a second.
+    wrappers = [m for m in model.modules() if type(m).__name__ == "OptimizedModule"]
+    forwards = {wrapper: wrapper.__dict__.get("forward") for wrapper in wrappers}
+    for module in in_place:
+        module._compiled_call_impl = None
+    for wrapper in wrappers:
+        wrapper.__dict__["forward"] = wrapper._orig_mod
+    try:
+        yield
+    finally:
+        for module, call in in_place.items():
+            module._compiled_call_impl = call
+        for wrapper, forward in forwards.items():
+            wrapper.__dict__["forward"] = forward
+
+
+@contextmanager
+def deeper_recursion() -> Iterator[None]:
+    """Room for the frame that a hook adds to each level of a deeply nested model."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + limit // 2)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 def _module(module: nn.Module) -> Restore:
     """Its mode, and the objects that it holds under each name."""
     training = module.training

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,11 +14,10 @@ import torch
 from torch import nn
 
 from gradscope.capture.calls import Call
-from gradscope.capture.containers import call_tensors, map_tensors
+from gradscope.capture.containers import call_tensors
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.parameters import parameter_stats, statistics, total_norm, update_ratios
 from gradscope.capture.recorder import Recorder
-from gradscope.capture.saved import counting_saved
 from gradscope.errors import ConfigError
 from gradscope.loading import Batch, Workload, seed_everything
 from gradscope.records import (
@@ -32,8 +29,22 @@ from gradscope.records import (
     TensorRecord,
     Verification,
 )
-from gradscope.running.state import gradients_kept, kept_as_found
-from gradscope.running.verification import Gradients, Verifier
+from gradscope.running.plain import (
+    autocast,
+    backward,
+    closure_step,
+    count_saved,
+    fresh,
+    gradients,
+    plain_step,
+)
+from gradscope.running.state import (
+    deeper_recursion,
+    gradients_kept,
+    kept_as_found,
+    run_eagerly,
+)
+from gradscope.running.verification import Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +95,8 @@ def run(workload: Workload, plan: Plan) -> Outcome:
     outcome = Outcome()
     with contextlib.ExitStack() as kept:
         kept.enter_context(kept_as_found(model, weights=plan.restore))
-        kept.enter_context(_eager(model))
-        kept.enter_context(_deeper())
+        kept.enter_context(run_eagerly(model))
+        kept.enter_context(deeper_recursion())
         loss = workload.criterion.spec
         if isinstance(loss, nn.Module):
             kept.enter_context(kept_as_found(loss, weights=plan.restore))
@@ -147,7 +158,7 @@ class _Runner:
         workload, outcome = self.workload, self.outcome
         for parameter in workload.model.parameters():
             parameter.grad = None
-        args, kwargs, target = _fresh(batch)
+        args, kwargs, target = fresh(batch)
         recorder = outcome.recorder = Recorder(
             workload.model, self.selected, accumulate=workload.repeats > 1, chained=self.chained
         )
@@ -164,7 +175,7 @@ class _Runner:
                 if workload.steps * workload.repeats > 1:
                     outcome.history.append(self._history(step, repeat, inputs, activations))
         if verifier:
-            outcome.verified = verifier.compare(self._gradients(args, kwargs))
+            outcome.verified = verifier.compare(gradients(workload, args, kwargs))
         del loss
         outcome.parameters = parameter_stats(workload.model, held=self._held())
         if self.optimizer:
@@ -176,7 +187,7 @@ class _Runner:
         seed_everything(self.workload.seed)
         began = self._clock()
         try:
-            with self._autocast():
+            with autocast(self.workload):
                 output = self.workload.model(*args, **kwargs)
                 outcome.phase = "loss"
                 loss = self.workload.criterion(output, target)
@@ -191,7 +202,7 @@ class _Runner:
         outcome.phase = "backward"
         began = self._clock()
         try:
-            _backward(loss, self.workload)
+            backward(loss, self.workload)
         finally:
             seconds = outcome.seconds
             outcome.seconds = replace(seconds, backward=seconds.backward + self._clock() - began)
@@ -201,7 +212,11 @@ class _Runner:
         outcome = self.outcome
         outcome.phase = "step"
         before = {p: p.detach().clone() for p in self._held() or ()}
-        self._optimizer_step(batch)
+        wanted = inspect.signature(self.optimizer.step).parameters.get("closure")
+        if wanted is not None and wanted.default is inspect.Parameter.empty:
+            closure_step(self.optimizer, self.workload, batch)
+        else:
+            self.optimizer.step()
         ratios = update_ratios(self.workload.model, before)
         outcome.parameters = tuple(
             replace(p, update_ratio=ratios.get(p.name)) for p in outcome.parameters
@@ -210,31 +225,6 @@ class _Runner:
             last = outcome.history[-1]
             moved = tuple(replace(p, update_ratio=ratios.get(p.name)) for p in last.parameters)
             outcome.history[-1] = replace(last, parameters=moved)
-
-    def _optimizer_step(self, batch: Batch) -> None:
-        """One step; an optimizer that evaluates the loss itself (LBFGS) is given a closure."""
-        assert self.optimizer is not None
-
-        def closure() -> torch.Tensor:
-            args, kwargs, target = _fresh(batch)
-            for parameter in self.workload.model.parameters():
-                parameter.grad = None
-            with torch.enable_grad():
-                loss = self._loss(args, kwargs, target)
-                _backward(loss, self.workload)
-            return loss.detach()
-
-        wanted = inspect.signature(self.optimizer.step).parameters.get("closure")
-        if wanted is not None and wanted.default is inspect.Parameter.empty:
-            self.optimizer.step(closure)  # type: ignore[arg-type]  # LBFGS takes a tensor too
-        else:
-            self.optimizer.step()
-
-    def _loss(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any) -> torch.Tensor:
-        """Forward and loss as they are, seeded, with nobody watching."""
-        seed_everything(self.workload.seed)
-        with self._autocast():
-            return self.workload.criterion(self.workload.model(*args, **kwargs), target)
 
     def _held(self) -> set[nn.Parameter] | None:
         if self.optimizer is None:
@@ -264,45 +254,20 @@ class _Runner:
             parameters=tuple(StepParameter(name, norm) for name, norm in norms.items()),
         )
 
-    # ---------------------------------------------------------------- runs beside the observed one
-
-    def _plain(self, batch: Batch, *, backward: bool) -> Gradients:
-        """The same step with nobody watching; the model is left as it was before."""
-        args, kwargs, target = _fresh(batch)
-        with kept_as_found(self.workload.model, weights=False):
-            loss = self._loss(args, kwargs, target)
-            if not backward:
-                return []
-            for _ in range(self.workload.repeats):
-                _backward(loss, self.workload)
-            return self._gradients(args, kwargs)
-
-    def _gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gradients:
-        tensors = [*self.workload.model.parameters(), *(t for _, t in call_tensors(args, kwargs))]
-        return [t.grad for t in tensors if t.is_leaf]
-
     def _verifier(self, batch: Batch) -> Verifier | None:
         try:
-            return Verifier(lambda: self._plain(batch, backward=True))
+            return Verifier(lambda: plain_step(self.workload, batch))
         except Exception:
             # The observed step that follows raises the same, and names the layer.
             return None
 
     def _count_saved(self, batch: Batch, recorder: Recorder) -> None:
         try:
-            with counting_saved(self.workload.model) as saved:
-                self._plain(batch, backward=False)
+            recorder.set_saved(count_saved(self.workload, batch))
         except Exception as error:
             # `torch.func` forbids hooks on saved tensors, for one: the report goes without.
             first = (str(error) or type(error).__name__).splitlines()[0]
             self.outcome.notices.append(f"saved bytes: not counted: {first}")
-        else:
-            recorder.set_saved(saved)
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.workload.autocast is None:
-            return nullcontext()
-        return torch.autocast(self.workload.device.type, dtype=self.workload.autocast)
 
     def _clock(self) -> float:
         if self.workload.device.type == "cuda":
@@ -310,61 +275,11 @@ class _Runner:
         return time.perf_counter()
 
 
-@contextlib.contextmanager
-def _eager(model: nn.Module) -> Iterator[None]:
-    """Compiled modules run as they were written: a hook in a compiled graph would be traced."""
-    in_place = {m: m._compiled_call_impl for m in model.modules() if m._compiled_call_impl}
-    # By name: to import dynamo for its class would cost a second.
-    wrappers = [m for m in model.modules() if type(m).__name__ == "OptimizedModule"]
-    forwards = {wrapper: wrapper.__dict__.get("forward") for wrapper in wrappers}
-    for module in in_place:
-        module._compiled_call_impl = None
-    for wrapper in wrappers:
-        wrapper.__dict__["forward"] = wrapper._orig_mod
-    try:
-        yield
-    finally:
-        for module, call in in_place.items():
-            module._compiled_call_impl = call
-        for wrapper, forward in forwards.items():
-            wrapper.__dict__["forward"] = forward
-
-
-@contextlib.contextmanager
-def _deeper() -> Iterator[None]:
-    """Room for the frame that a hook adds to each level of a deeply nested model."""
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(limit + limit // 2)
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(limit)
-
-
-def _fresh(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """The batch on tensors of its own: what is written into inputs or target stays in the run."""
-
-    def copy(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
-    args, kwargs, target = map_tensors(copy, (batch.args, batch.kwargs, batch.target))
-    return args, kwargs, target
-
-
 def _input_name(path: str, positional: int) -> str:
     """A keyword argument by its name; ``input``, numbered where there are several, for the rest."""
     if not path.split(".")[0].isdigit():
         return path
     return f"input {path}" if positional > 1 else "input"
-
-
-def _backward(loss: torch.Tensor, workload: Workload) -> None:
-    """One backward, with the external gradient in the loss's own dtype, device and shape."""
-    gradient = workload.gradient
-    if gradient is not None:
-        gradient = torch.as_tensor(gradient, dtype=loss.dtype, device=loss.device)
-        gradient = gradient.expand_as(loss) if gradient.dim() == 0 else gradient
-    loss.backward(gradient, retain_graph=workload.retain_graph)  # type: ignore[no-untyped-call]
 
 
 def _loss_value(loss: torch.Tensor) -> tuple[float | None, str | None]:
