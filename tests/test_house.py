@@ -15,7 +15,7 @@ PACKAGE = Path(gradscope.__file__).parent
 
 #: A room is a folder or a file at the top of the package. It imports from lower floors only.
 FLOORS = {
-    "records": 0, "reports": 0, "errors": 0, "plugins": 0, "patterns": 0,
+    "records": 0, "reports": 0, "errors": 0, "plugins": 0, "patterns": 0, "nesting": 0,
     "config": 1, "reporters": 1, "images": 1, "demo": 1,
     "loading": 2, "capture": 2,
     "running": 3, "explain": 3,

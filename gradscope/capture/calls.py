@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
 import torch
 from torch import nn
 
 from gradscope.capture.frontier import Met
+from gradscope.nesting import find
 from gradscope.patterns import Named
+
+
+def call_tensors(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a call: positional arguments by number, keyword arguments by name."""
+    yield from find(args, torch.Tensor)
+    yield from find(kwargs, torch.Tensor)
 
 
 def sequence_number() -> int:

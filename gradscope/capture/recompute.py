@@ -14,12 +14,13 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from gradscope.capture.containers import call_tensors, tensors
+from gradscope.capture.calls import call_tensors
 from gradscope.capture.frontier import Met, between
 from gradscope.capture.gradients import Listeners
 from gradscope.capture.graph import Edge, edge_of, walk
 from gradscope.capture.recall import version
 from gradscope.capture.views import NOTE
+from gradscope.nesting import find
 
 
 class FirstPass(Protocol):
@@ -101,7 +102,9 @@ class Recomputation:
         again = self._open.pop()
         again.end = _now()
         records = {met.path: met for met in again.original.outputs}
-        roots = [(path, tensor) for path, tensor in tensors(output) if tensor.requires_grad]
+        roots = [
+            (path, tensor) for path, tensor in find(output, torch.Tensor) if tensor.requires_grad
+        ]
         for path, tensor in roots:
             if path not in records:
                 continue

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from gradscope.capture.calls import Call, CallStack, sequence_number
-from gradscope.capture.containers import call_tensors, tensors
+from gradscope.capture.calls import Call, CallStack, call_tensors, sequence_number
 from gradscope.capture.frontier import Met, Passage, tie, wanted_edges
 from gradscope.capture.gradients import Listeners
 from gradscope.capture.graph import (
@@ -32,6 +31,7 @@ from gradscope.capture.recompute import Recomputation, in_backward
 from gradscope.capture.saved import noticing_hooked_saves
 from gradscope.capture.stats import Measured, resolve
 from gradscope.capture.views import view_of
+from gradscope.nesting import find
 from gradscope.patterns import Named
 from gradscope.records import Chain, ModuleCall, TensorRecord, TensorStats
 
@@ -148,7 +148,7 @@ class Recorder:
         if call is None:
             return
         call.end = self._sequence(call)
-        for path, tensor in tensors(output):
+        for path, tensor in find(output, torch.Tensor):
             if call.selected:
                 call.outputs.append(self._meet_output(call, path, tensor))
             if module in self._chained and tensor.grad_fn is not None:

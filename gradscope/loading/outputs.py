@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradscope.nesting import find
 
-def tensors(
-    output: Any, path: str = "", seen: frozenset[int] = frozenset()
-) -> Iterator[tuple[str, Tensor]]:
+
+def tensors(output: Any) -> Iterator[tuple[str, Tensor]]:
     """Each tensor in an output with its path, in order, through every nesting."""
-    if isinstance(output, Tensor):
-        yield path, output
-        return
-    if id(output) in seen:
-        return  # a container that holds itself
-    for name, item in _items(output):
-        yield from tensors(item, f"{path}.{name}" if path else str(name), seen | {id(output)})
-
-
-def _items(output: Any) -> list[tuple[Any, Any]]:
-    if isinstance(output, Mapping):
-        return list(output.items())
-    if isinstance(output, tuple) and hasattr(output, "_fields"):
-        return list(zip(output._fields, output, strict=True))
-    if isinstance(output, (list, tuple)):
-        return list(enumerate(output))
-    if dataclasses.is_dataclass(output) and not isinstance(output, type):
-        return [(f.name, getattr(output, f.name, None)) for f in dataclasses.fields(output)]
-    return []
+    return find(output, Tensor)
 
 
 def first_floating(output: Any) -> tuple[str, Tensor] | None:

@@ -37,8 +37,8 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
         steps = _tables.history(report)
         if steps:
             yield _table(steps)
-        for chain in report.chains:
-            yield f"### C{_escape(_chains.title(chain))[1:]}\n\n{_fenced(_chain(chain))}"
+    for chain in report.chains:  # somebody asked for each of them
+        yield f"### C{_escape(_chains.title(chain))[1:]}\n\n{_fenced(_chain(chain))}"
     yield _escape(" · ".join(_summary.totals(report)))
     proof = _summary.verified(report)
     if proof:

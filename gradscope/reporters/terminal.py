@@ -45,8 +45,8 @@ def _blocks(report: Report, view: View) -> Iterator[Iterable[Text]]:
         steps = _tables.history(report)
         if steps:
             yield _table(steps, view)
-        for chain in report.chains:
-            yield _chain(chain, view)
+    for chain in report.chains:  # somebody asked for each of them
+        yield _chain(chain, view)
     proof = _summary.verified(report)
     yield [
         *(Text(line) for line in join(_summary.totals(report), view.width)),

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from gradscope.capture.containers import call_tensors, map_tensors
+from gradscope.capture.calls import call_tensors
 from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.saved import counting_saved
 from gradscope.loading import Batch, Workload, seed_everything
+from gradscope.nesting import replaced
 from gradscope.running.state import gradients_kept, kept_as_found
 from gradscope.running.verification import Gradients
 
@@ -25,7 +26,7 @@ def fresh(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
     def copy(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
-    args, kwargs, target = map_tensors(copy, (batch.args, batch.kwargs, batch.target))
+    args, kwargs, target = replaced((batch.args, batch.kwargs, batch.target), torch.Tensor, copy)
     return args, kwargs, target
 
 

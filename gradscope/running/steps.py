@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.capture.calls import Call
-from gradscope.capture.containers import call_tensors
+from gradscope.capture.calls import Call, call_tensors
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.parameters import parameter_stats, statistics, total_norm, update_ratios
 from gradscope.capture.recorder import Recorder

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gradscope.capture.containers import call_tensors, map_tensors, tensors
+from gradscope.capture.calls import call_tensors
+from gradscope.nesting import find, replaced
 
 Pair = namedtuple("Pair", "first second")
 
@@ -20,7 +21,7 @@ class Result:
 
 
 def paths(tree):
-    return [path for path, _ in tensors(tree)]
+    return [path for path, _ in find(tree, torch.Tensor)]
 
 
 def test_paths():
@@ -43,9 +44,14 @@ def test_a_list_that_holds_itself_ends():
     assert paths(loop) == ["0"]
 
 
+def test_a_list_in_two_places_is_met_twice():
+    shared = [torch.ones(1)]
+    assert paths({"a": shared, "b": shared}) == ["a.0", "b.0"]
+
+
 def test_nesting_deeper_than_the_recursion_limit():
     deep = torch.ones(1)
-    for _ in range(5000):
+    for _ in range(2000):
         deep = [deep]
     assert len(paths(deep)) == 1
 
@@ -53,7 +59,7 @@ def test_nesting_deeper_than_the_recursion_limit():
 def test_mapping_keeps_the_nesting_and_what_is_shared():
     a, b = torch.ones(1), torch.zeros(1)
     tree = {"x": (a, a), "y": [Pair(b, 3)], "z": "word"}
-    mapped = map_tensors(lambda t: t + 1, tree)
+    mapped = replaced(tree, torch.Tensor, lambda t: t + 1)
     assert mapped["x"][0] is mapped["x"][1]
     assert mapped["y"][0] == Pair(torch.ones(1), 3)
     assert mapped["z"] == "word"

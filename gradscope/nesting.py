@@ -1,0 +1,87 @@
+"""Things in nested tuples, lists, mappings, dataclasses and named tuples, with paths to them.
+
+What is looked for is a class, so that nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+Kind = TypeVar("Kind")
+_NOTHING: frozenset[int] = frozenset()
+
+
+def find(tree: Any, kind: type[Kind]) -> Iterator[tuple[str, Kind]]:
+    """Every object of a class, in order, with its path: ``""``, ``0``, ``logits``, ``1.boxes``.
+
+    A container that holds itself is not entered again inside itself.
+    """
+    stack: list[tuple[str, Any, frozenset[int]]] = [("", tree, _NOTHING)]
+    while stack:
+        path, item, around = stack.pop()
+        if isinstance(item, kind):
+            yield path, item
+            continue
+        parts = _parts(item)
+        if not parts or id(item) in around:
+            continue
+        around = around | {id(item)}
+        prefix = f"{path}." if path else ""
+        stack.extend((f"{prefix}{key}", part, around) for key, part in reversed(parts))
+
+
+def replaced(tree: Any, kind: type[Kind], change: Callable[[Kind], Kind]) -> Any:
+    """The same nesting with every object of a class changed; one in two places stays one."""
+    done: dict[int, tuple[Kind, Kind]] = {}
+
+    def one(item: Any) -> Any:
+        if isinstance(item, kind):
+            if id(item) not in done:
+                # The original is kept beside its image: a freed one's id could be given again.
+                done[id(item)] = (item, change(item))
+            return done[id(item)][1]
+        if isinstance(item, tuple):
+            parts = [one(part) for part in item]
+            return type(item)(*parts) if hasattr(item, "_fields") else type(item)(parts)
+        if isinstance(item, list):
+            return _like(item, [one(part) for part in item])
+        if isinstance(item, Mapping):
+            return _like(item, {key: one(part) for key, part in item.items()})
+        if is_dataclass(item) and not isinstance(item, type):
+            changed = copy.copy(item)
+            for f in fields(item):
+                # Not setattr: the dataclass may be frozen.
+                object.__setattr__(changed, f.name, one(getattr(item, f.name)))
+            return changed
+        return item
+
+    return one(tree)
+
+
+def _parts(item: Any) -> list[tuple[Any, Any]] | None:
+    """What a container holds, with keys; None for anything that is not one."""
+    if isinstance(item, Mapping):
+        return list(item.items())
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return list(zip(item._fields, item, strict=True))
+    if isinstance(item, list | tuple):
+        return list(enumerate(item))
+    if is_dataclass(item) and not isinstance(item, type):
+        return [(f.name, getattr(item, f.name, None)) for f in fields(item)]
+    return None
+
+
+def _like(item: Any, parts: Any) -> Any:
+    """``parts`` in a container of the same class, with whatever else the original carries."""
+    if type(item) in (list, dict):
+        return parts
+    changed = copy.copy(item)
+    if isinstance(item, list):
+        changed[:] = parts
+    else:
+        for key, part in parts.items():
+            changed[key] = part
+    return changed
