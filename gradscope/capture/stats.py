@@ -152,7 +152,7 @@ def _fast(flat: torch.Tensor, copies: int) -> list[float] | None:
         variance = _shifted_variance(flat, mean)
     # `mean` may leave the bounds by a rounding; a constant tensor must not look otherwise.
     mean = min(max(mean, low), high)
-    zeros = n - int(torch.count_nonzero(flat)) if low <= 0.0 <= high else 0
+    zeros = _zeros(flat) if low <= 0.0 <= high else 0
     norm = math.sqrt(squares) * math.sqrt(copies)
     return [norm, mean, math.sqrt(max(variance, 0.0)), low, high, float(zeros * copies), 0.0, 0.0]
 
@@ -170,6 +170,21 @@ def _sums(flat: torch.Tensor) -> tuple[float, float]:
         total += tail.sum().item()
         squares += torch.linalg.vector_norm(tail).item() ** 2
     return total, squares
+
+
+def _zeros(flat: torch.Tensor) -> int:
+    """How many elements are zero.
+
+    ``count_nonzero`` reads about 1 GB/s. Here eight comparisons' bytes are added as one word: the
+    sum of up to 255 such words carries nothing from byte to byte.
+    """
+    count = 0
+    for chunk in torch.split(flat, _CHUNK):
+        equal = torch.eq(chunk, 0).view(torch.uint8)
+        whole = equal.numel() - equal.numel() % 1024
+        words = equal[:whole].view(torch.int64).view(-1, 128).sum(1)
+        count += int(words.view(torch.uint8).sum()) + int(equal[whole:].sum())
+    return count
 
 
 def _shifted_variance(flat: torch.Tensor, mean: float) -> float:

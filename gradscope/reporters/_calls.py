@@ -18,6 +18,7 @@ REMARKS = {
     "inner-backward": "the loss holds a gradient taken through this call: grad_in cannot be told",
     "recomputed": "checkpointed: gradients come from the second run of its forward, in backward",
     "no-grad": "ran while gradients were disabled",
+    "other-thread": "ran in a thread of its own: grad_in cannot be told",
     "did-not-return": "was running when the run stopped",
 }
 

@@ -196,3 +196,11 @@ def test_the_tensor_is_left_alone():
     measure(tensor)
     assert torch.equal(tensor.detach(), before)
     assert (tensor._version, tensor.grad) == (version, None)
+
+
+@pytest.mark.parametrize("numel", [1, 7, 1023, 1024, 1025, 300_000, (1 << 20) + 5])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_zeros_are_counted_one_by_one(numel, share):
+    torch.manual_seed(0)
+    tensor = (torch.rand(numel) >= share).float() * torch.randn(numel).sign()
+    assert measure(tensor).zeros == int((tensor.numpy() == 0).sum())
