@@ -95,6 +95,7 @@ class Listeners:
         self._accumulate = accumulate
         self._slots: list[GradientSlot] = []
         self._handles: list[Handle] = []
+        self._histories: list[Node | None] = []
         self._by_node: dict[Node, list[tuple[int, GradientSlot, Extract | None]]] = {}
 
     def slot(self, parts: int = 1) -> GradientSlot:
@@ -108,7 +109,9 @@ class Listeners:
         if tensor._backward_hooks:
             slot.shareable = False
 
-        hooked, before, node = weakref.ref(tensor), tensor._version, id(tensor.grad_fn)
+        hooked, before, history = weakref.ref(tensor), tensor._version, tensor.grad_fn
+        node = id(history)
+        self._histories.append(history)  # or its Python object, and with it the id, would change
 
         def read(gradient: torch.Tensor | None) -> None:
             now = hooked()
@@ -140,6 +143,7 @@ class Listeners:
         self._handles.clear()
         self._slots.clear()
         self._by_node.clear()
+        self._histories.clear()
 
 
 def _reader(listeners: list[tuple[int, GradientSlot, Extract | None]]) -> Callable[..., None]:
