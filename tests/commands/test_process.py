@@ -123,6 +123,8 @@ def test_ctrl_c_in_forward_shows_what_was_recorded(tmp_path: Path) -> None:
     with subprocess.Popen(
         command, cwd=tmp_path, env=ENVIRONMENT,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # A shell that runs the tests in the background has them ignore Ctrl-C, and their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:  # fmt: skip
         assert process.stderr is not None
         assert process.stderr.readline() == "waiting\n"
