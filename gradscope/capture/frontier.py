@@ -95,8 +95,11 @@ def _crowded(found: Walk, met: Met, passage: Passage) -> str | None:
     """Whether a call that writes into a base was given several views of it: whose is the write?"""
     if met.view is None:
         return None
+    base = met.view.edge
     siblings = [
-        other for other in passage.inputs if other.view and other.view.edge == met.view.edge
+        other
+        for other in passage.inputs
+        if other.edge == base or (other.view is not None and other.view.edge == base)
     ]
     readers = between(found.consumers.get(met.view.edge, []), passage.start, passage.end)
     return NOTE if len(siblings) > 1 and writes_since(readers, passage.start) else None
@@ -114,7 +117,7 @@ def _told_by_its_hook(
         if met.view.base_changed() or _written_and_read(met, passage, readers):
             slot.note = NOTE
         return slot.note is None
-    if not all(read_as_view_only(found, write.node) for write in writes):
+    if not all(read_as_view_only(found, write.node, met.view) for write in writes):
         slot.note = NOTE
         return False
     slot.parts = len(writes) + int(met.edge is not None and found.reaches(met.edge))

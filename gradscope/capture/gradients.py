@@ -7,12 +7,12 @@ consumer lies in the call.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 
 import torch
 from torch.autograd.graph import Node
 
+from gradscope.capture.graph import LEAF
 from gradscope.capture.hooks import Handle, hook_node, hook_tensor
 from gradscope.capture.stats import Measured, measure
 
@@ -109,14 +109,15 @@ class Listeners:
         if tensor._backward_hooks:
             slot.shareable = False
 
-        hooked, before, history = weakref.ref(tensor), tensor._version, tensor.grad_fn
-        node = id(history)
+        history = tensor.grad_fn
+        leaf, node = history is None, id(history)
         self._histories.append(history)  # or its Python object, and with it the id, would change
 
         def read(gradient: torch.Tensor | None) -> None:
-            now = hooked()
-            if now is not None and now._version == before and id(now.grad_fn) != node:
-                return  # `detach_()` took the tensor, and its hooks, to another history
+            # `detach_()` takes a tensor, and its hooks, to another history.
+            current = torch._C._current_autograd_node()
+            if not (isinstance(current, LEAF) if leaf else id(current) == node):
+                return
             if self.armed:
                 slot.add(gradient)
             elif torch.is_grad_enabled():  # `create_graph=True`, as in a gradient penalty

@@ -21,7 +21,8 @@ Edge = tuple[Node | int, int]
 #: An in-place write through a view, as the base sees it.
 WRITE = "CopySlices"
 
-_Leaf: Any = torch._C._functions.AccumulateGrad
+#: The class of the nodes that write a leaf's ``.grad``.
+LEAF: Any = torch._C._functions.AccumulateGrad
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +90,14 @@ def walk(roots: Iterable[Edge], wanted: set[Edge], *, since: int = 0) -> Walk:
             if following is None:
                 continue
             edge: Edge = (following, number)
-            if isinstance(following, _Leaf):
+            if isinstance(following, LEAF):
                 edge = (id(following.variable), 0)
             if edge in wanted or type(following).__name__ == WRITE:
                 found.consumers.setdefault(edge, []).append(Consumer(sequence, node, position))
             if following not in seen:
                 seen.add(following)
                 stack.append(following)
-                if isinstance(following, _Leaf):
+                if isinstance(following, LEAF):
                     found.leaves.append(following.variable)
     for consumers in found.consumers.values():
         consumers.sort(key=lambda consumer: consumer.sequence)

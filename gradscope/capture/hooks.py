@@ -69,13 +69,19 @@ class _Own:
         self._function = function
 
     def __call__(self, *arguments: Any) -> None:
-        self._function(*arguments)
+        # A model that exports or traces a part of itself must not find the hook in the trace.
+        if not (torch.compiler.is_compiling() or torch._C._get_tracing_state()):
+            self._function(*arguments)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
         return _nothing
 
-    def __reduce__(self) -> str:
-        return "_nothing"
+    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
+        return _no_hook, ()
+
+
+def _no_hook() -> Callable[..., None]:
+    return _nothing
 
 
 def _nothing(*arguments: Any) -> None:

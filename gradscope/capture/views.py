@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.autograd.graph import Node
@@ -30,12 +31,20 @@ class ViewOf:
     base_stride: tuple[int, ...]
     size: tuple[int, ...]
     stride: tuple[int, ...]
-    offset: int
+    offset: int  # from the base's first element
+    storage_offset: int
 
     def base_changed(self) -> bool:
         """Whether the base was written to since; unknown, and no, once nobody holds it."""
         base = self.base()
         return base is not None and base._version != self.version
+
+    def is_made_by(self, node: Any) -> bool:
+        """Whether a node is this view as autograd makes it anew after a write."""
+        if type(node).__name__ != "AsStridedBackward0":
+            return False
+        place = (tuple(node._saved_size), tuple(node._saved_stride), node._saved_storage_offset)
+        return place == (self.size, tuple(self.stride), self.storage_offset)
 
     def reader(self, slot: GradientSlot) -> Callable[[torch.Tensor], torch.Tensor | None]:
         """A function that cuts the base's gradient to this region, or spoils ``slot``."""
@@ -66,6 +75,7 @@ def view_of(tensor: torch.Tensor) -> ViewOf | None:
         tuple(tensor.shape),
         tensor.stride(),
         int(tensor.storage_offset()) - int(base.storage_offset()),
+        int(tensor.storage_offset()),
     )
 
 
@@ -79,14 +89,13 @@ def writes_since(consumers: list[Consumer], sequence: int) -> list[Consumer]:
     return [c for c in consumers if c.sequence >= sequence and is_write(c.node)]
 
 
-def read_as_view_only(found: Walk, write: Node) -> bool:
-    """Whether after a write nobody reads the base itself: only one view of it goes on.
+def read_as_view_only(found: Walk, write: Node, view: ViewOf) -> bool:
+    """Whether after a write nobody reads the base itself: only ``view`` goes on, made anew.
 
-    Otherwise what the write lets through belongs in part to readers of the base, and no view's
-    gradient can be told from it.
+    Otherwise what the write lets through belongs in part to others, and the view's gradient cannot
+    be told from it.
     """
     consumers = found.consumers.get((write, 0), [])
     while len(consumers) == 1 and is_write(consumers[0].node):
         consumers = found.consumers.get((consumers[0].node, 0), [])
-    views = [type(c.node).__name__ == "AsStridedBackward0" for c in consumers]
-    return len(views) <= 1 and all(views)
+    return not consumers or (len(consumers) == 1 and view.is_made_by(consumers[0].node))

@@ -64,23 +64,13 @@ def random_state_kept(devices: set[torch.device]) -> Iterator[None]:
 
 
 @contextmanager
-def run_eagerly(model: nn.Module) -> Iterator[None]:
-    """Compiled modules run as they were written: a hook in a compiled graph would be traced."""
-    in_place = {m: m._compiled_call_impl for m in model.modules() if m._compiled_call_impl}
-    # By name: to import dynamo for its class would cost a second.
-    wrappers = [m for m in model.modules() if type(m).__name__ == "OptimizedModule"]
-    forwards = {wrapper: wrapper.__dict__.get("forward") for wrapper in wrappers}
-    for module in in_place:
-        module._compiled_call_impl = None
-    for wrapper in wrappers:
-        wrapper.__dict__["forward"] = wrapper._orig_mod
-    try:
+def run_eagerly() -> Iterator[None]:
+    """What was compiled runs as it was written: a hook in a compiled graph would be traced."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and the import takes a second
         yield
-    finally:
-        for module, call in in_place.items():
-            module._compiled_call_impl = call
-        for wrapper, forward in forwards.items():
-            wrapper.__dict__["forward"] = forward
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 @contextmanager
@@ -106,12 +96,14 @@ def _module(module: nn.Module) -> Restore:
     registers = (module._parameters, module._buffers, module._modules)
     held = [(register, dict(register)) for register in registers]
     # A weight that a hook computes (the older weight_norm, pruning) is a plain attribute.
+    hidden = set(module._non_persistent_buffers_set)
     plain = {k: v for k, v in module.__dict__.items() if isinstance(v, torch.Tensor)}
 
     def put_back() -> None:
         module.training = training
         for register, found in held:
             _put_back(register, found)
+        module._non_persistent_buffers_set = hidden
         now = [k for k, v in module.__dict__.items() if isinstance(v, torch.Tensor)]
         for name in now:
             if name not in plain:

@@ -94,7 +94,7 @@ def run(workload: Workload, plan: Plan) -> Outcome:
     outcome = Outcome()
     with contextlib.ExitStack() as kept:
         kept.enter_context(kept_as_found(model, weights=plan.restore))
-        kept.enter_context(run_eagerly(model))
+        kept.enter_context(run_eagerly())
         kept.enter_context(deeper_recursion())
         loss = workload.criterion.spec
         if isinstance(loss, nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import io
 import threading
 import weakref
 
@@ -314,3 +315,32 @@ def test_compiled_modules_run_eagerly_and_stay_compiled():
 
 
 A_PARTS = ("a._orig_mod.0", "a._orig_mod.1")
+
+
+def test_a_tensor_detached_while_somebody_keeps_it_has_its_gradient():
+    kept = []
+
+    def forward(s, x):
+        h = s.fc(x)
+        out = h * 3
+        h.detach_()
+        kept.append(h)
+        return out
+
+    (call,) = calls(inspected(forward, fc=nn.Linear(2, 2)), "fc")
+    assert values(call.outputs[0]) == [3.0, 3.0]
+
+
+def test_a_module_saved_in_forward_is_saved_without_the_watch():
+    file = io.BytesIO()
+    inspected(lambda s, x: (torch.save(s.fc, file), s.fc(x))[1], fc=nn.Linear(2, 2))
+    file.seek(0)
+    assert torch.load(file, weights_only=False)(torch.ones(1, 2)).shape == (1, 2)
+
+
+def test_a_compiled_function_in_a_model_has_rows():
+    model = Model(lambda s, x: s.run(x), a=nn.Linear(2, 2), b=nn.ReLU())
+    model.run = torch.compile(lambda x: model.b(model.a(x)), backend="eager")
+    model(torch.ones(1, 2))
+    report = gradscope.inspect(model, torch.ones(1, 2), loss="sum")
+    assert [call.name for call in report.calls] == ["", "a", "b"]
