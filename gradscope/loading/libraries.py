@@ -56,7 +56,6 @@ def mismatch(error: BaseException) -> Problem | None:
         return None
     torch = importlib.metadata.version("torch")
     local = importlib.import_module("torch").__version__.partition("+")[2]
-    index = f" --index-url https://download.pytorch.org/whl/{local}" if local else ""
     try:
         torchvision = importlib.metadata.version("torchvision")
     except importlib.metadata.PackageNotFoundError:
@@ -64,7 +63,7 @@ def mismatch(error: BaseException) -> Problem | None:
     torch = f"{torch.partition('+')[0]}+{local}" if local else torch
     return Problem(
         f"torchvision {torchvision} was not built for the installed torch {torch}: {text}",
-        help=f"install a pair that fits: pip install --force-reinstall torch torchvision{index}",
+        help="install a pair that fits: pip install --force-reinstall torch torchvision",
     )
 
 
