@@ -85,7 +85,7 @@ _KINDS: list[tuple[str, str, str]] = [
         r"|input.size\(-1\) must be equal|expected \d+d|not broadcastable|dimension out of range"
         r"|should contain \d+ elements|kernel size can't be greater|inconsistent tensor size"
         r"|expected .*dimension",
-        "compare the layer's input shape with what its weights take: `gradscope layers` lists them",
+        "compare the shapes that meet here; what a layer's weights take, `gradscope layers` lists",
     ),
     (
         "model-error",

@@ -179,8 +179,9 @@ def _configured(wanted: Mapping[str, Any], context: Context, place: str) -> Tran
 def _target_size(image: Image.Image, size: list[int]) -> tuple[int, int]:
     if len(size) == 2:
         return size[1], size[0]
-    scale = size[0] / min(image.size)
-    return max(1, round(image.width * scale)), max(1, round(image.height * scale))
+    # Cut, not rounded: a photograph must come out as torchvision's Resize makes it.
+    short = min(image.size)
+    return max(1, size[0] * image.width // short), max(1, size[0] * image.height // short)
 
 
 def _size(value: Any, context: Context, place: str) -> list[int] | None:
