@@ -35,12 +35,12 @@ class Recall:
         """The tensor's statistics as it is now."""
         known = self._find(tensor)
         if known is None:
-            known = self._remember(tensor, measure(tensor))
+            known = self.remember(tensor, measure(tensor))
         return known.measured
 
     def slot(self, tensor: torch.Tensor) -> GradientSlot:
         """The slot that a hook on this tensor, as it is now, fills."""
-        known = self._find(tensor) or self._remember(tensor, measure(tensor))
+        known = self._find(tensor) or self.remember(tensor, measure(tensor))
         if known.slot is None or known.node is not tensor.grad_fn:
             # `detach_()` and the like give a tensor another history without a new version.
             known.node = tensor.grad_fn
@@ -57,7 +57,8 @@ class Recall:
         same = known is not None and known.tensor() is tensor
         return known if same and known and version(tensor) == known.version >= 0 else None
 
-    def _remember(self, tensor: torch.Tensor, measured: Measured) -> _Known:
+    def remember(self, tensor: torch.Tensor, measured: Measured) -> _Known:
+        """Keep what is known of a tensor, so that it is not measured again."""
         known = _Known(weakref.ref(tensor), version(tensor), None, measured)
         self._known[id(tensor)] = known
         return known

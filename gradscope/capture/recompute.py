@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from gradscope.capture.calls import call_tensors
+from gradscope.capture.calls import call_tensors, sequence_number
 from gradscope.capture.frontier import Met, between
 from gradscope.capture.gradients import Listeners
 from gradscope.capture.graph import Edge, edge_of, walk
@@ -62,7 +62,7 @@ class Recomputation:
 
     def note_ungraphed(self, call: FirstPass) -> None:
         """A call that runs while gradients are disabled: perhaps a checkpoint's first pass."""
-        insort(self._ungraphed, (_now(), call), key=lambda entry: entry[0])
+        insort(self._ungraphed, (sequence_number(), call), key=lambda entry: entry[0])
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A module is entered inside backward."""
@@ -71,7 +71,7 @@ class Recomputation:
             return
         if not torch.is_grad_enabled():  # a checkpoint within a checkpoint: its own first pass
             self.note_ungraphed(original)
-        again = _Again(original, _now())
+        again = _Again(original, sequence_number())
         self._open.append(again)
         original.note("recomputed")
         records = {met.path: met for met in original.inputs}
@@ -100,7 +100,7 @@ class Recomputation:
         if not self._open or self._open[-1].original.module is not module:
             return
         again = self._open.pop()
-        again.end = _now()
+        again.end = sequence_number()
         records = {met.path: met for met in again.original.outputs}
         roots = [
             (path, tensor) for path, tensor in find(output, torch.Tensor) if tensor.requires_grad
@@ -143,7 +143,3 @@ class Recomputation:
                 for consumer in consumers:
                     self._listeners.on_node(consumer.node, consumer.position, met.slot)
         self._returned.clear()
-
-
-def _now() -> int:
-    return torch._C._autograd._get_sequence_nr()

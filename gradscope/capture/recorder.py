@@ -223,7 +223,8 @@ class Recorder:
             # What cannot be reduced (inside vmap, fake, an opaque layout) has a row that says so.
             call.note(f"unmeasured: {(str(error) or type(error).__name__).splitlines()[0]}")
             shape = tuple(int(n) for n in tensor.shape)
-            return TensorStats(shape, str(tensor.dtype).removeprefix("torch."), tensor.numel())
+            head = TensorStats(shape, str(tensor.dtype).removeprefix("torch."), tensor.numel())
+            return self._recall.remember(tensor, head).measured
 
     # ---------------------------------------------------------------- before backward
 

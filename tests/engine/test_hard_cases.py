@@ -344,3 +344,16 @@ def test_a_compiled_function_in_a_model_has_rows():
     model(torch.ones(1, 2))
     report = gradscope.inspect(model, torch.ones(1, 2), loss="sum")
     assert [call.name for call in report.calls] == ["", "a", "b"]
+
+
+def test_what_cannot_be_measured_is_a_row_that_says_so(monkeypatch):
+    from gradscope.capture import recall
+
+    def refuses(tensor):
+        raise RuntimeError("no reductions here")
+
+    monkeypatch.setattr(recall, "measure", refuses)
+    (call,) = calls(inspected(lambda s, x: s.fc(x), fc=nn.Linear(2, 2)), "fc")
+    assert call.notes == ("unmeasured: no reductions here",)
+    assert call.outputs[0].activation.norm is None
+    assert values(call.outputs[0]) == [1.0, 1.0]
