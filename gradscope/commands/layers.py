@@ -12,8 +12,8 @@ from gradscope.commands._model import Allow, Debug, Device, Exclude, Layers, Set
 from gradscope.commands._write import keep_stdout_clean, write_output
 from gradscope.errors import OptionError
 from gradscope.records import LayerInfo
-from gradscope.reporters._text import plain
 from gradscope.reports import to_data
+from gradscope.typeset.text import plain
 
 
 def run(

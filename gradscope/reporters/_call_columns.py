@@ -8,9 +8,10 @@ from dataclasses import replace
 from gradscope.records import Report, TensorRecord, TensorStats
 from gradscope.reporters import _statistics
 from gradscope.reporters._calls import CallRow, layer
-from gradscope.reporters._columns import KEEP, Column, Row, Scalar
-from gradscope.reporters._numbers import count, shape, size
-from gradscope.reporters._text import plain
+from gradscope.reporters._columns import Column, Row, Scalar
+from gradscope.typeset.numbers import count, shape, size
+from gradscope.typeset.tables import KEEP
+from gradscope.typeset.text import plain
 
 #: Needs no gradient; and: requires one, but none arrived.
 NOT_NEEDED, MISSING = "–", "none"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gradscope.records import ModuleCall, TensorRecord
 from gradscope.reporters._footnotes import number_remarks
-from gradscope.reporters._text import plain
+from gradscope.typeset.text import plain
 
 ROOT = "(root)"
 

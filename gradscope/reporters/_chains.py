@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from gradscope.records import Chain, GraphNode
 from gradscope.reporters._calls import label
-from gradscope.reporters._numbers import plural, shape
-from gradscope.reporters._text import plain
+from gradscope.typeset.numbers import plural, shape
+from gradscope.typeset.text import plain
 
 #: Operations between a leaf and its user that are written beside the leaf, as in ``weight → T``.
 _INLINE = 3

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gradscope.errors import OptionError, did_you_mean
-from gradscope.reporters._text import natural
+from gradscope.typeset.text import natural
 
 Row = TypeVar("Row")
 Scalar = str | int | float | bool | None
 Rank = float | str | None
 Key = tuple[float, tuple[tuple[int, int, str], ...]]
-
-#: How long a column stays when a terminal narrows: the lowest goes first, a ``KEEP`` one last.
-KEEP = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from gradscope.records import ParameterStats, Report, TensorStats
 from gradscope.reporters import _statistics
 from gradscope.reporters._call_columns import MISSING, as_gradient, signs, tone
-from gradscope.reporters._columns import KEEP, Column, Scalar
+from gradscope.reporters._columns import Column, Scalar
 from gradscope.reporters._footnotes import number_remarks
-from gradscope.reporters._numbers import count, number, shape
-from gradscope.reporters._text import plain
+from gradscope.typeset.numbers import count, number, shape
+from gradscope.typeset.tables import KEEP
+from gradscope.typeset.text import plain
 
 FROZEN = "frozen"
 

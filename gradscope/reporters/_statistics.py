@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from gradscope.records import TensorStats
 from gradscope.reporters._columns import Column, Row
-from gradscope.reporters._numbers import NOT_THERE, count, number, share
+from gradscope.typeset.numbers import NOT_THERE, count, number, share
 
 Source = Callable[[Row], TensorStats | None]
 #: The cell of a row that has no such tensor.

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gradscope.records import ErrorRecord, Finding, Report, TensorStats
 from gradscope.reporters._calls import label
-from gradscope.reporters._numbers import count, number, plural, seconds, shape, size
-from gradscope.reporters._text import plain
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of prose: ``lead`` is its first, weightier part, ``indent`` its depth."""
-
-    text: str
-    lead: str = ""
-    tone: str = ""
-    indent: int = 0
+from gradscope.typeset.console import Line
+from gradscope.typeset.numbers import count, number, plural, seconds, shape, size
+from gradscope.typeset.text import plain
 
 
 def header(report: Report) -> list[list[str]]:

@@ -3,51 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.records import Report, StepRecord
 from gradscope.reporters import _call_columns, _calls, _parameters
-from gradscope.reporters._columns import KEEP, Column, Row, Scalar, known, ordered, parse_sort, pick
-from gradscope.reporters._numbers import NOT_THERE, count, number, plural
-from gradscope.reporters._text import plain
+from gradscope.reporters._columns import Column, Row, Scalar, known, ordered, parse_sort, pick
 from gradscope.reporters._view import View
+from gradscope.typeset.numbers import NOT_THERE, count, number, plural
+from gradscope.typeset.tables import KEEP, Cell, Heading, Table
+from gradscope.typeset.text import plain
 
 TABLES = ("calls", "parameters")
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """What stands in one place of a table; ``tone`` may colour it and never says more than it."""
-
-    text: str
-    tone: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """A column as a layout needs it."""
-
-    key: str
-    right: bool = True
-    keep: int = KEEP
-    wraps: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows ready to be laid out. ``fixed`` columns were asked for: no width may hide them.
-
-    ``remedy`` tells how to see what a narrow terminal hides.
-    """
-
-    title: str
-    columns: tuple[Heading, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    caption: str = ""
-    legend: tuple[str, ...] = ()
-    fixed: bool = False
-    remedy: str = "use a wider terminal"
 
 
 def check(view: View) -> None:

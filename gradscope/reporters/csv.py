@@ -12,8 +12,8 @@ from io import StringIO
 from gradscope.records import Report
 from gradscope.reporters import _tables
 from gradscope.reporters._columns import Scalar
-from gradscope.reporters._text import plain
 from gradscope.reporters._view import View
+from gradscope.typeset.text import plain
 
 suffix = ".csv"
 

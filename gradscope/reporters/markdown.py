@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from gradscope.records import Chain, Report
 from gradscope.reporters import _chains, _summary, _tables
 from gradscope.reporters._calls import label
-from gradscope.reporters._summary import Line
-from gradscope.reporters._tables import Table
-from gradscope.reporters._text import plain
 from gradscope.reporters._view import View
+from gradscope.typeset.console import Line
+from gradscope.typeset.tables import Table
+from gradscope.typeset.text import plain
 
 suffix = ".md"
 

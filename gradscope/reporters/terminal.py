@@ -3,54 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from io import StringIO
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.text import Text
 
 from gradscope.records import Chain, Report
 from gradscope.reporters import _chains, _summary, _tables
 from gradscope.reporters._calls import label
-from gradscope.reporters._layout import GAP, lay_out, plan
-from gradscope.reporters._summary import Line
-from gradscope.reporters._tables import Table
-from gradscope.reporters._text import break_words, join, plain
 from gradscope.reporters._view import View
+from gradscope.typeset.console import Line, dimmed, printed, prose, table_lines
+from gradscope.typeset.tables import GAP
+from gradscope.typeset.text import join, plain
 
 suffix = ".txt"
-
-_STYLES = {"head": "bold", "dim": "dim", "bad": "bold red", "warn": "yellow", "good": "green"}
 
 
 def render(report: Report, view: View) -> str:
     """The report at the view's width; without one nothing is hidden and nothing breaks."""
     blocks = [list(block) for block in _blocks(report, view)]
     lines = [line for block in blocks if block for line in (Text(), *block)][1:]
-    return _print(lines, view)
+    return printed(lines, width=view.width, color=view.color)
 
 
 def _blocks(report: Report, view: View) -> Iterator[Iterable[Text]]:
     yield _header(report, view)
-    yield [text for line in _summary.error(report) for text in _prose(line, view)]
+    yield [text for line in _summary.error(report) for text in prose(line, view.width)]
     if view.table != "parameters":
         yield (
-            _table(_tables.calls(report, view), view)
+            table_lines(_tables.calls(report, view), view.width)
             if report.calls
             else [Text("no calls were recorded")]
         )
     if view.table != "calls" and report.parameters:
-        yield _table(_tables.parameters(report, view), view)
+        yield table_lines(_tables.parameters(report, view), view.width)
     if view.table is None:
         steps = _tables.history(report)
         if steps:
-            yield _table(steps, view)
+            yield table_lines(steps, view.width)
     for chain in report.chains:  # somebody asked for each of them
         yield _chain(chain, view)
     proof = _summary.verified(report)
     yield [
         *(Text(line) for line in join(_summary.totals(report), view.width)),
-        *(_prose(proof, view) if proof else []),
+        *(prose(proof, view.width) if proof else []),
     ]
     yield _findings(report, view)
 
@@ -63,32 +58,7 @@ def _header(report: Report, view: View) -> Iterator[Text]:
     for facts in further:
         yield from (Text(line) for line in join(facts, view.width))
     for notice in _summary.notices(report):
-        yield from (
-            Text(line, "dim") for line in break_words(f"note: {notice}", view.width, indent="  ")
-        )
-
-
-def _prose(line: Line, view: View) -> Iterator[Text]:
-    """A line of prose, broken at spaces; its lead carries the tone."""
-    margin = "  " * line.indent
-    whole = f"{line.lead} {line.text}" if line.lead else line.text
-    room = None if view.width is None else max(1, view.width - len(margin))
-    for i, part in enumerate(break_words(whole, room, indent="  ")):
-        lead = line.lead if i == 0 and part.startswith(line.lead) else ""
-        style = _STYLES.get(line.tone, "bold")
-        yield Text.assemble(margin, (lead, style), part[len(lead) :])
-
-
-def _table(table: Table, view: View) -> Iterator[Text]:
-    laid = plan(table, view.width)
-    yield Text.assemble((table.title, "bold"), f"  {table.caption}" if table.caption else "")
-    for cells in lay_out(table, laid):
-        yield Text(" " * GAP).join(Text(cell.text, _STYLES.get(cell.tone, "")) for cell in cells)
-    if laid.hidden:
-        said = f"hidden at this width: {', '.join(laid.hidden)} ({table.remedy})"
-        yield from (Text(line, "dim") for line in break_words(said, view.width, indent="  "))
-    for remark in table.legend:
-        yield from (Text(line, "dim") for line in break_words(remark, view.width, indent="  "))
+        yield from dimmed(f"note: {notice}", view.width)
 
 
 def _chain(chain: Chain, view: View) -> Iterator[Text]:
@@ -111,7 +81,7 @@ def _chain(chain: Chain, view: View) -> Iterator[Text]:
             yield node
             yield from (Text.assemble((below, "dim"), f"    {leaf}") for leaf in line.leaves)
     for remark in _chains.legend(lines):
-        yield from (Text(text, "dim") for text in break_words(remark, view.width, indent="  "))
+        yield from dimmed(remark, view.width)
 
 
 def _findings(report: Report, view: View) -> Iterator[Text]:
@@ -122,24 +92,6 @@ def _findings(report: Report, view: View) -> Iterator[Text]:
     for finding, message, advice in found:
         place = label(finding.name, finding.call)
         lead = f"{plain(finding.code)} {plain(finding.severity)}"
-        yield from _prose(Line(f"{place}: {message.text}", lead, message.tone), view)
+        yield from prose(Line(f"{place}: {message.text}", lead, message.tone), view.width)
         if advice:
-            yield from _prose(Line(advice.text, advice.lead, indent=1), view)
-
-
-def _print(lines: Iterable[Text], view: View) -> str:
-    """The one place that writes: rich only translates styles, it neither wraps nor cuts."""
-    out = StringIO()
-    console = Console(
-        file=out,
-        width=view.width or 80,
-        force_terminal=view.color,
-        color_system="standard" if view.color else None,
-        no_color=not view.color,
-        force_jupyter=False,
-        legacy_windows=False,
-    )
-    for line in lines:
-        line.rstrip()
-        console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
-    return out.getvalue()
+            yield from prose(Line(advice.text, advice.lead, indent=1), view.width)

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from gradscope.reporters._numbers import count, number, seconds, share, size
-from gradscope.reporters._text import break_name, break_words, natural, plain
+from gradscope.typeset.numbers import count, number, seconds, share, size
+from gradscope.typeset.text import break_name, break_words, natural, plain
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_the_suffix_picks_the_format(
 def test_the_format_wins_over_the_suffix(saved: Path) -> None:
     output = saved.with_name("out.csv")
     run(saved, format="json", output=output)
-    assert json.loads(output.read_text(encoding="utf-8"))["schema"] == reports.SCHEMA
+    assert json.loads(output.read_text(encoding="utf-8"))["schema"] == "gradscope.report/1"
 
 
 def test_a_dash_is_standard_output(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

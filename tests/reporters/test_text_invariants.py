@@ -10,8 +10,8 @@ from rich.cells import cell_len
 
 from gradscope.records import Report
 from gradscope.reporters import View, csv, markdown, terminal
-from gradscope.reporters._numbers import number
-from gradscope.reporters._text import plain
+from gradscope.typeset.numbers import number
+from gradscope.typeset.text import plain
 
 WIDTHS = [20, 40, 60, 80, 100, 120, 160, 200, None]
 

@@ -7,15 +7,50 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
-from gradscope.reporters._columns import KEEP
-from gradscope.reporters._tables import Cell, Heading, Table
-from gradscope.reporters._text import break_name
+from gradscope.typeset.text import break_name
+
+#: How long a column stays when a terminal narrows: the lowest goes first, a ``KEEP`` one last.
+KEEP = 100
 
 GAP = 2
 #: A name keeps this much, or a third of the width, before other columns have to go.
 _NAME = 28
 #: Columns from here on outlast the breaking of names.
 _ESSENTIAL = KEEP - 5
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What stands in one place of a table; ``tone`` may colour it and never says more than it."""
+
+    text: str
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A column as a layout needs it."""
+
+    key: str
+    right: bool = True
+    keep: int = KEEP
+    wraps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows ready to be laid out. ``fixed`` columns were asked for: no width may hide them.
+
+    ``remedy`` tells how to see what a narrow terminal hides.
+    """
+
+    title: str
+    columns: tuple[Heading, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    caption: str = ""
+    legend: tuple[str, ...] = ()
+    fixed: bool = False
+    remedy: str = "use a wider terminal"
 
 
 @dataclass(frozen=True, slots=True)
