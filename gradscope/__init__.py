@@ -11,14 +11,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gradscope.api import inspect
+    from gradscope.api import graph, inspect
     from gradscope.errors import GradscopeError
-    from gradscope.records import Report
+    from gradscope.records import AutogradGraph, Report
 
 __version__ = "0.1.0"
-__all__ = ["GradscopeError", "Report", "__version__", "inspect"]
+__all__ = ["AutogradGraph", "GradscopeError", "Report", "__version__", "graph", "inspect"]
 
-_HOMES = {"inspect": "api", "GradscopeError": "errors", "Report": "records"}
+_HOMES = {
+    "AutogradGraph": "records",
+    "GradscopeError": "errors",
+    "Report": "records",
+    "graph": "api",
+    "inspect": "api",
+}
 
 
 def __getattr__(name: str) -> Any:

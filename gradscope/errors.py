@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gradscope.records import Report
+    from gradscope.records import AutogradGraph, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,10 @@ class ModelError(GradscopeError):
     exit_code = 3
 
     def __init__(
-        self, *problems: Problem | str, report: Report | None = None, help: str | None = None
+        self,
+        *problems: Problem | str,
+        report: Report | AutogradGraph | None = None,
+        help: str | None = None,
     ) -> None:
         super().__init__(*problems, help=help)
         self.report = report
@@ -133,7 +136,7 @@ class Interrupted(GradscopeError):
 
     exit_code = 130
 
-    def __init__(self, message: str, *, report: Report | None = None) -> None:
+    def __init__(self, message: str, *, report: Report | AutogradGraph | None = None) -> None:
         super().__init__(message)
         self.report = report
 

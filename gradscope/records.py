@@ -13,6 +13,9 @@ from typing import Any
 #: "nan", "inf" and "-inf", complex ones are ``(real, imaginary)``: JSON has no token for them.
 Value = float | str | tuple[float | str, float | str]
 
+#: Of a field that few records fill: JSON leaves it out where it has its default.
+SPARSE = {"sparse": True}
+
 
 @dataclass(frozen=True, slots=True)
 class TensorStats:
@@ -34,7 +37,7 @@ class TensorStats:
     zeros: int | None = None
     nan: int | None = None
     inf: int | None = None
-    values: tuple[Value, ...] | None = None
+    values: tuple[Value, ...] | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +202,28 @@ class ErrorRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """What a node keeps for backward: the attribute's name without ``_saved_``.
+
+    Tensors with one ``storage`` share memory; ``bytes`` is the whole storage's. 0 bytes: a
+    parameter's or a buffer's own memory, which costs nothing more.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    storage: int
+
+
+@dataclass(frozen=True, slots=True)
 class GraphNode:
-    """One node of the autograd graph; ``to`` follows ``next_functions``: (id, input number)."""
+    """One node of the autograd graph; ``to`` follows ``next_functions``: (id, input number).
+
+    ``grad_norm`` is that of the gradient that reached the node in backward, over its finite
+    elements; None where none did. ``saved_bytes`` is None where what it saved could not be read.
+    ``inner`` has the outputs of the graph that a reentrant checkpoint built in backward.
+    """
 
     id: int
     op: str
@@ -210,6 +233,69 @@ class GraphNode:
     call: int | None = None
     shape: tuple[int, ...] | None = None
     to: tuple[tuple[int, int] | None, ...] = ()
+    saved_bytes: int | None = None
+    grad_norm: float | None = None
+    grad_nonfinite: int = field(default=0, metadata=SPARSE)
+    saved: tuple[SavedTensor, ...] = field(default=(), metadata=SPARSE)
+    inner: tuple[tuple[int, int], ...] = field(default=(), metadata=SPARSE)
+    #: The user's file and line that made it, where they were asked for.
+    location: str | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCall:
+    """A module's call that the graph's nodes point to; ``parent`` is the index of the one around.
+
+    -1 is outside every call.
+    """
+
+    name: str
+    call: int
+    type: str
+    parent: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Why something has no useful gradient, and where: one cause for all names ``behind`` it."""
+
+    name: str
+    kind: str  # parameter | module
+    state: str  # missing | zero | non-finite | healthy
+    message: str
+    cause: str | None = None
+    module: str | None = None
+    call: int | None = None
+    location: str | None = None
+    behind: tuple[str, ...] = ()
+    advice: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AutogradGraph:
+    """The autograd graph behind the loss, or behind another output, as one backward found it.
+
+    ``nodes`` come in topological order: each before those that it leads to; ``root`` is the first
+    one's id, None where there is no graph. ``answers`` say why parameters that could have a
+    gradient are not in it.
+    """
+
+    run: RunInfo
+    root: int | None = None
+    nodes: tuple[GraphNode, ...] = ()
+    start: str = "loss"
+    schema: str = "gradscope.graph/1"
+    status: str = "ok"  # ok | failed
+    versions: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    loss: float | None = None
+    loss_nonfinite: str | None = None
+    saved_bytes: int | None = None  # of the whole graph, each storage once
+    calls: tuple[GraphCall, ...] = ()
+    names: tuple[str, ...] = ()  # of every parameter of the model, in the graph or not
+    frozen: tuple[str, ...] = ()  # of those, which require no gradient
+    answers: tuple[Answer, ...] = ()
+    error: ErrorRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Report ⇄ strict JSON. The reader checks every field, so a damaged file is named, not believed."""
+"""Records ⇄ strict JSON. Reading checks every field: a damaged file is named, not believed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ import typing
 from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError, Place
-from gradscope.records import Report
+from gradscope.records import AutogradGraph, Report
 
-SCHEMA = "gradscope.report/1"
-_WRITE = "write a report with `gradscope inspect … -o report.json`"
+#: What a saved record is called, the command that writes one, and the command that shows it.
+_WORDS: dict[type, tuple[str, str, str]] = {
+    Report: ("report", "write a report with `gradscope inspect … -o report.json`", "show"),
+    AutogradGraph: ("graph", "write a graph with `gradscope graph … -o graph.json`", "graph"),
+}
+_Record = TypeVar("_Record", Report, AutogradGraph)
 #: A report nests 7 deep; only its ``config`` is free to go deeper.
 MAX_DEPTH = 100
 
@@ -29,10 +33,12 @@ _hints = functools.cache(typing.get_type_hints)
 def to_data(record: Any) -> Any:
     """A record as dicts, lists, strings, numbers and None; a non-finite number becomes None."""
     if is_dataclass(record) and not isinstance(record, type):
-        data = {f.name: to_data(getattr(record, f.name)) for f in fields(record)}
-        if "values" in data and data["values"] is None:
-            del data["values"]
-        return data
+        values = ((f, getattr(record, f.name)) for f in fields(record))
+        return {
+            f.name: to_data(value)
+            for f, value in values
+            if not ("sparse" in f.metadata and value == f.default)
+        }
     if isinstance(record, dict):
         return {str(key): to_data(value) for key, value in record.items()}
     if isinstance(record, list | tuple):
@@ -42,36 +48,47 @@ def to_data(record: Any) -> Any:
     return record
 
 
-def dumps(report: Report) -> str:
-    """The report as one JSON document, keys in the order of the records."""
-    data = to_data(report)
+def dumps(record: Report | AutogradGraph) -> str:
+    """The record as one JSON document, keys in the order of the records."""
+    data = to_data(record)
     head = {"schema": data.pop("schema"), "status": data.pop("status")}
     return json.dumps({**head, **data}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def loads(text: str, *, file: str = "report") -> Report:
-    """The report that ``dumps`` wrote.
+def loads(text: str, kind: type[_Record], *, file: str = "report") -> _Record:
+    """The record that ``dumps`` wrote.
 
     Raises:
-        ConfigError: not JSON, not a report, or a field of the wrong type; says which.
+        ConfigError: not JSON, not a record of that kind, or a field of the wrong type; says which.
     """
+    word, help, _ = _WORDS[kind]
     if not text.strip():
-        raise ConfigError("the report is empty", place=Place(file), help=_WRITE)
-    data = _parse(text, file)
+        raise ConfigError(f"the {word} is empty", place=Place(file), help=help)
+    data = _parse(text, file, help)
+    expected = _schema(kind)
     schema = data.get("schema") if isinstance(data, dict) else None
-    if schema != SCHEMA:
+    if schema != expected:
+        for other, (name, _, command) in _WORDS.items():
+            if schema == _schema(other):
+                raise ConfigError(
+                    f"not a {word} but a {name}",
+                    place=Place(file),
+                    help=f"show it with `gradscope {command} {file}`",
+                )
         said = f"its `schema` is {_excerpt(schema)}" if schema else "it has no `schema`"
         raise ConfigError(
-            f"not a gradscope report: {said}, expected `{SCHEMA}`",
-            place=Place(file),
-            help=_WRITE,
+            f"not a gradscope {word}: {said}, expected `{expected}`", place=Place(file), help=help
         )
-    report: Report = _read(Report, data, "", file)
-    return report
+    record: _Record = _read(kind, data, "", file)
+    return record
 
 
-def _parse(text: str, file: str) -> Any:
-    """Strict JSON as data, no deeper than a report can be."""
+def _schema(kind: type) -> Any:
+    return next(f.default for f in fields(kind) if f.name == "schema")
+
+
+def _parse(text: str, file: str, help: str) -> Any:
+    """Strict JSON as data, no deeper than a record can be."""
     try:
         data = json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
@@ -83,7 +100,7 @@ def _parse(text: str, file: str) -> Any:
         raise ConfigError(
             f"not JSON: {error.msg}",
             place=Place(file, error.lineno, error.colno, text=shown),
-            help=_WRITE,
+            help=help,
         ) from None
     except RecursionError:
         raise _too_deep(file) from None
@@ -111,23 +128,24 @@ def _no_constant(token: str) -> Any:
     raise ValueError(f"`{token}` is no JSON number")
 
 
-def load(path: Path) -> Report:
-    """Read a saved report.
+def load(path: Path, kind: type[_Record]) -> _Record:
+    """Read a saved record.
 
     Raises:
-        ConfigError: the file is missing, unreadable or no report.
+        ConfigError: the file is missing, unreadable or no such record.
     """
+    help = _WORDS[kind][1]
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError(f"there is no file `{path}`", help=_WRITE) from None
+        raise ConfigError(f"there is no file `{path}`", help=help) from None
     except UnicodeDecodeError:
         raise ConfigError(
-            "not JSON: it is not UTF-8 text", place=Place(str(path)), help=_WRITE
+            "not JSON: it is not UTF-8 text", place=Place(str(path)), help=help
         ) from None
     except OSError as error:
-        raise ConfigError(f"cannot read `{path}`: {error.strerror or error}", help=_WRITE) from None
-    return loads(text, file=str(path))
+        raise ConfigError(f"cannot read `{path}`: {error.strerror or error}", help=help) from None
+    return loads(text, kind, file=str(path))
 
 
 def _read(kind: Any, data: Any, where: str, file: str) -> Any:

@@ -16,7 +16,8 @@ PACKAGE = Path(gradscope.__file__).parent
 #: A room is a folder or a file at the top of the package. It imports from lower floors only.
 FLOORS = {
     "records": 0, "reports": 0, "errors": 0, "plugins": 0, "patterns": 0, "nesting": 0,
-    "config": 1, "reporters": 1, "images": 1, "demo": 1,
+    "typeset": 0,
+    "config": 1, "reporters": 1, "diagrams": 1, "images": 1, "demo": 1,
     "loading": 2, "capture": 2,
     "running": 3, "explain": 3,
     "api": 4,
@@ -26,7 +27,7 @@ FLOORS = {
 }  # fmt: skip
 
 #: Only this file sets hooks, and only these kinds: what is set in one place is removed in one.
-HOOKS, KINDS = "capture/hooks.py", r"register_(forward_|forward_pre_)?hook"
+HOOKS, KINDS = "capture/hooks.py", r"register_(forward_|forward_pre_)?hook|register_prehook"
 
 #: Calls that import what a string names.
 BY_NAME = {"import_module", "find_spec", "files", "load", "names", "__import__"}

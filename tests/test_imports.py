@@ -102,7 +102,7 @@ def test_a_heavy_import_is_noticed(folder):
 
 def test_a_heavy_import_behind_a_command_is_noticed(folder):
     planted = "import gradscope.reports as r; old = r.load\n"
-    planted += "def load(path):\n    import torch\n    return old(path)\n"
+    planted += "def load(path, kind):\n    import torch\n    return old(path, kind)\n"
     planted += "r.load = load"
     code, names = loaded(["show", "report.json"], folder, first=planted)
     assert code == 0

@@ -1,16 +1,14 @@
 """The one walk over the autograd graph, and what is read off it: who consumes an edge, which call
-made a node, what is saved for backward, the chain behind an output."""
+made a node, what is saved for backward."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.autograd.graph import Node
-
-from gradscope.records import GraphNode
 
 #: Where a gradient enters the graph: a node and which of its outputs, or a leaf tensor's ``id``.
 #: A leaf's own node is left alone: asking for it makes a node, and that would shift the sequence
@@ -61,6 +59,17 @@ class Walk:
     def reaches(self, edge: Edge) -> bool:
         """Whether the roots depend on this edge."""
         return edge in self.roots or bool(self.consumers.get(edge))
+
+
+def let_go(nodes: list[Node]) -> None:
+    """Empty a list of nodes, each before those that it leads to, once no tensor holds them.
+
+    A node that Python has seen is freed by recursion (torch 2.15): where the last reference to a
+    chain of some 30 000 goes, the stack overflows. Here each finds the next one still held.
+    """
+    nodes.sort(key=lambda node: node._sequence_nr())
+    while nodes:
+        nodes.pop()
 
 
 def edge_of(tensor: torch.Tensor) -> Edge:
@@ -133,9 +142,9 @@ class SavedBytes:
 
     def add(self, tensor: torch.Tensor, call: int) -> None:
         """``tensor`` is kept by a node that call number ``call`` made; -1 is outside every call."""
-        for part in _dense_parts(tensor):
+        for part in dense_parts(tensor):
             key = storage_key(part)
-            if key not in self._excluded and not _is_python_number(part):
+            if key not in self._excluded and not is_python_number(part):
                 self._by_call.setdefault(call, {})[key] = part.untyped_storage().nbytes()
 
     def totals(self, spans: Sequence[Span]) -> tuple[dict[int, int], int]:
@@ -164,7 +173,7 @@ _NARROW = {
 }
 
 
-def _is_python_number(tensor: torch.Tensor) -> bool:
+def is_python_number(tensor: torch.Tensor) -> bool:
     """Whether this is the 3 of ``x * 3``, which autograd keeps in a tensor of no consequence.
 
     Such a tensor does not widen another without dimensions, as one of the user's would.
@@ -175,7 +184,7 @@ def _is_python_number(tensor: torch.Tensor) -> bool:
     return torch.result_type(tensor, torch.ones((), dtype=narrow)) == narrow
 
 
-def _dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     if tensor.layout == torch.strided:
         return [tensor]
     if tensor.layout == torch.sparse_coo:
@@ -187,11 +196,11 @@ def _dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     return []  # an opaque layout keeps its storage to itself
 
 
-_SAVED: dict[type, list[str]] = {}
+_SAVED: dict[type, list[tuple[str, str]]] = {}
 
 
-def saved_tensors(node: Node) -> list[torch.Tensor]:
-    """The tensors that a node saved for backward.
+def saved_tensors(node: Node) -> list[tuple[str, torch.Tensor]]:
+    """What a node saved for backward, by the attribute's name without ``_saved_``.
 
     Raises:
         RuntimeError: one of them was modified in place since, or was freed, or lies behind
@@ -199,89 +208,26 @@ def saved_tensors(node: Node) -> list[torch.Tensor]:
     """
     if isinstance(node, torch.autograd.function.BackwardCFunction):
         _refuse_hooked(node._raw_saved_tensors)
-        return [t for t in node.saved_tensors if isinstance(t, torch.Tensor)]
+        kept = enumerate(node.saved_tensors)
+        return [(str(i), t) for i, t in kept if isinstance(t, torch.Tensor)]
     kind = type(node)
     if kind not in _SAVED:
         # `_raw_saved_x` exists just for those `_saved_x` that hold tensors.
-        _SAVED[kind] = [name for name in dir(node) if name.startswith("_raw_saved_")]
-    found: list[torch.Tensor] = []
-    for name in _SAVED[kind]:
-        _refuse_hooked(getattr(node, name))
-        value = getattr(node, name.removeprefix("_raw"))
-        several = value if isinstance(value, tuple | list) else (value,)
-        found.extend(t for t in several if isinstance(t, torch.Tensor))
-    return found
+        found = [name for name in dir(node) if name.startswith("_raw_saved_")]
+        _SAVED[kind] = [(name, name.removeprefix("_raw_saved_")) for name in found]
+    saved: list[tuple[str, torch.Tensor]] = []
+    for raw, name in _SAVED[kind]:
+        _refuse_hooked(getattr(node, raw))
+        value = getattr(node, f"_saved_{name}")
+        if isinstance(value, tuple | list):
+            several = enumerate(value)
+            saved += [(f"{name}[{i}]", t) for i, t in several if isinstance(t, torch.Tensor)]
+        elif isinstance(value, torch.Tensor):
+            saved.append((name, value))
+    return saved
 
 
 def _refuse_hooked(raw: Any) -> None:
     for saved in raw if isinstance(raw, tuple | list) else (raw,):
         if getattr(saved, "unpack_hook", None) is not None:
             raise RuntimeError("saved behind a hook")
-
-
-def chain(
-    root: Node,
-    spans: Sequence[Span],
-    label: Callable[[int], tuple[str, int]],
-    names: Mapping[int, str],
-) -> tuple[GraphNode, ...]:
-    """The graph from one node back to its leaves, the root first.
-
-    Args:
-        root: the ``grad_fn`` to start from.
-        spans: the calls' spans, for the module that made each node.
-        label: module name and call number of a span's index.
-        names: names of parameters and inputs by ``id`` of the leaf tensor.
-    """
-    nodes = _in_order(root)
-    number = {node: i for i, node in enumerate(nodes)}
-    made_by = owners(nodes, spans)
-    result = []
-    for i, node in enumerate(nodes):
-        leaf = getattr(node, "variable", None)
-        module, call = label(made_by[i]) if made_by[i] >= 0 and leaf is None else (None, None)
-        to = tuple(
-            (number[following], position) if following is not None else None
-            for following, position in node.next_functions
-        )
-        result.append(
-            GraphNode(
-                id=i,
-                op=type(node).__name__,
-                kind=_kind(leaf),
-                name=None if leaf is None else names.get(id(leaf)),
-                module=module,
-                call=call,
-                shape=_shape(node, leaf),
-                to=to,
-            )
-        )
-    return tuple(result)
-
-
-def _in_order(root: Node) -> list[Node]:
-    """Depth first, so that a chain reads from the root to its leaves."""
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        order.append(node)
-        stack.extend(n for n, _ in reversed(node.next_functions) if n is not None and n not in seen)
-    return order
-
-
-def _kind(leaf: torch.Tensor | None) -> str:
-    if leaf is None:
-        return "function"
-    return "parameter" if isinstance(leaf, torch.nn.Parameter) else "input"
-
-
-def _shape(node: Node, leaf: torch.Tensor | None) -> tuple[int, ...] | None:
-    if leaf is not None:
-        return tuple(leaf.shape)
-    metadata = node._input_metadata
-    return tuple(int(n) for n in metadata[0].shape) if metadata else None

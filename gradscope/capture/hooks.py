@@ -16,6 +16,7 @@ from gradscope.patterns import Named, matching
 __all__ = [
     "Handle",
     "hook_node",
+    "hook_node_before",
     "hook_tensor",
     "hooked",
     "named_modules",
@@ -114,3 +115,8 @@ def hook_tensor(tensor: torch.Tensor, read: Callable[[torch.Tensor | None], None
 def hook_node(node: Node, read: Callable[..., None]) -> Handle:
     """Call ``read`` with what ``node`` sends to its inputs and what it got for its outputs."""
     return node.register_hook(read)
+
+
+def hook_node_before(node: Node, read: Callable[..., None]) -> Handle:
+    """Call ``read`` with the gradients for the outputs of ``node``, before it runs."""
+    return node.register_prehook(read)

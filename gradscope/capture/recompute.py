@@ -7,8 +7,9 @@ merged into the calls of the first.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right, insort
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +18,7 @@ from torch import nn
 from gradscope.capture.calls import call_tensors, sequence_number
 from gradscope.capture.frontier import Met, between
 from gradscope.capture.gradients import Listeners
-from gradscope.capture.graph import Edge, edge_of, walk
+from gradscope.capture.graph import Edge, Span, edge_of, walk
 from gradscope.capture.recall import version
 from gradscope.capture.views import NOTE
 from gradscope.nesting import find
@@ -26,6 +27,7 @@ from gradscope.nesting import find
 class FirstPass(Protocol):
     """The call of the first pass, as the recorder keeps it."""
 
+    index: int
     module: nn.Module
     inputs: list[Met]
     outputs: list[Met]
@@ -38,6 +40,7 @@ class FirstPass(Protocol):
 class _Again:
     original: FirstPass
     start: int
+    span: int
     end: int = 0
     inputs: list[tuple[Met, Edge]] = field(default_factory=list)
     arguments: list[tuple[Met, torch.Tensor, int]] = field(default_factory=list)
@@ -59,6 +62,7 @@ class Recomputation:
         self._cursors: dict[tuple[int, int], int] = {}
         self._open: list[_Again] = []
         self._returned: list[_Again] = []
+        self._spans: list[tuple[int, Span]] = []
 
     def note_ungraphed(self, call: FirstPass) -> None:
         """A call that runs while gradients are disabled: perhaps a checkpoint's first pass."""
@@ -71,7 +75,9 @@ class Recomputation:
             return
         if not torch.is_grad_enabled():  # a checkpoint within a checkpoint: its own first pass
             self.note_ungraphed(original)
-        again = _Again(original, sequence_number())
+        again = _Again(original, sequence_number(), len(self._spans))
+        parent = self._open[-1].span if self._open else -1
+        self._spans.append((original.index, Span(again.start, sys.maxsize, parent)))
         self._open.append(again)
         original.note("recomputed")
         records = {met.path: met for met in original.inputs}
@@ -80,6 +86,14 @@ class Recomputation:
                 records[path].requires_grad = True
                 again.inputs.append((records[path], edge_of(tensor)))
                 again.arguments.append((records[path], tensor, version(tensor)))
+
+    def take_spans(self) -> list[tuple[int, Span]]:
+        """What ran again since the last time this was asked: the first call's index, and its nodes.
+
+        To be asked while no recomputation runs.
+        """
+        spans, self._spans = self._spans, []
+        return spans
 
     def _match(self, module: nn.Module) -> FirstPass | None:
         node = torch._C._current_autograd_node()
@@ -101,6 +115,8 @@ class Recomputation:
             return
         again = self._open.pop()
         again.end = sequence_number()
+        index, span = self._spans[again.span]
+        self._spans[again.span] = (index, replace(span, end=again.end))
         records = {met.path: met for met in again.original.outputs}
         roots = [
             (path, tensor) for path, tensor in find(output, torch.Tensor) if tensor.requires_grad

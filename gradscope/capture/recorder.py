@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from gradscope.capture.calls import Call, CallStack, call_tensors, sequence_number
 from gradscope.capture.frontier import Met, Passage, tie, wanted_edges
@@ -19,21 +19,23 @@ from gradscope.capture.graph import (
     SavedBytes,
     Span,
     Walk,
-    chain,
     edge_of,
+    let_go,
     owners,
     saved_tensors,
     walk,
 )
 from gradscope.capture.hooks import hooked, named_modules, watchable
+from gradscope.capture.nodes import Label, describe, ordered
 from gradscope.capture.recall import Recall, version
 from gradscope.capture.recompute import Recomputation, in_backward
 from gradscope.capture.saved import noticing_hooked_saves
 from gradscope.capture.stats import Measured, resolve
+from gradscope.capture.trace import Surroundings, Trace
 from gradscope.capture.views import view_of
 from gradscope.nesting import find
 from gradscope.patterns import Named
-from gradscope.records import Chain, ModuleCall, TensorRecord, TensorStats
+from gradscope.records import Chain, GraphCall, ModuleCall, TensorRecord, TensorStats
 
 _BROKEN_VIEW = "its view was overtaken by a write in place: autograd cannot tell its history"
 
@@ -77,6 +79,7 @@ class Recorder:
         self._recall = Recall(self._listeners)
         self._recomputation = Recomputation(self._listeners)
         self._chain_roots: list[tuple[Call, str, GradientEdge]] = []
+        self._nodes: list[Node] = []
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -102,6 +105,10 @@ class Recorder:
                 call.arguments.clear()
                 for met in (*call.inputs, *call.outputs):
                     met.edge = met.view = None
+
+    def let_go(self) -> None:
+        """Free the graph, once the loss itself is gone."""
+        let_go(self._nodes)
 
     @property
     def count(self) -> int:
@@ -243,6 +250,7 @@ class Recorder:
         ]
         edges = [edge_of(root) for root in roots if root.requires_grad]
         found = walk(edges, wanted_edges(passages))
+        self._nodes += found.nodes
         tie(found, passages, self._listeners)
         self._listeners.armed = True
         if not self.needs_counting_run:
@@ -250,9 +258,46 @@ class Recorder:
         names = inputs | {id(p): name for name, p in self.model.named_parameters()}
         self.leaves = [leaf for leaf in found.leaves if id(leaf) not in names]
         for call, path, root in self._chain_roots:
-            nodes = chain(root.node, spans, self._label, names)
-            self.chains.append(Chain(call.named.name, call.number, path, nodes))
+            nodes = describe(ordered([root.node]), spans, self._label, names)
+            self.chains.append(Chain(call.named.name, call.number, path, tuple(nodes)))
         self._chain_roots.clear()
+
+    def trace(
+        self,
+        root: Node,
+        inputs: Mapping[int, str],
+        locate: Callable[[Sequence[str]], str | None],
+    ) -> Trace:
+        """In the place of ``connect``: the whole graph behind one node, for one backward.
+
+        Args:
+            root: the ``grad_fn`` that backward starts from.
+            inputs: names of the model's own input tensors, by ``id``.
+            locate: the user's line in the stack of formatted frames that anomaly mode keeps.
+        """
+        around = Surroundings(
+            names=dict(inputs) | {id(p): name for name, p in self.model.named_parameters()},
+            recomputed=self._recomputed,
+            locate=locate,
+            excluded=self.model.parameters(),
+            unreadable=self.needs_counting_run,
+        )
+        return Trace(root, self._spans(), self._label, around)
+
+    def graph_calls(self) -> tuple[GraphCall, ...]:
+        """Every call, as the graph's nodes refer to it."""
+        return tuple(
+            GraphCall(c.named.name, c.number, type(c.module).__name__, c.parent)
+            for c in self._calls
+        )
+
+    def outputs(self) -> list[tuple[Call, str, GradientEdge]]:
+        """Of the modules that are ``chained``: the outputs that have a graph."""
+        return list(self._chain_roots)
+
+    def _recomputed(self) -> tuple[list[Span], Label]:
+        again = self._recomputation.take_spans()
+        return [span for _, span in again], lambda i: self._label(again[i][0])
 
     def _spans(self) -> list[Span]:
         now = sequence_number()
@@ -265,7 +310,7 @@ class Recorder:
         saved = SavedBytes(self.model.parameters())
         try:
             for node, owner in zip(found.nodes, owners(found.nodes, spans), strict=True):
-                for tensor in saved_tensors(node):
+                for _, tensor in saved_tensors(node):
                     saved.add(tensor, owner)
         except RuntimeError:  # written to in place since it was saved
             self.needs_counting_run = True

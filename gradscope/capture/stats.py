@@ -102,8 +102,12 @@ def _numbers(head: TensorStats, tensor: torch.Tensor) -> Measured:
     flat, copies = _flat(tensor)
     if flat.device.type != "cpu":
         return Deferred(head, _exact(flat, copies), None if small is None else small.double())
-    values = None if small is None else _values(small.tolist(), head)
-    numbers = _fast(flat, copies)
+    values, numbers = None, None
+    if small is not None:
+        listed = small.tolist()
+        values = _values(listed, head)
+        numbers = None if tensor.is_complex() else _few(listed)
+    numbers = numbers or _fast(flat, copies)
     if numbers is None:
         numbers = _exact(flat, copies).tolist()
     return _finish(head, numbers, values)
@@ -124,6 +128,25 @@ def _flat(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     if not tensor.is_contiguous():
         tensor = tensor.permute([axis for _, axis in sorted(order)])
     return tensor.reshape(-1), copies
+
+
+def _few(numbers: list[float]) -> list[float] | None:
+    """The eight numbers of a handful of elements, without a reduction of PyTorch's for each.
+
+    None where a value or a sum leaves what float64 holds.
+    """
+    n = len(numbers)
+    top = max(map(abs, numbers))
+    if not top < 1e300:
+        return None
+    mean = math.fsum(numbers) / n
+    if not math.isfinite(mean):  # `max` may have passed over a NaN, a sum never does
+        return None
+    low, high = float(min(numbers)), float(max(numbers))
+    mean = min(max(mean, low), high)
+    std = math.hypot(*(number - mean for number in numbers)) / math.sqrt(n)
+    zeros = sum(number == 0 for number in numbers)
+    return [math.hypot(*numbers), mean, std, low, high, float(zeros), 0.0, 0.0]
 
 
 def _fast(flat: torch.Tensor, copies: int) -> list[float] | None:

@@ -13,7 +13,7 @@ import typer
 from gradscope import plugins
 from gradscope.commands._write import STDOUT, check_output, write_output
 from gradscope.errors import OptionError, did_you_mean
-from gradscope.records import Report
+from gradscope.records import AutogradGraph, Report
 from gradscope.reporters import View, _tables
 
 Format = Annotated[
@@ -97,13 +97,7 @@ def plan_output(
     path = None if output is None or output == STDOUT else output
     chosen = choose_format(format, path)
     asked = tuple(filter(None, (word.strip() for word in (columns or "").split(","))))
-    if color not in COLORS:
-        raise OptionError(
-            f"unknown color mode `{color}`",
-            help=did_you_mean(color, COLORS) or f"one of {', '.join(COLORS)}",
-        )
-    if width is not None and width < 1:
-        raise OptionError(f"`--width {width}` leaves no room", help="give 1 or more")
+    check_look(color, width)
     view = View(
         width=terminal_width(path, width),
         color=use_color(path, color),
@@ -117,19 +111,36 @@ def plan_output(
     return Destination(chosen, view, path, force)
 
 
-def write_report(report: Report, destination: Destination) -> None:
-    """Render the report and write it, once."""
+def check_look(color: str, width: int | None) -> None:
+    """Refuse what no terminal can be.
+
+    Raises:
+        OptionError: an unknown color mode, or no width at all.
+    """
+    if color not in COLORS:
+        raise OptionError(
+            f"unknown color mode `{color}`",
+            help=did_you_mean(color, COLORS) or f"one of {', '.join(COLORS)}",
+        )
+    if width is not None and width < 1:
+        raise OptionError(f"`--width {width}` leaves no room", help="give 1 or more")
+
+
+def write_report(report: Report | AutogradGraph | None, destination: Destination) -> None:
+    """Render the report and write it, once; nothing where a failed run left none."""
+    if not isinstance(report, Report):
+        return
     text = plugins.load(ROOM, destination.format).render(report, destination.view)
     write_output(text, destination.path, force=destination.force)
 
 
-def choose_format(format: str | None, output: Path | None) -> str:
+def choose_format(format: str | None, output: Path | None, room: str = ROOM) -> str:
     """``-f``, else what the suffix of ``-o`` says, else the terminal.
 
     Raises:
-        OptionError: a format or suffix that no file in the reporters' room has.
+        OptionError: a format or suffix that no file in the room has.
     """
-    formats = plugins.names(ROOM)
+    formats = plugins.names(room)
     if format is not None:
         if format in formats:
             return format
@@ -139,7 +150,7 @@ def choose_format(format: str | None, output: Path | None) -> str:
         )
     if output is None:
         return "terminal"
-    suffixes = {plugins.load(ROOM, name).suffix: name for name in formats}
+    suffixes = {plugins.load(room, name).suffix: name for name in formats}
     suffix = output.suffix.lower()
     if suffix in suffixes:
         return suffixes[suffix]

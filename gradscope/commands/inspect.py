@@ -100,7 +100,6 @@ def run(
                 loaded, exclude=exclude or (), chain=chain or (), verify=verify, allow=allow or ()
             )
     except (ModelError, Interrupted) as error:
-        if error.report is not None:
-            write_report(error.report, destination)
+        write_report(error.report, destination)
         raise
     write_report(report, destination)

@@ -62,11 +62,11 @@ def run(
 
 def _read(path: Path) -> Report:
     if path != Path("-"):
-        return reports.load(path)
+        return reports.load(path, Report)
     if sys.stdin is None:
         raise OptionError("standard input is closed", help="name the report's file")
     try:
         text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError("standard input is no report: it is not UTF-8 text") from None
-    return reports.loads(text, file="<stdin>")
+    return reports.loads(text, Report, file="<stdin>")

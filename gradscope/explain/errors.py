@@ -5,25 +5,17 @@ A new kind is one more row of ``_KINDS``; the first row that matches wins.
 
 from __future__ import annotations
 
-import linecache
 import os
 import re
-import sysconfig
 import traceback
 from pathlib import Path
 from types import FrameType, TracebackType
 
-import torch
-
 from gradscope.capture.calls import Call
 from gradscope.capture.stats import resolve
-from gradscope.records import ErrorRecord, Frame
+from gradscope.explain.frames import PACKAGE, in_library, user_frames
+from gradscope.records import ErrorRecord
 
-_PACKAGE = str(Path(__file__).parents[1])
-_TORCH = str(Path(torch.__file__).parent)
-_LIBRARIES = tuple(
-    {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib")}
-)
 _SHOWN = 8
 
 #: kind, what its message contains, the smallest fix
@@ -105,8 +97,8 @@ def explain_error(failure: BaseException, phase: str, executing: list[Call]) -> 
     """
     text = str(failure).strip() or type(failure).__name__
     kind, advice = _kind(failure, text)
-    frames = _user_frames(failure.__traceback__)
-    own = [frame for frame in frames if not _in_library(frame.file)]
+    frames = user_frames(failure.__traceback__)
+    own = [frame for frame in frames if not in_library(frame.file)]
     nearest = (own or frames)[-1:]
     layer = _innermost(executing, failure.__traceback__)
     inputs = [met.measured for met in layer.inputs] if layer else []
@@ -128,7 +120,7 @@ def explain_error(failure: BaseException, phase: str, executing: list[Call]) -> 
 def is_own_bug(failure: BaseException) -> bool:
     """Whether the exception came out of gradscope's own recording, not of the user's step."""
     frames = traceback.extract_tb(failure.__traceback__)
-    own = str(Path(_PACKAGE, "capture")) + os.sep
+    own = str(Path(PACKAGE, "capture")) + os.sep
     return bool(frames) and frames[-1].filename.startswith(own)
 
 
@@ -142,31 +134,6 @@ def _kind(failure: BaseException, text: str) -> tuple[str, str | None]:
             if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
                 return kind, advice
     return "model-error", None
-
-
-def _user_frames(trace: TracebackType | None) -> list[Frame]:
-    """The lines outside PyTorch and gradscope, outermost first."""
-    frames = []
-    for frame, line in traceback.walk_tb(trace):
-        file = frame.f_code.co_filename
-        ours = file.startswith(_PACKAGE + os.sep) and f"{os.sep}demo{os.sep}" not in file
-        if ours or file.startswith((_TORCH + os.sep, "<")):
-            continue
-        code = linecache.getline(file, line).strip() or None
-        frames.append(Frame(_shown(file), line, frame.f_code.co_qualname, code))
-    return frames
-
-
-def _shown(file: str) -> str:
-    """The path as the user would type it: relative below the working directory."""
-    try:
-        return str(Path(file).relative_to(Path.cwd()))
-    except ValueError:
-        return file
-
-
-def _in_library(file: str) -> bool:
-    return str(Path(file).absolute()).startswith(_LIBRARIES)
 
 
 def _innermost(executing: list[Call], trace: TracebackType | None) -> Call | None:

@@ -162,7 +162,7 @@ class _Runner:
             workload.model, self.selected, accumulate=workload.repeats > 1, chained=self.chained
         )
         inputs = {name: t for name, t in call_tensors(args, kwargs) if t.requires_grad}
-        names = {id(t): _input_name(name, len(args)) for name, t in inputs.items()}
+        names = {id(t): input_name(name, len(args)) for name, t in inputs.items()}
         with contextlib.ExitStack() as watching:
             watching.enter_context(recorder.installed())
             loss = self._forward(args, kwargs, target)
@@ -176,6 +176,7 @@ class _Runner:
         if verifier:
             outcome.verified = verifier.compare(gradients(workload, args, kwargs))
         del loss
+        recorder.let_go()
         outcome.parameters = parameter_stats(workload.model, held=self._held())
         if self.optimizer:
             self._move(batch)
@@ -193,7 +194,7 @@ class _Runner:
         finally:
             seconds = outcome.seconds
             outcome.seconds = replace(seconds, forward=seconds.forward + self._clock() - began)
-        outcome.loss, outcome.loss_nonfinite = _loss_value(loss)
+        outcome.loss, outcome.loss_nonfinite = loss_value(loss)
         return loss
 
     def _backward(self, loss: torch.Tensor) -> None:
@@ -274,14 +275,15 @@ class _Runner:
         return time.perf_counter()
 
 
-def _input_name(path: str, positional: int) -> str:
+def input_name(path: str, positional: int) -> str:
     """A keyword argument by its name; ``input``, numbered where there are several, for the rest."""
     if not path.split(".")[0].isdigit():
         return path
     return f"input {path}" if positional > 1 else "input"
 
 
-def _loss_value(loss: torch.Tensor) -> tuple[float | None, str | None]:
+def loss_value(loss: torch.Tensor) -> tuple[float | None, str | None]:
+    """Its one number, or which kind of number it is not."""
     if loss.numel() != 1 or loss.is_complex() or loss.device.type == "meta":
         return None, None
     value = float(loss.detach().item())

@@ -154,6 +154,6 @@ def test_what_a_model_prints_does_not_reach_the_report(tmp_path: Path) -> None:
         cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0
-    assert reports.loads(done.stdout).status == "ok"
+    assert reports.loads(done.stdout, Report).status == "ok"
     for word in ("built", "kept", "raw", "child"):
         assert word in done.stderr
