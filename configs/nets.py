@@ -117,3 +117,17 @@ class Pair(nn.Module):
 def next_token(logits: Tensor, tokens: Tensor) -> Tensor:
     """Cross entropy of each position's prediction of the token after it."""
     return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+
+class Detached(nn.Module):
+    """Features that are detached and then used: the stem before them learns nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(6, 8)
+        self.body = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.stem(x).relu().detach()
+        return self.head(self.body(features).relu() + features)

@@ -421,6 +421,18 @@ def fine_tuning() -> Facts:
     return facts
 
 
+@config("detached")
+def detached() -> Facts:
+    facts = step(
+        beside("nets").Detached,
+        lambda: (torch.randn(4, 6),),
+        lambda out: cross_entropy(out, torch.tensor([0, 1, 2, 0])),
+    )
+    learnt = [name for name, facts in facts["parameters"].items() if facts["gradient"]]
+    assert learnt == ["body.weight", "body.bias", "head.weight", "head.bias"]
+    return facts
+
+
 @config("mask-rcnn")
 def mask_rcnn() -> Facts:
     from torchvision.models.detection import maskrcnn_resnet50_fpn

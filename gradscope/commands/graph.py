@@ -1,0 +1,199 @@
+"""``gradscope graph``: the autograd graph behind the loss, as a tree, a picture or a page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradscope import plugins, reports
+from gradscope.commands._model import (
+    Allow,
+    Debug,
+    Device,
+    Dtype,
+    Exclude,
+    Layers,
+    Seed,
+    Set,
+    Words,
+    read_model,
+)
+from gradscope.commands._views import (
+    Color,
+    Force,
+    Output,
+    Width,
+    check_look,
+    choose_format,
+    terminal_width,
+    use_color,
+)
+from gradscope.commands._write import STDOUT, check_output, keep_stdout_clean, write_output
+from gradscope.diagrams import GraphView
+from gradscope.errors import Interrupted, ModelError, OptionError, did_you_mean
+from gradscope.records import AutogradGraph
+
+ROOM = "gradscope.diagrams"
+MEASURES = ("gradient", "saved")
+#: Formats with a place for the line that made an operation.
+_WITH_LINES = ("html", "json")
+
+
+def run(
+    words: Words = None,
+    settings: Set = None,
+    depth: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Open modules down to this depth; 0 shows the model alone."),
+    ] = None,
+    expand: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN", help="Open these modules down to their operations. Repeatable."
+        ),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", metavar="", help="Every operation; nothing is folded.")
+    ] = False,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="NAME",
+            help="Show paths from here: `loss`, a layer, a parameter or a pattern.",
+        ),
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--to",
+            metavar="NAME",
+            help="Show the path to this parameter, input or layer, or where it is cut. Repeatable.",
+        ),
+    ] = None,
+    root: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Start from an output instead of the loss: `fc`, `cell#2`, `encoder:0`, `output`.",
+        ),
+    ] = None,
+    by: Annotated[
+        str, typer.Option(metavar="MEASURE", help="What bars and colours show: gradient or saved.")
+    ] = "gradient",
+    lines: Annotated[
+        bool | None,
+        typer.Option(
+            "--lines/--no-lines",
+            metavar="",
+            help="Note the source line of each operation (slower). On for --to, html and json.",
+            show_default=False,
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long laying out a picture may take.")
+    ] = 30.0,
+    layers: Layers = None,
+    exclude: Exclude = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    seed: Seed = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "-f",
+            "--format",
+            metavar="FORMAT",
+            help="terminal, svg, png, pdf, html, dot, mermaid, graphml or json. Wins over -o's "
+            "suffix.",
+        ),
+    ] = None,
+    output: Output = None,
+    force: Force = False,
+    color: Color = "auto",
+    width: Width = None,
+    allow: Allow = None,
+    debug: Debug = False,
+) -> None:
+    """Show how the loss reaches every parameter: the autograd graph, grouped by module.
+
+    In the terminal a tree; with `-o graph.svg` a picture, with `-o graph.html` a page to explore.
+    MODEL may also be a graph that `-o graph.json` saved. Without MODEL the bundled demo runs.
+    """
+    path = None if output is None or output == STDOUT else output
+    check_look(color, width)
+    _check(depth, by, timeout)
+    chosen = choose_format(format, path, ROOM)
+    diagram = plugins.load(ROOM, chosen)
+    if diagram.binary and path is None and sys.stdout is not None and sys.stdout.isatty():
+        raise OptionError(
+            f"{chosen} is no text for a terminal", help=f"write it: `-o graph.{chosen}`"
+        )
+    check_output(path, force=force)
+    view = GraphView(
+        width=terminal_width(path, width),
+        color=use_color(path, color),
+        depth=depth,
+        expand=tuple(expand or ()),
+        full=full,
+        sources=() if source is None else (source,),
+        targets=tuple(target or ()),
+        by=by,
+        timeout=timeout,
+        say=_say,
+    )
+
+    def write(graph: object, patterns: Sequence[str]) -> None:
+        if isinstance(graph, AutogradGraph):
+            chosen_layers = (*patterns, *(f"!{pattern}" for pattern in exclude or ()))
+            shown = replace(view, layers=chosen_layers)
+            write_output(diagram.render(graph, shown), path, force=force)
+
+    saved = _saved(words)
+    if saved is not None:
+        write(reports.load(saved, AutogradGraph), layers or ("**",))
+        return
+    options = {"layers": layers, "device": device, "dtype": dtype, "seed": seed}
+    loaded = read_model(words, settings, options)
+    # Imported once the config holds together: an error in it must not wait for torch.
+    from gradscope import api
+
+    if lines is None:
+        lines = bool(source or target) or chosen in _WITH_LINES
+    try:
+        with keep_stdout_clean():
+            graph = api.graph_config(
+                loaded, root=root, lines=lines, exclude=exclude or (), allow=allow or ()
+            )
+    except (ModelError, Interrupted) as error:
+        write(error.report, loaded.config.layers)
+        raise
+    write(graph, loaded.config.layers)
+
+
+def _check(depth: int | None, by: str, timeout: float) -> None:
+    if depth is not None and depth < 0:
+        raise OptionError(f"`--depth {depth}` is no depth", help="give 0 or more")
+    if by not in MEASURES:
+        raise OptionError(
+            f"unknown measure `{by}`",
+            help=did_you_mean(by, MEASURES) or f"one of {', '.join(MEASURES)}",
+        )
+    if not timeout > 0:
+        raise OptionError(f"`--timeout {timeout:g}` leaves no time", help="give more than 0")
+
+
+def _saved(words: list[str] | None) -> Path | None:
+    """A saved graph in the place of a model."""
+    if words and len(words) == 1 and words[0].lower().endswith(".json"):
+        return Path(words[0])
+    return None
+
+
+def _say(notice: str) -> None:
+    print(f"note: {notice}", file=sys.stderr)

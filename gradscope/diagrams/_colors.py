@@ -1,0 +1,100 @@
+"""The colours of boxes: a light viridis ramp on a log scale, and fills of their own for no value.
+
+Black text on every fill keeps a contrast of at least 4.5; the words in the box say the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gradscope.typeset.numbers import number, size
+
+#: Viridis in equal steps, https://bids.github.io/colormap/, from small to large.
+_VIRIDIS = (
+    (0x44, 0x01, 0x54),
+    (0x47, 0x2D, 0x7B),
+    (0x3B, 0x52, 0x8B),
+    (0x2C, 0x72, 0x8E),
+    (0x21, 0x91, 0x8C),
+    (0x28, 0xAE, 0x80),
+    (0x5E, 0xC9, 0x62),
+    (0xAD, 0xDC, 0x30),
+    (0xFD, 0xE7, 0x25),
+)
+#: So much white is mixed in that black text can be read on the darkest end too.
+_WHITE = 0.5
+
+INK = "#111111"
+PLAIN = "#ffffff"
+ZERO = "#ffd9b3"
+MISSING = "#e4e4e4"
+NONFINITE = "#ff9d9d"
+LEAF = "#f4f7ff"
+
+
+def contrast(one: str, other: str) -> float:
+    """The WCAG 2 contrast ratio of two ``#rrggbb`` colours, from 1 to 21."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(color: str) -> float:
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def ramp(share: float) -> str:
+    """The colour at ``share`` of the way from the smallest value to the largest."""
+    place = min(max(share, 0.0), 1.0) * (len(_VIRIDIS) - 1)
+    low = min(int(place), len(_VIRIDIS) - 2)
+    rest = place - low
+    mixed = (a + (b - a) * rest for a, b in zip(_VIRIDIS[low], _VIRIDIS[low + 1], strict=True))
+    return "#" + "".join(f"{round(255 * _WHITE + c * (1 - _WHITE)):02x}" for c in mixed)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A log scale over positive values; without any, every value is plain."""
+
+    by: str
+    low: float
+    high: float
+
+    def fill(self, value: float | None, nonfinite: int = 0) -> str:
+        """The fill of a box with that value."""
+        if self.by == "gradient" and nonfinite:
+            return NONFINITE
+        if value is None:
+            return MISSING if self.by == "gradient" else PLAIN
+        if value <= 0:
+            return ZERO if self.by == "gradient" else PLAIN
+        span = math.log(self.high / self.low)
+        return ramp(math.log(value / self.low) / span if span else 1.0)
+
+    def legend(self, fills: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        """Swatches with words: the ends and the middle of the scale, and what else was used."""
+        shown = number if self.by == "gradient" else _bytes
+        middle = math.sqrt(self.low) * math.sqrt(self.high)
+        ends = (
+            [(self.fill(v), shown(v)) for v in (self.low, middle, self.high)] if self.high else []
+        )
+        used = set(fills)
+        others = ((ZERO, "zero"), (MISSING, "no gradient"), (NONFINITE, "NaN or Inf"))
+        return (*ends, *(pair for pair in others if pair[0] in used))
+
+
+def _bytes(value: float) -> str:
+    return size(round(value))
+
+
+def scale(by: str, values: Iterable[float | None]) -> Scale:
+    """The scale over the positive finite ones of ``values``, at least a decade wide."""
+    positive = [v for v in values if v is not None and 0 < v < math.inf]
+    if not positive:
+        return Scale(by, 0.0, 0.0)
+    high = max(positive)
+    # Less than a decade apart is the same order of size, and should not look like a difference.
+    return Scale(by, min(*positive, high / 10), high)

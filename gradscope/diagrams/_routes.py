@@ -1,0 +1,149 @@
+"""Paths between named places as tables, operation by operation, or why there is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from rich.text import Text
+
+from gradscope.diagrams._answers import cut
+from gradscope.diagrams._flow import Flow
+from gradscope.diagrams._names import operation
+from gradscope.diagrams._paths import Route, Spot, absent, main_path, routes, spots
+from gradscope.diagrams._tree import bars, gradient, mark_words, saved
+from gradscope.diagrams._view import GraphView
+from gradscope.records import AutogradGraph, GraphNode
+from gradscope.typeset.console import Line, prose, table_lines
+from gradscope.typeset.numbers import count, plural, shape
+from gradscope.typeset.tables import Cell, Heading, Table
+from gradscope.typeset.text import plain
+
+#: As many targets of a pattern are shown.
+_SHOWN = 5
+#: Longer numbers of paths are given as a power of ten.
+_DIGITS = 12
+
+
+def blocks(graph: AutogradGraph, view: GraphView, known: Flow) -> Iterator[Iterable[Text]]:
+    """A table for each target, or what stands between; several matches of a pattern are cut short.
+
+    Raises:
+        OptionError: a name that is neither in the graph nor in the model.
+    """
+    sources, lost = _places(graph, view.sources, known)
+    if not view.sources:
+        sources = _places(graph, (graph.start,), known)[0]
+    targets, missing = _places(graph, view.targets, known)
+    if not view.targets:
+        targets = [Spot(main_path(known, spot.id)[-1], "its last leaf") for spot in sources[:1]]
+    absent_names = list(dict.fromkeys((*lost, *missing)))
+    yield [text for line in cut(graph, absent_names) for text in prose(line, view.width)]
+    if not sources:
+        return
+    for target in targets[:_SHOWN]:
+        yield _one(graph, view, known, sources, target)
+    if len(targets) > _SHOWN:
+        more = count(len(targets) - _SHOWN)
+        yield [Text(f"… {more} more match: narrow the pattern")]
+
+
+def _places(
+    graph: AutogradGraph, words: Iterable[str], known: Flow
+) -> tuple[list[Spot], list[str]]:
+    """What the words name in the graph, and which parameters that they name are not in it."""
+    found: list[Spot] = []
+    missing: list[str] = []
+    for word in words:
+        found += spots(graph, word, known)
+        missing += absent(graph, word)
+    return list(dict.fromkeys(found)), list(dict.fromkeys(missing))
+
+
+def _one(
+    graph: AutogradGraph, view: GraphView, known: Flow, sources: list[Spot], target: Spot
+) -> Iterator[Text]:
+    begin = ", ".join(dict.fromkeys(plain(spot.name) for spot in sources[:_SHOWN]))
+    end = plain(operation(known.nodes[target.id]) if not target.name else target.name)
+    route = routes(graph, (spot.id for spot in sources), target.id, known)
+    if route is not None:
+        yield from prose(Line(_caption(route), f"{begin} → {end}:", "head"), view.width)
+        lines = table_lines(_table(graph, view, known, route), view.width)
+        next(lines)  # its title could not wrap
+        yield from lines
+        return
+    back = routes(graph, [target.id], sources[0].id, known) if len(sources) == 1 else None
+    said = (
+        f"{end} lies before {begin}: gradients flow from {end} to {begin}"
+        if back
+        else f"no path: {end} is not behind {begin}"
+    )
+    yield from prose(Line(said, f"{begin} → {end}:", "warn"), view.width)
+
+
+def _table(graph: AutogradGraph, view: GraphView, known: Flow, route: Route) -> Table:
+    nodes = [known.nodes[id] for id in route.nodes]
+    several = {name for name, n in Counter(call.name for call in graph.calls).items() if n > 1}
+    figures = [n.saved_bytes if view.by == "saved" else n.grad_norm for n in nodes]
+    columns = [
+        (Heading("operation", False), [_operation(node) for node in nodes]),
+        (Heading("module", False, 90), [_module(node, several) for node in nodes]),
+        (Heading("shape", False, 60), [_shape(node) for node in nodes]),
+        (Heading("saved", keep=80 if view.by == "saved" else 30), [_saved(node) for node in nodes]),
+        (Heading("grad", keep=95), [gradient(n.grad_norm, n.grad_nonfinite) for n in nodes]),
+        (Heading("log scale", False, 50), bars(figures)),
+        (Heading("location", False, 70), [plain(node.location or "") for node in nodes]),
+        (Heading("frontier", False, 99), [_mark(known, id) for id in route.nodes]),
+    ]
+    kept = [column for column in columns if any(column[1])]
+    cells = zip(*(texts for _, texts in kept), strict=True)
+    return Table(
+        "",
+        tuple(heading for heading, _ in kept),
+        tuple(tuple(Cell(text) for text in row) for row in cells),
+    )
+
+
+def _caption(route: Route) -> str:
+    low, high = route.shortest, route.longest
+    if route.count == 1:
+        return f"the only path ({plural(high, 'operation')})"
+    many = count(route.count) if route.count < 10**_DIGITS else f"about 10^{_digits(route.count)}"
+    span = (
+        f"{count(low)} to {plural(high, 'operation')}"
+        if low != high
+        else f"each {plural(low, 'operation')}"
+    )
+    return f"shortest of {many} paths ({span})"
+
+
+def _digits(n: int) -> int:
+    """The power of ten just below; a number of thousands of digits has no ``str``."""
+    return int((n.bit_length() - 1) * 0.30102999566398120)
+
+
+def _operation(node: GraphNode) -> str:
+    if node.kind == "function":
+        return plain(node.op)
+    return plain(node.name) if node.name else f"(unnamed {node.kind})"
+
+
+def _module(node: GraphNode, several: set[str]) -> str:
+    if node.kind != "function":
+        return f"({node.kind})"
+    if node.module is None:
+        return ""
+    name = plain(node.module) or "(model)"
+    return f"{name} #{node.call}" if node.module in several else name
+
+
+def _shape(node: GraphNode) -> str:
+    return "" if node.shape is None else shape(node.shape)
+
+
+def _saved(node: GraphNode) -> str:
+    return saved(node.saved_bytes) if node.kind == "function" else ""
+
+
+def _mark(known: Flow, id: int) -> str:
+    return mark_words(known.marks[id]) if id in known.marks else ""

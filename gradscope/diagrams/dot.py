@@ -1,0 +1,16 @@
+"""A graph in DOT, the language of Graphviz; written without Graphviz."""
+
+from __future__ import annotations
+
+from gradscope.diagrams._dot import written
+from gradscope.diagrams._drawing import draw
+from gradscope.diagrams._view import GraphView
+from gradscope.records import AutogradGraph
+
+suffix = ".dot"
+binary = False
+
+
+def render(graph: AutogradGraph, view: GraphView) -> str:
+    """The drawing for a view; ``full`` has one node for each node and one edge for each edge."""
+    return written(draw(graph, view))

@@ -1,0 +1,103 @@
+"""One self-contained page: complete as it is, and with script a picture to move, open and search.
+
+The page is ``page/``: a template, its style and its script in parts; nothing is fetched. What it
+shows comes from ``_page_data``, what can be read without script from ``_page_text``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+import json
+import re
+from typing import Any
+
+from gradscope.diagrams import _page_data, _page_text
+from gradscope.diagrams._between import between
+from gradscope.diagrams._flow import flow
+from gradscope.diagrams._groups import grouped
+from gradscope.diagrams._view import GraphView
+from gradscope.errors import OptionError
+from gradscope.records import AutogradGraph
+from gradscope.typeset.text import plain
+
+suffix = ".html"
+binary = False
+
+#: Characters of a drawing that the page carries.
+LARGEST = 2_000_000
+
+#: Seconds that one attempt at the drawing may take: the page does without it.
+PATIENCE = 10.0
+
+#: In this order: each uses only what stands before it.
+SCRIPTS = (
+    "model",
+    "words",
+    "colours",
+    "ranks",
+    "layout",
+    "pieces",
+    "view",
+    "panel",
+    "search",
+    "main",
+)
+
+
+def render(graph: AutogradGraph, view: GraphView) -> str:
+    """The page for a graph. ``view`` says what is open and coloured at first."""
+    graph = between(graph, view)
+    known = flow(graph)
+    root = grouped(graph, view, known=known)
+    embedded = _page_data.embed(graph, view, root, known)
+    picture = _picture(graph, view)
+    heading = f"Autograd graph of {plain(graph.run.model)}"
+    parts = {
+        "title": _page_text.escaped(heading),
+        "heading": _page_text.escaped(heading),
+        "style": _resource("page.css"),
+        "facts": _page_text.facts(graph, known),
+        "picture": _page_text.figure(picture),
+        "answers": _page_text.answers(graph),
+        "outline": _page_text.outline(root, known, full=embedded["complete"]),
+        "footer": _page_text.footer(graph, complete=embedded["complete"]),
+        "data": as_script(embedded),
+        "script": "\n".join(_resource(f"{name}.js") for name in SCRIPTS),
+    }
+    # One pass: what a part brings along is never read as a place for another.
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _resource("page.html"))
+
+
+def as_script(data: Any) -> str:
+    """JSON that no HTML parser can take for markup, whatever the strings in it are."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _resource(name: str) -> str:
+    files = importlib.resources.files("gradscope.diagrams") / "page"
+    return (files / name).read_text(encoding="utf-8")
+
+
+def _picture(graph: AutogradGraph, view: GraphView) -> str:
+    """The default drawing as an SVG element, or a sentence that says why there is none."""
+    from gradscope.diagrams import svg
+
+    try:
+        shorter = min(view.timeout, PATIENCE)
+        drawn = svg.render(graph, dataclasses.replace(view, full=False, timeout=shorter))
+    except OptionError as error:
+        return plain(str(error))
+    if len(drawn) > LARGEST:
+        return "The drawing is too large to be a part of this page; the svg format has it."
+    return _inline(drawn)
+
+
+def _inline(drawn: str) -> str:
+    """A standalone SVG document as an element of a page: no prolog, no namespace addresses."""
+    element = drawn[drawn.index("<svg") :]
+    head, end, rest = element.partition(">")
+    return re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", head) + end + rest

@@ -1,0 +1,16 @@
+"""A graph as strict JSON: the record itself, folded nowhere."""
+
+from __future__ import annotations
+
+from gradscope import reports
+from gradscope.diagrams._between import between
+from gradscope.diagrams._view import GraphView
+from gradscope.records import AutogradGraph
+
+suffix = ".json"
+binary = False
+
+
+def render(graph: AutogradGraph, view: GraphView) -> str:
+    """Everything that is known of the whole, or of the paths that were asked for."""
+    return reports.dumps(between(graph, view))

@@ -1,0 +1,95 @@
+"""A graph as a Mermaid flowchart, which Markdown viewers draw: https://mermaid.js.org."""
+
+from __future__ import annotations
+
+from gradscope.diagrams._drawing import Box, Drawing, coarser, draw
+from gradscope.diagrams._view import GraphView
+from gradscope.records import AutogradGraph
+from gradscope.typeset.text import plain
+
+suffix = ".mmd"
+binary = False
+
+#: Mermaid's own defaults; a larger chart is an error message in place of a picture.
+MAX_EDGES = 500
+MAX_TEXT = 50_000
+
+_SHAPES = {
+    "operation": ("[", "]"),
+    "group": ("(", ")"),
+    "repeats": ("[[", "]]"),
+    "parameter": ("[/", "/]"),
+    "input": ("([", "])"),
+}
+#: Characters that mean something to Mermaid, to its Markdown, or to HTML.
+_SPECIAL = set("\"#&<>`;:\\*_[](){}|~@%'=/")
+
+
+def render(graph: AutogradGraph, view: GraphView) -> str:
+    """The drawing for a view, or the finest that Mermaid accepts; ``view.say`` hears which."""
+    attempt: GraphView | None = view
+    while attempt is not None:
+        drawing = draw(graph, attempt)
+        text = written(drawing)
+        if accepted(drawing, text):
+            break
+        attempt = coarser(drawing, attempt)
+    limits = f"Mermaid draws at most {MAX_EDGES} arrows and {MAX_TEXT:,} characters"
+    if attempt is None:
+        view.say(f"{limits} by default, and this is more: raise its maxEdges and maxTextSize")
+    elif attempt is not view:
+        view.say(f"{limits}: drawn at depth {drawing.depth} instead")
+    return text
+
+
+def accepted(drawing: Drawing, text: str) -> bool:
+    """Does Mermaid draw it without being configured?"""
+    return len(drawing.arrows) <= MAX_EDGES and len(text) <= MAX_TEXT
+
+
+def written(drawing: Drawing) -> str:
+    """The flowchart."""
+    fills = {fill: f"f{i}" for i, fill in enumerate(dict.fromkeys(b.fill for b in drawing.boxes))}
+    lines = [*(f"%% {plain(line)}" for line in (drawing.title, *drawing.notes)), "flowchart TD"]
+    lines += [f"  classDef {name} fill:{fill},color:#111" for fill, name in fills.items()]
+    lines.append("  classDef mark stroke:#b00020,stroke-width:3px")
+    lines += _boxes(drawing, fills)
+    for arrow in drawing.arrows:
+        several = f'|"×{arrow.count}"|' if arrow.count > 1 else ""
+        lines.append(f"  b{arrow.tail} -->{several} b{arrow.head}")
+    marked = [f"b{i}" for i, box in enumerate(drawing.boxes) if box.mark]
+    if marked:
+        lines.append(f"  class {','.join(marked)} mark")
+    return "\n".join(lines) + "\n"
+
+
+def _boxes(drawing: Drawing, fills: dict[str, str]) -> list[str]:
+    """Boxes within their subgraphs, subgraphs within theirs."""
+    inside: dict[int | None, list[str]] = {}
+    for i, box in enumerate(drawing.boxes):
+        inside.setdefault(box.cluster, []).append(_box(i, box, fills[box.fill]))
+    frames: dict[int | None, list[int]] = {}
+    for i, cluster in enumerate(drawing.clusters):
+        frames.setdefault(cluster.parent, []).append(i)
+    lines = inside.get(None, [])
+    todo: list[int | None] = list(reversed(frames.get(None, [])))
+    while todo:
+        frame = todo.pop()
+        if frame is None:
+            lines.append("  end")
+            continue
+        lines.append(f'  subgraph c{frame}["{escaped(drawing.clusters[frame].label)}"]')
+        lines += inside.get(frame, [])
+        todo += [None, *reversed(frames.get(frame, []))]
+    return lines
+
+
+def _box(i: int, box: Box, fill: str) -> str:
+    opening, closing = _SHAPES[box.kind]
+    label = "<br/>".join(escaped(line) for line in box.lines)
+    return f'  b{i}{opening}"{label}"{closing}:::{fill}'
+
+
+def escaped(text: str) -> str:
+    """Text inside a quoted label: whatever Mermaid could read otherwise is a character code."""
+    return "".join(f"#{ord(c)};" if c in _SPECIAL else c for c in plain(text))

@@ -1,0 +1,220 @@
+"""``gradscope graph`` from end to end: formats, paths, saved graphs, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope import cli, plugins, reports
+from gradscope.records import AutogradGraph
+
+NET = """\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(4, 4)
+        self.block = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        cut = self.stem(x).detach()
+        return self.head(torch.relu(self.block(cut)))
+
+class Quiet(Net):
+    def forward(self, x):
+        with torch.no_grad():
+            return super().forward(x)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(NET)
+    Path("net.yaml").write_text("model: ./net.py:Net\ninput: {shape: [3, 4]}\n")
+    return tmp_path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    monkeypatch.setattr("sys.argv", ["gradscope", "graph", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return stop.value.code
+
+
+def test_without_arguments_it_shows_the_demo(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch) == 0
+    out = capsys.readouterr().out
+    assert "main path" in out
+    assert "conv1.weight [10, 1, 5, 5]" in out
+
+
+@pytest.mark.parametrize("format", plugins.names("gradscope.diagrams"))
+def test_every_format_is_written_whole_and_never_over_another(
+    format: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if format in ("svg", "png", "pdf"):
+        pytest.importorskip("pygraphviz", reason="pictures need Graphviz")
+    suffix = plugins.load("gradscope.diagrams", format).suffix
+    output = f"out{suffix}"
+    assert run(monkeypatch, "net.yaml", "-o", output) == 0
+    written = Path(output).read_bytes()
+    assert len(written) > 100
+    assert capsys.readouterr().out == ""
+    assert run(monkeypatch, "net.yaml", "-o", output) == 2
+    assert "--force" in capsys.readouterr().err
+    assert Path(output).read_bytes() == written
+
+
+def test_a_saved_graph_is_drawn_again_without_the_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "net.yaml", "-o", "g.json") == 0
+    Path("net.py").unlink()
+    assert run(monkeypatch, "g.json", "-f", "json") == 0
+    assert capsys.readouterr().out == Path("g.json").read_text()
+    assert run(monkeypatch, "g.json", "--to", "stem.weight") == 0
+    assert "detached" in capsys.readouterr().out
+
+
+def test_json_holds_what_the_contract_names(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "net.yaml", "-f", "json") == 0
+    out = capsys.readouterr().out
+
+    def no_constant(token: str) -> Any:
+        raise ValueError(token)
+
+    data = json.loads(out, parse_constant=no_constant)
+    assert data["schema"] == "gradscope.graph/1"
+    assert data["root"] == data["nodes"][0]["id"]
+    keys = {"id", "op", "kind", "name", "module", "call", "shape", "saved_bytes", "grad_norm", "to"}
+    assert all(keys <= node.keys() for node in data["nodes"])
+    assert reports.loads(out, AutogradGraph).nodes[0].op == data["nodes"][0]["op"]
+
+
+def test_a_cut_is_named_with_its_cause_and_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "net.yaml", "--from", "loss", "--to", "stem.weight") == 0
+    out = capsys.readouterr().out
+    assert "detached" in out
+    assert "net.py:12" in out
+
+
+def test_paths_say_where_each_operation_was_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "net.yaml", "--to", "block.weight") == 0
+    lines = capsys.readouterr().out.splitlines()
+    relu = next(line for line in lines if line.startswith("ReluBackward0"))
+    assert "net.py:13" in relu
+    assert run(monkeypatch, "net.yaml", "--to", "block.weight", "--no-lines") == 0
+    assert "net.py" not in capsys.readouterr().out
+
+
+def test_other_formats_hold_just_the_paths_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "net.yaml", "--from", "head", "--to", "block.*", "-f", "json") == 0
+    nodes = json.loads(capsys.readouterr().out)["nodes"]
+    assert {n["name"] for n in nodes if n["kind"] == "parameter"} == {"block.weight", "block.bias"}
+    assert nodes[0]["module"] == "head"
+    known = {node["id"] for node in nodes}
+    assert all(edge[0] in known for node in nodes for edge in node["to"] if edge)
+
+
+def test_a_loss_without_a_graph_is_explained(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quiet = ("./net.py:Quiet", "input.shape=[3,4]")
+    assert run(monkeypatch, *quiet) == 3
+    out, err = capsys.readouterr()
+    assert "no-grad-root" in out
+    assert "net.py:17" in out
+    assert "error:" in err
+    assert run(monkeypatch, *quiet, "-f", "json") == 3
+    data = json.loads(capsys.readouterr().out)
+    assert (data["status"], data["error"]["kind"]) == ("failed", "no-grad-root")
+    assert [answer["cause"] for answer in data["answers"]] == ["no-grad"]
+
+
+REFUSED = {
+    "a name": (["--to", "stem.wieght"], "nothing in the graph is called", "did you mean"),
+    "a source": (["--from", "hed", "--to", "head.weight"], "`hed`", "did you mean `head`?"),
+    "a root": (["--root", "hed"], "there is no layer `hed`", "did you mean `head`?"),
+    "a format": (["-f", "sgv"], "unknown format `sgv`", "did you mean `svg`?"),
+    "a suffix": (["-o", "g.jpg"], "the suffix `.jpg`", "use one of"),
+    "no suffix": (["-o", "g"], "no suffix in `g`", "use one of"),
+    "a folder": (["-o", "no/g.svg"], "no such folder", "mkdir"),
+    "a measure": (["--by", "saves"], "unknown measure `saves`", "did you mean `saved`?"),
+    "a depth": (["--depth", "-1"], "`--depth -1`", "0 or more"),
+    "no time": (["--timeout", "0"], "`--timeout 0`", "more than 0"),
+    "not a time": (["--timeout", "nan"], "`--timeout nan`", "more than 0"),
+    "a pattern": (["--expand", "heed.**"], "`heed.**` matches no", "head"),
+    "layers": (["-l", "stam"], "`stam` matches no", "stem"),
+    "backwards": (["--from", "block", "--to", "head", "-f", "dot"], "no path", "other way round"),
+    "what is cut": (["--to", "stem.weight", "-f", "dot"], "`stem.weight` is not in", "cut"),
+    "a color": (["--color", "red"], "unknown color mode", "auto"),
+    "two models": (["net.py"], "one MODEL, please", ""),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_wishes_are_refused(
+    case: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options, said, help = REFUSED[case]
+    assert run(monkeypatch, "net.yaml", *options) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert help in err
+
+
+SAVED = {
+    "missing": (None, "there is no file `g.json`"),
+    "empty": ("", "the graph is empty"),
+    "not json": ("{", "not JSON"),
+    "a report": ('{"schema": "gradscope.report/1"}', "not a graph but a report"),
+    "of another time": ('{"schema": "gradscope.graph/9"}', "its `schema` is"),
+    "a list": ("[]", "it has no `schema`"),
+    "a node": (
+        '{"schema": "gradscope.graph/1", "run": {"model": "", "device": "", "dtype": "",'
+        ' "mode": "", "seed": 0, "steps": 1, "loss": ""}, "nodes": [{"id": "0"}]}',
+        "g.json (nodes[0].id)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SAVED)
+def test_a_file_that_is_no_graph_is_refused(
+    case: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, said = SAVED[case]
+    if text is not None:
+        Path("g.json").write_text(text)
+    assert run(monkeypatch, "g.json") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+
+
+def test_show_says_what_draws_a_graph(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "net.yaml", "-o", "g.json") == 0
+    monkeypatch.setattr("sys.argv", ["gradscope", "show", "g.json"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert "gradscope graph g.json" in capsys.readouterr().err
