@@ -102,8 +102,15 @@ def locate(stack: Sequence[str]) -> str | None:
             break  # from here on it is who called gradscope
         if is_hidden(file):
             continue
-        place = f"{shown(file)}:{match[2]}"
         if not in_library(file):
-            return place
-        library = library or place
+            return f"{shown(file)}:{match[2]}"
+        library = library or f"{_in_site_packages(file)}:{match[2]}"
     return library
+
+
+def _in_site_packages(file: str) -> str:
+    """An installed file by its package, as an import would name it: `torchvision/models/vgg.py`."""
+    for folder in _LIBRARIES:
+        if file.startswith(folder + os.sep):
+            return file[len(folder) + 1 :]
+    return shown(file)
