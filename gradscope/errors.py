@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gradscope.records import AutogradGraph, Report
+    from gradscope.records import AutogradGraph, Report, SaliencyReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class ModelError(GradscopeError):
     def __init__(
         self,
         *problems: Problem | str,
-        report: Report | AutogradGraph | None = None,
+        report: Report | AutogradGraph | SaliencyReport | None = None,
         help: str | None = None,
     ) -> None:
         super().__init__(*problems, help=help)
@@ -136,7 +136,9 @@ class Interrupted(GradscopeError):
 
     exit_code = 130
 
-    def __init__(self, message: str, *, report: Report | AutogradGraph | None = None) -> None:
+    def __init__(
+        self, message: str, *, report: Report | AutogradGraph | SaliencyReport | None = None
+    ) -> None:
         super().__init__(message)
         self.report = report
 

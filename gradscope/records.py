@@ -206,7 +206,7 @@ class SavedTensor:
     """What a node keeps for backward: the attribute's name without ``_saved_``.
 
     Tensors with one ``storage`` share memory; ``bytes`` is the whole storage's. 0 bytes: a
-    parameter's or a buffer's own memory, which costs nothing more.
+    parameter's own memory, which costs nothing more. A buffer's counts, as it does for autograd.
     """
 
     name: str
@@ -277,7 +277,10 @@ class AutogradGraph:
 
     ``nodes`` come in topological order: each before those that it leads to; ``root`` is the first
     one's id, None where there is no graph. ``answers`` say why parameters that could have a
-    gradient are not in it.
+    gradient got none from it.
+
+    ``part`` says which paths were kept of a larger graph. Edges to what was left out are None then,
+    ``names``, ``frozen`` and ``answers`` speak only of what is in the part or was asked for.
     """
 
     run: RunInfo
@@ -296,6 +299,17 @@ class AutogradGraph:
     frozen: tuple[str, ...] = ()  # of those, which require no gradient
     answers: tuple[Answer, ...] = ()
     error: ErrorRecord | None = None
+    part: str | None = field(default=None, metadata=SPARSE)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run came to its end, so that what is not here is not there.
+
+        A loss without a graph is an answer too.
+        """
+        if self.error is None:
+            return self.status == "ok"
+        return self.error.kind == "no-grad-root" and self.error.phase == "backward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +320,60 @@ class Chain:
     call: int
     path: str
     nodes: tuple[GraphNode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClassScore:
+    """One class as the model sees the picture: its logit, and its share after softmax."""
+
+    id: int
+    score: float
+    probability: float
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """One map: where the score of the target class comes from.
+
+    ``min`` and ``max`` are of the raw map; ``file`` is where it was saved. ``note`` says what keeps
+    the map from being believed, such as why it is blank. ``checks`` are figures by name.
+    """
+
+    method: str
+    layer: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    file: str | None = None
+    min: float | None = None
+    max: float | None = None
+    signed: bool = False
+    note: str | None = None
+    checks: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageAttribution:
+    """One picture and its maps. ``score`` is the logit of the target; ``top`` the best classes."""
+
+    path: str
+    target: int
+    score: float
+    target_name: str | None = None
+    top: tuple[ClassScore, ...] = ()
+    maps: tuple[Attribution, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SaliencyReport:
+    """Everything one ``gradscope saliency`` learned, but for the maps themselves."""
+
+    run: RunInfo
+    images: tuple[ImageAttribution, ...] = ()
+    schema: str = "gradscope.saliency/1"
+    status: str = "ok"  # ok | failed
+    versions: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    error: ErrorRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError, Place
-from gradscope.records import AutogradGraph, Report
+from gradscope.records import AutogradGraph, Report, SaliencyReport
+from gradscope.soundness import faults
 
 #: What a saved record is called, the command that writes one, and the command that shows it.
 _WORDS: dict[type, tuple[str, str, str]] = {
@@ -48,7 +49,7 @@ def to_data(record: Any) -> Any:
     return record
 
 
-def dumps(record: Report | AutogradGraph) -> str:
+def dumps(record: Report | AutogradGraph | SaliencyReport) -> str:
     """The record as one JSON document, keys in the order of the records."""
     data = to_data(record)
     head = {"schema": data.pop("schema"), "status": data.pop("status")}
@@ -59,7 +60,8 @@ def loads(text: str, kind: type[_Record], *, file: str = "report") -> _Record:
     """The record that ``dumps`` wrote.
 
     Raises:
-        ConfigError: not JSON, not a record of that kind, or a field of the wrong type; says which.
+        ConfigError: not JSON, not a record of that kind, a field of the wrong type, or a graph that
+            no backward could have left; says which.
     """
     word, help, _ = _WORDS[kind]
     if not text.strip():
@@ -80,6 +82,9 @@ def loads(text: str, kind: type[_Record], *, file: str = "report") -> _Record:
             f"not a gradscope {word}: {said}, expected `{expected}`", place=Place(file), help=help
         )
     record: _Record = _read(kind, data, "", file)
+    if isinstance(record, AutogradGraph):
+        for where, said in faults(record):
+            raise ConfigError(said, place=Place(file, key=where), help=help)
     return record
 
 

@@ -25,10 +25,12 @@ from gradscope.explain.cuts import explain_missing
 from gradscope.explain.errors import explain_error
 from gradscope.explain.frames import locate
 from gradscope.loading import Workload
-from gradscope.records import Answer, AutogradGraph
+from gradscope.records import Answer, AutogradGraph, GraphNode
 from gradscope.running.plain import fresh, loss_of
+from gradscope.running.roots import root_of, sum_again
 from gradscope.running.state import deeper_recursion, kept_as_found, run_eagerly
-from gradscope.running.tracing import LOSS, root_of, trace
+from gradscope.running.switches import switches_kept
+from gradscope.running.tracing import Traced, trace
 
 
 def graph(
@@ -93,6 +95,7 @@ def graph(
     return graph_config(loaded, root=root, lines=lines, allow=allow, **live)
 
 
+@switches_kept()
 def graph_config(
     loaded: configs.LoadedConfig,
     *,
@@ -132,10 +135,11 @@ def _trace(workload: Workload, word: str | None, *, lines: bool, restore: bool) 
         error = explain_error(traced.failure, traced.phase, traced.executing())
     names = {named.name: p for p, named in named_parameters(workload.model).items()}
     reached = {node.name for node in traced.nodes if node.kind == "parameter"}
+    reached -= set(traced.unreached)
     missing = [name for name, p in names.items() if p.requires_grad and name not in reached]
     answers: tuple[Answer, ...] = ()
-    if missing and traced.start == LOSS and traced.phase == "backward":
-        answers = _explained(workload, missing, restore=restore)
+    if missing and traced.phase == "backward":
+        answers = _explained(workload, traced, missing, restore=restore)
     record = AutogradGraph(
         run_info(workload, traced.notices, steps=1),
         root=0 if traced.nodes else None,
@@ -159,7 +163,9 @@ def _trace(workload: Workload, word: str | None, *, lines: bool, restore: bool) 
     return record
 
 
-def _explained(workload: Workload, missing: Sequence[str], *, restore: bool) -> tuple[Answer, ...]:
+def _explained(
+    workload: Workload, traced: Traced, missing: Sequence[str], *, restore: bool
+) -> tuple[Answer, ...]:
     """A second forward, watched closely: only where something is missing."""
     batch = next(workload.batches(), None)
     if batch is None:
@@ -167,7 +173,17 @@ def _explained(workload: Workload, missing: Sequence[str], *, restore: bool) -> 
     args, kwargs, target = fresh(batch)
 
     def forward() -> torch.Tensor:
+        if traced.root is not None:
+            return sum_again(workload, traced.root, args, kwargs)
         return loss_of(workload, args, kwargs, target)
 
     with kept_as_found(workload.model, weights=restore), run_eagerly(), deeper_recursion():
-        return explain_missing(workload.model, forward, missing)
+        start = None if traced.root is None else traced.start
+        silent = _silent(traced.nodes) if traced.unreached else None
+        return explain_missing(workload.model, forward, missing, start=start, silent=silent)
+
+
+def _silent(nodes: Sequence[GraphNode]) -> set[str]:
+    """The operations that got a gradient and gave none on to something that they lead to."""
+    got = {node.id: node.grad_norm is not None or node.grad_nonfinite > 0 for node in nodes}
+    return {n.op for n in nodes if got[n.id] and any(e and not got[e[0]] for e in n.to)}

@@ -25,6 +25,7 @@ from gradscope.explain.errors import explain_error
 from gradscope.loading import Workload, load_model
 from gradscope.records import LayerInfo, Report, Totals
 from gradscope.running.steps import Outcome, Plan, run
+from gradscope.running.switches import switches_kept
 
 
 def inspect(
@@ -106,6 +107,7 @@ def inspect(
     return inspect_config(loaded, chain=chain, verify=verify, allow=allow, **live)
 
 
+@switches_kept()
 def inspect_config(
     loaded: configs.LoadedConfig,
     *,

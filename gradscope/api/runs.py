@@ -21,6 +21,7 @@ from gradscope.loading import Workload, load
 from gradscope.loading.live import adopt, given
 from gradscope.records import AutogradGraph, ErrorRecord, Report, RunInfo
 from gradscope.running.state import kept_as_found, random_state_kept
+from gradscope.running.switches import switches_kept
 
 
 @contextmanager
@@ -46,7 +47,7 @@ def live_workload(
             help=f"move it yourself before the call, as in `model.to({wishes[moved[0]]!r})`",
         )
     # Loading makes inputs from the seed too: the caller's random state is kept around it all.
-    with random_state_kept({p.device for p in model.parameters()}):
+    with random_state_kept({p.device for p in model.parameters()}), switches_kept():
         workload = adopt(model, wishes, inputs=inputs, target=target)
         with kept_as_found(model, weights=False):
             mode = wishes.get("mode")
@@ -145,7 +146,7 @@ def fail(stopped: Stopped, record: Report | AutogradGraph) -> NoReturn:
         if isinstance(failure, GradscopeError) or is_own_bug(failure):
             raise failure
         # Whatever else ends a step is the user's: a model that calls `sys.exit` raised as well.
-        raise ModelError(_problem(record.error), report=record) from failure
+        raise ModelError(problem(record.error), report=record) from failure
     finally:
         # Its traceback holds this frame: a cycle, which would keep all activations alive.
         del failure
@@ -164,7 +165,7 @@ def _unwatched(model: nn.Module) -> list[str]:
     return said
 
 
-def _problem(error: ErrorRecord | None) -> Problem:
+def problem(error: ErrorRecord | None) -> Problem:
     """The failure in one sentence, for those who see no table."""
     assert error is not None
     first = error.message.splitlines()[0]

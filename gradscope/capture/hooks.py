@@ -15,6 +15,8 @@ from gradscope.patterns import Named, matching
 
 __all__ = [
     "Handle",
+    "change_node",
+    "changed",
     "hook_node",
     "hook_node_before",
     "hook_tensor",
@@ -107,6 +109,20 @@ def hooked(modules: Sequence[nn.Module], before: PreHook, after: PostHook) -> It
             handle.remove()
 
 
+@contextmanager
+def changed(module: nn.Module, change: Callable[[Any], Any]) -> Iterator[None]:
+    """Each call of ``module`` gives ``change(output)`` instead of its output, until leaving."""
+
+    def after(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
+        return change(output)
+
+    handle = module.register_forward_hook(after)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def hook_tensor(tensor: torch.Tensor, read: Callable[[torch.Tensor | None], None]) -> Handle:
     """Call ``read`` with the gradient of ``tensor`` as it is now, whatever is done to it later."""
     return tensor.register_hook(read)  # type: ignore[no-any-return,no-untyped-call]
@@ -120,3 +136,11 @@ def hook_node(node: Node, read: Callable[..., None]) -> Handle:
 def hook_node_before(node: Node, read: Callable[..., None]) -> Handle:
     """Call ``read`` with the gradients for the outputs of ``node``, before it runs."""
     return node.register_prehook(read)
+
+
+def change_node(
+    node: Node,
+    rule: Callable[[tuple[torch.Tensor | None, ...], tuple[torch.Tensor | None, ...]], Any],
+) -> Handle:
+    """What ``node`` sends to its inputs becomes ``rule(sent, got)``."""
+    return node.register_hook(rule)

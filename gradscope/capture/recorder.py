@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -267,6 +267,7 @@ class Recorder:
         root: Node,
         inputs: Mapping[int, str],
         locate: Callable[[Sequence[str]], str | None],
+        stacks: Callable[[], AbstractContextManager[None]],
     ) -> Trace:
         """In the place of ``connect``: the whole graph behind one node, for one backward.
 
@@ -274,11 +275,13 @@ class Recorder:
             root: the ``grad_fn`` that backward starts from.
             inputs: names of the model's own input tensors, by ``id``.
             locate: the user's line in the stack of formatted frames that anomaly mode keeps.
+            stacks: entered where a checkpoint runs its function again.
         """
         around = Surroundings(
             names=dict(inputs) | {id(p): name for name, p in self.model.named_parameters()},
             recomputed=self._recomputed,
             locate=locate,
+            stacks=stacks,
             excluded=self.model.parameters(),
             unreadable=self.needs_counting_run,
         )

@@ -7,7 +7,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,12 +49,14 @@ class Surroundings:
         recomputed: the spans of what a checkpoint has run again just now, and their labels.
         locate: the user's line in a node's stack, a list of formatted frames.
         excluded: tensors that cost nothing more when they are saved.
+        stacks: entered where a checkpoint runs its function again, so that its nodes keep theirs.
         unreadable: somebody's hooks may stand before saved tensors, and nobody can tell where.
     """
 
     names: Mapping[int, str]
     recomputed: Callable[[], tuple[Sequence[Span], Label]]
     locate: Callable[[Sequence[str]], str | None]
+    stacks: Callable[[], AbstractContextManager[None]] = nullcontext
     excluded: Iterable[torch.Tensor] = ()
     unreadable: bool = False
 
@@ -82,6 +84,16 @@ class Trace:
     def leaves(self) -> list[torch.Tensor]:
         """The tensors whose ``.grad`` backward will write."""
         return [node.variable for node in self._numbers if isinstance(node, LEAF)]
+
+    @property
+    def unreached(self) -> list[str]:
+        """The named leaves that no gradient has come to by now."""
+        leaves = ((n, self._records[i].name) for n, i in self._numbers.items())
+        return [
+            name
+            for node, name in leaves
+            if name is not None and not self._arrivals[self._numbers[node]].times
+        ]
 
     @property
     def saved_bytes(self) -> int | None:
@@ -188,7 +200,8 @@ class Trace:
         original = node.run_function
 
         def run_function(*inputs: Any) -> Any:
-            outputs = original(*inputs)
+            with self._around.stacks():
+                outputs = original(*inputs)
             self._join(self._records[record.id], inputs, outputs)
             return outputs
 
@@ -236,7 +249,9 @@ def _listener(arrivals: _Arrivals) -> Callable[..., None]:
 
 def _together(gradients: Sequence[TensorStats]) -> tuple[float | None, int]:
     """The norm over all of a node's outputs, and how many elements are not finite."""
-    norms = [stats.norm for stats in gradients if stats.norm is not None]
+    # An empty gradient is a gradient, and the norm of nothing is 0.
+    found = [stats.norm if stats.numel else 0.0 for stats in gradients]
+    norms = [norm for norm in found if norm is not None]
     nonfinite = sum((stats.nan or 0) + (stats.inf or 0) for stats in gradients)
     return (math.hypot(*norms) if norms else None), nonfinite
 

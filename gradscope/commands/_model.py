@@ -12,7 +12,8 @@ from gradscope.errors import OptionError
 if TYPE_CHECKING:
     from gradscope.config import LoadedConfig
 
-_OVERRIDE = re.compile(r"[a-z_][\w.]*=", re.DOTALL)
+#: A word that sets a key of the config.
+OVERRIDE = re.compile(r"[a-z_][\w.]*=", re.DOTALL)
 
 Words = Annotated[
     list[str] | None,
@@ -72,8 +73,8 @@ def read_model(
     from gradscope import config
 
     words = words or []
-    overrides = [word for word in words if _OVERRIDE.match(word)]
-    models = [word for word in words if not _OVERRIDE.match(word)]
+    overrides = [word for word in words if OVERRIDE.match(word)]
+    models = [word for word in words if not OVERRIDE.match(word)]
     if len(models) > 1:
         raise OptionError(
             f"one MODEL, please: got {', '.join(f'`{model}`' for model in models)}",

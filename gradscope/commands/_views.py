@@ -13,7 +13,7 @@ import typer
 from gradscope import plugins
 from gradscope.commands._write import STDOUT, check_output, write_output
 from gradscope.errors import OptionError, did_you_mean
-from gradscope.records import AutogradGraph, Report
+from gradscope.records import Report
 from gradscope.reporters import View, _tables
 
 Format = Annotated[
@@ -126,7 +126,7 @@ def check_look(color: str, width: int | None) -> None:
         raise OptionError(f"`--width {width}` leaves no room", help="give 1 or more")
 
 
-def write_report(report: Report | AutogradGraph | None, destination: Destination) -> None:
+def write_report(report: object, destination: Destination) -> None:
     """Render the report and write it, once; nothing where a failed run left none."""
     if not isinstance(report, Report):
         return

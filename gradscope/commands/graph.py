@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gradscope import plugins, reports
+from gradscope import plugins
+from gradscope.commands._graphs import Destination, redraw, refuse_to_run, saved_graph, say
 from gradscope.commands._model import (
     Allow,
     Debug,
@@ -33,7 +31,7 @@ from gradscope.commands._views import (
     terminal_width,
     use_color,
 )
-from gradscope.commands._write import STDOUT, check_output, keep_stdout_clean, write_output
+from gradscope.commands._write import STDOUT, check_output, keep_stdout_clean
 from gradscope.diagrams import GraphView
 from gradscope.errors import Interrupted, ModelError, OptionError, did_you_mean
 from gradscope.records import AutogradGraph
@@ -65,7 +63,8 @@ def run(
         typer.Option(
             "--from",
             metavar="NAME",
-            help="Show paths from here: `loss`, a layer, a parameter or a pattern.",
+            help="Show paths from here: `loss` (a layer of that name is `loss#0`), a layer, a "
+            "parameter or a pattern.",
         ),
     ] = None,
     target: Annotated[
@@ -127,7 +126,7 @@ def run(
     """
     path = None if output is None or output == STDOUT else output
     check_look(color, width)
-    _check(depth, by, timeout)
+    _check(depth, full, by, timeout)
     chosen = choose_format(format, path, ROOM)
     diagram = plugins.load(ROOM, chosen)
     if diagram.binary and path is None and sys.stdout is not None and sys.stdout.isatty():
@@ -145,20 +144,18 @@ def run(
         targets=tuple(target or ()),
         by=by,
         timeout=timeout,
-        say=_say,
+        say=say,
     )
 
-    def write(graph: object, patterns: Sequence[str]) -> None:
-        if isinstance(graph, AutogradGraph):
-            chosen_layers = (*patterns, *(f"!{pattern}" for pattern in exclude or ()))
-            shown = replace(view, layers=chosen_layers)
-            write_output(diagram.render(graph, shown), path, force=force)
-
-    saved = _saved(words)
-    if saved is not None:
-        write(reports.load(saved, AutogradGraph), layers or ("**",))
-        return
+    destination = Destination(chosen, diagram, view, path, force)
+    without = tuple(f"!{pattern}" for pattern in exclude or ())
     options = {"layers": layers, "device": device, "dtype": dtype, "seed": seed}
+    saved = saved_graph(words)
+    if saved is not None:
+        running = {"root": root, "lines": lines, "set": settings, "allow": allow}
+        refuse_to_run(words or [], {**options, **running, "layers": None})
+        redraw(saved, destination, layers or (), without)
+        return
     loaded = read_model(words, settings, options)
     # Imported once the config holds together: an error in it must not wait for torch.
     from gradscope import api
@@ -171,14 +168,21 @@ def run(
                 loaded, root=root, lines=lines, exclude=exclude or (), allow=allow or ()
             )
     except (ModelError, Interrupted) as error:
-        write(error.report, loaded.config.layers)
+        if isinstance(error.report, AutogradGraph):
+            shown = destination.write_failed(error.report, (*loaded.config.layers, *without))
+            if isinstance(error, Interrupted) and not shown:
+                raise Interrupted("interrupted", report=error.report) from None
         raise
-    write(graph, loaded.config.layers)
+    destination.write(graph, (*loaded.config.layers, *without))
 
 
-def _check(depth: int | None, by: str, timeout: float) -> None:
+def _check(depth: int | None, full: bool, by: str, timeout: float) -> None:
     if depth is not None and depth < 0:
         raise OptionError(f"`--depth {depth}` is no depth", help="give 0 or more")
+    if depth is not None and full:
+        raise OptionError(
+            f"`--full` shows everything, `--depth {depth}` does not", help="give one of them"
+        )
     if by not in MEASURES:
         raise OptionError(
             f"unknown measure `{by}`",
@@ -186,14 +190,3 @@ def _check(depth: int | None, by: str, timeout: float) -> None:
         )
     if not timeout > 0:
         raise OptionError(f"`--timeout {timeout:g}` leaves no time", help="give more than 0")
-
-
-def _saved(words: list[str] | None) -> Path | None:
-    """A saved graph in the place of a model."""
-    if words and len(words) == 1 and words[0].lower().endswith(".json"):
-        return Path(words[0])
-    return None
-
-
-def _say(notice: str) -> None:
-    print(f"note: {notice}", file=sys.stderr)

@@ -16,6 +16,8 @@ _NAMES = 3
 
 def absent(graph: AutogradGraph) -> Iterator[Line]:
     """The parameters without a gradient: each cause with its place, and the frozen ones."""
+    if not graph.complete:  # nobody knows what would have followed
+        return
     inside = {node.name for node in graph.nodes if node.kind == "parameter"}
     told = {name for answer in graph.answers for name in (answer.name, *answer.behind)}
     known = {*inside, *graph.frozen, *told}
@@ -31,22 +33,44 @@ def absent(graph: AutogradGraph) -> Iterator[Line]:
 
 
 def cut(graph: AutogradGraph, names: Sequence[str]) -> Iterator[Line]:
-    """Why the parameters that somebody asked for are not in the graph, each cause once."""
+    """Why what somebody asked for is not in the graph, each cause once."""
     if not names:
         return
     yield Line("", "not in the graph", "head")
+    if not graph.complete:
+        yield Line("the run stopped before there was an answer", f"{_some(names)}:")
+        return
     told: set[str] = set()
-    for answer in graph.answers:
-        behind = {answer.name, *answer.behind}
-        if not behind.isdisjoint(names):
-            told |= behind
-            yield from answer_lines(answer)
+    for answer in answered(graph, names):
+        told |= {answer.name, *answer.behind}
+        yield from answer_lines(answer)
     frozen = [name for name in names if name in graph.frozen and name not in told]
     if frozen:
         yield Line("no gradient is asked for", f"{_some(frozen)} (frozen):")
     silent = [name for name in names if name not in told and name not in graph.frozen]
     if silent:
         yield Line(f"no path from {start(graph)} leads there", f"{_some(silent)}:")
+
+
+def answered(graph: AutogradGraph, names: Iterable[str]) -> tuple[Answer, ...]:
+    """The answers for names that are not in the graph; a module without parameters gets its own."""
+    asked = set(names)
+    found = [a for a in graph.answers if not asked.isdisjoint((a.name, *a.behind))]
+    told = {name for answer in found for name in (answer.name, *answer.behind)}
+    said = f"no operation of it is behind {start(graph)}"
+    modules = sorted(asked - told - set(graph.names))
+    return (*found, *(Answer(name, "module", "missing", said) for name in modules))
+
+
+def reason(graph: AutogradGraph, name: str) -> str:
+    """Why something is not in the graph, in half a sentence."""
+    if not graph.complete:
+        return "the run stopped before there was an answer"
+    for answer in answered(graph, [name]):
+        return answer.message + (f" ({answer.location})" if answer.location else "")
+    if name in graph.frozen:
+        return "it is frozen, no gradient is asked for"
+    return f"no path from {start(graph)} leads there"
 
 
 def answer_lines(answer: Answer) -> Iterator[Line]:

@@ -71,8 +71,9 @@ class Scale:
             return MISSING if self.by == "gradient" else PLAIN
         if value <= 0:
             return ZERO if self.by == "gradient" else PLAIN
-        span = math.log(self.high / self.low)
-        return ramp(math.log(value / self.low) / span if span else 1.0)
+        # Differences of logarithms: the quotient of two numbers that exist may overflow.
+        low, high = math.log(self.low), math.log(self.high)
+        return ramp((math.log(value) - low) / (high - low) if high > low else 1.0)
 
     def legend(self, fills: Iterable[str]) -> tuple[tuple[str, str], ...]:
         """Swatches with words: the ends and the middle of the scale, and what else was used."""
@@ -97,4 +98,4 @@ def scale(by: str, values: Iterable[float | None]) -> Scale:
         return Scale(by, 0.0, 0.0)
     high = max(positive)
     # Less than a decade apart is the same order of size, and should not look like a difference.
-    return Scale(by, min(*positive, high / 10), high)
+    return Scale(by, min(*positive, high / 10) or min(positive), high)

@@ -23,6 +23,7 @@ from gradscope.diagrams._labels import (
     node_lines,
     node_title,
 )
+from gradscope.diagrams._page_tree import shorten
 from gradscope.diagrams._plan import arrows, place_leaves, planned
 from gradscope.diagrams._view import GraphView
 from gradscope.records import AutogradGraph, GraphNode
@@ -100,6 +101,7 @@ def draw(graph: AutogradGraph, view: GraphView, *, limit: int = LIMITS[0]) -> Dr
         return _everything(graph, view)
     known = flow(graph)
     root = grouped(graph, view, known=known)
+    shorten(root, known)
     for fewer in (n for n in LIMITS if n <= limit):
         drawing = _reduced(graph, view, root, known, opened(root, graph, view, limit=fewer))
         chosen = view.depth is not None or bool(view.expand)
@@ -147,7 +149,7 @@ def _everything(graph: AutogradGraph, view: GraphView) -> Drawing:
         for edge in (*node.to, *node.inner)
         if edge is not None
     )
-    title, notes = caption(graph, view)
+    title, notes = caption(graph)
     legend = colors.legend(box.fill for box in boxes)
     return Drawing(title, notes, boxes, edges, (), legend, view.by, full=True)
 
@@ -174,7 +176,7 @@ def _reduced(
             used = tuple(nodes[leaf] for leaf in plan.leaves.get(i, ()))
             mark = known.marks.get(part)
             boxes.append(_operation(nodes[part], used, cluster, around, colors, mark))
-    title, notes = caption(graph, view)
+    title, notes = caption(graph)
     return Drawing(
         title,
         notes,

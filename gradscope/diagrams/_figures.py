@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 
 from gradscope.diagrams._flow import MISSING, NONFINITE, ZERO, Flow
@@ -94,7 +95,8 @@ def _enter(known: Flow, homes: dict[int, Group]) -> None:
     for group, ids in entries(known, homes).values():
         nodes = [known.nodes[id_] for id_ in ids]
         norms = [node.grad_norm for node in nodes if node.grad_norm is not None]
-        group.grad_norm = math.hypot(*norms) if norms else None
+        # No infinity, which would read as a broken gradient, where the sum alone overflows.
+        group.grad_norm = min(math.hypot(*norms), sys.float_info.max) if norms else None
         group.nonfinite = sum(node.grad_nonfinite for node in nodes)
         marks = {known.marks.get(id_) for id_ in ids}
         state = NONFINITE if group.nonfinite else _state(group.grad_norm)

@@ -56,10 +56,14 @@ def flow(graph: AutogradGraph) -> Flow:
                 found.leaves[id] = own
                 for leaf in own:
                     found.home.setdefault(leaf, id)
+    if not graph.complete:  # where backward never came is no frontier
+        return found
     for id in found.order:
         mark = _mark(found, id)
         if mark:
             found.marks[id] = mark
+    if graph.part is not None and graph.start != "loss":  # what came before its root is not known
+        found.marks.pop(found.root, None)  # type: ignore[arg-type]
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gradscope.diagrams._groups import Group
-from gradscope.diagrams._view import GraphView
 from gradscope.records import Answer, AutogradGraph, GraphNode
 from gradscope.typeset.numbers import count, number, plural, size
 from gradscope.typeset.text import plain
@@ -124,7 +123,7 @@ def node_title(node: GraphNode) -> str:
     return "\n".join(facts)
 
 
-def caption(graph: AutogradGraph, view: GraphView) -> tuple[str, tuple[str, ...]]:
+def caption(graph: AutogradGraph) -> tuple[str, tuple[str, ...]]:
     """The title of a picture, and the lines below it."""
     kinds = [node.kind for node in graph.nodes]
     facts = [
@@ -137,9 +136,8 @@ def caption(graph: AutogradGraph, view: GraphView) -> tuple[str, tuple[str, ...]
         facts.append(f"loss {number(graph.loss)}")
     if graph.saved_bytes:
         facts.append(f"saves {size(graph.saved_bytes)}")
-    if view.sources or view.targets:
-        ends = [", ".join(map(plain, words)) for words in (view.sources, view.targets)]
-        facts.insert(0, f"only paths from {ends[0] or _start(graph)} to {ends[1] or 'any leaf'}")
+    if graph.part is not None:
+        facts.insert(0, f"only {plain(graph.part)}")
     title = f"{plain(graph.run.model)}: the autograd graph behind {_start(graph)}"
     return title, (
         " · ".join(facts),
@@ -154,6 +152,8 @@ def _start(graph: AutogradGraph) -> str:
 
 def _missing(graph: AutogradGraph) -> list[str]:
     """One line per cause that keeps parameters out of the graph."""
+    if not graph.complete:
+        return []
     answers = [a for a in graph.answers if a.kind == "parameter" and a.state == "missing"]
     lines = [_cause(answer) for answer in answers[:_CAUSES]]
     rest = sum(len(answer.behind) or 1 for answer in answers[_CAUSES:])

@@ -147,6 +147,8 @@ def _bundle(own: list[int], home: dict[int, int], known: Flow) -> dict[str, Any]
         "bytes": saved(nodes),
         "norm": _finite(nodes[0].grad_norm),
         "bad": sum(node.grad_nonfinite or 0 for node in nodes) or None,
+        # Leaves have no box here: the search finds them by the one that uses them.
+        "names": _leaf_names(own, known) or None,
     }
     return {
         "id": own[0],
@@ -155,6 +157,11 @@ def _bundle(own: list[int], home: dict[int, int], known: Flow) -> dict[str, Any]
         **{key: value for key, value in facts.items() if value is not None},
         "to": sorted(to.items()),
     }
+
+
+def _leaf_names(own: list[int], known: Flow) -> list[str]:
+    leaves = (known.nodes[leaf].name for op in own for leaf in known.leaves.get(op, ()))
+    return [plain(name) for name in dict.fromkeys(leaves) if name]
 
 
 def _own(parts: list[Group | int], held: dict[int, int]) -> Iterator[int]:

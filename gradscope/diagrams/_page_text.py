@@ -37,6 +37,7 @@ def facts(graph: AutogradGraph, known: Flow) -> str:
     edges = sum(end is not None for node in graph.nodes for end in node.to)
     loss = number(graph.loss) if graph.loss is not None else graph.loss_nonfinite
     rows = [
+        ("only", graph.part),
         ("starts at", graph.start if loss is None else f"{graph.start} = {loss}"),
         ("loss function", run.loss),
         ("operations", count(kinds.count("function"))),
@@ -46,7 +47,7 @@ def facts(graph: AutogradGraph, known: Flow) -> str:
         ("saved for backward", None if graph.saved_bytes is None else size(graph.saved_bytes)),
         ("frozen", count(len(graph.frozen)) if graph.frozen else None),
         ("run", f"{run.mode}, {run.device}, {run.dtype}, seed {run.seed}"),
-        *((word, plural(n, "operation")) for word, n in _troubles(known)),
+        *((word, plural(n, "operation")) for word, n in _troubles(known) if graph.complete),
     ]
     return "\n".join(
         f"<div><dt>{escaped(name)}</dt><dd>{escaped(value)}</dd></div>"
@@ -84,7 +85,7 @@ def answers(graph: AutogradGraph) -> str:
             '<section><h2>The run failed</h2><ul class="answers"><li>'
             f"{escaped(graph.error.message)}{advice}</li></ul></section>\n"
         )
-    if graph.answers:
+    if graph.answers and graph.complete:
         items = "\n".join(map(_answer, graph.answers))
         said += (
             '<section aria-labelledby="answers-title">\n'
@@ -198,6 +199,7 @@ def footer(graph: AutogradGraph, *, complete: bool) -> str:
     if not complete:
         said.append(
             f"The graph has {count(len(graph.nodes))} nodes: this page holds its groups, "
-            "with their operations counted; the json format has every node."
+            "with their operations counted; the search finds a parameter by the box that uses it. "
+            "The json format has every node."
         )
     return escaped(" ".join(said))

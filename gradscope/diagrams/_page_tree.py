@@ -1,6 +1,7 @@
 """The groups as the page opens them: a fold into its members, a long row of parts into short ones.
 
-A group with hundreds of parts could never be opened on a screen; rows of them can.
+A group with hundreds of parts could never be opened on a screen; rows of them can. A picture, in
+which nothing can be opened, shows such rows as boxes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from gradscope.diagrams._flow import Flow
-from gradscope.diagrams._groups import Group, operations_below
+from gradscope.diagrams._groups import Group, below, operations_below
 from gradscope.records import GraphNode
 from gradscope.typeset.numbers import count
 
@@ -71,7 +72,36 @@ def _row(group: Group, parts: list[Group | int], start: int, known: Flow) -> Gro
     row.ops = len(own)
     row.nonfinite = sum(node.grad_nonfinite or 0 for node in own)
     row.saved_bytes = saved(own)
+    row.within = _within(parts, known)
     return row
+
+
+def _within(parts: list[Group | int], known: Flow) -> tuple[str, ...]:
+    """What first happens to the gradient at or in any of the parts."""
+    found: set[str | None] = set()
+    for part in parts:
+        if isinstance(part, Group):
+            found |= {part.mark, *part.within}
+        else:
+            found.add(known.marks.get(part))
+            own = (leaf for leaf in known.leaves.get(part, ()) if known.home[leaf] == part)
+            found |= {known.marks.get(leaf) for leaf in own}
+    return tuple(sorted(mark for mark in found if mark))
+
+
+def shorten(root: Group, known: Flow) -> None:
+    """Cut every long row of modules for good; what ``--expand`` names stays as it is."""
+    groups = list(below(root))
+    for group in groups:  # grows while it is read: a long row may be cut into long ones
+        held = any(True for _ in group.groups())
+        if held and not group.members and not group.expanded:
+            parts = rows(group, known)
+            if parts is not group.parts:
+                group.parts = parts
+                groups += group.groups()
+    for group in reversed(groups):
+        if group.members:  # its parts are those of the first
+            group.parts = group.members[0].parts
 
 
 def saved(nodes: list[GraphNode]) -> int | None:

@@ -11,6 +11,8 @@ from gradscope.diagrams._groups import Group, below, operations_below, shown
 
 #: A parameter that several boxes use is a box itself, unless its arrows would cover the drawing.
 _SHARED = 6
+#: Where a graph has more inputs, those that one box uses stand in it.
+_INPUTS = 40
 
 
 @dataclass(slots=True)
@@ -53,9 +55,11 @@ def place_leaves(plan: Plan, known: Flow) -> None:
     for operation, leaves in known.leaves.items():
         for leaf in leaves:
             users.setdefault(leaf, []).append(operation)
+    inputs = sum(1 for leaf in users if known.nodes[leaf].kind == "input")
     for leaf, operations in users.items():
+        apart = known.nodes[leaf].kind == "input" and inputs <= _INPUTS
         boxes = {plan.where[operation] for operation in operations}
-        if known.nodes[leaf].kind == "input" or 2 <= len(boxes) <= _SHARED:
+        if apart or 2 <= len(boxes) <= _SHARED:
             plan.where[leaf] = len(plan.shown)
             plan.shown.append((leaf, None))
             continue

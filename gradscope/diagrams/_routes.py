@@ -9,8 +9,9 @@ from rich.text import Text
 
 from gradscope.diagrams._answers import cut
 from gradscope.diagrams._flow import Flow
+from gradscope.diagrams._lookup import Lookup, Spot
 from gradscope.diagrams._names import operation
-from gradscope.diagrams._paths import Route, Spot, absent, main_path, routes, spots
+from gradscope.diagrams._paths import Route, main_path, routes
 from gradscope.diagrams._tree import bars, gradient, mark_words, saved
 from gradscope.diagrams._view import GraphView
 from gradscope.records import AutogradGraph, GraphNode
@@ -31,46 +32,53 @@ def blocks(graph: AutogradGraph, view: GraphView, known: Flow) -> Iterator[Itera
     Raises:
         OptionError: a name that is neither in the graph nor in the model.
     """
-    sources, lost = _places(graph, view.sources, known)
-    if not view.sources:
-        sources = _places(graph, (graph.start,), known)[0]
-    targets, missing = _places(graph, view.targets, known)
-    if not view.targets:
-        targets = [Spot(main_path(known, spot.id)[-1], "its last leaf") for spot in sources[:1]]
+    names = Lookup(graph, known)
+    sources, lost = _places(names, view.sources or (graph.start,))
+    targets, missing = _places(names, view.targets)
     absent_names = list(dict.fromkeys((*lost, *missing)))
     yield [text for line in cut(graph, absent_names) for text in prose(line, view.width)]
     if not sources:
         return
-    for target in targets[:_SHOWN]:
-        yield _one(graph, view, known, sources, target)
-    if len(targets) > _SHOWN:
-        more = count(len(targets) - _SHOWN)
+    shown = targets if view.targets else sources
+    for spot in shown[:_SHOWN]:
+        if view.targets:
+            yield _one(graph, view, known, sources, spot)
+        else:
+            yield _longest(graph, view, known, spot)
+    if len(shown) > _SHOWN:
+        more = count(len(shown) - _SHOWN)
         yield [Text(f"… {more} more match: narrow the pattern")]
 
 
-def _places(
-    graph: AutogradGraph, words: Iterable[str], known: Flow
-) -> tuple[list[Spot], list[str]]:
-    """What the words name in the graph, and which parameters that they name are not in it."""
+def _places(names: Lookup, words: Iterable[str]) -> tuple[list[Spot], list[str]]:
+    """What the words name in the graph, and what they name that is not in it."""
     found: list[Spot] = []
     missing: list[str] = []
     for word in words:
-        found += spots(graph, word, known)
-        missing += absent(graph, word)
+        found += names.spots(word)
+        missing += names.absent(word)
     return list(dict.fromkeys(found)), list(dict.fromkeys(missing))
+
+
+def _longest(graph: AutogradGraph, view: GraphView, known: Flow, source: Spot) -> Iterator[Text]:
+    """The longest of the paths that begin at a place; there may be thousands of others."""
+    path = tuple(main_path(known, source.id))
+    ops = sum(1 for id in path if not known.is_leaf(id))
+    begin = plain(source.name)
+    said = f"longest path from {begin} ({plural(ops, 'operation')})"
+    ends = f"{begin} → {operation(known.nodes[path[-1]])}:"
+    yield from _shown(graph, view, known, Route(path, 1, ops, ops), Line(said, ends, "head"))
 
 
 def _one(
     graph: AutogradGraph, view: GraphView, known: Flow, sources: list[Spot], target: Spot
 ) -> Iterator[Text]:
     begin = ", ".join(dict.fromkeys(plain(spot.name) for spot in sources[:_SHOWN]))
-    end = plain(operation(known.nodes[target.id]) if not target.name else target.name)
+    end = plain(target.name)
     route = routes(graph, (spot.id for spot in sources), target.id, known)
     if route is not None:
-        yield from prose(Line(_caption(route), f"{begin} → {end}:", "head"), view.width)
-        lines = table_lines(_table(graph, view, known, route), view.width)
-        next(lines)  # its title could not wrap
-        yield from lines
+        head = Line(_caption(route), f"{begin} → {end}:", "head")
+        yield from _shown(graph, view, known, route, head)
         return
     back = routes(graph, [target.id], sources[0].id, known) if len(sources) == 1 else None
     said = (
@@ -79,6 +87,15 @@ def _one(
         else f"no path: {end} is not behind {begin}"
     )
     yield from prose(Line(said, f"{begin} → {end}:", "warn"), view.width)
+
+
+def _shown(
+    graph: AutogradGraph, view: GraphView, known: Flow, route: Route, head: Line
+) -> Iterator[Text]:
+    yield from prose(head, view.width)
+    lines = table_lines(_table(graph, view, known, route), view.width)
+    next(lines)  # its title could not wrap
+    yield from lines
 
 
 def _table(graph: AutogradGraph, view: GraphView, known: Flow, route: Route) -> Table:

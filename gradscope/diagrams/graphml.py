@@ -40,6 +40,8 @@ def _lines(graph: AutogradGraph) -> Iterator[str]:
         for key, kind in keys.items():
             yield f'  <key id="{key}" for="{domain}" attr.name="{key}" attr.type="{kind}"/>'
     yield f'  <graph id={_attribute(graph.run.model)} edgedefault="directed">'
+    if graph.part is not None:
+        yield f"    <desc>only {_text(graph.part)}</desc>"
     for node in graph.nodes:
         yield f'    <node id="n{node.id}">{_data(_facts(node))}</node>'
     for node in graph.nodes:

@@ -12,5 +12,8 @@ binary = False
 
 
 def render(graph: AutogradGraph, view: GraphView) -> str:
-    """Everything that is known of the whole, or of the paths that were asked for."""
-    return reports.dumps(between(graph, view))
+    """Everything that is known of the whole, or of the paths that were asked for.
+
+    What was asked for and is not in the graph is answered in ``answers``.
+    """
+    return reports.dumps(between(graph, view, answers=True))

@@ -62,7 +62,8 @@ def _header(graph: AutogradGraph, view: GraphView) -> Iterator[Text]:
     for i, line in enumerate(join(facts, view.width)):
         lead = name if i == 0 and line.startswith(name) else ""
         yield Text.assemble((lead, "bold"), line[len(lead) :])
-    yield from (Text(line) for line in join([_start(graph), *_totals(graph)], view.width))
+    only = [] if graph.part is None else [f"only {plain(graph.part)}"]
+    yield from (Text(line) for line in join([_start(graph), *only, *_totals(graph)], view.width))
     for notice in run.notices:
         yield from dimmed(f"note: {plain(notice)}", view.width)
 
@@ -89,7 +90,7 @@ def _totals(graph: AutogradGraph) -> list[str]:
 def _error(graph: AutogradGraph) -> Iterator[Line]:
     failure = graph.error
     if failure is None:
-        if graph.root is None:
+        if graph.root is None and graph.part is None:
             yield Line(f"{start(graph)} has no graph: it needs no gradient")
         return
     where = f" of {plain(failure.name)}" if failure.name else ""
@@ -115,6 +116,8 @@ def _main(
     """The longest path as one chain of what a reader of the tree's upper levels knows."""
     path = main_path(known, known.order[0])
     stations = [plain(graph.start), *chain(path, root, known, is_open)]
+    if stations[1].replace(" #", "#") == stations[0]:  # the graph starts at that very module
+        del stations[0]
     if len(stations) > 2 * _ENDS + 1:
         left_out = f"… {len(stations) - 2 * _ENDS} more …"
         stations = [*stations[:_ENDS], left_out, *stations[-_ENDS:]]

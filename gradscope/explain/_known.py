@@ -41,7 +41,8 @@ class Known:
         for p in parameters:
             self._memory[memory_of(p)] = self._memory.get(memory_of(p), 0) | self.bits[id(p)]
         self._memory.pop(0, None)
-        self._numbers: MutableMapping[torch.Tensor, int] = WeakTensorKeyDictionary()
+        # The value last noted for a tensor, and the memory that the tensor had then.
+        self._noted: MutableMapping[torch.Tensor, tuple[int, int]] = WeakTensorKeyDictionary()
         self._holders: dict[int, int] = {}  # memory to the latest value in it
         self._writes: dict[int, int] = {}  # memory to the latest value written in place
         # isinstance would ask objects for __class__, and some make things when asked.
@@ -51,8 +52,12 @@ class Known:
     def value_of(self, tensor: torch.Tensor) -> int | None:
         """The number of a tensor's present value; None where nothing that is followed went in."""
         tensor = bare(tensor)
-        number = self._numbers.get(tensor)
         memory = memory_of(tensor)
+        number, before = self._noted.get(tensor, (None, memory))
+        if before != memory and id(tensor) not in self.bits:
+            # `set_` gives a tensor the memory of another, and no mode sees it.
+            shared = self._holders.get(memory, self.source.get(self._memory.get(memory, 0)))
+            number = number if shared is None else self._joined(tensor, (shared,), "set_")
         write = self._writes.get(memory, _CLEAN)
         if number is None:
             number = self._first(tensor, memory)
@@ -61,13 +66,13 @@ class Known:
             number = self._joined(tensor, parents)
         if number is None or number == _CLEAN:
             return None
-        self._numbers[tensor] = number
+        self._noted[tensor] = number, memory
         value = self.flow.values[number]
         # A custom Function's output gets its grad_fn only after the Function's forward.
         value.live |= self._masks.of(tensor, value.live)
         if value.live and isinstance(node := tensor.grad_fn, BackwardCFunction):
             name = type(node).__name__.removesuffix("Backward")
-            value.function = None if name in _BUILT_IN else f"the autograd function `{name}`"
+            value.function = None if name in _BUILT_IN else name
         return number
 
     def _first(self, tensor: torch.Tensor, memory: int) -> int | None:
@@ -130,13 +135,14 @@ class Known:
 
     def latest(self, tensor: torch.Tensor) -> int | None:
         """The value last noted for this very tensor."""
-        return self._numbers.get(tensor)
+        return self._noted.get(tensor, (None, 0))[0]
 
     def note(self, tensor: torch.Tensor, value: Value, *, written: bool) -> None:
         """From now on the tensor holds this value."""
         number = self.flow.add(value)
-        self._numbers[tensor] = number
-        if memory := memory_of(tensor):
+        memory = memory_of(tensor)
+        self._noted[tensor] = number, memory
+        if memory:
             self._holders[memory] = number
             if written:
                 self._writes[memory] = number
@@ -152,5 +158,5 @@ class Known:
     def clean(self, tensors: Iterable[torch.Tensor]) -> None:
         """These tensors were seen to be made of nothing that is followed."""
         for tensor in tensors:
-            if self._numbers.get(tensor) is None and id(tensor) not in self.bits:
-                self._numbers[tensor] = _CLEAN
+            if self._noted.get(tensor) is None and id(tensor) not in self.bits:
+                self._noted[tensor] = _CLEAN, memory_of(tensor)

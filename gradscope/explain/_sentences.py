@@ -22,6 +22,7 @@ _ADVICE = {
     "item": "keep the tensor: `.item()` only for what is printed",
     "numpy": "do it in torch: NumPy keeps no graph",
     "grad": "pass `create_graph=True`",
+    "__bool__": "choose with `torch.where`, or weigh both sides, if this should train",
 }
 _SAME = {
     "detach_": "detach",
@@ -33,6 +34,7 @@ _SAME = {
     "tolist": "item",
     "__float__": "item",
     "__int__": "item",
+    "__index__": "item",
 }
 _SOFT = {
     "argmax": "take `softmax` for a soft choice, `gumbel_softmax(hard=True)` for a hard one, or the"
@@ -57,6 +59,8 @@ _SAID = {
     ".data": "`.data`",
     "__float__": "`float(…)`",
     "__int__": "`int(…)`",
+    "__bool__": "a branch",
+    "__index__": "an index in Python",
     "__array__": "NumPy",
     "numpy": "`.numpy()`",
     "item": "`.item()`",
@@ -66,8 +70,8 @@ _SAID = {
 }
 
 
-def answer(verdict: Verdict, behind: Sequence[str]) -> Answer:
-    """The answer for parameters that one operation cut off."""
+def answer(verdict: Verdict, behind: Sequence[str], start: str | None) -> Answer:
+    """The answer for parameters that one operation cut off from ``start``; None is the loss."""
     value = verdict.value
     place = value.place
     at = f"{shown(place.file)}:{place.line}" if place.file else None
@@ -75,13 +79,13 @@ def answer(verdict: Verdict, behind: Sequence[str]) -> Answer:
         name=behind[0],
         kind="parameter",
         state="missing",
-        message=_message(verdict.cause, value),
+        message=_message(verdict, start),
         cause=verdict.cause,
         module=place.module,
         call=place.call,
         location=at,
         behind=tuple(behind),
-        advice=_advice(verdict.cause, value),
+        advice=_advice(verdict, start),
     )
 
 
@@ -136,32 +140,44 @@ def _unrun(
     return owner
 
 
-def _message(cause: str, value: Value) -> str:
-    place = value.place
+def _message(verdict: Verdict, start: str | None) -> str:
+    cause, value = verdict.cause, verdict.value
+    at = _at(value)
     said = _SAID.get(value.op, f"`{value.op}`")
-    at, line = "", None
-    if place.file and place.line:
-        at = f" at {shown(place.file)}:{place.line}"
-        line = source(place.file, place.line)
-    elif place.module is not None:
-        at = f" in `{place.module or 'the model'}`"
-    quoted = f" (`{line}`)" if line else ""
     reason = value.reason
     if cause == "no-grad":
-        return f"{said}{at}{quoted} ran while gradients were disabled{_by(reason)}."
+        return f"{said}{at} ran while gradients were disabled{_by(reason)}."
     if cause == "detached":
-        return f"{said}{at}{quoted} cut the graph: {reason or 'no gradient passes it'}."
+        return f"{said}{at} cut the graph: {reason or 'no gradient passes it'}."
     if cause == "non-differentiable":
         said = reason or said
-        return f"{said}{at}{quoted} gives a result that has no gradient."
-    return f"what it went into ends with {said}{at}{quoted} and never reaches the loss."
+        return f"{said}{at} gives a result that has no gradient."
+    goal = "the loss" if start is None else f"`{start}`, where the graph starts"
+    ends = f"what it went into ends with {said}{at}"
+    left = verdict.left
+    if left is not None and left.op == "__bool__":
+        return f"{ends} and decides the branch{_at(left)}, which passes no gradient."
+    if left is not None:
+        by = _SAID.get(left.op, f"`{left.op}`")
+        return f"{ends} and leaves for Python by {by}{_at(left)}: no gradient comes back."
+    return f"{ends} and never reaches {goal}."
+
+
+def _at(value: Value) -> str:
+    """Where an operation ran, with the line itself."""
+    place = value.place
+    if place.file and place.line:
+        line = source(place.file, place.line)
+        return f" at {shown(place.file)}:{place.line}" + (f" (`{line}`)" if line else "")
+    return "" if place.module is None else f" in `{place.module or 'the model'}`"
 
 
 def _by(reason: str | None) -> str:
     return f": {reason}" if reason else ""
 
 
-def _advice(cause: str, value: Value) -> str:
+def _advice(verdict: Verdict, start: str | None) -> str:
+    cause, value = verdict.cause, verdict.value
     reason = value.reason or ""
     if cause == "no-grad":
         if "checkpoint" in reason:
@@ -172,10 +188,19 @@ def _advice(cause: str, value: Value) -> str:
     if cause == "detached":
         if "requires_grad" in reason:
             return "switch `requires_grad` on again before it is used"
-        op = _SAME.get(value.op, value.op)
-        return _ADVICE.get(op) or "keep the tensor itself, not a copy of its numbers"
+        return _kept(value)
     if cause == "non-differentiable":
         if reason:
             return "give the function a backward for this output"
         return _SOFT.get(value.op, "compute the loss from what was there before it")
+    if verdict.left is not None:
+        return _kept(verdict.left)
+    if start is not None:
+        return "start the graph from the loss, or from an output that comes after it"
     return "add it to the loss, or leave it out (remove it, or freeze what is behind it)"
+
+
+def _kept(value: Value) -> str:
+    """What to write instead of an operation that leaves the graph."""
+    op = _SAME.get(value.op, value.op)
+    return _ADVICE.get(op) or "keep the tensor itself, not a copy of its numbers"

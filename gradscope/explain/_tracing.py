@@ -34,6 +34,8 @@ from gradscope.explain._tensors import address_of, bare, memory_of, numbered, te
 from gradscope.explain._values import Place, Value
 from gradscope.explain.frames import shown
 
+_CACHED_BITS = 11  # of the ints that Python makes only once, with room for later versions
+
 
 class Tracer(TorchFunctionMode):
     """Follows what is computed from some parameters while it is active.
@@ -54,7 +56,8 @@ class Tracer(TorchFunctionMode):
         # What was off before the run: nothing is seen to switch it.
         self._frozen = {id(p): Place() for p in parameters if not p.requires_grad}
         self._arrays: list[np.ndarray[Any, Any]] = []  # so that no address is given twice
-        self._floats: dict[int, tuple[float, int]] = {}  # kept, so that no id is given twice
+        # Plain numbers that came out of tensors, by their ids: kept, so that none is given twice.
+        self._plain: dict[int, tuple[float, int]] = {}
         self._disabled: str | None = None
 
     def __torch_function__(
@@ -76,7 +79,7 @@ class Tracer(TorchFunctionMode):
             return result
         inputs = list(leaves(carrying(name, args, kwargs)))
         tensors = [bare(item) for item in inputs if isinstance(item, torch.Tensor)]
-        parents = self._parents(name, inputs, args)
+        parents = self._parents(name, inputs, (*args, *kwargs.values()))
         versions = [version_of(tensor) for tensor in tensors]
         memories = {memory_of(tensor) for tensor in tensors}
         live = self._live(parents)
@@ -113,8 +116,8 @@ class Tracer(TorchFunctionMode):
             elif (number := self.known.value_of(item)) is not None:
                 found[number] = None
         for item in args:
-            if type(item) is float and id(item) in self._floats:
-                found[self._floats[id(item)][1]] = None
+            if type(item) in (float, int) and id(item) in self._plain:
+                found[self._plain[id(item)][1]] = None
         if name in ENTRIES and not found:
             address = address_of(args[0]) if args else None
             if address in self.known.exported:
@@ -195,21 +198,27 @@ class Tracer(TorchFunctionMode):
                 self.known.exported[address] = number
                 self._arrays.append(result)
             return result
-        if name == "__float__":
-            # Python wants a float itself here: it is told by its identity as long as it is handed
-            # on unchanged.
-            self._floats[id(result)] = (result, number)
+        if name == "__float__" or type(result) is int:
+            # Python wants a float itself here, and makes an int of anything like one: it is told
+            # by its identity as long as it is handed on unchanged.
+            if type(result) is int and result.bit_length() <= _CACHED_BITS:
+                # Another one of that size may be the same object.
+                number = self._flow.add(Value((number,), 0, name, made.place, guessed=True))
+            self._plain[id(result)] = (result, number)
         return numbered(result, frozenset((number,))) if name in ("item", "tolist") else result
 
     def _aside(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if name == "_set_grad_enabled":
+        if name == "__bool__":
+            if (number := self.known.value_of(bare(args[0]))) is not None:
+                self._flow.add(Value((number,), 0, name, self.executing.place()))
+        elif name == "_set_grad_enabled":
             self._disabled = None
             if not args[0]:
                 at = self.executing.place()
                 self._disabled = f"{shown(at.file)}:{at.line}" if at.file else ""
-        elif (
-            name in ("requires_grad_", ".requires_grad") and args and id(args[0]) in self.known.bits
-        ):
+        elif (name == "requires_grad_" or (name == ".requires_grad" and len(args) > 1)) and id(
+            args[0]
+        ) in self.known.bits:
             on = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
             if on is False:
                 self._frozen[id(args[0])] = self.executing.place()

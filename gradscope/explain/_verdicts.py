@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+from gradscope.explain._operations import ESCAPES
 from gradscope.explain._values import CAUSES, Flow, Value
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The one cause for the parameters of a mask, and the value that tells where."""
+    """The one cause for the parameters of a mask, and the value that tells where.
+
+    ``left`` is the operation by which what never reaches the loss went into Python.
+    """
 
     cause: str
     mask: int
     value: Value
+    left: Value | None = None
 
 
-def verdicts(flow: Flow, sources: dict[int, int], loss: int | None, whole: bool) -> list[Verdict]:
+def verdicts(
+    flow: Flow,
+    sources: dict[int, int],
+    loss: int | None,
+    whole: bool,
+    silent: Collection[str] | None = None,
+) -> list[Verdict]:
     """Verdicts on the parameters with a source, and on those that cannot be told, none.
 
     A cut counts where what it cut off goes on to the loss. The earliest counts, by precedence.
@@ -27,6 +38,7 @@ def verdicts(flow: Flow, sources: dict[int, int], loss: int | None, whole: bool)
         sources: a parameter's bit to its first value.
         loss: the loss's value, where anything that is followed goes into it.
         whole: whether the run came to its end: else only what was decided by then is told.
+        silent: nodes that gave no gradient on; None where that is not known.
     """
     left = 0
     for bit in sources:
@@ -39,13 +51,15 @@ def verdicts(flow: Flow, sources: dict[int, int], loss: int | None, whole: bool)
     if whole:
         cuts = _cuts(flow, flow.reaching(loss, guesses=False))
         left = _take(flow, cuts, left, found)
-        left = _silent(flow, loss, left, found)
+        left = _silent(flow, loss, left, found, silent)
         left &= ~(flow.values[loss].live if loss is not None else 0)
         guesses = _cuts(flow, flow.reaching(loss, guesses=True), ends)
         left = _take(flow, guesses, left, found)
+        leaving = _leaving(flow, ends) if left & used else []
         for number, mask in ends.items():
             if mask & left:
-                found.append(Verdict("not-in-loss", mask & left, flow.values[number]))
+                gone = next((value for value, lost in leaving if lost & mask & left), None)
+                found.append(Verdict("not-in-loss", mask & left, flow.values[number], gone))
         left &= ~used
     else:
         left &= ~used
@@ -87,12 +101,32 @@ def _cuts(
     return cuts
 
 
-def _silent(flow: Flow, loss: int | None, left: int, found: list[Verdict]) -> int:
+def _leaving(flow: Flow, ends: dict[int, int]) -> list[tuple[Value, int]]:
+    """The operations that gave Python what the last values with a path went into, oldest first."""
+    behind = [0] * len(flow.values)
+    found = []
+    for number, value in enumerate(flow.values):
+        for parent in value.parents:
+            behind[number] |= behind[parent]
+        if behind[number] and (value.op in ESCAPES or value.op == "__bool__"):
+            found.append((value, behind[number]))
+        behind[number] |= ends.get(number, 0)
+    return found
+
+
+def _silent(
+    flow: Flow,
+    loss: int | None,
+    left: int,
+    found: list[Verdict],
+    silent: Collection[str] | None,
+) -> int:
     """Parameters in the loss's graph, whose path goes through a Function that gave None back."""
     left_in = left & flow.values[loss].live if loss is not None else 0
     for value in flow.values:
-        if value.function and value.live & left_in:
-            blamed = replace(value, reason=value.function)
+        known = silent is None or f"{value.function}Backward" in silent
+        if value.function and known and value.live & left_in:
+            blamed = replace(value, reason=f"the autograd function `{value.function}`")
             found.append(Verdict("non-differentiable", value.live & left_in, blamed))
             left &= ~value.live
             left_in &= ~value.live

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import nn
@@ -15,9 +15,14 @@ from gradscope.records import Answer
 
 
 def explain_missing(
-    model: nn.Module, forward: Callable[[], torch.Tensor], missing: Sequence[str]
+    model: nn.Module,
+    forward: Callable[[], torch.Tensor],
+    missing: Sequence[str],
+    *,
+    start: str | None = None,
+    silent: Collection[str] | None = None,
 ) -> tuple[Answer, ...]:
-    """Why parameters that require a gradient are not in the autograd graph of the loss.
+    """Why parameters that require a gradient got none from the loss.
 
     Runs the model once more and follows the parameters' data through every operation, also where
     no gradient path goes. Only for when something is wrong: it is slow next to a plain run.
@@ -27,6 +32,9 @@ def explain_missing(
         forward: runs the model and the loss and returns the loss. Where it raises, what was
             decided by then is answered.
         missing: names of the parameters.
+        start: what ``forward`` returns the sum of, where that is another output than the loss.
+        silent: the graph's nodes that were seen to give no gradient on, as ``ClipBackward``; None
+            where backward was not watched, and any autograd function may be one.
 
     Returns:
         One answer per cause and place, those with the earliest first name in ``missing`` first.
@@ -41,10 +49,10 @@ def explain_missing(
         return ()
     tracer = Tracer(model, list(names), _run.__code__)
     loss, whole = _run(model, forward, tracer)
-    found = verdicts(tracer.known.flow, tracer.known.source, loss, whole)
+    found = verdicts(tracer.known.flow, tracer.known.source, loss, whole, silent)
     listed = list(names.values())
     answers = [(verdict, _named(verdict, listed)) for verdict in found]
-    told = _merged(answers)
+    told = _merged(answers, start)
     if whole:
         decided = tracer.known.flow.values[loss].live if loss is not None else 0
         for verdict in found:
@@ -77,7 +85,7 @@ def _named(verdict: Verdict, listed: list[list[str]]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _merged(answers: list[tuple[Verdict, tuple[str, ...]]]) -> list[Answer]:
+def _merged(answers: list[tuple[Verdict, tuple[str, ...]]], start: str | None) -> list[Answer]:
     """One answer for each cause and place."""
     places: dict[object, tuple[Verdict, list[str]]] = {}
     for verdict, behind in answers:
@@ -88,4 +96,4 @@ def _merged(answers: list[tuple[Verdict, tuple[str, ...]]]) -> list[Answer]:
             at = (verdict.value.place.file, verdict.value.place.line)
             key = (reason, None if reason.rpartition(":")[2].isdigit() else at)
         places.setdefault((verdict.cause, key), (verdict, []))[1].extend(behind)
-    return [answer(verdict, behind) for verdict, behind in places.values()]
+    return [answer(verdict, behind, start) for verdict, behind in places.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from gradscope.errors import OptionError
+from gradscope.config import LOSSES
+from gradscope.errors import OptionError, did_you_mean
 from gradscope.loading import devices, losses, optimizers
 from gradscope.loading.batches import Batch
 from gradscope.loading.inputs import make_batches
@@ -19,6 +21,7 @@ from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
 from gradscope.loading.targets import Targets
 from gradscope.loading.workload import Workload
+from gradscope.nesting import replaced
 
 Settings = Mapping[str, Any]
 
@@ -39,6 +42,12 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
             "the model has lazy modules, which a first call changes for good",
             help="call it once on a batch, `model(inputs)`, before inspecting it",
         )
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise OptionError(
+            "the model was made under `torch.inference_mode()`: its parameters take no gradient",
+            help="make it outside of the block",
+        )
+    _check(settings)
     first = next(model.parameters(), torch.empty(0))
     seed = settings.get("seed", 0)
     targets = Targets(Path.cwd(), (), lambda key: None)
@@ -97,13 +106,68 @@ def given(inputs: Any) -> Callable[[], Iterator[Batch]]:
     return lambda: iter([batch])
 
 
+def _check(settings: Settings) -> None:
+    """Refuse at once what a run would stumble over, or silently take for something else."""
+    for key, (fits, wanted, help) in _WANTED.items():
+        wish = settings.get(key)
+        if wish is None or fits(wish):
+            continue
+        close = did_you_mean(wish, _MODES) if key == "mode" and isinstance(wish, str) else None
+        name = key.rpartition(".")[2]
+        raise OptionError(f"`{name}` is {wish!r}, and must be {wanted}", help=close or help)
+
+
+def _whole(low: int, high: float = math.inf) -> Callable[[Any], bool]:
+    return lambda wish: isinstance(wish, int) and not isinstance(wish, bool) and low <= wish < high
+
+
+_MODES = ("train", "eval")
+_WANTED: dict[str, tuple[Callable[[Any], bool], str, str]] = {
+    "mode": (
+        lambda wish: wish in _MODES,
+        "`train` or `eval`",
+        "leave it out to keep the model's own modes",
+    ),
+    "seed": (
+        _whole(0, 2**32),
+        "a whole number from 0 to 4294967295",
+        "leave it out to take 0",
+    ),
+    "loss": (
+        lambda wish: callable(wish) or isinstance(wish, str | Mapping),
+        "a built-in's name or something to call",
+        f"one of {', '.join(LOSSES)}, or `loss=lambda output: output.sum()`",
+    ),
+    "optimizer": (
+        lambda wish: callable(wish) or isinstance(wish, Mapping | Optimizer),
+        "something that takes the parameters and makes an optimizer",
+        "write `optimizer=lambda params: torch.optim.SGD(params, lr=0.01)`",
+    ),
+    "autocast": (
+        lambda wish: isinstance(wish, str),
+        "`bfloat16` or `float16`",
+        "name the dtype, as in `autocast='bfloat16'`",
+    ),
+    "steps": (_whole(1), "a whole number from 1", "leave it out for one forward and backward"),
+    "backward.repeats": (_whole(1), "a whole number from 1", "leave it out for one backward"),
+    "backward.retain_graph": (
+        lambda wish: isinstance(wish, bool),
+        "True or False",
+        "leave it out to free the graph after backward",
+    ),
+}
+
+
 def _tensor(target: Any, device: torch.device) -> Any:
-    """Numbers as a tensor; anything else (``random``, a nesting for the user's loss) as it is."""
+    """Numbers as a tensor; anything else (``random``, a nesting for the user's loss) as it is.
+
+    What was made under ``torch.inference_mode()`` is copied: no graph may hold it.
+    """
     if isinstance(target, bool | int | float):
         return torch.tensor([target], device=device)
     if isinstance(target, list) and target and not isinstance(target[0], torch.Tensor | dict):
         return torch.tensor(target, device=device)
-    return target
+    return replaced(target, torch.Tensor, lambda t: t.clone() if t.is_inference() else t)
 
 
 def _optimizer(

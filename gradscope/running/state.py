@@ -10,7 +10,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.nn.parameter import is_lazy
+
+from gradscope.running.switches import switches_kept
+from gradscope.running.verification import same_bits
 
 Restore = Callable[[], None]
 
@@ -20,14 +24,15 @@ def kept_as_found(model: nn.Module, *, weights: bool) -> Iterator[None]:
     """Give the model back exactly as it was, whatever happens inside the block.
 
     ``.grad`` is swapped out and put back, and buffers are copied. With ``weights`` so are the
-    parameters: an optimizer moves them, and some models write to their own in forward.
+    parameters: an optimizer moves them, and some models write to their own in forward. PyTorch's
+    switches are kept too, and inside the block gradients are recorded.
     """
     parameters = list(model.parameters())
     restore = [_module(module) for module in model.modules()]
     restore += [_gradient(parameter) for parameter in parameters]
     restore += [_value(buffer) for buffer in model.buffers()]
     restore += [_value(parameter) for parameter in parameters] if weights else []
-    with random_state_kept({parameter.device for parameter in parameters}):
+    with random_state_kept({parameter.device for parameter in parameters}), switches_kept():
         try:
             yield
         finally:
@@ -132,15 +137,26 @@ def _gradient(leaf: torch.Tensor) -> Restore:
 
 
 def _value(tensor: torch.Tensor) -> Restore:
-    """Its memory and what was in it."""
+    """Its memory and what was in it, and the version by which a pending backward knows it."""
     if is_lazy(tensor) or tensor.device.type == "meta":
         return lambda: None
     memory, value = tensor.data, tensor.detach().clone()
+    inference = tensor.is_inference()  # such a tensor has no version, and no graph holds it
+    version = None if inference else _unsafe_preserve_version_counter(tensor)
 
     def put_back() -> None:
-        if tensor.data_ptr() != memory.data_ptr() or tensor.shape != value.shape:
+        if tensor.shape != value.shape or _address(tensor) != _address(memory):
             tensor.data = memory if memory.shape == value.shape else value
-        with torch.no_grad():
-            tensor.copy_(value)
+        # By its bits, for some kernels write to a buffer and leave its version alone.
+        if not same_bits(tensor, value):
+            with torch.inference_mode(inference), torch.no_grad():
+                tensor.copy_(value)
+        if version is not None:
+            # A graph that saved it before the run finds in it what it saved, bit by bit.
+            version.__exit__()
 
     return put_back
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.data_ptr() if tensor.layout == torch.strided else 0

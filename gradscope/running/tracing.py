@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +16,11 @@ from gradscope.capture.graph import let_go
 from gradscope.capture.hooks import named_modules
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.trace import Trace
-from gradscope.errors import ConfigError, LayerError, OptionError, did_you_mean
+from gradscope.errors import ConfigError
 from gradscope.loading import Batch, Workload, seed_everything
-from gradscope.patterns import Named
 from gradscope.records import GraphCall, GraphNode
 from gradscope.running.plain import autocast, backward, count_saved, fresh
+from gradscope.running.roots import LOSS, Root, chosen
 from gradscope.running.state import (
     deeper_recursion,
     gradients_kept,
@@ -30,62 +29,15 @@ from gradscope.running.state import (
 )
 from gradscope.running.steps import input_name, loss_value
 
-LOSS, OUTPUT = "loss", "output"
-
-#: A module's name, the number of its call, the place in what it returned.
-_ROOT = re.compile(r"(?P<name>[^#:]*)(#(?P<call>\d+))?(:(?P<path>.*))?", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Root:
-    """Where the graph starts, if not at the loss: an output of a module's call."""
-
-    name: str
-    call: int | None = None  # None: the last
-    path: str | None = None  # None: the first tensor that has a graph
-
-    @property
-    def said(self) -> str:
-        """As the user wrote it."""
-        number = "" if self.call is None else f"#{self.call}"
-        return f"{self.name or OUTPUT}{number}" + ("" if self.path is None else f":{self.path}")
-
-
-def root_of(word: str | None, model: nn.Module) -> Root | None:
-    """What ``--root`` names: ``fc``, ``cell#2``, ``encoder:0``, ``output:logits``; None: the loss.
-
-    Raises:
-        LayerError: no module of that name; the closest names are offered.
-    """
-    if word is None or word == LOSS:
-        return None
-    match = _ROOT.fullmatch(word)
-    assert match is not None  # the pattern takes everything
-    name = match["name"]
-    names = {n: named.name for named in named_modules(model).values() for n in _all(named)}
-    if name not in names:
-        if name == OUTPUT:
-            name = ""
-        else:
-            close = did_you_mean(name, [n for n in names if n], count=3)
-            raise LayerError(
-                f"there is no layer `{name}` for the graph to start from",
-                help=close or f"`{LOSS}`, `{OUTPUT}`, or a layer that `gradscope layers` lists",
-            )
-    call = None if match["call"] is None else int(match["call"])
-    return Root(names.get(name, name), call, match["path"])
-
-
-def _all(named: Named) -> tuple[str, ...]:
-    return (named.name, *named.aliases)
-
 
 @dataclass(slots=True)
 class Traced:
     """What a traced step left, complete or not: ``failure`` says what stopped it."""
 
     start: str = LOSS
+    root: Root | None = None  # with its call and its place, once they are known
     nodes: tuple[GraphNode, ...] = ()
+    unreached: list[str] = field(default_factory=list)  # leaves in the graph without a gradient
     calls: tuple[GraphCall, ...] = ()
     saved_bytes: int | None = None
     loss: float | None = None
@@ -165,18 +117,19 @@ def _step(
                 outcome.phase = "loss"
                 loss = workload.criterion(output, target) if root is None else None
         outcome.calls = recorder.graph_calls()
-        if loss is not None:
+        if root is None:
+            assert loss is not None
             outcome.loss, outcome.loss_nonfinite = loss_value(loss)
             start = get_gradient_edge(loss) if loss.requires_grad else None
         else:
-            start = _chosen(recorder, root)
+            outcome.root, start = chosen(root, recorder.outputs(), outcome.calls)
         del output
         outcome.phase = "backward"
         if start is None:
             assert loss is not None
             backward(loss, workload)  # raises, and says that there is no graph
             return
-        followed = recorder.trace(start.node, names, locate)
+        followed = recorder.trace(start.node, names, locate, lambda: _stacks_kept(lines))
         watching.callback(lambda: nodes.extend(followed.release()))
         watching.enter_context(gradients_kept(_foreign(followed, workload.model, args, kwargs)))
         try:
@@ -185,6 +138,7 @@ def _step(
         finally:
             outcome.nodes = followed.nodes()
             outcome.saved_bytes = followed.saved_bytes
+        outcome.unreached = followed.unreached
     if outcome.saved_bytes is None and root is None:
         _count_saved(workload, batch, outcome)
 
@@ -200,35 +154,6 @@ def _stacks_kept(lines: bool) -> Iterator[None]:
         warnings.filterwarnings("ignore", "Anomaly Detection has been enabled")
         with torch.autograd.set_detect_anomaly(True, check_nan=False):
             yield
-
-
-def _chosen(recorder: Recorder, root: Root | None) -> GradientEdge:
-    """The output that ``--root`` asks for, among those that have a graph."""
-    assert root is not None
-    found = [o for o in recorder.outputs() if root.call in (None, o[0].number)]
-    if not found:
-        ran = [call for call in recorder.graph_calls() if call.name == root.name]
-        numbers = [call.call for call in ran]
-        if not ran:
-            said = f"`{root.name}` was not called in this forward"
-        elif root.call is not None and root.call not in numbers:
-            said = f"`{root.name}` ran {len(ran)} times: there is no call #{root.call}"
-        else:
-            said = f"what `{root.said}` returned has no graph: nothing in it requires a gradient"
-        raise OptionError(said, help="`--root` takes an output that requires a gradient")
-    latest = max(call.number for call, _, _ in found)
-    last = [(path, edge) for call, path, edge in found if call.number == latest]
-    if root.path is None:
-        return last[0][1]
-    for path, edge in last:
-        if path == root.path:
-            return edge
-    paths = [path for path, _ in last]
-    raise OptionError(
-        f"`{root.name or OUTPUT}` returned nothing with a graph at `{root.path}`",
-        help=did_you_mean(root.path, paths)
-        or f"its places with a graph are {', '.join(f'`{p}`' for p in paths)}",
-    )
 
 
 def _backward(start: GradientEdge, loss: torch.Tensor | None, workload: Workload) -> None:

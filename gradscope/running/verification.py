@@ -35,7 +35,7 @@ def _difference(left: Gradients, right: Gradients) -> float | None:
         one, other = (t.to_dense() if t.layout != torch.strided else t for t in (one, other))
         if one.shape != other.shape or one.dtype != other.dtype:
             return None
-        if _same_bits(one, other):
+        if same_bits(one, other):
             continue
         wide = torch.complex128 if one.is_complex() else torch.float64
         gap = (one.to(wide) - other.to(wide)).abs()
@@ -45,7 +45,10 @@ def _difference(left: Gradients, right: Gradients) -> float | None:
     return largest
 
 
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and dtype agree in every bit, as far as can be seen."""
+    if any(t.layout != torch.strided or t.is_quantized for t in (one, other)):
+        return False
     # Viewed as bytes, equal NaNs are equal and 0.0 differs from -0.0.
     return torch.equal(_bytes(one), _bytes(other))
 

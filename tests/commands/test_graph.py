@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from diagrams import samples
 
 from gradscope import cli, plugins, reports
 from gradscope.records import AutogradGraph
@@ -30,6 +31,22 @@ class Quiet(Net):
     def forward(self, x):
         with torch.no_grad():
             return super().forward(x)
+
+class Boom(Net):
+    def forward(self, x):
+        return self.head(self.stem(x)[:, :3])
+
+class Stopped(Net):
+    def forward(self, x):
+        raise KeyboardInterrupt
+
+class NamedLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.loss, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.last(self.loss(x).relu())
 """
 
 
@@ -111,6 +128,15 @@ def test_a_cut_is_named_with_its_cause_and_line(
     assert "net.py:12" in out
 
 
+def test_a_cut_is_named_below_another_root(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "net.yaml", "--root", "block", "--to", "stem.weight") == 0
+    out = capsys.readouterr().out
+    assert "detach" in out
+    assert "net.py:12" in out
+
+
 def test_paths_say_where_each_operation_was_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +190,9 @@ REFUSED = {
     "layers": (["-l", "stam"], "`stam` matches no", "stem"),
     "backwards": (["--from", "block", "--to", "head", "-f", "dot"], "no path", "other way round"),
     "what is cut": (["--to", "stem.weight", "-f", "dot"], "`stem.weight` is not in", "cut"),
+    "why it is cut": (["--to", "stem", "-f", "graphml"], ".detach()", "net.py:12"),
+    "full and a depth": (["--full", "--depth", "0"], "`--full` shows everything", "one of them"),
+    "a pattern for json": (["--expand", "heed", "-f", "json"], "`heed` matches no", "head"),
     "a color": (["--color", "red"], "unknown color mode", "auto"),
     "two models": (["net.py"], "one MODEL, please", ""),
 }
@@ -207,6 +236,165 @@ def test_a_file_that_is_no_graph_is_refused(
     out, err = capsys.readouterr()
     assert out == ""
     assert said in err
+
+
+RUNNING = {
+    "--root": ["--root", "head"],
+    "--device": ["--device", "cpu"],
+    "--dtype": ["--dtype", "float64"],
+    "--seed": ["--seed", "0"],
+    "--lines": ["--lines"],
+    "--no-lines": ["--no-lines"],
+    "--set": ["--set", "seed=1"],
+    "--allow": ["--allow", "pkg"],
+    "seed=1": ["seed=1"],
+}
+
+
+@pytest.mark.parametrize("case", RUNNING)
+def test_a_saved_graph_is_not_run_again(
+    case: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("g.json").write_text(reports.dumps(samples.mlp()))
+    assert run(monkeypatch, "g.json", *RUNNING[case]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "a saved graph cannot be run again" in err
+    assert f"`{case}`" in err
+
+
+def test_a_saved_graph_obeys_what_chooses_from_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("g.json").write_text(reports.dumps(samples.resnet()))
+    texts = []
+    for options in (
+        [],
+        ["--exclude", "layer1.**"],
+        ["-l", "fc"],
+        ["--depth", "0"],
+        ["--expand", "layer1.1"],
+        ["--from", "fc", "--to", "stem"],
+        ["--by", "saved"],
+    ):
+        assert run(monkeypatch, "g.json", "--width", "100", *options) == 0
+        texts.append(capsys.readouterr().out)
+    assert len(set(texts)) >= len(texts) - 1  # a small graph is open: --expand may change nothing
+
+
+NOT_IN_IT = {
+    "-l": (["-l", "layer2"], "`layer2` matches no module of the graph"),
+    "--exclude": (["--exclude", "layer2"], "`layer2` matches no module of the graph"),
+    "all of it": (["--exclude", "**"], "leave no module of the graph"),
+    "--expand": (["--expand", "layer2", "-f", "json"], "`layer2` matches no module of the graph"),
+    "--from": (["--from", "layer2"], "nothing in the graph is called `layer2`"),
+    "--to": (["--to", "layer2", "-f", "json"], "nothing in the graph is called `layer2`"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_IN_IT)
+def test_what_a_saved_graph_does_not_have_is_refused(
+    case: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options, said = NOT_IN_IT[case]
+    Path("g.json").write_text(reports.dumps(samples.resnet()))
+    assert run(monkeypatch, "g.json", *options) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+
+
+@pytest.mark.parametrize("word", ["stem", "st*", "type:Linear"])
+def test_a_layer_that_is_cut_off_is_answered(
+    word: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "net.yaml", "--to", word) == 0
+    out = capsys.readouterr().out
+    assert "stem.weight, stem.bias (detached)" in out
+    assert ("head" in out) is (word == "type:Linear")
+
+
+def test_a_part_in_json_is_true_when_it_is_read_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "net.yaml", "--to", "head.weight", "-o", "part.json") == 0
+    assert run(monkeypatch, "part.json") == 0
+    out = capsys.readouterr().out
+    assert "only paths from loss to head.weight" in out
+    assert "saved for backward" in out
+    assert "not in the graph" not in out
+
+
+def test_json_answers_for_what_is_cut(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "net.yaml", "--to", "stem.weight", "-o", "part.json") == 0
+    graph = reports.load(Path("part.json"), AutogradGraph)
+    assert (graph.root, graph.part) == (None, "paths from loss to stem.weight")
+    assert [answer.cause for answer in graph.answers] == ["detached"]
+    assert run(monkeypatch, "part.json") == 0
+    out = capsys.readouterr().out
+    assert "stem.weight, stem.bias (detached)" in out
+    assert "has no graph" not in out
+
+
+def test_the_loss_wins_over_a_module_of_that_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ("./net.py:NamedLoss", "input.shape=[3,4]", "loss=sum")
+    assert run(monkeypatch, *model, "--from", "loss", "--to", "loss.weight") == 0
+    assert "SumBackward0" in capsys.readouterr().out
+    for word in ("loss#0", "re:loss"):
+        assert run(monkeypatch, *model, "--from", word, "--to", "loss.weight") == 0
+        out = capsys.readouterr().out
+        assert "loss → loss.weight" in out
+        assert "SumBackward0" not in out
+
+
+BOOM = ("./net.py:Boom", "input.shape=[3,4]")
+
+
+def test_a_run_that_failed_claims_no_cut(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *BOOM) == 3
+    out = capsys.readouterr().out
+    assert "shape-mismatch" in out
+    assert "not in the graph" not in out
+
+
+@pytest.mark.parametrize("suffix", ["svg", "dot", "mmd", "graphml"])
+def test_a_picture_of_a_failed_run_replaces_no_good_one(
+    suffix: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(f"g.{suffix}")
+    file.write_text("a good picture")
+    for model, code in (("Boom", 3), ("Quiet", 3), ("Stopped", 130)):
+        words = (f"./net.py:{model}", "input.shape=[3,4]", "-o", str(file), "--force")
+        assert run(monkeypatch, *words) == code
+        err = capsys.readouterr().err
+        assert f"nothing was written to `{file}`" in err
+        assert "shown" not in err
+        assert file.read_text() == "a good picture"
+
+
+def test_a_saved_graph_of_a_failed_run_is_no_picture(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *BOOM, "-o", "g.json") == 3
+    assert run(monkeypatch, "g.json", "-f", "dot") == 2
+    assert "there is no complete graph to draw" in capsys.readouterr().err
+    assert run(monkeypatch, "g.json") == 0
+    assert "shape-mismatch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seconds", ["inf", "1e30"])
+def test_a_timeout_may_be_as_long_as_it_takes(
+    seconds: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pygraphviz", reason="pictures need Graphviz")
+    assert run(monkeypatch, "net.yaml", "--timeout", seconds, "-f", "svg") == 0
+    assert "<svg" in capsys.readouterr().out
 
 
 def test_show_says_what_draws_a_graph(

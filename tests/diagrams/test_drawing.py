@@ -8,10 +8,13 @@ from dataclasses import replace
 import pytest
 from diagrams.samples import (
     ALL,
+    Draft,
+    _simple,
     cells,
     chain,
     checkpoint,
     cut,
+    mlp,
     nans,
     resnet,
     transformer,
@@ -171,7 +174,7 @@ def test_only_paths_between_two_names() -> None:
     drawing = draw(resnet(), GraphView(full=True, targets=("stem.weight",)))
     names = {box.lines[0] for box in drawing.boxes}
     assert "stem.weight" in names and "fc.weight" not in names
-    assert drawing.notes[0].startswith("only paths from the loss to stem.weight")
+    assert drawing.notes[0].startswith("only paths from loss to stem.weight")
     with pytest.raises(OptionError, match=r"no path leads from stem to fc\.weight"):
         draw(resnet(), GraphView(sources=("stem",), targets=("fc.weight",)))
 
@@ -189,3 +192,51 @@ def test_a_graph_without_nodes_is_drawn_without_boxes() -> None:
     empty = replace(wxy(), nodes=())
     assert draw(empty, GraphView()).boxes == ()
     assert draw(empty, FULL).boxes == ()
+
+
+def flat(n: int) -> AutogradGraph:
+    """n layers that differ in turn, so that none fold; the last ten behind a dead one."""
+    draft = Draft()
+    draft.enter("", "Net")
+    x = None
+    for i in range(n):
+        norm = 0.0 if i < 10 else 1.0
+        name, op = ("ReLU", "Relu") if i % 3 else ("Tanh", "Tanh")
+        x = _simple(draft, str(i), name, op, x, norm=norm)
+        if i % 2:
+            x = draft.op("Mul", x, draft.leaf(None, (4,), "input"), norm=norm)
+    draft.leave()
+    draft.op("Sum", x)
+    return draft.graph()
+
+
+@pytest.mark.parametrize("depth", [None, 1])
+def test_a_long_row_of_modules_is_drawn_in_rows(depth: int | None) -> None:
+    drawing = draw(flat(5000), GraphView(depth=depth))
+    assert len(drawing.boxes) <= 60
+    assert any(" … " in box.lines[0] for box in drawing.boxes)
+    assert [box.mark for box in drawing.boxes if box.mark] == ["zero"]
+
+
+def test_many_inputs_are_not_as_many_boxes() -> None:
+    draft = Draft()
+    x = draft.leaf("x", (4,), "input")
+    for i in range(30):
+        x = draft.op("Mul", x, draft.leaf(f"c{i}", (4,), "input"))
+    few = draw(draft.graph(), GraphView())
+    assert sum(box.kind == "input" for box in few.boxes) == 31
+    for i in range(1000):
+        x = draft.op("Mul", x, draft.leaf(f"d{i}", (4,), "input"))
+    assert len(draw(draft.graph(), GraphView()).boxes) <= 5
+
+
+def test_colours_span_every_positive_number() -> None:
+    wide = scale("gradient", [5e-324, 1.0, 1.7e308])
+    assert len({wide.fill(v) for v in (5e-324, 1.0, 1.7e308)}) == 3
+    assert len(wide.legend(())) == 3
+    assert scale("gradient", [5e-324]).fill(5e-324)
+    graph = mlp()
+    norms = {node.id: 1.7e308 if node.id % 2 else 5e-324 for node in graph.nodes}
+    loud = replace(graph, nodes=tuple(replace(n, grad_norm=norms[n.id]) for n in graph.nodes))
+    for view in (GraphView(), GraphView(depth=0), GraphView(full=True)):
+        assert draw(loud, view).boxes

@@ -217,3 +217,48 @@ def test_bars_grow_with_their_values() -> None:
 def test_long_chains_do_not_recurse() -> None:
     text = terminal.render(samples.chain(20_000), GraphView(width=80))
     assert "20,000 operations" in text
+
+
+def stopped(phase: str, kind: str = "model-error") -> dict[str, object]:
+    return {"status": "failed", "error": ErrorRecord(kind, "no", phase)}
+
+
+def test_a_run_that_failed_has_no_frontier_and_claims_no_cut() -> None:
+    graph = samples.cut()
+    nodes = tuple(
+        replace(n, grad_norm=None) if n.module != "fc2" and n.module else n for n in graph.nodes
+    )
+    graph = replace(graph, nodes=nodes, names=(*graph.names, "silent"))
+    whole = terminal.render(graph, GraphView())
+    assert "missing from here" in whole
+    assert "no path from the loss leads there" in whole
+    failed = replace(graph, **stopped("backward"))  # type: ignore[arg-type]
+    text = terminal.render(failed, GraphView())
+    for claim in ("from here", "not in the graph", "no path", "detached"):
+        assert claim not in text
+    asked = terminal.render(failed, GraphView(targets=("stem",)))
+    assert "the run stopped before there was an answer" in asked
+
+
+def test_a_loss_without_a_graph_is_an_answer() -> None:
+    graph = replace(samples.cut(), nodes=(), root=None)
+    told = replace(graph, **stopped("backward", "no-grad-root"))  # type: ignore[arg-type]
+    assert "detached" in terminal.render(told, GraphView())
+    early = replace(graph, **stopped("forward", "no-grad-root"))  # type: ignore[arg-type]
+    assert "detached" not in terminal.render(early, GraphView())
+
+
+def test_a_source_alone_is_followed_along_its_longest_path() -> None:
+    text = terminal.render(samples.resnet(), GraphView(sources=("layer1.0", "layer1.1")))
+    assert text.count("longest path from layer1.") == 2
+    assert "only path" not in text
+
+
+def test_a_main_path_does_not_name_its_start_twice() -> None:
+    graph = samples.mlp()
+    nodes = tuple(n for n in graph.nodes if n.module == "fc1" or n.kind != "function")
+    nodes = tuple(n for n in nodes if n.name is None or n.name.startswith("fc1"))
+    cell = replace(graph, nodes=nodes, root=nodes[0].id, start="fc1", loss=None)
+    text = terminal.render(cell, GraphView())
+    assert "fc1 → fc1.weight" in text
+    assert "fc1 → fc1 →" not in text

@@ -216,6 +216,16 @@ def test_a_very_large_graph_is_embedded_by_groups(monkeypatch):
     assert sorted(parts) == sorted(ids)
 
 
+def test_parameters_are_found_in_a_page_by_groups(monkeypatch):
+    monkeypatch.setattr(_page_data, "MOST_NODES", 50)
+    monkeypatch.setattr(_page_data, "MOST_GROUPS", 20)
+    graph = samples.transformer(30)
+    text = page(graph)
+    names = {name for node in embedded(text)["nodes"] for name in node.get("names", ())}
+    assert names == {node.name for node in graph.nodes if node.kind != "function" and node.name}
+    assert "the search finds a parameter by the box that uses it" in text
+
+
 def test_bundles_of_single_operations_keep_every_arrow(monkeypatch):
     monkeypatch.setattr(_page_data, "MOST_NODES", 1)
     graph = samples.resnet()

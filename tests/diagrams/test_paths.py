@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from diagrams import samples
 
+from gradscope import plugins, reports
+from gradscope.diagrams import GraphView, html
+from gradscope.diagrams._between import between
 from gradscope.diagrams._flow import flow
-from gradscope.diagrams._paths import absent, find, main_path, routes, spots
+from gradscope.diagrams._lookup import Lookup, find
+from gradscope.diagrams._paths import main_path, routes
 from gradscope.errors import OptionError
-from gradscope.records import AutogradGraph
+from gradscope.records import AutogradGraph, GraphCall
 
 
 def every_path(graph: AutogradGraph, source: int, target: int) -> list[tuple[int, ...]]:
@@ -117,7 +124,7 @@ def test_the_main_path_is_a_longest_one(name: str) -> None:
     ],
 )
 def test_names_and_patterns(word: str, names: set[str]) -> None:
-    assert {spot.name for spot in spots(samples.mlp(), word)} == names
+    assert {spot.name for spot in Lookup(samples.mlp()).spots(word)} == names
 
 
 def test_a_module_is_its_entry() -> None:
@@ -152,5 +159,124 @@ def test_a_pattern_that_does_not_parse_is_an_error_of_the_option() -> None:
 def test_parameters_that_are_not_in_the_graph_are_told_apart() -> None:
     graph = samples.cut()
     assert find(graph, "stem.weight") == []
-    assert absent(graph, "stem.*") == ["stem.weight", "stem.bias"]
-    assert absent(graph, "fc1.weight") == []
+    assert Lookup(graph).absent("stem.*") == ["stem.weight", "stem.bias"]
+    assert Lookup(graph).absent("fc1.weight") == []
+
+
+def test_a_name_is_offered_once() -> None:
+    with pytest.raises(OptionError) as caught:
+        find(samples.mlp(), "fc1.wieght")
+    assert (caught.value.problems[0].help or "").count("`fc1.weight`") == 1
+
+
+def test_the_empty_name_is_the_model() -> None:
+    graph = samples.resnet()
+    (spot,) = Lookup(graph).spots("")
+    node = next(node for node in graph.nodes if node.id == spot.id)
+    assert (spot.name, node.module) == ("(model)", "fc")
+
+
+def named_loss() -> AutogradGraph:
+    draft = samples.Draft()
+    draft.enter("", "Net")
+    x = samples._linear(draft, "loss", None)
+    draft.leave()
+    draft.op("Sum", x)
+    return draft.graph()
+
+
+def test_the_start_wins_over_a_module_of_its_name() -> None:
+    graph = named_loss()
+    assert find(graph, "loss") == [graph.root]
+    (inner,) = find(graph, "re:loss")
+    assert inner != graph.root
+    assert find(graph, "loss#0") == [inner]
+    with pytest.raises(OptionError, match=re.escape("`loss#1`")) as caught:
+        find(graph, "loss#1")
+    assert str(caught.value.problems[0].help).count("`loss`") <= 1
+
+
+def test_a_layer_without_a_place_stands_for_its_parameters() -> None:
+    names = Lookup(samples.cut())
+    for word in ("stem", "st*", "re:ste."):
+        assert names.spots(word) == []
+        assert names.absent(word) == ["stem.weight", "stem.bias"]
+    assert names.absent("fc1") == []
+
+
+def test_a_layer_that_left_no_operation_is_told_where_it_ran() -> None:
+    graph = samples.mlp()
+    calls = (*graph.calls, GraphCall("drop", 0, "Dropout", 0))
+    names = Lookup(replace(graph, calls=calls))
+    assert names.spots("drop") == []
+    assert names.absent("drop") == names.absent("type:Dropout") == ["drop"]
+    assert names.absent("**") == []
+    with pytest.raises(OptionError):
+        Lookup(graph).spots("drop")
+
+
+def parted(graph: AutogradGraph, **words: tuple[str, ...]) -> AutogradGraph:
+    return between(graph, GraphView(**words), answers=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sample", samples.ALL.values())
+def test_a_part_is_a_graph_like_any_other(sample: Callable[[], AutogradGraph]) -> None:
+    graph = sample()
+    for node in graph.nodes:
+        if node.kind != "function" and node.name:
+            part = parted(graph, targets=(node.name,))
+            assert reports.loads(reports.dumps(part), AutogradGraph) == part
+            assert part.part == f"paths from {graph.start} to {node.name}"
+
+
+def test_a_part_speaks_of_itself_alone() -> None:
+    graph = samples.cut()
+    part = parted(graph, targets=("fc2.weight",))
+    assert (part.names, part.frozen, part.answers) == (("fc2.weight",), (), ())
+    assert {call.name for call in part.calls} == {"", "fc2"}
+    assert part.saved_bytes == 32 + 32
+    asked = parted(graph, targets=("fc2.weight", "stem", "scale"))
+    assert asked.nodes == part.nodes
+    assert asked.answers == graph.answers
+    assert (asked.names, asked.frozen) == (
+        ("stem.weight", "stem.bias", "scale", "fc2.weight"),
+        ("scale",),
+    )
+
+
+def test_a_part_with_a_source_starts_there() -> None:
+    part = parted(samples.resnet(), sources=("layer1.0",))
+    assert (part.start, part.loss) == ("layer1.0", None)
+    assert part.part == "paths from layer1.0 to any leaf"
+    again = parted(part, targets=("stem.weight",))
+    assert again.part == (
+        "paths from layer1.0 to stem.weight, of the paths from layer1.0 to any leaf"
+    )
+
+
+def test_bytes_that_a_part_does_not_know_are_not_zero() -> None:
+    graph = samples.mlp()
+    nodes = tuple(replace(n, saved_bytes=None) if n.module == "relu" else n for n in graph.nodes)
+    unknown = replace(graph, nodes=nodes)
+    assert parted(unknown, targets=("fc1.weight",)).saved_bytes is None
+    assert parted(unknown, targets=("fc2.weight",)).saved_bytes == 64
+
+
+@pytest.mark.parametrize("format", ["terminal", "dot", "mermaid", "graphml", "html"])
+def test_every_format_says_that_it_shows_a_part(
+    format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(html, "_picture", lambda *_: "no picture")
+    part = parted(samples.mlp(), targets=("fc1.weight",))
+    text = plugins.load("gradscope.diagrams", format).render(part, GraphView())
+    plainly = re.sub(r"#(\d+);", lambda code: chr(int(code[1])), text)
+    assert "paths from loss to fc1.weight" in plainly
+
+
+def test_a_cut_place_is_refused_with_its_cause() -> None:
+    for word, said in (
+        ("stem", "`stem.weight` is not in the graph: the output of stem is detached before fc1"),
+        ("scale", "frozen"),
+    ):
+        with pytest.raises(OptionError, match=re.escape(said)):
+            between(samples.cut(), GraphView(targets=(word,)))

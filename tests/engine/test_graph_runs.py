@@ -77,7 +77,8 @@ def test_the_gradient_from_an_output_is_that_of_its_sum() -> None:
         ("stom", "there is no layer `stom`", "did you mean `stem`?"),
         ("cell#7", "ran 3 times: there is no call #7", ""),
         ("output:logit", "nothing with a graph at `logit`", "did you mean `logits`?"),
-        ("stem:0", "nothing with a graph at `0`", ""),
+        ("stem:0", "nothing with a graph at `0`", "it returned one tensor"),
+        ("stem#1", "`stem` ran once: there is no call #1", ""),
     ],
 )
 def test_a_root_that_is_not_there_is_refused(root: str, said: str, help: str) -> None:
@@ -86,6 +87,46 @@ def test_a_root_that_is_not_there_is_refused(root: str, said: str, help: str) ->
     assert caught.value.exit_code == 2
     assert said in caught.value.render()
     assert help in caught.value.render()
+
+
+@pytest.mark.parametrize("root", ["stem#-1", "stem#x", "stem#", "stem#0#1", "stem#²", 3])
+def test_a_malformed_root_is_refused_with_the_form(root: str) -> None:
+    with pytest.raises(gradscope.GradscopeError) as caught:
+        gradscope.graph(Net(), torch.randn(2, 3), loss="sum", root=root)
+    assert caught.value.exit_code == 2
+    assert f"`{root}` names no output" in caught.value.render()
+    assert "`cell#2`" in caught.value.render()
+
+
+def test_what_is_cut_off_from_another_root_is_explained() -> None:
+    class Cut(Net):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            x = self.stem(x).detach()
+            for _ in range(2):
+                x = self.cell(x)
+            return {"hidden": x, "logits": self.head(x)}
+
+    for root in ("cell", "cell#0", "output:hidden"):
+        graph = gradscope.graph(Cut(), torch.randn(2, 3), root=root)
+        answers = {a.behind: a for a in graph.answers}
+        assert answers["stem.weight", "stem.bias"].cause == "detached"
+        later = answers["head.weight", "head.bias"]
+        assert later.cause == "not-in-loss"
+        assert f"never reaches `{root}`" in later.message
+        assert len(answers) == 2
+
+
+def test_an_output_that_is_written_to_later_is_the_root_as_it_was() -> None:
+    class Overwritten(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.stem(x)
+            return x.mul_(self.cell(torch.ones(4)).detach()).add_(self.head(x.detach()).sum())
+
+    graph = gradscope.graph(Overwritten(), torch.randn(2, 3), root="stem")
+    # Both went into what the output became, not into what it was.
+    assert {a.cause for a in graph.answers} == {"not-in-loss"}
+    behind = {name for answer in graph.answers for name in answer.behind}
+    assert behind == {"cell.weight", "cell.bias", "head.weight", "head.bias"}
 
 
 def test_an_output_without_a_graph_is_no_root() -> None:
@@ -161,6 +202,16 @@ def test_a_checkpoint_that_is_not_reentrant_has_its_graph_at_once() -> None:
     assert graph.saved_bytes is not None
 
 
+def test_operations_that_a_reentrant_checkpoint_runs_again_have_their_line() -> None:
+    graph = gradscope.graph(Nested(), torch.randn(2, 3), loss="sum", lines=True)
+    inside = [node for node in graph.nodes if node.op in ("TanhBackward0", "MulBackward0")]
+    assert len(inside) == 2
+    assert all((node.location or "").split(":")[0].endswith(Path(__file__).name) for node in inside)
+    assert not torch.is_anomaly_enabled()
+    plain = gradscope.graph(Nested(), torch.randn(2, 3), loss="sum")
+    assert all(node.location is None for node in plain.nodes)
+
+
 def test_zero_missing_and_broken_gradients_are_told_apart() -> None:
     class Odd(nn.Module):
         def __init__(self) -> None:
@@ -185,6 +236,24 @@ def test_zero_missing_and_broken_gradients_are_told_apart() -> None:
     assert named(graph, "zero").grad_norm == 0.0
     assert named(graph, "nan").grad_nonfinite == 2
     assert named(graph, "none").grad_norm is None
+    # What is all NaN did get a gradient.
+    assert [(a.cause, a.behind) for a in graph.answers] == [("non-differentiable", ("none",))]
+    assert "`Drop`" in graph.answers[0].message
+
+
+def test_an_empty_gradient_is_a_gradient() -> None:
+    class Empty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.empty, self.unused = (nn.Parameter(torch.zeros(0, 6)) for _ in range(2))
+            self.fc = nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x).sum() + self.empty.sum()
+
+    graph = gradscope.graph(Empty(), torch.randn(2, 6), loss="sum")
+    assert named(graph, "empty").grad_norm == 0.0
+    assert [a.behind for a in graph.answers] == [("unused",)]
 
 
 def test_lines_are_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

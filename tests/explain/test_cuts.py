@@ -7,6 +7,7 @@ import torch
 
 from explain import (
     missing_detached,
+    missing_found,
     missing_last,
     missing_more,
     missing_no_grad,
@@ -21,14 +22,21 @@ SCALARS = "ignore:Converting a tensor with requires_grad=True to a scalar:UserWa
 COPIES = "ignore:To copy construct from a tensor:UserWarning"
 
 # Importing them fills the table.
-PROGRAMS = (missing_detached, missing_no_grad, missing_unused, missing_more, missing_last)
+PROGRAMS = (
+    missing_detached,
+    missing_no_grad,
+    missing_unused,
+    missing_more,
+    missing_last,
+    missing_found,
+)
 
 
 def test_the_table_is_whole() -> None:
     files = {case.build.__module__ for case in CASES.values()}
     assert files == {module.__name__ for module in PROGRAMS}
     causes = [one.cause for case in CASES.values() for one in case.expected]
-    assert len(CASES) == 100
+    assert len(CASES) == 107
     assert all(causes.count(cause) >= 10 for cause in causes)
 
 

@@ -166,6 +166,67 @@ def test_the_same_module_called_twice() -> None:
     assert (one.cause, one.module, one.name) == ("detached", None, "t.fc.weight")
 
 
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda y: 2 if y > 0 else 1, ("decides the branch", "passes no gradient")),
+        (lambda y: int(y) / 100, ("leaves for Python by `int(…)`", "no gradient comes back")),
+        (lambda y: 1, ("never reaches the loss",)),
+    ],
+    ids=["branch", "int", "unused"],
+)
+def test_nothing_false_is_said_of_what_left_for_python(use, said) -> None:
+    model = nn.ModuleDict({"a": nn.Linear(4, 4), "out": nn.Linear(4, 2)})
+    forward = lambda: model["out"](X).sum() * use(model["a"](X).sum())  # noqa: E731
+    (one,) = explain_missing(model, forward, missing_names(model, forward))
+    assert one.cause == "not-in-loss"
+    assert all(words in one.message for words in said)
+    assert ("never reaches" in one.message) == (said == ("never reaches the loss",))
+
+
+def test_another_start_than_the_loss_is_named() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    outputs = []
+
+    def forward() -> torch.Tensor:
+        outputs.append(model[0](X).sum())
+        model[1](X).sum()
+        return outputs[-1]
+
+    missing = missing_names(model, forward)
+    (one,) = explain_missing(model, forward, missing, start="0")
+    assert (one.cause, one.behind) == ("not-in-loss", ("1.weight", "1.bias"))
+    assert "never reaches `0`" in one.message
+    assert "comes after it" in (one.advice or "")
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)  # else what comes after a `Drop` gets zeros
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None if grad is None else grad * 2
+
+
+class Drop(Double):
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+def test_the_function_that_gave_nothing_on_is_blamed() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(4, 4), "out": nn.Linear(4, 2)})
+    forward = lambda: model["out"](Drop.apply(Double.apply(model["a"](X)))).sum()  # noqa: E731
+    missing = missing_names(model, forward)
+    (one,) = explain_missing(model, forward, missing, silent={"DropBackward"})
+    assert (one.cause, one.behind) == ("non-differentiable", ("a.weight", "a.bias"))
+    assert "`Drop`" in one.message
+    assert explain_missing(model, forward, missing, silent=set()) == ()
+
+
 def test_numbers_keep_their_trace() -> None:
     one, two = Number(2.0, frozenset({1})), Number(3.0, frozenset({2}))
     assert (one * two + 1).sources == {1, 2}

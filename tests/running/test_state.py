@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.running.verification import Verifier, _difference
+from gradscope.running.verification import Verifier, _difference, same_bits
 
 
 def network() -> nn.Module:
@@ -95,6 +95,52 @@ def test_the_callers_tensors_are_left_alone():
     assert x.grad is None
     assert torch.equal(x.detach(), before)
     assert report.calls[0].inputs[0].gradient is not None
+
+
+@pytest.mark.parametrize(
+    ("look", "options"),
+    [(gradscope.graph, {}), (gradscope.inspect, {}), (gradscope.inspect, SGD)],
+    ids=["graph", "inspect", "inspect SGD"],
+)
+def test_a_pending_backward_of_the_caller_still_runs(look, options):
+    """And gives what it would have given."""
+    model, x = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3)), torch.randn(5, 3)
+    tensors = [*model.parameters(), *model.buffers()]
+    expected = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    loss = model(x).square().sum()
+    versions = [t._version for t in tensors]
+    look(model, x, loss="sum", **options)
+    assert [t._version for t in tensors] == versions
+    loss.backward()
+    assert all(map(torch.equal, expected, (p.grad for p in model.parameters())))
+
+
+@pytest.mark.parametrize("write", ["data", "new data", "in place", "sparse buffer"])
+def test_values_come_back_however_they_were_changed(write):
+    class Writes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor([1.0, float("nan"), -0.0]))
+            self.register_buffer("sparse", torch.eye(2).to_sparse())
+
+        def forward(self, x):
+            if write == "data":
+                self.weight.data.fill_(2)
+            elif write == "new data":
+                self.weight.data = torch.ones(4)
+            elif write == "in place":
+                with torch.no_grad():
+                    self.weight.fill_(2)
+            else:
+                self.sparse.zero_()
+            return (self.weight * x).sum()
+
+    model = Writes()
+    before, memory = model.weight.detach().clone(), model.weight.data_ptr()
+    gradscope.graph(model, torch.ones(()), loss="sum")
+    assert same_bits(model.weight.detach(), before)
+    assert (model.weight.data_ptr(), model.weight._version) == (memory, 0)
+    assert torch.equal(model.sparse.to_dense(), torch.eye(2))
 
 
 def test_verification_says_identical():

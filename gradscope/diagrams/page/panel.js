@@ -71,8 +71,17 @@ const panel = (() => {
   }
 
   function leaves(node) {
+    if (node.kind === "bundle") return leafNames(node.names ?? []);
     const rows = node.leaves.map((leaf) => [leaf, `${words.shape(leaf.shape)} ${words.gradientWords(leaf)}`]);
     return places("Parameters and inputs", rows);
+  }
+
+  /* Of operations that are only counted, the names alone are known. */
+  function leafNames(names) {
+    if (!names.length) return [];
+    const more = names.length - 30;
+    const said = names.slice(0, 30).join(", ") + (more > 0 ? ` and ${words.count(more)} more` : "");
+    return [make("h3", "Parameters and inputs"), make("p", said)];
   }
 
   function savedTensors(node) {

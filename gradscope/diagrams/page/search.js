@@ -12,7 +12,9 @@ const search = (() => {
   function textOf(thing) {
     if (model.isGroup(thing)) return `${thing.label}\n${thing.name ?? ""}\n${thing.type ?? ""}`;
     const own = thing.own ? `${textOf(thing.own)}\n` : "";
-    return `${own}${model.isLeaf(thing) ? "" : thing.op}\n${thing.name ?? ""}\n${thing.at ?? ""}`;
+    // Only bundles of operations bring the names of their leaves along.
+    const leaves = thing.kind === "bundle" ? `\n${(thing.names ?? []).join("\n")}` : "";
+    return `${own}${model.isLeaf(thing) ? "" : thing.op}\n${thing.name ?? ""}\n${thing.at ?? ""}${leaves}`;
   }
 
   function look(query) {
