@@ -1,9 +1,50 @@
 """The Python entries: a config or a live model in, a record out. Nothing here prints.
 
-One file for each record: ``inspecting`` makes a report, ``graphing`` an autograd graph.
+One file for each record: ``inspecting`` makes a report, ``graphing`` an autograd graph,
+``attributing`` attribution maps. Names are loaded when they are first used: no command waits for
+what another one needs.
 """
 
-from gradscope.api.graphing import graph, graph_config
-from gradscope.api.inspecting import inspect, inspect_config, layers
+from __future__ import annotations
 
-__all__ = ["graph", "graph_config", "inspect", "inspect_config", "layers"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradscope.api.attributing import (
+        Saliency,
+        Wish,
+        attribute,
+        read_pictures,
+        saliency,
+        view,
+    )
+    from gradscope.api.graphing import graph, graph_config
+    from gradscope.api.inspecting import inspect, inspect_config, layers
+
+__all__ = [
+    "Saliency",
+    "Wish",
+    "attribute",
+    "graph",
+    "graph_config",
+    "inspect",
+    "inspect_config",
+    "layers",
+    "read_pictures",
+    "saliency",
+    "view",
+]
+
+_HOMES = {
+    "inspecting": ("inspect", "inspect_config", "layers"),
+    "graphing": ("graph", "graph_config"),
+    "attributing": ("Saliency", "Wish", "attribute", "read_pictures", "saliency", "view"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"gradscope.api.{home}"), name)
+    raise AttributeError(f"module 'gradscope.api' has no attribute '{name}'")

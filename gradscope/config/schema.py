@@ -199,7 +199,8 @@ def json_schema() -> dict[str, Any]:
     schema = Config.model_json_schema()
     schema["properties"]["model"]["description"] = (
         "torchvision:NAME, timm:NAME, hf:DIR_OR_ID, ./net.py:Name, pkg.mod:Name, demo, "
-        "demo:lecture, or a mapping {_target_: dotted.Name, argument: value}."
+        "demo:lecture, demo:scouter, demo:scouter-negative, "
+        "or a mapping {_target_: dotted.Name, argument: value}."
     )
     for properties in (schema["properties"], schema["$defs"]["Backward"]["properties"]):
         for name, part in properties.items():

@@ -16,7 +16,7 @@ _SOURCES: Final = {
     "timm": (re.compile(r"[\w./:@-]+\Z"), "timm:vit_tiny_patch16_224"),
     "hf": (re.compile(r"[^\x00-\x1f]+\Z"), "hf:DIR_OR_ID"),
 }
-_DEMOS: Final = ("demo", "demo:lecture")
+_DEMOS: Final = ("demo", "demo:lecture", "demo:scouter", "demo:scouter-negative")
 _MISNOMERS: Final = {
     "huggingface": "hf",
     "tv": "torchvision",
@@ -62,7 +62,8 @@ def spec_fault(spec: str, directory: Path, *, argument: bool = False) -> Fault |
     if not colon:
         return f"`{shorten(spec)}` is {kind}", _bare(spec, directory)
     if prefix == "demo":
-        return f"unknown demo `{shorten(name)}`", "the demos are `demo` and `demo:lecture`"
+        close = did_you_mean(spec, _DEMOS[1:])
+        return f"unknown demo `{shorten(name)}`", close or f"a demo is {either(_DEMOS)}"
     if prefix.endswith(".py"):
         return _attribute_fault(spec, name)
     known = _MISNOMERS.get(prefix.lower()) or (prefix.lower() if prefix != prefix.lower() else None)

@@ -9,15 +9,18 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 
-#: One real digit of each class that neither network saw in training, with its label. The image is
+#: One real digit of each class that no network saw in training, with its label. The image is
 #: 28×28, white on black; ``pixel / 255`` is what the networks were trained on. The first one is the
 #: demo's input: ``demo`` knows it well, and for ``demo:lecture`` all ten logits are clipped.
 DIGITS: tuple[tuple[Path, int], ...] = tuple(
     (_HERE / "digits" / f"digit-{label}.png", label) for label in (8, 0, 1, 2, 3, 4, 5, 6, 7, 9)
 )
 
-#: The trained weights of each spec: ``demo`` is SimpleNet, ``demo:lecture`` is LectureNet.
+#: The trained weights of each spec: ``demo`` is SimpleNet, ``demo:lecture`` is LectureNet,
+#: ``demo:scouter`` is ScouterNet and ``demo:scouter-negative`` is NegativeScouterNet.
 WEIGHTS: dict[str, Path] = {
     "demo": _HERE / "simple.safetensors",
     "demo:lecture": _HERE / "lecture.safetensors",
+    "demo:scouter": _HERE / "scouter.safetensors",
+    "demo:scouter-negative": _HERE / "scouter-negative.safetensors",
 }

@@ -1,6 +1,6 @@
 """Trains the bundled networks on scikit-learn's handwritten digits, and writes what is shipped.
 
-``python -m gradscope.demo.train`` prints both networks' accuracy on digits held out of training;
+``python -m gradscope.demo.train`` prints the networks' accuracy on digits held out of training;
 ``--output DIR`` also writes the weights and ten of the held-out digits.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import os
 import sys
 import time
@@ -23,11 +24,37 @@ from torch import Tensor, nn
 
 from gradscope.demo import DIGITS, WEIGHTS
 from gradscope.demo.networks import LectureNet, SimpleNet
+from gradscope.demo.scouter import NegativeScouterNet, ScouterNet
 
-NETWORKS: dict[str, type[SimpleNet]] = {"demo": SimpleNet, "demo:lecture": LectureNet}
-EPOCHS = 15
 BATCH = 32
-LEARNING_RATE = 1e-3
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A network and how it is trained, with Adam on the cross entropy.
+
+    ``area`` is λ of SCOUTER's loss, cross entropy + λ · mean attention. It is 0 for the first third
+    of the epochs and grows evenly from there: slots that are pressed to attend to little before
+    they know a digit end up attending to nothing. Its learning rate rises and falls (one cycle).
+    """
+
+    network: type[nn.Module]
+    epochs: int = 15
+    learning_rate: float = 1e-3
+    area: float | None = None
+
+    def area_at(self, epoch: int) -> float:
+        """λ in that epoch, from 0."""
+        start = self.epochs // 3
+        return (self.area or 0.0) * max(0.0, (epoch - start) / (self.epochs - start))
+
+
+RECIPES: dict[str, Recipe] = {
+    "demo": Recipe(SimpleNet),
+    "demo:lecture": Recipe(LectureNet),
+    "demo:scouter": Recipe(ScouterNet, epochs=26, learning_rate=8e-3, area=8.0),
+    "demo:scouter-negative": Recipe(NegativeScouterNet, epochs=26, learning_rate=8e-3, area=8.0),
+}
 
 
 @dataclass(frozen=True)
@@ -59,27 +86,41 @@ def load_split() -> Split:
     return Split(images[~held], labels[~held], images[held], labels[held])
 
 
-def train(network: type[SimpleNet], split: Split, *, seed: int, epochs: int) -> SimpleNet:
-    """A freshly initialised network, trained with Adam. The same seed gives the same weights."""
+def train(recipe: Recipe, split: Split, *, seed: int) -> nn.Module:
+    """A freshly initialised network, trained. The same seed gives the same weights."""
     torch.manual_seed(seed)
-    model = network()
+    model = recipe.network()
     shuffle = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
-    for _ in range(epochs):
+    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate)
+    schedule = None
+    if recipe.area is not None:
+        steps = recipe.epochs * math.ceil(len(split.train_labels) / BATCH)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, recipe.learning_rate, total_steps=steps
+        )
+    for epoch in range(recipe.epochs):
         order = torch.randperm(len(split.train_labels), generator=shuffle)
         for start in range(0, len(order), BATCH):
             batch = order[start : start + BATCH]
-            loss = nn.functional.cross_entropy(
-                model(split.train_images[batch]), split.train_labels[batch]
-            )
+            images, labels = split.train_images[batch], split.train_labels[batch]
             optimizer.zero_grad()
-            torch.autograd.backward(loss)
+            torch.autograd.backward(loss_of(model, images, labels, recipe.area_at(epoch)))
             optimizer.step()
+            if schedule:
+                schedule.step()
     return model
 
 
+def loss_of(model: nn.Module, images: Tensor, labels: Tensor, area: float) -> Tensor:
+    """Cross entropy, and for SCOUTER ``area`` times the mean of the attention on top."""
+    if not isinstance(model, ScouterNet):
+        return nn.functional.cross_entropy(model(images), labels)
+    logits, attention = model.explained(images)
+    return nn.functional.cross_entropy(logits, labels) + area * attention.mean()
+
+
 @torch.no_grad()
-def accuracy(model: SimpleNet, split: Split) -> float:
+def accuracy(model: nn.Module, split: Split) -> float:
     """The share of held-out digits that the network names right."""
     right = model(split.held_images).argmax(1) == split.held_labels
     return float(right.double().mean())
@@ -94,6 +135,22 @@ def dead_logits(model: SimpleNet, split: Split) -> list[int]:
     images = torch.cat([split.train_images, split.held_images])
     logits = SimpleNet.forward(model, images)  # of either network: without the lecture's last ReLU
     return [int(label) for label in (logits <= 0).all(0).nonzero()]
+
+
+@torch.no_grad()
+def attention_area(model: ScouterNet, split: Split) -> float:
+    """The mean attention of all slots to all positions of the held-out digits, 0…1."""
+    _, attention = model.explained(split.held_images)
+    return float(attention.double().mean())
+
+
+def remark(model: nn.Module, split: Split) -> str:
+    """What else there is to say of a trained network."""
+    if isinstance(model, ScouterNet):
+        return f"attention area {attention_area(model, split):.1%}"
+    if isinstance(model, SimpleNet):
+        return "dead logits " + (", ".join(map(str, dead_logits(model, split))) or "none")
+    return ""
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -122,20 +179,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, metavar="DIR", help="write weights and digits here")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds to try (default: 1)")
+    parser.add_argument(
+        "--only", choices=RECIPES, action="append", help="train this one (default: all; repeatable)"
+    )
     options = parser.parse_args(arguments)
     # Sums in another order end in other weights: one thread gives one order.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     split = load_split()
     print(f"trained on {len(split.train_labels)} digits, held out {len(split.held_labels)}")
-    print(f"{'network':<14}{'seed':>4}  {'held-out accuracy':>17}  {'seconds':>7}  dead logits")
+    print(f"{'network':<22}{'seed':>4}  {'held-out accuracy':>17}  {'seconds':>7}")
     for seed in range(options.seed, options.seed + options.seeds):
-        for spec, network in NETWORKS.items():
+        for spec in options.only or RECIPES:
             start = time.perf_counter()
-            model = train(network, split, seed=seed, epochs=EPOCHS)
+            model = train(RECIPES[spec], split, seed=seed)
             seconds = time.perf_counter() - start
-            dead = ", ".join(map(str, dead_logits(model, split))) or "none"
-            print(f"{spec:<14}{seed:>4}  {accuracy(model, split):>17.1%}  {seconds:>7.1f}  {dead}")
+            right = f"{accuracy(model, split):>17.1%}  {seconds:>7.1f}"
+            print(f"{spec:<22}{seed:>4}  {right}  {remark(model, split)}", flush=True)
             if options.output and seed == options.seed:
                 options.output.mkdir(parents=True, exist_ok=True)
                 weights = safetensors.torch.save(dict(model.state_dict()))

@@ -60,7 +60,7 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Workload:
     """
     config, place = loaded.config, loaded.place
     autocast = devices.resolve_autocast(config.autocast, place("autocast"))
-    built = _build(loaded, allow)
+    built = build_model(loaded, allow)
     model, kind, targets, device = built.model, built.kind, built.targets, built.device
     dtype, notices = built.dtype, built.notices
     make_optimizer = _optimizer(loaded, targets, model, notices)
@@ -111,11 +111,11 @@ def load_model(loaded: LoadedConfig, allow: Sequence[str] = ()) -> nn.Module:
     Raises:
         GradscopeError: as ``load``.
     """
-    return _build(loaded, allow).model
+    return build_model(loaded, allow).model
 
 
 @dataclass
-class _Model:
+class BuiltModel:
     """The model on its device, and what was found out on the way."""
 
     model: nn.Module
@@ -127,7 +127,7 @@ class _Model:
     targets: Targets
 
 
-def _build(loaded: LoadedConfig, allow: Sequence[str]) -> _Model:
+def build_model(loaded: LoadedConfig, allow: Sequence[str]) -> BuiltModel:
     """Names checked, model built, weights loaded, parts frozen, mode set."""
     config, place = loaded.config, loaded.place
     device = devices.resolve_device(config.device, place("device"))
@@ -141,7 +141,7 @@ def _build(loaded: LoadedConfig, allow: Sequence[str]) -> _Model:
     dtype = _settle(loaded, targets, model, kind, device, dtype, notices)
     notices += surgery.freeze(model, config.freeze, place)
     model.train(config.mode == "train")
-    return _Model(model, kind, weights, notices, device, dtype, targets)
+    return BuiltModel(model, kind, weights, notices, device, dtype, targets)
 
 
 def _check_names(loaded: LoadedConfig, targets: Targets) -> None:

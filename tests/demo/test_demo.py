@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from gradscope.demo import train as training
 
 README = Path(__file__).parents[2] / "README.md"
 SPECS = tuple(WEIGHTS)
+STORY = ("demo", "demo:lecture")
+SCOUTERS = ("demo:scouter", "demo:scouter-negative")
 
 
-def trained(spec: str) -> training.SimpleNet:
-    model = training.NETWORKS[spec]()
+def trained(spec: str) -> torch.nn.Module:
+    model = training.RECIPES[spec].network()
     model.load_state_dict(safetensors.torch.load_file(WEIGHTS[spec]))
     return model
 
@@ -42,13 +45,31 @@ def test_split_holds_out_what_it_says(split):
     assert float(split.train_images.max()) == 1.0
 
 
-@pytest.mark.parametrize("spec", SPECS)
+def test_every_network_that_is_trained_is_shipped():
+    assert set(training.RECIPES) == set(WEIGHTS) == {*STORY, *SCOUTERS}
+
+
+@pytest.mark.parametrize("spec", STORY)
 def test_shipped_accuracy_is_the_one_that_the_readme_states(spec, split):
     shown = re.search(
         rf"`{spec}`(?:\s+is\s+right)?\s+in\s+(\d+\.\d) %", README.read_text(encoding="utf-8")
     )
     assert shown, f"the README states no accuracy of {spec}"
     assert f"{training.accuracy(trained(spec), split) * 100:.1f}" == shown[1]
+
+
+@pytest.mark.parametrize("spec", SCOUTERS)
+def test_shipped_accuracy_and_attention_are_what_the_docstring_states(spec, split):
+    model = trained(spec)
+    stated = re.findall(r"(\d+\.\d) %", type(model).__doc__ or "")
+    found = training.accuracy(model, split), training.attention_area(model, split)
+    assert [f"{share * 100:.1f}" for share in found] == stated
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_what_is_remarked(spec, split):
+    said = training.remark(trained(spec), split)
+    assert said.startswith("attention area " if spec in SCOUTERS else "dead logits ")
 
 
 def test_only_the_lecture_net_has_dead_logits(split):
@@ -67,7 +88,7 @@ def test_the_default_digit_shows_the_fault():
     path, label = DIGITS[0]
     target = torch.tensor([label])
     losses = {}
-    for spec in SPECS:
+    for spec in STORY:
         model = trained(spec)
         output = model(digit(path))
         losses[spec] = torch.nn.functional.cross_entropy(output, target)
@@ -84,7 +105,8 @@ def test_training_repeats_bit_for_bit(spec, split):
         small = training.Split(
             split.train_images[:96], split.train_labels[:96], *[torch.empty(0)] * 2
         )
-        return training.train(training.NETWORKS[spec], small, seed=seed, epochs=2).state_dict()
+        recipe = dataclasses.replace(training.RECIPES[spec], epochs=3)
+        return training.train(recipe, small, seed=seed).state_dict()
 
     first, again, other = short(0), short(0), short(1)
     assert all(torch.equal(first[name], again[name]) for name in first)
@@ -92,19 +114,47 @@ def test_training_repeats_bit_for_bit(spec, split):
 
 
 def test_training_leaves_the_weights_that_it_reports(tmp_path, monkeypatch, capsys, split):
-    monkeypatch.setattr(training, "EPOCHS", 1)
+    short = {s: dataclasses.replace(r, epochs=1) for s, r in training.RECIPES.items()}
+    monkeypatch.setattr(training, "RECIPES", short)
     monkeypatch.setattr(training, "load_split", lambda: split)
     # The script's own settings of torch would outlive the test.
     monkeypatch.setattr(torch, "set_num_threads", lambda _count: None)
     monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda _on: None)
     training.main(["--output", str(tmp_path / "new")])
     names = sorted(path.name for path in (tmp_path / "new").iterdir())
-    assert names == ["digits", "lecture.safetensors", "simple.safetensors"]
+    assert names == sorted(["digits", *(path.name for path in WEIGHTS.values())])
     assert len(list((tmp_path / "new" / "digits").iterdir())) == 10
     printed = capsys.readouterr().out
     model = training.SimpleNet()
     model.load_state_dict(safetensors.torch.load_file(tmp_path / "new" / "simple.safetensors"))
     assert f"{training.accuracy(model, split):.1%}" in printed
+
+
+def test_one_network_alone_is_trained(tmp_path, monkeypatch, capsys, split):
+    short = {s: dataclasses.replace(r, epochs=1) for s, r in training.RECIPES.items()}
+    monkeypatch.setattr(training, "RECIPES", short)
+    few = training.Split(
+        split.train_images[:64], split.train_labels[:64], split.held_images, split.held_labels
+    )
+    monkeypatch.setattr(training, "load_split", lambda: few)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _count: None)
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda _on: None)
+    training.main(["--only", "demo:scouter", "--output", str(tmp_path)])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["digits", "scouter.safetensors"]
+    assert "lecture" not in capsys.readouterr().out
+
+
+def test_the_attention_is_pressed_from_the_second_third_on():
+    recipe = training.Recipe(training.ScouterNet, epochs=6, area=8.0)
+    assert [recipe.area_at(epoch) for epoch in range(6)] == [0, 0, 0, 2, 4, 6]
+    assert training.Recipe(training.SimpleNet).area_at(14) == 0
+
+
+def test_the_area_is_part_of_the_loss(split):
+    model = trained("demo:scouter")
+    images, labels = split.held_images[:8], split.held_labels[:8]
+    plain, pressed = (training.loss_of(model, images, labels, area) for area in (0.0, 10.0))
+    assert (pressed - plain).item() == pytest.approx(10 * model.explained(images)[1].mean().item())
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):

@@ -368,7 +368,12 @@ class TestHuggingFace:
 
 class TestDemo:
     def test_trained_by_default(self, targets):
-        for spec, name in (("demo", "SimpleNet"), ("demo:lecture", "LectureNet")):
+        for spec, name in (
+            ("demo", "SimpleNet"),
+            ("demo:lecture", "LectureNet"),
+            ("demo:scouter", "ScouterNet"),
+            ("demo:scouter-negative", "NegativeScouterNet"),
+        ):
             first, second = specs.build(spec, targets), specs.build(spec, targets)
             assert type(first.model).__name__ == name
             values = [next(built.model.parameters()) for built in (first, second)]

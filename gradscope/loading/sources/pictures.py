@@ -29,7 +29,7 @@ def plan_image(
     """
     modifiers = Modifiers.read(spec, context, key)
     paths = _paths(spec["image"], context, f"{key}.image")
-    transform, label = _choose(spec.get("transform"), context, key)
+    transform, label = choose_transform(spec.get("transform"), context, key)
     place = context.place(f"{key}.image")
     pictures = [transform(images.read_image(path, place=place)) for path in paths]
     names = paths[0].name if len(paths) == 1 else f"{len(paths)} pictures"
@@ -65,7 +65,7 @@ def _paths(names: Any, context: Context, key: str) -> list[Path]:
     return [p for name in listed for p in images.find_images(name, context.directory, place=place)]
 
 
-def _choose(wanted: Any, context: Context, key: str) -> tuple[Transform, str | None]:
+def choose_transform(wanted: Any, context: Context, key: str) -> tuple[Transform, str | None]:
     """The transform, and its name where the config did not ask for it."""
     place = f"{key}.transform"
     if wanted is None:
@@ -93,6 +93,9 @@ def _checked(result: Any, context: Context, place: str) -> Tensor:
 def _own(context: Context) -> tuple[Transform, str] | None:
     """The transform that the model's library names for its weights."""
     kind = context.kind
+    if kind.library == "demo":
+        digits = _configured({"resize": 28, "crop": 28}, context, "input.transform")
+        return digits, "the digits' own transform: grey, cut to 28 × 28, pixel / 255"
     entry: Any = kind.weights if kind.weights is not None else kind.default_weights
     preset: Any = None
     if kind.library == "torchvision" and hasattr(entry, "transforms"):

@@ -1,4 +1,4 @@
-"""``demo`` and ``demo:lecture``: the bundled networks, trained unless asked otherwise."""
+"""``demo``, ``demo:lecture``, ``demo:scouter``…: the bundled networks, trained unless asked not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from gradscope.errors import ConfigError, TargetError, did_you_mean
 from gradscope.loading import checkpoints
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 
-_CLASSES = {"": "SimpleNet", "lecture": "LectureNet"}
+_CLASSES = {
+    "": "networks.SimpleNet",
+    "lecture": "networks.LectureNet",
+    "scouter": "scouter.ScouterNet",
+    "scouter-negative": "scouter.NegativeScouterNet",
+}
 
 
 def check(request: Request) -> None:
@@ -34,7 +39,7 @@ def build(request: Request) -> Built:
             place=request.place("weights"),
             help="take `weights: DEFAULT` (trained) or `weights: null` (random)",
         )
-    asked = {"_target_": f"gradscope.demo.networks.{_CLASSES[request.name]}", **request.kwargs}
+    asked = {"_target_": f"gradscope.demo.{_CLASSES[request.name]}", **request.kwargs}
     model = require_module(request.targets.instantiate(asked, "model"), request)
     kind = ModelKind("demo", request.name or "demo")
     if request.meta:

@@ -1,7 +1,4 @@
-"""Picture file → PIL image → tensor, and every way in which a picture file can be wrong.
-
-Heat maps and overlays belong here too. numpy, PIL and torch are imported inside the functions.
-"""
+"""Picture file → PIL image → tensor, and every way in which a picture file can be wrong."""
 
 from __future__ import annotations
 
@@ -12,6 +9,8 @@ from typing import TYPE_CHECKING
 from gradscope.errors import ConfigError, Place, did_you_mean
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from PIL.Image import Image
     from torch import Tensor
 
@@ -131,6 +130,28 @@ def read_image(path: Path, *, place: Place | None = None) -> Image:
         ) from error
 
 
+def reading_remarks(path: Path) -> tuple[str, ...]:
+    """What ``read_image`` does to that file beyond decoding it, in words: for a picture's foot.
+
+    The file must be one that ``read_image`` reads. Only its header is looked at.
+    """
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # read_image speaks of what is wrong with the file
+        with Image.open(path) as file:
+            mode, frames = file.mode, int(getattr(file, "n_frames", 1))
+            turned = file.getexif().get(0x0112, 1) not in (0, 1)
+            clear = mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in file.info
+            # An MPO holds views of one scene, of which the first is the photograph.
+            moving = frames > 1 and file.format != "MPO"
+    said = [f"the first of {frames} frames"] if moving else []
+    said += ["turned upright as its EXIF data say"] if turned else []
+    said += ["transparency laid on white"] if clear else []
+    said += ["greys scaled to 8 bits"] if mode.startswith("I") or mode == "F" else []
+    return tuple(said)
+
+
 def _eight_bit(image: Image) -> Image:
     import numpy as np
     from PIL import Image
@@ -161,3 +182,24 @@ def to_tensor(image: Image) -> Tensor:
     pixels = torch.from_numpy(np.array(image, dtype=np.uint8))
     pixels = pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
     return pixels.contiguous().to(torch.float32) / 255
+
+
+def input_picture(values: NDArray[np.float32]) -> Image:
+    """What a model saw as a picture, where there is no photograph to draw on.
+
+    ``values`` is ``[C, H, W]`` or ``[H, W]`` in the model's input space. The finite values are
+    stretched from the smallest (black) to the largest (white); three channels are a colour
+    picture, any other number their mean.
+    """
+    import numpy as np
+    from PIL import Image
+
+    array = np.asarray(values, dtype=np.float64)
+    array = array[None] if array.ndim == 2 else array
+    array = array if len(array) == 3 else array.mean(axis=0, keepdims=True)
+    finite = array[np.isfinite(array)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    shares = (array - low) / (high - low) if high > low else np.full_like(array, 0.5)
+    pixels = np.rint(np.nan_to_num(shares, nan=0.5, posinf=1.0, neginf=0.0) * 255)
+    pixels = pixels.astype(np.uint8)
+    return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0).copy())

@@ -1,0 +1,352 @@
+"""Attribution maps: where in a picture the score of a class comes from, and how far to trust it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gradscope import config as configs
+from gradscope import images
+from gradscope.api.runs import problem, versions
+from gradscope.errors import ConfigError, GradscopeError, ModelError, OptionError
+from gradscope.explain.errors import explain_error
+from gradscope.explain.frames import is_ours
+from gradscope.loading.classes import class_id
+from gradscope.loading.viewing import Viewer, live_viewer, load_viewer
+from gradscope.records import ClassScore, ImageAttribution, RunInfo, SaliencyReport
+from gradscope.running.state import kept_as_found, random_state_kept, run_eagerly
+from gradscope.saliency import _options
+from gradscope.saliency._explaining import Found, Plan, explain
+from gradscope.saliency._subject import Subject
+
+if TYPE_CHECKING:
+    from gradscope.images import Photo
+
+#: The method where none is asked for.
+USUAL = "grad-cam"
+#: As many classes of each picture are listed.
+TOP = 5
+#: As many pictures are explained side by side.
+BATCH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to explain and how; ``None`` methods are the default one, alone or for the contrasts.
+
+    Class names and numbers are as the user wrote them; without a target each picture's best class
+    is explained.
+    """
+
+    methods: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    target: str | None = None
+    versus: str | None = None
+    why_not: str | None = None
+    layer: str | None = None
+    check: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Saliency:
+    """The report, and for each of its pictures the photograph and the raw maps [H, W]."""
+
+    report: SaliencyReport
+    photos: tuple[Photo, ...]
+    maps: tuple[tuple[Tensor, ...], ...]
+
+
+def saliency(
+    model: nn.Module | str | Path | None,
+    pictures: Tensor | Sequence[str | Path] | str | Path,
+    *,
+    methods: Sequence[str] = (),
+    target: int | str | None = None,
+    versus: int | str | None = None,
+    why_not: int | str | None = None,
+    layer: str | None = None,
+    options: Sequence[str] = (),
+    check: bool = False,
+    mode: str = "eval",
+    device: str | None = None,
+    dtype: str | None = None,
+    seed: int = 0,
+    overrides: Sequence[str] = (),
+    allow: Sequence[str] = (),
+) -> Saliency:
+    """Explain by maps where the score of a class comes from.
+
+    Args:
+        model: a live module, which is given back exactly as it was, a config, a spec, or None for
+            torchvision's ResNet-18 with its ImageNet weights.
+        pictures: files, patterns, or a tensor [N, C, H, W] that the model takes as it is.
+        methods: names as ``gradscope saliency --methods`` lists them; none is Grad-CAM.
+        target: the class, by number or name; None is each picture's best one.
+        versus: also explain why the target rather than this class.
+        why_not: also explain what speaks against this class.
+        layer: the layer of the CAM kinds; None lets it be chosen.
+        options: ``name=value`` for the methods, as ``n_steps=100``.
+        check: also run the trust checks that cost further passes.
+        mode: "eval" or "train".
+        device, dtype: where and in what precision a config's model runs; a live module stays.
+        seed: of every random method.
+        overrides: ``key=value`` pairs on top of a config.
+        allow: import patterns that a config may use, as ``--allow``.
+
+    Returns:
+        The report, and the maps that it speaks of.
+
+    Raises:
+        GradscopeError: a name, a file or an option is not right, or the model raised.
+    """
+    wish = Wish(
+        methods=tuple(methods),
+        options=tuple(options),
+        target=_word(target),
+        versus=_word(versus),
+        why_not=_word(why_not),
+        layer=layer,
+        check=check,
+    )
+    several = [pictures] if isinstance(pictures, str | Path) else pictures
+    if isinstance(model, nn.Module):
+        if not isinstance(pictures, Tensor):
+            raise OptionError(
+                "a live model has no transform for picture files",
+                help="give a tensor [N, C, H, W] that the model takes",
+            )
+        devices = {parameter.device for parameter in model.parameters()}
+        with random_state_kept(devices), kept_as_found(model, weights=False):
+            model.train(mode == "train")
+            return attribute(live_viewer(model), _given(pictures), wish, seed=seed)
+    settings = {"mode": mode, "device": device, "dtype": dtype, "seed": seed}
+    given = {key: value for key, value in settings.items() if value is not None}
+    viewer = view(None if model is None else str(model), overrides, given, allow)
+    shots = _given(several) if isinstance(several, Tensor) else read_pictures(several, viewer)
+    return attribute(viewer, shots, wish, seed=seed)
+
+
+def _word(given: int | str | None) -> str | None:
+    return None if given is None else str(given)
+
+
+def view(
+    model: str | None,
+    overrides: Sequence[str] = (),
+    settings: dict[str, Any] | None = None,
+    allow: Sequence[str] = (),
+) -> Viewer:
+    """The model to explain; without a name ResNet-18 with its weights, else the demo.
+
+    Raises:
+        GradscopeError: as ``saliency``; not where the default's weights cannot be had.
+    """
+    settings = {"mode": "eval", **(settings or {})}
+    if model is not None:
+        return load_viewer(configs.read(model, overrides, options=settings), allow)
+    usual = configs.read("torchvision:resnet18", ["weights=DEFAULT", *overrides], options=settings)
+    try:
+        return load_viewer(usual, allow)
+    except ConfigError as error:
+        problem = error.problems[0]
+        if "weights" not in problem.message:
+            raise
+        viewer = load_viewer(configs.read("demo", overrides, options=settings), allow)
+        help = f"; {problem.help}" if problem.help else ""
+        viewer.notices.insert(0, f"{problem.message}: the bundled demo is used instead{help}")
+        return viewer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shot:
+    """One picture: its name, what the model gets of it [C, H, W], and the photograph to draw on."""
+
+    path: str
+    values: Tensor
+    photo: Photo
+
+
+def read_pictures(words: Sequence[str | Path], viewer: Viewer) -> list[Shot]:
+    """The files that paths and patterns name, through the viewer's transform; arrays as they are.
+
+    Raises:
+        ConfigError: no such file, or one that is no picture and no array.
+    """
+    folder = Path.cwd()
+    files = [path for word in words for path in images.find_images(str(word), folder)]
+    return [_shot(path, viewer) for path in dict.fromkeys(files)]
+
+
+def _shot(path: Path, viewer: Viewer) -> Shot:
+    name = images.shown(path)
+    if path.suffix.lower() == ".npy":
+        values = _array(path)
+        photo = images.Photo(images.input_picture(values), path.name, "")
+        return Shot(name, torch.from_numpy(values), photo)
+    picture = images.read_image(path)
+    geometry = images.trace(viewer.transform, picture.size, picture.mode)
+    remarks = images.reading_remarks(path)
+    photo = images.Photo(picture, path.name, "", None, geometry, tuple(remarks))
+    return Shot(name, viewer.transform(picture), photo)
+
+
+def _array(path: Path) -> Any:
+    """C×H×W or H×W numbers from a ``.npy``, as float32 [C, H, W]."""
+    help = "save it with `numpy.save`, as float C×H×W or H×W, the way the model takes it"
+    try:
+        values = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        first = str(error).splitlines()[0]
+        raise ConfigError(f"{path} cannot be read as an array: {first}", help=help) from None
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiub":
+        raise ConfigError(f"{path} holds no numbers", help=help)
+    if values.ndim not in (2, 3) or not values.size:
+        raise ConfigError(f"{path} has the shape {list(values.shape)}", help=help)
+    return np.ascontiguousarray(values[None] if values.ndim == 2 else values, dtype=np.float32)
+
+
+def _given(tensor: Tensor) -> list[Shot]:
+    if tensor.dim() != 4 or not len(tensor):
+        raise OptionError(f"a tensor {list(tensor.shape)}", help="pictures are [N, C, H, W]")
+    values = tensor.detach().float().cpu()
+    return [
+        Shot(f"[{i}]", one, images.Photo(images.input_picture(one.numpy()), f"[{i}]", ""))
+        for i, one in enumerate(values)
+    ]
+
+
+def attribute(
+    viewer: Viewer,
+    shots: Sequence[Shot],
+    wish: Wish,
+    *,
+    seed: int = 0,
+    told: Callable[[int, int, str], None] = lambda done, whole, what: None,
+) -> Saliency:
+    """The maps of every picture; ``told`` hears (pictures done, pictures in all, what comes next).
+
+    Raises:
+        GradscopeError: as ``saliency``.
+    """
+    results: dict[int, tuple[ImageAttribution, Photo, tuple[Tensor, ...]]] = {}
+    plan: Plan | None = None
+    notices = list(viewer.notices)
+    if viewer.random:
+        notices.append(
+            "weights: random, so the maps say nothing about pictures: `weights=DEFAULT` or "
+            "`checkpoint=FILE` loads learnt ones"
+        )
+    try:
+        with run_eagerly():
+            for places in _batches(shots):
+                inputs = torch.stack([shots[i].values for i in places])
+                inputs = inputs.to(viewer.device, viewer.dtype)
+                if plan is None:
+                    plan = _plan(viewer, inputs[:1], wish, seed)
+                done = len(results)
+                plan.told = lambda what, done=done: told(done, len(shots), what)  # type: ignore[misc]
+                subject, found = explain(viewer.model, inputs, plan)
+                some = [shots[i] for i in places]
+                results.update(zip(places, _recorded(viewer, subject, some, found), strict=True))
+    except (GradscopeError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        if _is_own(error):
+            raise
+        record = explain_error(error, "forward", [])
+        run = _run(viewer, notices, seed)
+        report = SaliencyReport(run, status="failed", versions=versions(), error=record)
+        raise ModelError(problem(record), report=report) from error
+    notices += plan.notices if plan else []
+    ordered = [results[i] for i in range(len(shots))]
+    report = SaliencyReport(
+        _run(viewer, notices, seed),
+        tuple(image for image, _, _ in ordered),
+        versions=versions(),
+        config=viewer.config,
+    )
+    maps = tuple(values for _, _, values in ordered)
+    return Saliency(report, tuple(photo for _, photo, _ in ordered), maps)
+
+
+def _plan(viewer: Viewer, first: Tensor, wish: Wish, seed: int) -> Plan:
+    """Names become class ids and methods; the first picture tells how many classes there are."""
+    lenient = "all" in wish.methods
+    pair = wish.versus is not None or wish.why_not is not None
+    names = _options.names() if lenient else list(dict.fromkeys(wish.methods))
+    if not names and not pair:
+        names = [USUAL]
+    chosen = {name: _options.options_of(name) for name in names}  # unknown ones are refused here
+    with Subject(viewer.model, first, seed=seed) as subject:
+        classes = subject.logits.shape[1]
+
+    def number(word: str | None) -> int | None:
+        return None if word is None else class_id(word, viewer.classes, classes)
+
+    return Plan(
+        methods=_options.read_options(wish.options, list(chosen)),
+        lenient=lenient,
+        target=number(wish.target),
+        versus=number(wish.versus),
+        why_not=number(wish.why_not),
+        layer=wish.layer,
+        check=wish.check,
+        seed=seed,
+    )
+
+
+def _recorded(
+    viewer: Viewer, subject: Subject, shots: Sequence[Shot], found: Sequence[Sequence[Found]]
+) -> Iterator[tuple[ImageAttribution, Photo, tuple[Tensor, ...]]]:
+    classes = subject.logits.shape[1]
+    names = viewer.classes if viewer.classes and len(viewer.classes) == classes else None
+    shares = subject.logits.float().softmax(1)
+    for i, (shot, maps) in enumerate(zip(shots, found, strict=True)):
+        target, score = int(subject.target[i]), float(subject.scores[i])
+        best = subject.logits[i].float().topk(min(TOP, classes))
+        top = tuple(
+            ClassScore(c, float(v), float(shares[i, c]), names[c] if names else None)
+            for v, c in zip(best.values, best.indices.tolist(), strict=True)
+        )
+        name = names[target] if names else None
+        image = ImageAttribution(
+            shot.path, target, score, name, top, tuple(record for record, _ in maps)
+        )
+        said = f"class {target}" if name in (None, str(target)) else f"{name} (class {target})"
+        photo = replace(shot.photo, target=said, score=score)
+        yield image, photo, tuple(values for _, values in maps)
+
+
+def _run(viewer: Viewer, notices: Sequence[str], seed: int) -> RunInfo:
+    return RunInfo(
+        model=viewer.name,
+        device=str(viewer.device),
+        dtype=str(viewer.dtype).removeprefix("torch."),
+        mode="train" if viewer.model.training else "eval",
+        seed=seed,
+        steps=1,
+        loss="",
+        notices=tuple(notices),
+    )
+
+
+def _is_own(error: Exception) -> bool:
+    """Whether an exception came out of gradscope itself and not of the model that it ran."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and is_ours(frames[-1].filename)
+
+
+def _batches(shots: Sequence[Shot]) -> Iterator[list[int]]:
+    """Pictures of one shape side by side, a few at a time."""
+    by_shape: dict[tuple[int, ...], list[int]] = {}
+    for i, shot in enumerate(shots):
+        by_shape.setdefault(tuple(shot.values.shape), []).append(i)
+    for places in by_shape.values():
+        yield from (places[i : i + BATCH] for i in range(0, len(places), BATCH))

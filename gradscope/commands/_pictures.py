@@ -1,0 +1,113 @@
+"""Maps as files: which pictures are written where, checked before anything runs."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradscope import images
+from gradscope.commands._write import check_output, write_output
+from gradscope.errors import OptionError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from gradscope.api import Saliency
+
+FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".pdf": "PDF"}
+
+
+@dataclass(frozen=True, slots=True)
+class Album:
+    """Where pictures go: one file for everything, a folder, or None for the working directory."""
+
+    file: Path | None = None
+    folder: Path = Path()
+    force: bool = False
+
+    def check(self, stems: Sequence[str]) -> None:
+        """Refuse what could not be written, as far as the names are known.
+
+        Raises:
+            OptionError: a file that exists, or a folder that is not there or not writable.
+        """
+        if self.file is not None:
+            check_output(self.file, force=self.force)
+            return
+        for stem in stems:
+            check_output(self.folder / f"{stem}.png", force=self.force)
+
+
+def album(output: Path | None, *, force: bool) -> Album:
+    """What ``-o`` asks for: a picture by its suffix, or a folder.
+
+    Raises:
+        OptionError: a suffix that no picture has, or a folder that is not there.
+    """
+    if output is None:
+        return Album(force=force)
+    if output.is_dir():
+        return Album(folder=output, force=force)
+    if output.suffix.lower() in FORMATS:
+        return Album(file=output, force=force)
+    if str(output).endswith("/"):
+        raise OptionError(f"no such folder: `{output}`", help=f"create it: mkdir -p '{output}'")
+    raise OptionError(
+        f"the suffix `{output.suffix}` of `{output}` is no picture's"
+        if output.suffix
+        else f"no suffix in `{output}` to tell the format",
+        help=f"use one of {', '.join(FORMATS)}, .json for the report, or a folder",
+    )
+
+
+def stem(path: str, what: str) -> str:
+    """A file name for a picture's map: letters, digits, dots and dashes only."""
+    name = re.sub(r"[^\w.-]+", "-", Path(path).stem).strip("-.") or "picture"
+    return f"{name}-{what}"
+
+
+def write_pictures(found: Saliency, to: Album, stems: Sequence[str]) -> list[Path]:
+    """Overlays or contact sheets, written whole; the paths, in the order of the pictures."""
+    written = []
+    for path, picture in _pictures(found, to, stems):
+        write_output(_encoded(picture, path), path, force=to.force)
+        written.append(path)
+    return written
+
+
+def _pictures(found: Saliency, to: Album, stems: Sequence[str]) -> Iterator[tuple[Path, Image]]:
+    rows = [
+        (photo, [_heat(record, values) for record, values in zip(image.maps, maps, strict=True)])
+        for photo, image, maps in zip(found.photos, found.report.images, found.maps, strict=True)
+    ]
+    if to.file is not None:
+        single = len(rows) == 1 and len(rows[0][1]) == 1
+        pages = [images.overlay(rows[0][0], rows[0][1][0])] if single else images.sheets(rows)
+        for i, page in enumerate(pages, 1):
+            yield (to.file if i == 1 else to.file.with_stem(f"{to.file.stem}-{i}")), page
+        return
+    for (photo, heats), name in zip(rows, stems, strict=True):
+        pages = (
+            [images.overlay(photo, heats[0])]
+            if len(heats) == 1
+            else images.sheets([(photo, heats)])
+        )
+        for i, page in enumerate(pages, 1):
+            yield to.folder / (f"{name}.png" if i == 1 else f"{name}-{i}.png"), page
+
+
+def _heat(record: Any, values: Any) -> images.HeatMap:
+    remarks = (record.note,) if record.note else ()
+    what = record.options.get("class")
+    name = record.method if what is None else f"{record.method} {what}"
+    return images.HeatMap(name, values.numpy(), record.signed, remarks)
+
+
+def _encoded(picture: Image, path: Path) -> bytes:
+    data = io.BytesIO()
+    picture.save(data, FORMATS[path.suffix.lower()])
+    return data.getvalue()

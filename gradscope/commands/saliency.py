@@ -1,0 +1,256 @@
+"""``gradscope saliency``: where in a picture the score of a class comes from."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gradscope import reports
+from gradscope.commands import _attributions, _pictures
+from gradscope.commands._model import Allow, Debug, Device, Dtype, Seed, Set
+from gradscope.commands._views import (
+    Color,
+    Force,
+    Width,
+    check_look,
+    terminal_width,
+    use_color,
+)
+from gradscope.commands._write import check_output, keep_stdout_clean, write_output
+from gradscope.errors import ModelError, OptionError
+
+if TYPE_CHECKING:
+    from gradscope.api import Saliency, Wish
+
+_OVERRIDE = re.compile(r"[a-z_][\w.]*=", re.DOTALL)
+
+
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="IMAGE|KEY=VALUE",
+            help="Picture files, patterns, `.npy` arrays, and config keys to override.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "-m",
+            "--model",
+            metavar="MODEL",
+            help="A YAML config or a spec. Without one: torchvision's ResNet-18 with its weights.",
+        ),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="How to explain; `all` for every method. Repeatable."),
+    ] = None,
+    methods: Annotated[
+        bool, typer.Option("--methods", metavar="", help="List the methods and their options.")
+    ] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="Number or name; each picture's best class without it."),
+    ] = None,
+    versus: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="Also why the target rather than this class."),
+    ] = None,
+    why_not: Annotated[
+        str | None, typer.Option(metavar="CLASS", help="Also what speaks against this class.")
+    ] = None,
+    layer: Annotated[
+        str | None, typer.Option(metavar="LAYER", help="The layer of the CAM kinds.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="For the methods: `n_steps=100`. Repeatable."),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            metavar="",
+            help="How far to trust each map: deletion and insertion, randomised weights, spread.",
+        ),
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="One picture for everything, a `.json` report, or a folder for a picture each.",
+        ),
+    ] = None,
+    save_maps: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Save each raw map, H×W float32, as `.npy`."),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option("-f", "--format", metavar="FORMAT", help="terminal or json."),
+    ] = None,
+    settings: Set = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    seed: Seed = None,
+    force: Force = False,
+    color: Color = "auto",
+    width: Width = None,
+    allow: Allow = None,
+    debug: Debug = False,
+) -> None:
+    """Draw where in a picture the score of a class comes from, and say how far to trust it.
+
+    Writes a picture beside the original: the heat map over the photograph, with its scale. Without
+    IMAGE a bundled digit is explained.
+    """
+    check_look(color, width)
+    shown = terminal_width(None, width)
+    colored = use_color(None, color)
+    if methods:
+        with keep_stdout_clean():
+            listed = _attributions.methods(width=shown, color=colored)
+        write_output(listed, None)
+        return
+    words = words or []
+    overrides = [word for word in words if _OVERRIDE.match(word)] + (settings or [])
+    pictures = [word for word in words if not _OVERRIDE.match(word)]
+    as_json = _json(format, output)
+    if as_json:
+        check_output(output, force=force)
+    _check_folder(save_maps)
+    album = _pictures.album(None if as_json else output, force=force)
+    if not pictures:
+        from gradscope.demo import DIGITS
+
+        pictures, model = [str(DIGITS[0][0])], model or "demo"
+    from gradscope import api
+
+    given = {"device": device, "dtype": dtype, "seed": seed}
+    wish = api.Wish(
+        methods=tuple(method or ()),
+        options=tuple(option or ()),
+        target=target,
+        versus=versus,
+        why_not=why_not,
+        layer=layer,
+        check=check,
+    )
+    try:
+        with keep_stdout_clean():
+            options = {key: value for key, value in given.items() if value is not None}
+            viewer = api.view(model, overrides, options, allow or ())
+            shots = api.read_pictures(pictures, viewer)
+            what = _what(wish)
+            stems = _stems([shot.path for shot in shots], what)
+            if not as_json:
+                album.check(stems)
+            with _progress() as told:
+                found = api.attribute(viewer, shots, wish, seed=seed or 0, told=told)
+    except ModelError as error:
+        if as_json and error.report is not None:
+            write_output(reports.dumps(error.report), output, force=force)
+        raise
+    if save_maps is not None:
+        found = _saved(found, save_maps, force=force)
+    if as_json:
+        write_output(reports.dumps(found.report), output, force=force)
+        return
+    written = _pictures.write_pictures(found, album, stems)
+    said = _attributions.text(found.report, written, width=shown, color=colored)
+    write_output(said + _preview(written, shown, colored), None)
+
+
+def _json(format: str | None, output: Path | None) -> bool:
+    """Whether the report is asked for instead of pictures."""
+    if format is None:
+        return output is not None and output.suffix.lower() == ".json"
+    if format not in ("terminal", "json"):
+        raise OptionError(
+            f"unknown format `{format}`",
+            help="`terminal` or `json`; pictures are chosen by the suffix of `-o`",
+        )
+    return format == "json"
+
+
+def _check_folder(folder: Path | None) -> None:
+    if folder is not None and not folder.is_dir():
+        raise OptionError(f"no such folder: `{folder}`", help=f"create it: mkdir -p '{folder}'")
+
+
+def _what(wish: Wish) -> str:
+    """What the files' names say of their maps."""
+    pair = [name for name in ("why_not", "versus") if getattr(wish, name) is not None]
+    several = len(wish.methods) + len(pair) > 1 or "all" in wish.methods
+    if several:
+        return "saliency"
+    single = [*wish.methods, *(name.replace("_", "-") for name in pair)] or ["grad-cam"]
+    return re.sub(r"[^\w-]+", "-", single[0])
+
+
+def _stems(paths: list[str], what: str) -> list[str]:
+    """A file name for each picture; pictures of one name in several folders are numbered."""
+    seen: Counter[str] = Counter()
+    stems = []
+    for path in paths:
+        name = _pictures.stem(path, what)
+        seen[name] += 1
+        stems.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+    return stems
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on standard error where that is a terminal."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda done, whole, what: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("pictures", total=None)
+        yield lambda done, whole, what: bar.update(
+            task, completed=done, total=whole, description=what
+        )
+
+
+def _saved(found: Saliency, folder: Path, *, force: bool) -> Saliency:
+    """The raw maps as files, and the report that names them."""
+    import numpy as np
+
+    names = _stems([image.path for image in found.report.images], "")
+    pictures = []
+    for image, maps, name in zip(found.report.images, found.maps, names, strict=True):
+        records = []
+        for record, values in zip(image.maps, maps, strict=True):
+            path = folder / f"{name}{record.method}.npy"
+            data = io.BytesIO()
+            np.save(data, values.numpy())
+            write_output(data.getvalue(), path, force=force)
+            records.append(replace(record, file=str(path)))
+        pictures.append(replace(image, maps=tuple(records)))
+    return replace(found, report=replace(found.report, images=tuple(pictures)))
+
+
+def _preview(written: list[Path], width: int | None, color: bool) -> str:
+    """The first picture in the terminal, where there is one with colours."""
+    if width is None or not color or not written or written[0].suffix.lower() == ".pdf":
+        return ""
+    from gradscope import images
+
+    return "\n" + images.preview(images.read_image(written[0]), min(width, 100), color)

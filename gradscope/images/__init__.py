@@ -1,0 +1,41 @@
+"""Pictures: files read into tensors, and heat maps drawn over the photographs they speak of.
+
+Nothing here writes a file. numpy, PIL and torch are imported inside the functions.
+"""
+
+from gradscope.images.geometry import Geometry
+from gradscope.images.overlay import overlay
+from gradscope.images.painting import painted
+from gradscope.images.photos import HeatMap, Photo
+from gradscope.images.preview import preview
+from gradscope.images.reading import (
+    FORMATS,
+    existing_file,
+    find_images,
+    input_picture,
+    read_image,
+    reading_remarks,
+    shown,
+    to_tensor,
+)
+from gradscope.images.sheet import sheets
+from gradscope.images.tracing import trace
+
+__all__ = [
+    "FORMATS",
+    "Geometry",
+    "HeatMap",
+    "Photo",
+    "existing_file",
+    "find_images",
+    "input_picture",
+    "overlay",
+    "painted",
+    "preview",
+    "read_image",
+    "reading_remarks",
+    "sheets",
+    "shown",
+    "to_tensor",
+    "trace",
+]

@@ -1,0 +1,212 @@
+"""Which part of a photograph each pixel of the model's input came from, for any transform.
+
+The transform itself is asked: it is run on pictures whose brightness is the x or the y coordinate,
+and what comes out is read as places in the photograph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gradscope.images.fitting import fit
+from gradscope.images.geometry import Geometry
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+    _Values = NDArray[np.float32]
+
+#: The first and last column, and the first and last row, between which a ramp rises.
+Windows = tuple[tuple[float, float], tuple[float, float]]
+
+#: Below this many pixels a side has too few steps of brightness to be read back.
+_SMALLEST = 5
+#: Fewer input pixels than this say too little about eight unknowns.
+_FEWEST = 12
+#: The brightest grey of a ramp, and how much of it comes from the other coordinate.
+_TOP, _TILT = 254, 0.1
+#: So much more than the model saw is measured, against its width or height.
+_MARGIN = 0.1
+#: So many pixels a side are plenty.
+_ENOUGH = 128
+
+
+def trace(
+    transform: Callable[[Image], Any], size: tuple[int, int], mode: str = "RGB"
+) -> Geometry | None:
+    """How ``transform`` maps a photograph of that size (width, height) and mode (``L``, ``RGB``).
+
+    The transform takes a PIL picture and returns ``[C, H, W]``, ``[1, C, H, W]`` or ``[H, W]``. It
+    may resize, crop, pad, flip, rotate or shift perspective, and scale values, each as it likes;
+    it is run five times, seven where it takes a small part.
+
+    None where the places cannot be read back: a transform that draws at random or bends lines,
+    one that standardises each picture by itself, a photograph of under five pixels a side.
+    """
+    if min(size) < _SMALLEST:
+        return None
+    black, white = (_run(transform, _flat(size, mode, value)) for value in (0, 255))
+    ramps = _Ramps(size, mode, ((0.0, size[0] - 1.0), (0.0, size[1] - 1.0)))
+    found = _located(transform, ramps, black, white)
+    if found is None or not found.across.equals(_run(transform, ramps.draw(0))):
+        return None
+    narrow = found.windows()
+    if any(b - a < side / 2 for (a, b), side in zip(narrow, size, strict=True)):
+        # The model saw a small part: the same once more, with all greys for that part alone.
+        finer = _located(transform, _Ramps(size, mode, narrow), black, white)
+        found = finer or found
+    (height, width), every = black.size, _every(black.size)
+    rows, columns = found.known.nonzero()
+    pixels = [every * columns + 0.5, every * rows + 0.5]
+    matrix = fit(pixels, [p[found.known] for p in found.places], (width, height), size)
+    return None if matrix is None else Geometry(size, (width, height), matrix)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Output:
+    """The size (height, width) of what a transform gives, and enough of its pixels."""
+
+    size: tuple[int, int]
+    values: _Values
+
+    def equals(self, other: _Output) -> bool:
+        """Whether both are of one size and one content."""
+        import numpy as np
+
+        return self.size == other.size and np.array_equal(self.values, other.values)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Located:
+    """For the pixels of the input that are ``known``: x and y of their places."""
+
+    across: _Output
+    places: list[NDArray[np.float64]]
+    known: NDArray[np.bool_]
+
+    def windows(self) -> Windows:
+        """The part of the photograph with all places, and a margin."""
+        first, second = (
+            (float(p[self.known].min()), float(p[self.known].max())) for p in self.places
+        )
+        (a, b), (c, d) = (
+            (low - _MARGIN * (high - low) - 1, high + _MARGIN * (high - low))
+            for low, high in (first, second)
+        )
+        return (a, b), (c, d)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ramps:
+    """Pictures whose brightness tells the place within a window of columns and one of rows."""
+
+    size: tuple[int, int]
+    mode: str
+    windows: Windows
+
+    def draw(self, axis: int) -> Image:
+        """Brightness that rises along x (axis 0) or y (axis 1), a little also along the other.
+
+        256 greys are few for 4000 columns. The tilt and the dither make neighbouring lines round
+        at different places; resizing and the fit take the mean.
+        """
+        import numpy as np
+        from PIL import Image
+
+        along, across = (
+            ((np.arange(self.size[i]) - low) / (high - low)).clip(0, 1) * _TOP * 256
+            for i, (low, high) in ((i, self.windows[i]) for i in (axis, 1 - axis))
+        )
+        # Multiples of the golden ratio are spread evenly, however many lines are taken together.
+        dither = np.arange(len(across)) * 0.6180339887498949 % 1 * 255
+        along, across = along * (1 - _TILT), across * _TILT + dither
+        columns, rows = (along, across) if axis == 0 else (across, along)
+        greys = rows.astype(np.uint16)[:, None] + columns.astype(np.uint16)
+        return Image.fromarray((greys >> 8).astype(np.uint8)).convert(self.mode)
+
+
+def _located(
+    transform: Callable[[Image], Any], ramps: _Ramps, black: _Output, white: _Output
+) -> _Located | None:
+    across, down = (_run(transform, ramps.draw(axis)) for axis in (0, 1))
+    if not (black.size == white.size == across.size == down.size):
+        return None
+    if not (black.values.shape == across.values.shape == down.values.shape):
+        return None
+    one, other = (_read(run.values, black.values, white.values) for run in (across, down))
+    shares = (
+        ((1 - _TILT) * a - _TILT * b) / (1 - 2 * _TILT) for a, b in ((one, other), (other, one))
+    )
+    # A ramp's ends are the centres of pixels.
+    places = [
+        low + share * (high - low) + 0.5
+        for share, (low, high) in zip(shares, ramps.windows, strict=True)
+    ]
+    known = _known(black.values, white.values, places, ramps)
+    return _Located(across, places, known) if known.sum() >= _FEWEST else None
+
+
+def _flat(size: tuple[int, int], mode: str, value: int) -> Image:
+    from PIL import Image
+
+    return Image.new("L", size, value).convert(mode)
+
+
+def _run(transform: Callable[[Image], Any], picture: Image) -> _Output:
+    import numpy as np
+
+    # A copy: a transform may work in place.
+    values = np.asarray(transform(picture.copy()))
+    values = values[0] if values.ndim == 4 else values
+    values = values[None] if values.ndim == 2 else values
+    height, width = values.shape[-2:]
+    every = _every((height, width))
+    return _Output((height, width), np.array(values[:, ::every, ::every], dtype=np.float32))
+
+
+def _every(sides: Sequence[int]) -> int:
+    """Every pixel of a large input would say the same again."""
+    return max(1, min(sides) // _ENOUGH)
+
+
+def _read(values: _Values, black: _Values, white: _Values) -> NDArray[np.float64]:
+    """Brightness, 0 to 1: black and white tell what the transform makes of 0 and 255."""
+    import numpy as np
+
+    span = np.asarray(white - black, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.where(span != 0, (values - black) / span, np.nan)
+    bright: NDArray[np.float64] = shares.mean(axis=0) * 255 / _TOP
+    return bright
+
+
+def _known(
+    black: _Values,
+    white: _Values,
+    places: list[NDArray[np.float64]],
+    ramps: _Ramps,
+) -> NDArray[np.bool_]:
+    """The input pixels that show the photograph: no padding, and not its rim.
+
+    At the rim filters have nothing to take the mean with, and the ramp is bent.
+    """
+    import numpy as np
+
+    span = np.abs(white - black).min(axis=0)
+    inside: NDArray[np.bool_] = span > 0.99 * span.max(initial=0.0)
+    for place, side, (low, high) in zip(places, ramps.size, ramps.windows, strict=True):
+        # A step and a half of brightness: what is as dark as the ramp's end may lie beyond it.
+        rim = max(min(1.0, side / 8), 1.5 * (high - low) / _TOP)
+        inside &= np.isfinite(place) & (place > low + rim) & (place < high + 1 - rim)
+    if min(inside.shape) > 8:
+        inner = np.zeros_like(inside)
+        inner[1:-1, 1:-1] = inside[1:-1, 1:-1]
+        for axis in (0, 1):
+            for step in (-1, 1):
+                inner &= np.roll(inside, step, axis)
+        inside = inner
+    return inside

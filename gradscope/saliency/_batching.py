@@ -1,0 +1,192 @@
+"""Forward passes over many perturbed inputs, in the batch and memory layout that measured fastest.
+
+On two CPU cores an image in a large batch often takes longer than alone, on a GPU far less: neither
+is assumed. The measurement runs on the first real items, so that hardly a pass is wasted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from gradscope.errors import OptionError
+
+Make = Callable[[slice], Tensor]
+Run = Callable[[Tensor, slice], Tensor]
+
+#: Larger batches than these gained nothing where they were tried, and cost memory.
+LARGEST = {"cpu": 32}
+LARGEST_ELSEWHERE = 512
+
+#: A batch is faster when it takes less than this share of the best time for one item.
+FASTER = 0.98
+
+#: Fewer items than this do not repay a trial of the other memory layout.
+WORTH_A_LAYOUT = 32
+
+
+class Batches:
+    """The batch and memory layout for one model's inputs: measured once, kept for later methods.
+
+    Attributes:
+        size: items per pass; None until it has been measured.
+        layout: ``channels_last`` where the model ran faster on inputs stored that way.
+        single: why items run one by one, or None where they may share a pass.
+        told: called with (items done, items in all) after each pass.
+    """
+
+    def __init__(self, model: nn.Module, *, told: Callable[[int, int], None] | None = None) -> None:
+        self.size: int | None = None
+        self.layout = torch.contiguous_format
+        self.single = shares_statistics(model)
+        self.told = told
+
+    def scores(self, make: Make, run: Run, count: int) -> Tensor:
+        """The scores [count] of ``count`` items, equal but for rounding whatever the batches.
+
+        Args:
+            make: a slice of the items → their inputs [M, C, H, W]. It may be called twice for the
+                same items and must give the same inputs.
+            run: inputs [M, C, H, W] and the slice that they are → their scores [M].
+            count: how many items there are, at least one.
+        """
+        with torch.inference_mode():
+            passes = _Passes(self, make, run, count)
+            if self.size is None and not self.single:
+                passes.measure()
+            passes.rest(self.size or passes.size)
+            scores = torch.cat(passes.scores)
+        return scores.clone()  # no longer a tensor of inference mode: callers may compute with it
+
+
+class _Passes:
+    """One sequence of items on its way through the model."""
+
+    def __init__(self, batches: Batches, make: Make, run: Run, count: int) -> None:
+        self.batches, self.make, self.run, self.count = batches, make, run, count
+        self.scores: list[Tensor] = []
+        self.done = 0
+        self.size = 1
+
+    @property
+    def left(self) -> int:
+        return self.count - self.done
+
+    def inputs(self, items: slice) -> Tensor:
+        made = self.make(items)
+        if self.batches.layout is not torch.channels_last or made.dim() != 4:
+            return made
+        return made.contiguous(memory_format=torch.channels_last)
+
+    def step(self, size: int) -> float:
+        """Run the next ``size`` items; the seconds that one of them took."""
+        items = slice(self.done, self.done + size)
+        began = time.perf_counter()
+        scores = self.run(self.inputs(items), items).reshape(-1)
+        scores[:1].tolist()  # waits for a device that works in the background
+        took = (time.perf_counter() - began) / size
+        self.scores.append(scores)
+        self.done += size
+        if self.batches.told:
+            self.batches.told(self.done, self.count)
+        return took
+
+    def twice(self, size: int) -> float:
+        """The better of two passes: the first of a shape pays for what is prepared only once."""
+        return min(self.step(size), self.step(size))
+
+    def measure(self) -> None:
+        """Climb 1, 2, 4, … until an item has got no cheaper twice; settle only when that is seen.
+
+        What too few items leave open is measured again by the next method.
+        """
+        best, worse, size = float("inf"), 0, 1
+        while self.left >= 2 * size:
+            if size == 2 and not self.alike_in_a_pair():
+                self.batches.single = "the model's output for an input depends on its batch"
+                self.size = 1
+                return
+            try:
+                took = self.twice(size)
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or size == 1:
+                    raise
+                worse = 2
+            else:
+                worse = 0 if took < FASTER * best else worse + 1
+                if worse == 0:
+                    best, self.size = took, size
+                if size == 4 and self.left >= WORTH_A_LAYOUT and self.other_layout_wins(took):
+                    best, worse, self.size = float("inf"), 0, size
+            size *= 2
+            device = self.scores[0].device.type
+            if worse == 2 or size > LARGEST.get(device, LARGEST_ELSEWHERE):
+                self.batches.size = self.size
+                return
+
+    def alike_in_a_pair(self) -> bool:
+        """Whether the first two items, which ran alone, score the same in one pass."""
+        pair = slice(0, 2)
+        together = self.run(self.inputs(pair), pair).reshape(-1)
+        alone = torch.cat(self.scores)[:2]
+        half = alone.dtype in (torch.float16, torch.bfloat16)
+        within = 5e-2 if half else 1e-3
+        return torch.allclose(together, alone, rtol=within, atol=within / 100, equal_nan=True)
+
+    def other_layout_wins(self, took: float) -> bool:
+        """Try channels-last inputs and keep them where an item then takes less than ``took``."""
+        first = self.make(slice(0, 1))
+        if first.dim() != 4 or first.shape[1] == 1:
+            return False  # one channel: both layouts are the same
+        self.batches.layout = torch.channels_last
+        try:
+            wins = self.twice(4) < FASTER * took
+        except RuntimeError:
+            wins = False  # such as a `view` that only the other layout allows
+        if not wins:
+            self.batches.layout = torch.contiguous_format
+        return wins
+
+    def rest(self, size: int) -> None:
+        """Run what is left, in halves where memory does not suffice."""
+        while self.left:
+            size = min(size, self.left)
+            try:
+                self.step(size)
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or size == 1:
+                    raise
+                size //= 2
+                if self.batches.size is not None:
+                    self.batches.size = size
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether a device, or the allocator of the CPU, had no memory left."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    said = str(error).lower()
+    return any(words in said for words in ("out of memory", "not enough memory", "can't allocate"))
+
+
+def shares_statistics(model: nn.Module) -> str | None:
+    """Why items must not share a pass: a batch normalisation that reads the batch.
+
+    Raises:
+        OptionError: a batch normalisation in training mode, which each pass would also change.
+    """
+    for name, module in model.named_modules():
+        if not isinstance(module, _BatchNorm):
+            continue
+        if module.training and module.track_running_stats:
+            raise OptionError(
+                f"`{name}` normalises by the batch and each pass would change its statistics",
+                help="put the model in eval mode",
+            )
+        if module.training or module.running_mean is None:
+            return f"`{name}` normalises by the batch"
+    return None

@@ -1,0 +1,81 @@
+"""Cascading randomisation of the weights: a map that survives it does not show the model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from gradscope.saliency._checks import Found
+from gradscope.saliency._checks._ranking import spearman
+from gradscope.saliency._subject import Objective, Subject
+
+Attribute = Callable[[Subject], Tensor]
+
+
+def randomisation(
+    subject: Subject, attribute: Attribute, maps: Tensor, *, stages: int = 4
+) -> list[Found]:
+    """How alike the map stays while the weights are destroyed (Adebayo et al. 2018, 1810.03292).
+
+    From the output towards the input, in ``stages`` equal parts of the layers, beginning with the
+    last layer alone, the values of each parameter are shuffled in place of new ones being drawn:
+    signals keep their size, so that maps change for what was learnt and not for its scale. The
+    target stays. Likeness is Spearman's rank correlation of absolute values: ``similarity`` with
+    all weights shuffled, ``cascade`` after each stage, by the last layer shuffled; None where the
+    map has become constant. Near 1 means that the map shows the picture rather than the model.
+
+    The model itself is not touched; a copy of it is.
+    """
+    try:
+        model = copy.deepcopy(subject.model)
+    except (RuntimeError, TypeError) as error:
+        note = f"not randomised: the model cannot be copied ({error})"
+        return [{"similarity": None, "cascade": [], "similarity_note": note} for _ in maps]
+    layers = _from_the_output(model)
+    cascade: list[list[tuple[str, float | None]]] = [[] for _ in maps]
+    draw, done = subject.generator(), 0
+    for stop in _stops(len(layers), stages):
+        for _, layer in layers[done:stop]:
+            _shuffle(layer, draw)
+        done = stop
+        changed = _again(subject, model, attribute)
+        for rows, before, after in zip(cascade, maps, changed, strict=True):
+            rows.append((layers[stop - 1][0], spearman(before.abs(), after.abs())))
+    return [{"similarity": rows[-1][1] if rows else None, "cascade": rows} for rows in cascade]
+
+
+def _again(subject: Subject, model: nn.Module, attribute: Attribute) -> Tensor:
+    objective = Objective(subject.target, subject.objective.versus)
+    inputs, layer = subject.inputs, subject._layer
+    batches = subject.batches
+    with Subject(
+        model, inputs, objective, layer=layer, seed=subject.seed, batches=batches
+    ) as other:
+        return attribute(other)
+
+
+def _from_the_output(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules with parameters of their own, the last registered first."""
+    own = [
+        (name or "(model)", module)
+        for name, module in model.named_modules()
+        if any(True for _ in module.parameters(recurse=False))
+    ]
+    return own[::-1]
+
+
+def _stops(layers: int, stages: int) -> list[int]:
+    """After how many layers the map is made again: after the first one, and evenly on."""
+    stops = {min(1, layers), *(round(layers * k / (stages - 1)) for k in range(1, stages))}
+    return sorted(stops - {0})
+
+
+def _shuffle(module: nn.Module, generator: torch.Generator) -> None:
+    with torch.no_grad():
+        for parameter in module.parameters(recurse=False):
+            order = torch.randperm(parameter.numel(), generator=generator)
+            values = parameter.flatten()[order.to(parameter.device)]
+            parameter.copy_(values.view_as(parameter))

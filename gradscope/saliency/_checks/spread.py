@@ -1,0 +1,45 @@
+"""Spread over seeds: how much of a random method's map is the luck of the draw."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from gradscope.saliency._checks import Found
+from gradscope.saliency._checks._ranking import spearman
+from gradscope.saliency._checks.randomisation import Attribute
+from gradscope.saliency._subject import Objective, Subject
+
+
+def spread(subject: Subject, attribute: Attribute, maps: Tensor, *, seeds: int = 3) -> list[Found]:
+    """The method again under other seeds, the map at hand being the first of ``seeds``.
+
+    ``spread`` is the pixels' root mean square standard deviation over the seeds, as a share of the
+    mean map's range (None where that is constant); ``seed_similarity`` the lowest rank correlation
+    of two of the maps.
+    """
+    objective = Objective(subject.target, subject.objective.versus)
+    drawn = [maps]
+    for seed in range(subject.seed + 1, subject.seed + seeds):
+        inputs, layer, batches = subject.inputs, subject._layer, subject.batches
+        with Subject(
+            subject.model, inputs, objective, layer=layer, seed=seed, batches=batches
+        ) as other:
+            drawn.append(attribute(other))
+    return [_of_one(torch.stack([m[i].double() for m in drawn])) for i in range(len(maps))]
+
+
+def _of_one(maps: Tensor) -> Found:
+    """``maps``: one image's, [seeds, H, W]."""
+    mean = maps.mean(0)
+    span = float(mean.max() - mean.min())
+    noise = float(maps.var(0).mean().sqrt()) if len(maps) > 1 else 0.0
+    pairs = [spearman(a, b) for a, b in combinations(maps, 2)]
+    known = [rho for rho in pairs if rho is not None]
+    return {
+        "seeds": float(len(maps)),
+        "spread": noise / span if span else None,
+        "seed_similarity": min(known) if known else None,
+    }

@@ -1,0 +1,184 @@
+"""All maps of a few pictures of one size: methods in turn over one subject, with their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradscope.errors import OptionError
+from gradscope.records import Attribution
+from gradscope.saliency import _contrast, _options
+from gradscope.saliency._batching import Batches
+from gradscope.saliency._checks.blank import blank
+from gradscope.saliency._checks.completeness import completeness
+from gradscope.saliency._checks.curves import curves
+from gradscope.saliency._checks.randomisation import randomisation
+from gradscope.saliency._checks.spread import spread
+from gradscope.saliency._layers import Choice
+from gradscope.saliency._objective import Objective
+from gradscope.saliency._subject import Subject
+
+#: A picture's record of one map, and the map [H, W].
+Found = tuple[Attribution, Tensor]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be made, with what was found out once for all pictures.
+
+    ``methods`` are names with their options; with ``lenient`` those that cannot work on this model
+    are left out and said in ``notices``. ``versus`` and ``why_not`` are class ids.
+    """
+
+    methods: Mapping[str, Mapping[str, Any]]
+    lenient: bool = False
+    target: int | None = None
+    versus: int | None = None
+    why_not: int | None = None
+    layer: str | Choice | None = None
+    check: bool = False
+    seed: int = 0
+    told: Callable[[str], None] = lambda what: None
+    notices: list[str] = field(default_factory=list)
+    batches: Batches | None = None
+
+    def say(self, notice: str) -> None:
+        """Note a sentence, once."""
+        if notice not in self.notices:
+            self.notices.append(notice)
+
+
+def explain(model: nn.Module, inputs: Tensor, plan: Plan) -> tuple[Subject, list[list[Found]]]:
+    """The maps of pictures [N, C, H, W], a list for each; the subject has scores and logits.
+
+    Raises:
+        OptionError: a method that cannot work on this model, unless the plan is lenient.
+    """
+    images = len(inputs)
+    target = None if plan.target is None else torch.full((images,), plan.target)
+    plan.batches = plan.batches or Batches(model)
+    found: list[list[Found]] = [[] for _ in range(images)]
+    subject = Subject(
+        model,
+        inputs,
+        Objective(target),
+        layer=plan.layer,
+        seed=plan.seed,
+        whole=_shares(plan),
+        batches=plan.batches,
+    )
+    with subject:
+        for name, options in list(plan.methods.items()):
+            plan.told(name)
+            try:
+                made = _map(subject, name, options, plan)
+            except OptionError as error:
+                if not plan.lenient:
+                    raise
+                plan.say(f"{name} is left out: {error}")
+                plan.methods = {n: o for n, o in plan.methods.items() if n != name}
+                continue
+            for i in range(images):
+                found[i].append(made[i])
+        for i, pair in enumerate(_pairs(subject, plan)):
+            found[i] += pair
+        # Chosen on the first pictures, and kept: all maps are of one layer.
+        plan.layer = subject._layer or plan.layer
+        _ = subject.scores  # while the model is as the subject needs it
+    if any(record.layer for records in found for record, _ in records):
+        plan.say(subject.layer_said)
+    for note in subject.notes:
+        plan.say(note)
+    return subject, found
+
+
+def _shares(plan: Plan) -> bool:
+    """Whether methods that read the layer stand beside those that read the input's gradient."""
+    reads = {what for name in plan.methods for what in _options.method(name).reads}
+    return {"layer", "input"} <= reads
+
+
+def _map(subject: Subject, name: str, options: Mapping[str, Any], plan: Plan) -> list[Found]:
+    file = _options.method(name)
+    attribute = partial(file.attribute, **options)
+    maps = attribute(subject)
+    checks = [dict(one) for one in blank(subject, maps, file.reads)]
+    if name == "integrated-gradients":
+        _join(checks, completeness(subject, maps, baseline=options.get("baseline", 0.0)))
+    if plan.check:
+        plan.told(f"{name}: trust checks")
+        _join(checks, curves(subject, maps))
+        _join(checks, randomisation(subject, attribute, maps))
+        if getattr(file, "random", False):
+            _join(checks, spread(subject, attribute, maps))
+    layer = subject.layer if "layer" in file.reads else None
+    values = {key: p.default for key, p in _options.options_of(name).items()} | dict(options)
+    return [
+        _found(name, maps[i], checks[i], layer=layer, options=values, signed=file.signed)
+        for i in range(len(maps))
+    ]
+
+
+def _join(checks: list[dict[str, Any]], more: Sequence[Mapping[str, Any]]) -> None:
+    for one, other in zip(checks, more, strict=True):
+        one.update(other)
+
+
+def _found(
+    method: str,
+    values: Tensor,
+    checks: Mapping[str, Any],
+    *,
+    layer: str | None,
+    options: Mapping[str, Any],
+    signed: bool,
+) -> Found:
+    values = values.detach().float().cpu()
+    finite = values[values.isfinite()]
+    note = checks.get("blank")
+    record = Attribution(
+        method=method,
+        layer=layer,
+        options=dict(options),
+        min=float(finite.min()) if finite.numel() else None,
+        max=float(finite.max()) if finite.numel() else None,
+        signed=signed,
+        note=None if note is None else str(note),
+        checks={key: value for key, value in checks.items() if key != "blank"},
+    )
+    return record, values
+
+
+def _pairs(subject: Subject, plan: Plan) -> list[list[Found]]:
+    """The contrasts that were asked for: why not B, and why A rather than B."""
+    found: list[list[Found]] = [[] for _ in subject.inputs]
+    asked: list[tuple[str, int, Callable[[Subject, int], _contrast.Contrast]]] = []
+    if plan.why_not is not None:
+        asked.append(("why-not", plan.why_not, _contrast.why_not))
+    if plan.versus is not None:
+        asked.append(("versus", plan.versus, _contrast.versus))
+    for name, other, contrast in asked:
+        plan.told(name)
+        made = contrast(subject, other)
+        said = [one["blank"] for one in blank(subject, made.map, ())]
+        for i, row in enumerate(found):
+            checks = {
+                "quantity": made.quantity,
+                "before": float(made.before[i]),
+                "after": float(made.after[i]),
+                "elsewhere": float(made.elsewhere[i]),
+                "area": float(made.area[i]),
+                "blank": said[i],
+            }
+            options = {"class": other}
+            row.append(
+                _found(
+                    name, made.map[i], checks, layer=subject.layer, options=options, signed=False
+                )
+            )
+    return found

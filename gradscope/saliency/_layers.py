@@ -1,0 +1,172 @@
+"""The target layer: the last one with a spatial map, chosen by running the model and said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from gradscope.capture.hooks import hooked, named_modules, select_layers, watchable
+from gradscope.errors import OptionError
+from gradscope.nesting import find
+from gradscope.saliency._maps import as_map, patch_grid
+
+#: Modules that pass a map on, and modules that make a poorer one of it.
+PASSING = ("Dropout", "DropPath", "StochasticDepth", "Identity")
+POOLING = ("Pool", "Softmax", "Flatten")
+
+WITHOUT_LAYER = (
+    "gradient, input-x-gradient, smooth-grad, integrated-gradients, occlusion and rise "
+    "work on every model that takes pictures"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The target layer's dotted name, and one sentence that says why it is this one."""
+
+    name: str
+    said: str
+
+
+@dataclass(slots=True)
+class _Made:
+    """One map that some call made: who, the tensor's place in the graph, what it is."""
+
+    name: str
+    edge: GradientEdge
+    tokens: bool
+    shape: tuple[int, int]
+    fold: Callable[[Tensor], Tensor | None]
+
+
+def named_layer(model: nn.Module, name: str) -> Choice:
+    """The layer that the user names.
+
+    Raises:
+        LayerError: no layer of that name; names the closest.
+        OptionError: a pattern that several layers match.
+    """
+    chosen = [named.name for named in select_layers(model, [name]).values()]
+    if len(chosen) > 1:
+        raise OptionError(
+            f"`{name}` matches {len(chosen)} layers, and a map is of one",
+            help=f"name one of them, say `{chosen[-1]}`",
+        )
+    return Choice(chosen[0], f"layer `{chosen[0]}`, as asked")
+
+
+def choose(model: nn.Module, inputs: Tensor, score: Callable[[Tensor], Tensor]) -> Choice:
+    """The last layer whose map the score depends on, by a run on the first image.
+
+    Convolutional maps count whatever the layer; of token sequences those of norms, and only where
+    the score's gradient reaches the patches: after the last attention of a transformer that reads
+    its class token, no patch has any.
+
+    Raises:
+        OptionError: the model makes no spatial map.
+    """
+    # A batch norm that is training wants more than one value per channel.
+    images = inputs if model.training else inputs[:1]
+    x = images.detach().clone().requires_grad_()
+    search = _Search(model, x)
+    with torch.enable_grad(), hooked(search.modules, search.before, search.after):
+        total = score(x).sum()
+    kept = _first_that_counts(search.made, total)
+    if kept is None:
+        raise OptionError(
+            "no layer of this model makes a spatial map that the score depends on",
+            help=WITHOUT_LAYER,
+        )
+    rows, columns = kept.shape
+    if kept.tokens:
+        said = f"layer `{kept.name}`: the last norm whose patches reach the score"
+    else:
+        said = f"layer `{kept.name}`: the last one with a spatial map"
+    return Choice(kept.name, f"{said} ({rows} × {columns})")
+
+
+def _first_that_counts(made: list[_Made], total: Tensor) -> _Made | None:
+    """From the last map back, the first that the score depends on."""
+    reached = None  # the last norm, for a model whose gradients are all zero
+    for candidate in reversed(made):
+        if total.grad_fn is None:
+            return None
+        (gradient,) = torch.autograd.grad(
+            total, [candidate.edge], retain_graph=True, allow_unused=True
+        )
+        if gradient is None:
+            continue
+        if not candidate.tokens:
+            return reached or candidate
+        reached = reached or candidate
+        patches = candidate.fold(gradient)
+        if patches is not None and bool(patches.any()):
+            return candidate
+    return reached
+
+
+@dataclass(slots=True)
+class _Search:
+    """Hooks that note each new map and the module that made it."""
+
+    model: nn.Module
+    inputs: Tensor
+    made: list[_Made] = field(default_factory=list)
+    modules: list[nn.Module] = field(init=False)
+    _names: dict[nn.Module, str] = field(init=False)
+    _patches: tuple[int, int] | None = field(init=False)
+    # The tensor that was noted last (its identity tells a new map from the same one passed on).
+    _last: Tensor | None = None
+    _pooled: Tensor | None = None
+    _version: int = 0
+
+    def __post_init__(self) -> None:
+        self._names = {module: named.name for module, named in named_modules(self.model).items()}
+        self.modules = [m for m in watchable(self.model) if m is not self.model]
+        self._patches = patch_grid(self.model, self.inputs)
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Nothing is read before a call."""
+
+    def after(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        found = [tensor for _, tensor in find(output, Tensor)]
+        kind = type(module).__name__
+        if not found or not found[0].requires_grad or any(word in kind for word in PASSING):
+            return
+        tensor, name = found[0], self._names[module]
+        if any(word in kind for word in POOLING):
+            # A container that ends in the pool returns the same tensor.
+            self._pooled, self._version = tensor, tensor._version
+        elif tensor is self._pooled and tensor._version == self._version:
+            return
+        elif tensor is self._last and self.made[-1].name.startswith(f"{name}."):
+            if len(found) == 1:  # of several results, the score may read another
+                # The container whose last layer made the map; it may have written into it since.
+                self.made[-1].name, self.made[-1].edge = name, get_gradient_edge(tensor)
+        else:
+            self._note(module, name, tensor)
+
+    def _note(self, module: nn.Module, name: str, tensor: Tensor) -> None:
+        tokens = tensor.dim() == 3
+        if tokens and "Norm" not in type(module).__name__:
+            return
+        size = (self.inputs.shape[2], self.inputs.shape[3])
+
+        def fold(output: Tensor) -> Tensor | None:
+            return as_map(output, size, module=module, patches=self._patches, strict=True)
+
+        folded = fold(tensor.detach())
+        if folded is None:
+            return
+        shape = (folded.shape[2], folded.shape[3])
+        if tensor is self._last:
+            self.made.pop()  # changed in place: the former map is no more
+        self.made.append(_Made(name, get_gradient_edge(tensor), tokens, shape, fold))
+        self._last = tensor

@@ -1,0 +1,246 @@
+"""The model, the images and the score to explain: what all methods share, computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from gradscope.errors import OptionError
+from gradscope.saliency._batching import Batches
+from gradscope.saliency._frozen import frozen
+from gradscope.saliency._layers import WITHOUT_LAYER, Choice, choose, named_layer
+from gradscope.saliency._maps import map_of
+from gradscope.saliency._objective import Objective
+from gradscope.saliency._passes import Pass, above_layer, from_input, input_gradient, logits_of
+
+__all__ = ["Objective", "Subject"]
+
+
+class Subject:
+    """A model on images [N, C, H, W], as a context: inside, the parameters take no gradient.
+
+    Everything is computed when it is first asked for and kept. The mode (eval, train) is the
+    caller's; on leaving the model is as it was.
+
+    Args:
+        layer: the target layer of the CAM kinds: a name, what another subject chose (its
+            ``choice``), or None to choose when it is first needed, for one more forward of one
+            image.
+        whole: keep the graph of the first forward down to the input, so that one forward serves
+            the methods that read the input's gradient and those that read the layer's.
+        batches: the batch size that another subject measured for this model.
+
+    Attributes:
+        shared: what methods compute and others can use (SmoothGrad's noise serves VarGrad).
+        notes: sentences that methods leave about their maps, such as which ReLUs were covered.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Tensor,
+        objective: Objective | None = None,
+        *,
+        layer: str | Choice | None = None,
+        seed: int = 0,
+        whole: bool = False,
+        batches: Batches | None = None,
+    ) -> None:
+        self.model = model
+        self.inputs = inputs.detach()
+        self.seed = seed
+        self.shared: dict[object, Any] = {}
+        self.notes: list[str] = []
+        self._asked = (objective or Objective()).to(inputs.device)
+        self._layer = named_layer(model, layer) if isinstance(layer, str) else layer
+        self._whole = whole
+        self._batches = batches
+        self._exit = ExitStack()
+
+    def __enter__(self) -> Subject:
+        self._exit.enter_context(frozen(self.model, self.seed))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in ("_input_pass", "_layer_pass"):
+            self.__dict__.pop(name, None)  # the graphs; what was computed from them stays
+        self._exit.close()
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """[N, classes], from whichever forward ran first."""
+        if self._whole:
+            return self._input_pass.logits.detach()
+        if "_layer_pass" in self.__dict__ or self._layer is not None:
+            return self._layer_pass.logits.detach()
+        with torch.inference_mode():
+            logits = logits_of(self.model(self.inputs.clone()), len(self.inputs))
+        return logits.clone()
+
+    @cached_property
+    def objective(self) -> Objective:
+        """The objective with its target known: the class asked for, or the highest logit's."""
+        asked = self._asked
+        if asked.target is None:
+            asked = replace(asked, target=self.logits.argmax(dim=1))
+        asked.check(self.logits.shape[1])
+        return asked
+
+    @property
+    def target(self) -> Tensor:
+        """The explained class of each image [N]."""
+        target = self.objective.target
+        assert target is not None
+        return target
+
+    @cached_property
+    def scores(self) -> Tensor:
+        """The score of each image [N]."""
+        return self.objective(self.logits, self._everyone(len(self.inputs)))
+
+    def score(self, inputs: Tensor, owners: Tensor | None = None) -> Tensor:
+        """The score [M] of other inputs [M, C, H, W], with a graph where gradients are enabled.
+
+        ``owners`` [M] says which image each row belongs to; without it the rows are k copies of
+        the N images, one after the other (row i is image i % N's).
+        """
+        logits = logits_of(self.model(inputs.clone()), len(inputs))
+        return self.objective(logits, self._everyone(len(inputs)) if owners is None else owners)
+
+    def _everyone(self, rows: int) -> Tensor:
+        return torch.arange(rows, device=self.inputs.device) % len(self.inputs)
+
+    @cached_property
+    def _input_pass(self) -> Pass:
+        layer = self.model.get_submodule(self.layer) if self._layer else None
+        return from_input(self.model, self.inputs, layer)
+
+    def graph_to_input(self) -> tuple[Tensor, Tensor]:
+        """The score [N] with its graph, and the input [N, C, H, W] that is the graph's leaf."""
+        run = self._input_pass
+        if not self._whole:
+            del self._input_pass  # its memory is the caller's to free
+        self.__dict__.setdefault("logits", run.logits.detach())
+        return self.objective(run.logits, self._everyone(len(run.logits))), run.inputs
+
+    def gradient_of(self, score: Tensor, inputs: Tensor) -> Tensor:
+        """d score / d inputs, [N, C, H, W]; the graph is kept where others will use it."""
+        return input_gradient(score, inputs, keep=self._whole)
+
+    @cached_property
+    def input_gradient(self) -> Tensor:
+        """d score / d x, [N, C, H, W]."""
+        return self.gradient_of(*self.graph_to_input())
+
+    @cached_property
+    def choice(self) -> Choice:
+        """The target layer and why it is this one."""
+        if self._layer is None:
+            if self.inputs.dim() != 4:
+                raise OptionError("the model's input is no picture", help=WITHOUT_LAYER)
+            self._layer = choose(self.model, self.inputs, self._guess)
+        return self._layer
+
+    def _guess(self, inputs: Tensor) -> Tensor:
+        logits = logits_of(self.model(inputs.clone()), len(inputs))
+        return self._asked(logits, self._everyone(len(inputs)))
+
+    @property
+    def layer(self) -> str:
+        """The target layer's name; ``layer_said`` is one sentence that also says why."""
+        return self.choice.name
+
+    @property
+    def layer_said(self) -> str:
+        return self.choice.said
+
+    @cached_property
+    def _layer_pass(self) -> Pass:
+        if self._whole and self._layer and self._input_pass.calls:
+            return self._input_pass
+        run = above_layer(self.model, self.inputs, self.model.get_submodule(self.layer))
+        self.__dict__.setdefault("logits", run.logits.detach())
+        if not run.calls:
+            raise OptionError(
+                f"layer `{self.layer}` gave no tensor when the model ran",
+                help="name a layer that runs and gives a map; `gradscope layers` lists them",
+            )
+        return run
+
+    def layer_gradient(self, objective: Objective) -> tuple[Tensor, Tensor]:
+        """Activation and d objective / d activation, [N, K, h, w], of the last call that counts.
+
+        The backward goes from the logits down to the layer, and no further.
+
+        Raises:
+            OptionError: the layer's output is no map, or the score does not depend on it.
+        """
+        everyone, run = self._everyone(len(self.inputs)), self._layer_pass
+        found = run.at_layer(objective(run.logits, everyone))
+        if found is None:
+            # An in-place layer whose result the model does not take has no place to cut at.
+            run = from_input(self.model, self.inputs, self.model.get_submodule(self.layer))
+            found = run.at_layer(objective(run.logits, everyone))
+        if found is None:
+            raise OptionError(
+                f"the score does not depend on the output of layer `{self.layer}`",
+                help="leave out --layer to have one chosen that it depends on",
+            )
+        activation, gradient = (map_of(o, self.model, self.inputs, self.layer) for o in found)
+        return activation, gradient
+
+    @cached_property
+    def _at_layer(self) -> tuple[Tensor, Tensor]:
+        return self.layer_gradient(self.objective)
+
+    @property
+    def activation(self) -> Tensor:
+        """The target layer's output [N, K, h, w], as it was before anything wrote into it."""
+        return self._at_layer[0]
+
+    @property
+    def gradient(self) -> Tensor:
+        """d score / d activation, [N, K, h, w]."""
+        return self._at_layer[1]
+
+    def upsample(self, maps: Tensor) -> Tensor:
+        """Maps [N, h, w] at the input's resolution [N, H, W]: bilinear, ``align_corners=False``."""
+        size = tuple(self.inputs.shape[-2:])
+        resized = interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)
+        return resized[:, 0].float()
+
+    def generator(self) -> torch.Generator:
+        """A fresh generator on the CPU, seeded: each method draws the same numbers every time."""
+        return torch.Generator().manual_seed(self.seed)
+
+    @cached_property
+    def batches(self) -> Batches:
+        """The batch size and memory layout that this model runs fastest with."""
+        return self._batches or Batches(self.model)
+
+    def scores_of(
+        self,
+        make: Callable[[slice], Tensor],
+        count: int,
+        owners: Tensor | None = None,
+        *,
+        objective: Objective | None = None,
+    ) -> Tensor:
+        """The scores [count] of inputs that are made a batch at a time, without a graph.
+
+        ``make(rows)`` gives the inputs [M, C, H, W] of these rows, ``owners`` is as for ``score``.
+        """
+        everyone = self._everyone(count) if owners is None else owners.to(self.inputs.device)
+        counted = objective or self.objective
+
+        def run(inputs: Tensor, rows: slice) -> Tensor:
+            return counted(logits_of(self.model(inputs), len(inputs)), everyone[rows])
+
+        return self.batches.scores(make, run, count)

@@ -1,0 +1,24 @@
+"""Deconvnet: the gradient with only what is positive sent back through each ReLU."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from gradscope.saliency._channels import strongest
+from gradscope.saliency._relu import deconvnet_rule, ruled_gradient
+from gradscope.saliency._subject import Subject
+
+paper = "Zeiler & Fergus 2014, arXiv 1311.2901"
+signed = False
+reads = ("input",)
+
+
+def attribute(subject: Subject) -> Tensor:
+    """max over channels of |R₀|, [N, H, W], where R passes each ReLU as relu(R).
+
+    captum's ``Deconvolution`` changes ``nn.ReLU`` modules alone and leaves the channels apart; here
+    the operations change, so ``F.relu``, reused and in-place ReLUs and ReLU6 follow the rule.
+    """
+    relevance, coverage = ruled_gradient(subject, deconvnet_rule)
+    subject.notes.append(str(coverage))
+    return strongest(relevance)

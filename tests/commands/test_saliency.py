@@ -1,0 +1,250 @@
+"""``gradscope saliency`` from end to end: pictures in, pictures out, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gradscope import cli, plugins
+from gradscope.demo import DIGITS
+
+EIGHT = str(DIGITS[0][0])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    ramp = np.linspace(0, 255, 90 * 120 * 3).reshape(90, 120, 3).astype(np.uint8)
+    Image.fromarray(ramp).save("photo.jpg")
+    Path("net.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.conv = nn.Conv2d(3, 4, 3)\n"
+        "        self.fc = nn.Linear(4, 5)\n"
+        "    def forward(self, x):\n"
+        "        return self.fc(self.conv(x).relu().mean((2, 3)))\n"
+        "class Flat(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.fc = nn.Linear(784, 3)\n"
+        "    def forward(self, x):\n"
+        "        return self.fc(x.flatten(1))\n"
+        "class Broken(Net):\n"
+        "    def forward(self, x):\n"
+        "        raise ValueError('no eyes')\n"
+    )
+    return tmp_path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    monkeypatch.setattr("sys.argv", ["gradscope", "saliency", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return stop.value.code
+
+
+def test_without_arguments_a_digit_is_explained(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch) == 0
+    out = capsys.readouterr().out
+    assert "wrote digit-8-grad-cam.png" in out
+    assert "relu2" in out
+    with Image.open("digit-8-grad-cam.png") as picture:
+        assert min(picture.size) > 200
+    assert run(monkeypatch) == 2
+    assert "--force" in capsys.readouterr().err
+
+
+def test_json_holds_what_the_contract_names(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("maps").mkdir()
+    words = ("-m", "demo", "--method", "gradient", "--method", "occlusion", "--target", "3")
+    assert run(monkeypatch, EIGHT, *words, "--save-maps", "maps", "-f", "json") == 0
+
+    def no_constant(token: str) -> Any:
+        raise ValueError(token)
+
+    data = json.loads(capsys.readouterr().out, parse_constant=no_constant)
+    assert data["schema"] == "gradscope.saliency/1"
+    (image,) = data["images"]
+    assert image["target"] == 3
+    assert [m["method"] for m in image["maps"]] == ["gradient", "occlusion"]
+    for record in image["maps"]:
+        assert {"layer", "options", "file", "min", "max", "checks"} <= record.keys()
+        values = np.load(record["file"], allow_pickle=False)
+        assert values.shape == (28, 28)
+        assert values.dtype == np.float32
+        assert values.min() == pytest.approx(record["min"])
+        assert values.max() == pytest.approx(record["max"])
+    assert not list(Path().glob("*.png"))
+
+
+def test_several_methods_share_one_sheet(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = [str(path) for path, _ in DIGITS[:2]]
+    words = ("-m", "demo", "--method", "gradient", "--method", "grad-cam", "-o", "sheet.png")
+    assert run(monkeypatch, *pictures, *words) == 0
+    with Image.open("sheet.png") as sheet:
+        assert sheet.width > 700
+    assert "wrote sheet.png" in capsys.readouterr().out
+
+
+def test_all_leaves_out_what_the_model_cannot_have(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("-m", "demo", "--method", "all", "--option", "n_samples=5", "-f", "json")
+    assert run(monkeypatch, EIGHT, *words) == 0
+    data = json.loads(capsys.readouterr().out)
+    made = {m["method"] for m in data["images"][0]["maps"]}
+    left = set(plugins.names("gradscope.saliency")) - made
+    assert "cam" in left
+    assert all(any(name in said for said in data["run"]["notices"]) for name in left)
+
+
+def test_why_not_and_versus_measure_what_they_claim(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run(monkeypatch, EIGHT, "-m", "demo", "--versus", "3", "--why-not", "3", "-f", "json") == 0
+    )
+    maps = json.loads(capsys.readouterr().out)["images"][0]["maps"]
+    by_name = {record["method"]: record for record in maps}
+    assert by_name.keys() == {"why-not", "versus"}
+    gap, against = by_name["versus"]["checks"], by_name["why-not"]["checks"]
+    assert gap["after"] < gap["before"]
+    assert against["after"] > against["before"]
+
+
+def test_trust_checks_are_in_the_report(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--method", "integrated-gradients", "--method", "smooth-grad", "--check")
+    assert run(monkeypatch, EIGHT, "-m", "demo", *words, "-f", "json") == 0
+    integrated, smooth = json.loads(capsys.readouterr().out)["images"][0]["maps"]
+    assert {"residual", "deletion", "insertion_random", "similarity"} <= integrated["checks"].keys()
+    assert "spread" in smooth["checks"]
+    assert integrated["checks"]["residual_share"] < 0.01
+
+
+def test_random_weights_are_warned_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "photo.jpg", "-m", "./net.py:Net") == 0
+    assert "weights: random" in capsys.readouterr().out
+
+
+def test_arrays_are_taken_as_they_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    np.save("x.npy", torch.randn(3, 20, 30).numpy())
+    Path("maps").mkdir()
+    words = ("-m", "./net.py:Net", "--method", "gradient", "--save-maps", "maps", "-f", "json")
+    assert run(monkeypatch, "x.npy", *words) == 0
+    record = json.loads(capsys.readouterr().out)["images"][0]["maps"][0]
+    assert np.load(record["file"]).shape == (20, 30)
+
+
+def test_without_a_model_and_a_network_the_demo_serves(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def offline(*arguments: object, **keywords: object) -> None:
+        raise URLError("no network")
+
+    monkeypatch.setenv("TORCH_HOME", str(folder / "cache"))
+    monkeypatch.setattr("torch.hub.download_url_to_file", offline)
+    assert run(monkeypatch, "photo.jpg") == 0
+    out = capsys.readouterr().out
+    assert "demo · cpu" in out
+    assert "resnet18" in out
+    assert "put it into" in out
+
+
+def test_methods_are_listed_with_their_papers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--methods") == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in plugins.names("gradscope.saliency"))
+    assert "n_steps=50" in out
+    assert run(monkeypatch, "--methods", "--width", "200") == 0
+    assert "arXiv 1703.01365" in capsys.readouterr().out
+
+
+DEMO = ("-m", "demo")
+REFUSED = {
+    "no file": (["none.jpg"], DEMO, "none.jpg", ""),
+    "a text": (["net.py"], DEMO, "is not a picture", ""),
+    "zero bytes": (["empty.png"], DEMO, "empty", ""),
+    "a bomb": (["bomb.png"], DEMO, "too large to be opened safely", ""),
+    "a broken array": (["bad.npy"], DEMO, "cannot be read as an array", "numpy.save"),
+    "an array of objects": (["evil.npy"], DEMO, "cannot be read as an array", "numpy.save"),
+    "a flat array": (["flat.npy"], DEMO, "has the shape [4]", ""),
+    "a method": ([EIGHT], (*DEMO, "--method", "gradcam"), "`gradcam`", "`grad-cam`"),
+    "an option": (
+        [EIGHT],
+        (*DEMO, "--method", "occlusion", "--option", "windw=3"),
+        "no chosen method has an option `windw`",
+        "did you mean `window`?",
+    ),
+    "an option's type": (
+        [EIGHT],
+        (*DEMO, "--method", "occlusion", "--option", "window=big"),
+        "is not a whole number",
+        "",
+    ),
+    "an option without a value": ([EIGHT], (*DEMO, "--option", "window"), "gives no value", ""),
+    "a class": ([EIGHT], (*DEMO, "--target", "12"), "there is no class 12", "0 to 9"),
+    "a class by name": ([EIGHT], (*DEMO, "--target", "dog"), "`dog`", "0 to 9"),
+    "versus": ([EIGHT], (*DEMO, "--versus", "77"), "there is no class 77", ""),
+    "a layer": ([EIGHT], (*DEMO, "--layer", "conv3"), "conv3", "did you mean"),
+    "no map": ([EIGHT], (*DEMO, "--layer", "fc1"), "no spatial map", ""),
+    "no maps at all": ([EIGHT], ("-m", "./net.py:Flat"), "makes a spatial map", "gradient"),
+    "a suffix": ([EIGHT], (*DEMO, "-o", "x.gif"), "the suffix `.gif`", ".png"),
+    "a folder": ([EIGHT], (*DEMO, "-o", "no/x.png"), "no such folder", "mkdir"),
+    "maps": ([EIGHT], (*DEMO, "--save-maps", "none"), "no such folder", "mkdir"),
+    "a format": ([EIGHT], (*DEMO, "-f", "csv"), "unknown format `csv`", "json"),
+    "a model": ([EIGHT], ("-m", "torchvision:resnet81"), "resnet81", "did you mean"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_wishes_are_refused(
+    case: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("empty.png").write_bytes(b"")
+    Image.new("1", (14_000, 14_000)).save("bomb.png")
+    Path("bad.npy").write_bytes(b"\x93NUMPY")
+    np.save("evil.npy", np.array([{}], dtype=object), allow_pickle=True)
+    np.save("flat.npy", np.zeros(4))
+    pictures, options, said, help = REFUSED[case]
+    assert run(monkeypatch, *pictures, *options) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert help in err
+    assert not list(Path().glob("*-grad-cam.png"))
+
+
+def test_a_model_that_raises_is_explained(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "photo.jpg", "-m", "./net.py:Broken") == 3
+    assert "no eyes" in capsys.readouterr().err
+    assert run(monkeypatch, "photo.jpg", "-m", "./net.py:Broken", "-f", "json") == 3
+    data = json.loads(capsys.readouterr().out)
+    assert data["status"] == "failed"
+    assert data["error"]["message"] == "no eyes"
