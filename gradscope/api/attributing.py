@@ -74,10 +74,10 @@ def saliency(
     layer: str | None = None,
     options: Sequence[str] = (),
     check: bool = False,
-    mode: str = "eval",
+    mode: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     overrides: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> Saliency:
@@ -94,9 +94,9 @@ def saliency(
         layer: the layer of the CAM kinds; None lets it be chosen.
         options: ``name=value`` for the methods, as ``n_steps=100``.
         check: also run the trust checks that cost further passes.
-        mode: "eval" or "train".
+        mode: "eval" or "train"; None is a config's own, or else eval.
         device, dtype: where and in what precision a config's model runs; a live module stays.
-        seed: of every random method.
+        seed: of every random method; None is a config's own, or else 0.
         overrides: ``key=value`` pairs on top of a config.
         allow: import patterns that a config may use, as ``--allow``.
 
@@ -148,20 +148,28 @@ def view(
     Raises:
         GradscopeError: as ``saliency``; not where the default's weights cannot be had.
     """
-    settings = {"mode": "eval", **(settings or {})}
+    settings = settings or {}
     if model is not None:
-        return load_viewer(configs.read(model, overrides, options=settings), allow)
-    usual = configs.read("torchvision:resnet18", ["weights=DEFAULT", *overrides], options=settings)
+        return load_viewer(_read(model, overrides, settings), allow)
+    usual = _read("torchvision:resnet18", ["weights=DEFAULT", *overrides], settings)
     try:
         return load_viewer(usual, allow)
     except ConfigError as error:
         problem = error.problems[0]
         if "weights" not in problem.message:
             raise
-        viewer = load_viewer(configs.read("demo", overrides, options=settings), allow)
+        viewer = load_viewer(_read("demo", overrides, settings), allow)
         help = f"; {problem.help}" if problem.help else ""
         viewer.notices.insert(0, f"{problem.message}: the bundled demo is used instead{help}")
         return viewer
+
+
+def _read(model: str, overrides: Sequence[str], settings: dict[str, Any]) -> configs.LoadedConfig:
+    """The config, whose mode is eval where neither it nor an override nor a flag says another."""
+    loaded = configs.read(model, overrides, options=settings)
+    if "mode" in loaded.given:
+        return loaded
+    return configs.read(model, overrides, options={"mode": "eval", **settings})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,13 +182,18 @@ class Shot:
 
 
 def read_pictures(words: Sequence[str | Path], viewer: Viewer) -> list[Shot]:
-    """The files that paths and patterns name, through the viewer's transform; arrays as they are.
+    """The files of paths, patterns and folders, through the viewer's transform; arrays as they are.
 
     Raises:
         ConfigError: no such file, or one that is no picture and no array.
     """
     folder = Path.cwd()
-    files = [path for word in words for path in images.find_images(str(word), folder)]
+    files: list[Path] = []
+    for word in words:
+        inside = folder / Path(word).expanduser()
+        files += (
+            images.pictures_in(inside) if inside.is_dir() else images.find_images(str(word), folder)
+        )
     return [_shot(path, viewer) for path in dict.fromkeys(files)]
 
 
@@ -215,10 +228,10 @@ def _array(path: Path) -> Any:
 def _given(tensor: Tensor) -> list[Shot]:
     if tensor.dim() != 4 or not len(tensor):
         raise OptionError(f"a tensor {list(tensor.shape)}", help="pictures are [N, C, H, W]")
-    values = tensor.detach().float().cpu()
+    # The values keep their precision; only what is drawn is float32.
     return [
-        Shot(f"[{i}]", one, images.Photo(images.input_picture(one.numpy()), f"[{i}]", ""))
-        for i, one in enumerate(values)
+        Shot(f"[{i}]", one, images.Photo(images.input_picture(one.float().numpy()), f"[{i}]", ""))
+        for i, one in enumerate(tensor.detach().cpu())
     ]
 
 
@@ -227,7 +240,7 @@ def attribute(
     shots: Sequence[Shot],
     wish: Wish,
     *,
-    seed: int = 0,
+    seed: int | None = None,
     told: Callable[[int, int, str], None] = lambda done, whole, what: None,
 ) -> Saliency:
     """The maps of every picture; ``told`` hears (pictures done, pictures in all, what comes next).
@@ -235,6 +248,7 @@ def attribute(
     Raises:
         GradscopeError: as ``saliency``.
     """
+    seed = int(viewer.config.get("seed") or 0) if seed is None else seed
     results: dict[int, tuple[ImageAttribution, Photo, tuple[Tensor, ...]]] = {}
     plan: Plan | None = None
     notices = list(viewer.notices)
@@ -252,8 +266,8 @@ def attribute(
                     plan = _plan(viewer, inputs[:1], wish, seed)
                 done = len(results)
                 plan.told = lambda what, done=done: told(done, len(shots), what)  # type: ignore[misc]
-                subject, found = explain(viewer.model, inputs, plan)
                 some = [shots[i] for i in places]
+                subject, found = _explained(viewer, inputs, plan, some, len(shots))
                 results.update(zip(places, _recorded(viewer, subject, some, found), strict=True))
     except (GradscopeError, KeyboardInterrupt):
         raise
@@ -276,6 +290,20 @@ def attribute(
     return Saliency(report, tuple(photo for _, photo, _ in ordered), maps)
 
 
+def _explained(
+    viewer: Viewer, inputs: Tensor, plan: Plan, shots: Sequence[Shot], whole: int
+) -> tuple[Subject, list[list[Found]]]:
+    """The maps of some pictures; of several sizes the ones that cannot be explained are named."""
+    try:
+        return explain(viewer.model, inputs, plan)
+    except OptionError as error:
+        if len(shots) == whole:
+            raise
+        more = f" and {len(shots) - 1} more of its size" if len(shots) > 1 else ""
+        message = f"{shots[0].path}{more}: {error}"
+        raise OptionError(message, help=error.problems[0].help) from error
+
+
 def _plan(viewer: Viewer, first: Tensor, wish: Wish, seed: int) -> Plan:
     """Names become class ids and methods; the first picture tells how many classes there are."""
     lenient = "all" in wish.methods
@@ -284,17 +312,25 @@ def _plan(viewer: Viewer, first: Tensor, wish: Wish, seed: int) -> Plan:
     if not names and not pair:
         names = [USUAL]
     chosen = {name: _options.options_of(name) for name in names}  # unknown ones are refused here
-    with Subject(viewer.model, first, seed=seed) as subject:
-        classes = subject.logits.shape[1]
+    classes = 0
+    if any(word is not None for word in (wish.target, wish.versus, wish.why_not)):
+        with Subject(viewer.model, first, seed=seed) as subject:
+            classes = subject.logits.shape[1]
 
     def number(word: str | None) -> int | None:
         return None if word is None else class_id(word, viewer.classes, classes)
 
+    target, versus = number(wish.target), number(wish.versus)
+    if target is not None and target == versus:
+        raise OptionError(
+            f"class {target} cannot be compared with itself",
+            help="`--versus` takes another class than `--target`",
+        )
     return Plan(
         methods=_options.read_options(wish.options, list(chosen)),
         lenient=lenient,
-        target=number(wish.target),
-        versus=number(wish.versus),
+        target=target,
+        versus=versus,
         why_not=number(wish.why_not),
         layer=wish.layer,
         check=wish.check,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -61,6 +62,8 @@ def _class(id: int, name: str | None) -> str:
 
 def share_of(probability: float) -> str:
     """A softmax share in percent."""
+    if not math.isfinite(probability):
+        return number(probability)
     return share(round(probability * 10**9), 10**9)
 
 

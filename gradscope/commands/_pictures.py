@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradscope import images
-from gradscope.commands._write import check_output, write_output
+from gradscope.commands._write import STDOUT, check_output, write_output
 from gradscope.errors import OptionError
 
 if TYPE_CHECKING:
@@ -29,17 +29,23 @@ class Album:
     folder: Path = Path()
     force: bool = False
 
-    def check(self, stems: Sequence[str]) -> None:
+    def check(self, stems: Sequence[str], pages: int = 1) -> None:
         """Refuse what could not be written, as far as the names are known.
 
         Raises:
             OptionError: a file that exists, or a folder that is not there or not writable.
         """
         if self.file is not None:
-            check_output(self.file, force=self.force)
+            for page in range(1, pages + 1):
+                check_output(self.page(page), force=self.force)
             return
         for stem in stems:
             check_output(self.folder / f"{stem}.png", force=self.force)
+
+    def page(self, number: int) -> Path:
+        """The file of a page, where one file's name stands for all."""
+        assert self.file is not None
+        return self.file if number == 1 else self.file.with_stem(f"{self.file.stem}-{number}")
 
 
 def album(output: Path | None, *, force: bool) -> Album:
@@ -54,20 +60,39 @@ def album(output: Path | None, *, force: bool) -> Album:
         return Album(folder=output, force=force)
     if output.suffix.lower() in FORMATS:
         return Album(file=output, force=force)
-    if str(output).endswith("/"):
-        raise OptionError(f"no such folder: `{output}`", help=f"create it: mkdir -p '{output}'")
+    if output == STDOUT:
+        raise OptionError(
+            "pictures are not written to standard output",
+            help="`-f json` writes the report there; else name a file or a folder",
+        )
+    if not output.suffix:
+        raise OptionError(
+            f"`{output}` is no folder, and has no suffix to tell the format",
+            help=f"create it: mkdir -p '{output}'; or use one of {', '.join(FORMATS)}, .json",
+        )
     raise OptionError(
-        f"the suffix `{output.suffix}` of `{output}` is no picture's"
-        if output.suffix
-        else f"no suffix in `{output}` to tell the format",
+        f"the suffix `{output.suffix}` of `{output}` is no picture's",
         help=f"use one of {', '.join(FORMATS)}, .json for the report, or a folder",
     )
 
 
-def stem(path: str, what: str) -> str:
-    """A file name for a picture's map: letters, digits, dots and dashes only."""
-    name = re.sub(r"[^\w.-]+", "-", Path(path).stem).strip("-.") or "picture"
-    return f"{name}-{what}"
+def stems(paths: Sequence[str]) -> list[str]:
+    """A name for each picture's files: letters, digits, dots and dashes, no two alike.
+
+    Pictures of one name in several folders are numbered, and overlong names are cut.
+    """
+    taken: set[str] = set()
+    found = []
+    for path in paths:
+        plain = re.sub(r"[^\w.-]+", "-", Path(path).stem).strip("-.") or "picture"
+        name = first = plain.encode()[:160].decode(errors="ignore")
+        number = 1
+        while name.casefold() in taken:
+            number += 1
+            name = f"{first}-{number}"
+        taken.add(name.casefold())
+        found.append(name)
+    return found
 
 
 def write_pictures(found: Saliency, to: Album, stems: Sequence[str]) -> list[Path]:
@@ -87,8 +112,9 @@ def _pictures(found: Saliency, to: Album, stems: Sequence[str]) -> Iterator[tupl
     if to.file is not None:
         single = len(rows) == 1 and len(rows[0][1]) == 1
         pages = [images.overlay(rows[0][0], rows[0][1][0])] if single else images.sheets(rows)
+        to.check((), len(pages))  # all of them, before the first is written
         for i, page in enumerate(pages, 1):
-            yield (to.file if i == 1 else to.file.with_stem(f"{to.file.stem}-{i}")), page
+            yield to.page(i), page
         return
     for (photo, heats), name in zip(rows, stems, strict=True):
         pages = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +38,7 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="IMAGE|KEY=VALUE",
-            help="Picture files, patterns, `.npy` arrays, and config keys to override.",
+            help="Picture files, folders, patterns, `.npy` arrays, and config keys to override.",
             show_default=False,
         ),
     ] = None,
@@ -126,8 +125,8 @@ def run(
         write_output(listed, None)
         return
     words = words or []
-    overrides = [word for word in words if _OVERRIDE.match(word)] + (settings or [])
-    pictures = [word for word in words if not _OVERRIDE.match(word)]
+    pictures = [word for word in words if not _is_override(word)]
+    overrides = [word for word in words if _is_override(word)] + (settings or [])
     as_json = _json(format, output)
     if as_json:
         check_output(output, force=force)
@@ -137,7 +136,7 @@ def run(
         from gradscope.demo import DIGITS
 
         pictures, model = [str(DIGITS[0][0])], model or "demo"
-    from gradscope import api
+    from gradscope import api, images
 
     given = {"device": device, "dtype": dtype, "seed": seed}
     wish = api.Wish(
@@ -155,23 +154,32 @@ def run(
             viewer = api.view(model, overrides, options, allow or ())
             shots = api.read_pictures(pictures, viewer)
             what = _what(wish)
-            stems = _stems([shot.path for shot in shots], what)
+            names = _pictures.stems([shot.path for shot in shots])
+            made = _made(wish)
+            if save_maps is not None:
+                _check_maps(save_maps, names, made, force=force)
+            stems = [f"{name}-{what}" for name in names]
             if not as_json:
-                album.check(stems)
+                album.check(stems, images.page_count(len(shots), len(made)))
             with _progress() as told:
-                found = api.attribute(viewer, shots, wish, seed=seed or 0, told=told)
+                found = api.attribute(viewer, shots, wish, seed=seed, told=told)
     except ModelError as error:
         if as_json and error.report is not None:
             write_output(reports.dumps(error.report), output, force=force)
         raise
     if save_maps is not None:
-        found = _saved(found, save_maps, force=force)
+        found = _saved(found, save_maps, names, force=force)
     if as_json:
         write_output(reports.dumps(found.report), output, force=force)
         return
     written = _pictures.write_pictures(found, album, stems)
     said = _attributions.text(found.report, written, width=shown, color=colored)
     write_output(said + _preview(written, shown, colored), None)
+
+
+def _is_override(word: str) -> bool:
+    """Whether a word is ``key=value``, and not the name of a file that is there."""
+    return bool(_OVERRIDE.match(word)) and not Path(word).is_file()
 
 
 def _json(format: str | None, output: Path | None) -> bool:
@@ -191,25 +199,32 @@ def _check_folder(folder: Path | None) -> None:
         raise OptionError(f"no such folder: `{folder}`", help=f"create it: mkdir -p '{folder}'")
 
 
+def _made(wish: Wish) -> list[str]:
+    """The maps that each picture will have, by their method's name."""
+    from gradscope import plugins
+
+    methods = list(dict.fromkeys(wish.methods))
+    if "all" in methods:
+        methods = plugins.names("gradscope.saliency")
+    pair = [name for name in ("why_not", "versus") if getattr(wish, name) is not None]
+    return [*methods, *(name.replace("_", "-") for name in pair)] or ["grad-cam"]
+
+
 def _what(wish: Wish) -> str:
     """What the files' names say of their maps."""
-    pair = [name for name in ("why_not", "versus") if getattr(wish, name) is not None]
-    several = len(wish.methods) + len(pair) > 1 or "all" in wish.methods
-    if several:
-        return "saliency"
-    single = [*wish.methods, *(name.replace("_", "-") for name in pair)] or ["grad-cam"]
-    return re.sub(r"[^\w-]+", "-", single[0])
+    made = _made(wish)
+    return "saliency" if len(made) > 1 else re.sub(r"[^\w-]+", "-", made[0])
 
 
-def _stems(paths: list[str], what: str) -> list[str]:
-    """A file name for each picture; pictures of one name in several folders are numbered."""
-    seen: Counter[str] = Counter()
-    stems = []
-    for path in paths:
-        name = _pictures.stem(path, what)
-        seen[name] += 1
-        stems.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
-    return stems
+def _map_file(folder: Path, name: str, method: str) -> Path:
+    return folder / f"{name}-{method}.npy"
+
+
+def _check_maps(folder: Path, names: Sequence[str], methods: Sequence[str], *, force: bool) -> None:
+    """Refuse raw maps that could not be written, before anything runs."""
+    for name in names:
+        for method in methods:
+            check_output(_map_file(folder, name, method), force=force)
 
 
 @contextmanager
@@ -229,16 +244,18 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
         )
 
 
-def _saved(found: Saliency, folder: Path, *, force: bool) -> Saliency:
+def _saved(found: Saliency, folder: Path, names: Sequence[str], *, force: bool) -> Saliency:
     """The raw maps as files, and the report that names them."""
     import numpy as np
 
-    names = _stems([image.path for image in found.report.images], "")
+    made = [[record.method for record in image.maps] for image in found.report.images]
+    for name, methods in zip(names, made, strict=True):
+        _check_maps(folder, [name], methods, force=force)
     pictures = []
     for image, maps, name in zip(found.report.images, found.maps, names, strict=True):
         records = []
         for record, values in zip(image.maps, maps, strict=True):
-            path = folder / f"{name}{record.method}.npy"
+            path = _map_file(folder, name, record.method)
             data = io.BytesIO()
             np.save(data, values.numpy())
             write_output(data.getvalue(), path, force=force)

@@ -13,12 +13,13 @@ from gradscope.images.reading import (
     existing_file,
     find_images,
     input_picture,
+    pictures_in,
     read_image,
     reading_remarks,
     shown,
     to_tensor,
 )
-from gradscope.images.sheet import sheets
+from gradscope.images.sheet import page_count, sheets
 from gradscope.images.tracing import trace
 
 __all__ = [
@@ -30,7 +31,9 @@ __all__ = [
     "find_images",
     "input_picture",
     "overlay",
+    "page_count",
     "painted",
+    "pictures_in",
     "preview",
     "read_image",
     "reading_remarks",

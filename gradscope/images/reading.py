@@ -44,6 +44,25 @@ def find_images(pattern: str, folder: Path, *, place: Place | None = None) -> li
     return files
 
 
+def pictures_in(folder: Path) -> list[Path]:
+    """The pictures that lie in a folder itself, by their suffix, sorted.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    from PIL import Image
+
+    Image.init()
+    suffixes = {suffix for suffix, name in Image.EXTENSION.items() if name in FORMATS}
+    files = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in suffixes and p.is_file()]
+    if not files:
+        raise ConfigError(
+            f"the folder {shown(folder)} holds no picture",
+            help="name another, or a pattern that reaches deeper: `photos/**/*.jpg`",
+        )
+    return files
+
+
 def existing_file(path: Path, *, place: Place | None = None, what: str = "file") -> Path:
     """``path``, if it is a file with something in it.
 

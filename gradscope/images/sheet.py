@@ -59,6 +59,14 @@ def sheets(rows: Sequence[Row]) -> list[Image]:
     ]
 
 
+def page_count(photographs: int, methods: int) -> int:
+    """How many pages ``sheets`` makes of photographs that have as many methods each."""
+    lines = max(1, -(-methods // _even(methods)))
+    if lines > LINES:
+        return photographs * -(-lines // LINES)
+    return -(-photographs // (LINES // lines))
+
+
 def _even(methods: int) -> int:
     """Columns of methods: at most ``ACROSS``, and lines of about the same length."""
     lines = max(1, -(-methods // ACROSS))

@@ -23,6 +23,9 @@ from gradscope.saliency._layers import Choice
 from gradscope.saliency._objective import Objective
 from gradscope.saliency._subject import Subject
 
+#: The checks that make a map again take no more samples than these.
+FEWER = 400
+
 #: A picture's record of one map, and the map [H, W].
 Found = tuple[Attribution, Tensor]
 
@@ -61,7 +64,6 @@ def explain(model: nn.Module, inputs: Tensor, plan: Plan) -> tuple[Subject, list
     """
     images = len(inputs)
     target = None if plan.target is None else torch.full((images,), plan.target)
-    plan.batches = plan.batches or Batches(model)
     found: list[list[Found]] = [[] for _ in range(images)]
     subject = Subject(
         model,
@@ -89,6 +91,7 @@ def explain(model: nn.Module, inputs: Tensor, plan: Plan) -> tuple[Subject, list
             found[i] += pair
         # Chosen on the first pictures, and kept: all maps are of one layer.
         plan.layer = subject._layer or plan.layer
+        plan.batches = subject.measured
         _ = subject.scores  # while the model is as the subject needs it
     if any(record.layer for records in found for record, _ in records):
         plan.say(subject.layer_said)
@@ -113,15 +116,32 @@ def _map(subject: Subject, name: str, options: Mapping[str, Any], plan: Plan) ->
     if plan.check:
         plan.told(f"{name}: trust checks")
         _join(checks, curves(subject, maps))
-        _join(checks, randomisation(subject, attribute, maps))
+        lighter = _lighter(name, options)
+        if lighter is not None:
+            # Like is compared with like: the repeats and the map that they are held against.
+            plan.say(
+                f"{name}: its randomisation and spread are of maps of {FEWER} samples, as each "
+                "check makes the map several times"
+            )
+            attribute = partial(file.attribute, **lighter)
+        usual = maps if lighter is None else attribute(subject)
+        _join(checks, randomisation(subject, attribute, usual))
         if getattr(file, "random", False):
-            _join(checks, spread(subject, attribute, maps))
+            _join(checks, spread(subject, attribute, usual))
     layer = subject.layer if "layer" in file.reads else None
     values = {key: p.default for key, p in _options.options_of(name).items()} | dict(options)
     return [
         _found(name, maps[i], checks[i], layer=layer, options=values, signed=file.signed)
         for i in range(len(maps))
     ]
+
+
+def _lighter(name: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The options with fewer samples, or None where there are few already."""
+    samples = _options.options_of(name).get("n_samples")
+    if samples is None or options.get("n_samples", samples.default) <= FEWER:
+        return None
+    return {**options, "n_samples": FEWER}
 
 
 def _join(checks: list[dict[str, Any]], more: Sequence[Mapping[str, Any]]) -> None:
@@ -165,7 +185,7 @@ def _pairs(subject: Subject, plan: Plan) -> list[list[Found]]:
     for name, other, contrast in asked:
         plan.told(name)
         made = contrast(subject, other)
-        said = [one["blank"] for one in blank(subject, made.map, ())]
+        said = [_why_blank(subject, made.map[i], i, name, other) for i in range(len(made.map))]
         for i, row in enumerate(found):
             checks = {
                 "quantity": made.quantity,
@@ -182,3 +202,18 @@ def _pairs(subject: Subject, plan: Plan) -> list[list[Found]]:
                 )
             )
     return found
+
+
+def _why_blank(subject: Subject, values: Tensor, i: int, name: str, other: int) -> str | None:
+    """Why a contrast's map is blank, or None where it has a shape."""
+    if not bool(values.isfinite().all()):
+        return "the map holds NaN or infinity: so does the score, or what it was computed from"
+    if bool(values.any()):
+        return None
+    target = int(subject.target[i])
+    if name == "versus" and target == other:
+        return f"the class explained is class {other} itself; `--target` names another"
+    what = f"against class {other}"
+    if name == "versus":
+        what = f"for class {target} rather than {other}"
+    return f"the map is zero everywhere: nothing at layer `{subject.layer}` speaks {what}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -29,7 +30,8 @@ def method(name: str) -> ModuleType:
     if name not in choices:
         raise OptionError(
             f"unknown method `{name}`",
-            help=did_you_mean(name, choices) or "`gradscope saliency --methods` lists them",
+            help=did_you_mean(name.lower().replace("_", "-"), choices)
+            or "`gradscope saliency --methods` lists them",
         )
     return plugins.load(ROOM, name)
 
@@ -78,6 +80,7 @@ def _typed(key: str, text: str, parameter: inspect.Parameter) -> Any:
         right = isinstance(value, int) and not isinstance(value, bool)
     elif isinstance(default, float):
         right = isinstance(value, int | float) and not isinstance(value, bool)
+        right = right and math.isfinite(value)
         value = float(value) if right else value
     else:
         value, right = text, True

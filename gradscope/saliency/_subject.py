@@ -225,6 +225,11 @@ class Subject:
         """The batch size and memory layout that this model runs fastest with."""
         return self._batches or Batches(self.model)
 
+    @property
+    def measured(self) -> Batches | None:
+        """What is known of batches, for another subject of this model; None before any was run."""
+        return self.__dict__.get("batches", self._batches)
+
     def scores_of(
         self,
         make: Callable[[slice], Tensor],

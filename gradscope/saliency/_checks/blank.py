@@ -33,8 +33,6 @@ def _why(subject: Subject, values: Tensor, i: int, reads: Sequence[str]) -> str 
 def _reason(subject: Subject, i: int, reads: Sequence[str]) -> str:
     if not bool(subject.logits[i].isfinite().all()):
         return "the logits of this picture are not finite"
-    if bool((subject.logits[i] == subject.logits[i, 0]).all()):
-        return "every class has the same logit, as behind a last layer whose weights are all zero"
     found = _in_layer(subject, i) if "layer" in reads else None
     if found:
         return found
@@ -61,8 +59,8 @@ def _in_layer(subject: Subject, i: int) -> str | None:
     if not bool(gradient.any()):
         return (
             f"no gradient arrives at the map of {name}: the score does not depend on these "
-            "positions (the wrong layer), or a clipped activation after it stops the gradient; "
-            "name an earlier layer"
+            "positions (the wrong layer: name an earlier one), a clipped activation after it stops "
+            "the gradient, or the weights of a layer after it are all zero"
         )
     flat = activation.flatten(1)
     if bool((flat == flat[:, :1]).all()):
