@@ -29,7 +29,9 @@ def absent(graph: AutogradGraph) -> Iterator[Line]:
     if silent:
         yield Line(f"no path from {start(graph)} leads there", f"{_some(silent)}:")
     if graph.frozen:
-        yield Line(f"{plural(len(graph.frozen), 'parameter')}, no gradient asked for", "frozen:")
+        yield Line(
+            f"{plural(len(graph.frozen), 'parameter tensor')}, requires_grad is False", "frozen:"
+        )
 
 
 def cut(graph: AutogradGraph, names: Sequence[str]) -> Iterator[Line]:
@@ -46,7 +48,7 @@ def cut(graph: AutogradGraph, names: Sequence[str]) -> Iterator[Line]:
         yield from answer_lines(answer)
     frozen = [name for name in names if name in graph.frozen and name not in told]
     if frozen:
-        yield Line("no gradient is asked for", f"{_some(frozen)} (frozen):")
+        yield Line("requires_grad is False", f"{_some(frozen)} (frozen):")
     silent = [name for name in names if name not in told and name not in graph.frozen]
     if silent:
         yield Line(f"no path from {start(graph)} leads there", f"{_some(silent)}:")
@@ -69,7 +71,7 @@ def reason(graph: AutogradGraph, name: str) -> str:
     for answer in answered(graph, [name]):
         return answer.message + (f" ({answer.location})" if answer.location else "")
     if name in graph.frozen:
-        return "it is frozen, no gradient is asked for"
+        return "it is frozen, requires_grad is False"
     return f"no path from {start(graph)} leads there"
 
 

@@ -23,6 +23,7 @@ from gradscope.diagrams._labels import (
     node_lines,
     node_title,
 )
+from gradscope.diagrams._names import sizes
 from gradscope.diagrams._page_tree import shorten
 from gradscope.diagrams._plan import arrows, place_leaves, planned
 from gradscope.diagrams._view import GraphView
@@ -175,7 +176,8 @@ def _reduced(
             around = _name(plan.clusters[cluster][0]) if cluster is not None else None
             used = tuple(nodes[leaf] for leaf in plan.leaves.get(i, ()))
             mark = known.marks.get(part)
-            boxes.append(_operation(nodes[part], used, cluster, around, colors, mark))
+            shapes = sizes(known, part)
+            boxes.append(_operation(nodes[part], used, cluster, around, colors, mark, shapes))
     title, notes = caption(graph)
     return Drawing(
         title,
@@ -219,13 +221,15 @@ def _operation(
     around: str | None,
     colors: Scale,
     mark: str | None,
+    shapes: str | None = None,
 ) -> Box:
     leaf = node.kind != "function"
+    said = leaf_lines(node) if leaf else node_lines(node, leaves, around, shapes)
     fill = colors.fill(_figure(colors.by, node), node.grad_nonfinite or 0)
     return Box(
         id=f"n{node.id}",
         kind=node.kind if leaf else "operation",
-        lines=(*(leaf_lines(node) if leaf else node_lines(node, leaves, around)), *begins(mark)),
+        lines=(*said, *begins(mark)),
         title=node_title(node),
         fill=LEAF if leaf and colors.by == "saved" else fill,
         cluster=cluster,

@@ -12,6 +12,9 @@ from gradscope.records import AutogradGraph, GraphNode
 #: Marks, in the words of the records: where gradients first are zero, absent, or not finite.
 ZERO, MISSING, NONFINITE = "zero", "missing", "nonfinite"
 
+#: The least and the most of each dimension of a shape.
+Span = tuple[tuple[int, int], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Flow:
@@ -19,7 +22,8 @@ class Flow:
 
     ``order`` has every node after all that lead to it, and the operations of equal blocks in equal
     order. ``onward`` is a multiset: as many entries as edges. ``leaves`` has, for each operation,
-    its own leaves once each; ``home`` the operation that first reaches a leaf.
+    its own leaves once each; ``home`` the operation that first reaches a leaf. ``spans`` has the
+    shapes of an operation that stands for others whose shapes differ, None for no common range.
     """
 
     root: int | None
@@ -30,6 +34,7 @@ class Flow:
     leaves: dict[int, tuple[int, ...]] = field(default_factory=dict)
     home: dict[int, int] = field(default_factory=dict)
     marks: dict[int, str] = field(default_factory=dict)
+    spans: dict[int, Span | None] = field(default_factory=dict)
 
     def is_leaf(self, id: int) -> bool:
         """Whether a node is a parameter or an input."""
@@ -58,8 +63,9 @@ def flow(graph: AutogradGraph) -> Flow:
                     found.home.setdefault(leaf, id)
     if not graph.complete:  # where backward never came is no frontier
         return found
+    dead = _dead(found)
     for id in found.order:
-        mark = _mark(found, id)
+        mark = _mark(found, id, dead)
         if mark:
             found.marks[id] = mark
     if graph.part is not None and graph.start != "loss":  # what came before its root is not known
@@ -130,7 +136,23 @@ def _postorder(found: Flow, starts: list[int]) -> list[int]:
     return post
 
 
-def _mark(found: Flow, id: int) -> str | None:
+def _dead(found: Flow) -> set[int]:
+    """Where a zero matters: ends whose whole gradient is zero, and the zeros that lead there.
+
+    Elsewhere a zero is one share of a gradient, as that of a recurrent weight in the first step.
+    """
+    dead: set[int] = set()
+    for id in reversed(found.order):
+        node = found.nodes[id]
+        if node.grad_norm != 0 or node.grad_nonfinite:
+            continue
+        onward = found.onward[id]
+        if not onward or not dead.isdisjoint(onward):
+            dead.add(id)
+    return dead
+
+
+def _mark(found: Flow, id: int, dead: set[int]) -> str | None:
     """What first happens to the gradient at this node: its consumers had a better one."""
     node = found.nodes[id]
     before = [found.nodes[consumer] for consumer in found.consumers.get(id, ())]
@@ -140,5 +162,5 @@ def _mark(found: Flow, id: int) -> str | None:
         return MISSING if any(c.grad_norm is not None for c in before) else None
     if node.grad_norm == 0:
         lively = any(c.grad_norm or c.grad_nonfinite for c in before)
-        return ZERO if lively or id == found.root else None
+        return ZERO if id in dead and (lively or id == found.root) else None
     return None

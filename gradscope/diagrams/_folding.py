@@ -1,4 +1,7 @@
-"""Equal siblings in a row become one group that stands for all of them."""
+"""Equal siblings, each leading to the next or side by side, become one group that stands for all.
+
+Those side by side may differ in the shapes of what they compute, as a mixture's experts do.
+"""
 
 from __future__ import annotations
 
@@ -6,79 +9,25 @@ import re
 
 from gradscope.diagrams._flow import Flow
 from gradscope.diagrams._group import Group, below
-
-Signature = tuple[object, ...]
-
-
-class _Structure:
-    """Every group's operations as a slice of one list, in which equal groups read the same."""
-
-    def __init__(self, root: Group, known: Flow) -> None:
-        self._known = known
-        self._tokens: list[Group | int | None] = []
-        self._spans: dict[int, tuple[int, int]] = {}
-        self._place: dict[int, int] = {}
-        stack: list[tuple[Group, bool] | int] = [(root, True)]
-        while stack:
-            item = stack.pop()
-            if isinstance(item, int):
-                self._place[item] = len(self._tokens)
-                self._tokens.append(item)
-                continue
-            group, entering = item
-            if not entering:
-                self._tokens.append(None)
-                self._spans[id(group)] = (self._spans[id(group)][0], len(self._tokens))
-                continue
-            self._spans[id(group)] = (len(self._tokens), 0)
-            self._tokens.append(group)
-            stack.append((group, False))
-            stack += [(p, True) if isinstance(p, Group) else p for p in reversed(group.parts)]
-
-    def brief(self, group: Group) -> Signature:
-        """What equal groups have in common at first sight."""
-        start, end = self._spans[id(group)]
-        stem = re.sub(r"\d+", "0", group.label)
-        return (stem, group.type, group.name is None, group.expanded, end - start)
-
-    def signature(self, group: Group) -> Signature:
-        """Types, operations, their wiring inside the group and the shapes of their leaves."""
-        start, end = self._spans[id(group)]
-        said: list[object] = []
-        for token in self._tokens[start:end]:
-            if token is None:
-                said.append(None)
-            elif isinstance(token, Group):
-                stem = token.label if token is not group else ""
-                said.append((stem, token.type, token.expanded))
-            else:
-                said.append(self._operation(token, start, end))
-        return tuple(said)
-
-    def _operation(self, id: int, start: int, end: int) -> Signature:
-        nodes, here = self._known.nodes, self._place[id]
-        wires: list[object] = [nodes[id].op]
-        for child in self._known.onward[id]:
-            leaf = nodes[child]
-            if leaf.kind != "function":
-                wires.append((leaf.kind, leaf.shape))
-            else:
-                place = self._place[child]
-                wires.append(place - here if start <= place < end else None)
-        return tuple(wires)
+from gradscope.diagrams._structure import Signature, Structure
 
 
 def fold(root: Group, known: Flow) -> None:
-    """Fold every run of equal siblings, and a container that holds nothing but one run."""
-    structure = _Structure(root, known)
+    """Fold every run of equal siblings, and a container that holds nothing but one run.
+
+    Siblings fold where each leads to the next and their shapes are equal, or where no way leads
+    from one to another; then ``known.spans`` gets the shapes that differ.
+    """
+    known.spans.clear()
+    structure = Structure(root, known)
     for group in reversed(list(below(root))):
         groups = list(group.groups())
-        runs = _runs(groups, structure)
+        runs = [part for run in _runs(groups, structure) for part in _parts(run, structure)]
         if len(runs) < len(groups):
-            _replace(group, runs)
+            _replace(group, runs, structure)
 
 
-def _runs(groups: list[Group], structure: _Structure) -> list[list[Group]]:
+def _runs(groups: list[Group], structure: Structure) -> list[list[Group]]:
     briefs = [structure.brief(group) for group in groups]
     runs: list[list[Group]] = []
     last: Signature | None = None
@@ -93,7 +42,24 @@ def _runs(groups: list[Group], structure: _Structure) -> list[list[Group]]:
     return runs
 
 
-def _replace(group: Group, runs: list[list[Group]]) -> None:
+def _parts(run: list[Group], structure: Structure) -> list[list[Group]]:
+    """A run of equals as chains; all together where no way leads from one to another."""
+    if len(run) == 1:
+        return [run]
+    shapes = [structure.shapes(group) for group in run]
+    chains = [[run[0]]]
+    for i, group in enumerate(run[1:], 1):
+        if shapes[i] == shapes[i - 1] and structure.leads(run[i - 1], group):
+            chains[-1].append(group)
+        else:
+            chains.append([group])
+    if len(chains) == len(run) and structure.apart(run):
+        structure.widen(run)
+        return [run]
+    return chains
+
+
+def _replace(group: Group, runs: list[list[Group]], structure: Structure) -> None:
     firsts = {id(run[0]): run for run in runs}
     parts: list[Group | int] = []
     for part in group.parts:
@@ -101,17 +67,17 @@ def _replace(group: Group, runs: list[list[Group]]) -> None:
             parts.append(part)
         elif id(part) in firsts:
             run = firsts[id(part)]
-            parts.append(part if len(run) == 1 else _folded(group, run))
+            parts.append(part if len(run) == 1 else _folded(group, run, structure))
     group.parts = parts
     only = parts[0] if len(parts) == 1 else None
     if isinstance(only, Group) and only.times > 1 and group.name and not group.members:
         group.type, group.times, group.members = only.type, only.times, only.members
-        group.parts = only.parts
+        group.parts, group.parallel = only.parts, only.parallel
         for member in group.members:
             member.parent = group
 
 
-def _folded(group: Group, run: list[Group]) -> Group:
+def _folded(group: Group, run: list[Group], structure: Structure) -> Group:
     first, last = run[0], run[-1]
     outer = sorted((first, last), key=lambda one: _numbers(one.label))
     ends = [outer[0].label, outer[1].label.removeprefix(f"{outer[0].label.split(' #')[0]} ")]
@@ -125,6 +91,7 @@ def _folded(group: Group, run: list[Group]) -> Group:
         first.parts,
         len(run),
         run,
+        not structure.leads(run[0], run[1]),
         first.expanded,
     )
     for member in run:

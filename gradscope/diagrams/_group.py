@@ -11,9 +11,10 @@ class Group:
     """What one call of a module left in the graph, and what the calls inside it left.
 
     ``parts`` are groups and ids of operations, nearest to the root first. A fold stands for
-    ``times`` equal groups in a row, ``members``; its ``parts`` are those of the first. ``name`` is
-    None for operations outside every module and for those that a module makes itself.
-    ``key`` is unique and stable: ``layer1/0/conv1``, ``cell#2``.
+    ``times`` equal groups, ``members``: each leads to the next or, where ``parallel``, none to
+    another. Its ``parts`` are those of the first. ``name`` is None for operations outside every
+    module and for those that a module makes itself. ``key`` is unique and stable:
+    ``layer1/0/conv1``, ``cell#2``.
 
     Figures are of all below, all members where folded. ``leaves`` and ``parameters`` (elements) are
     those first reached from inside; ``saved_bytes`` counts each storage once. ``grad_norm`` is of
@@ -30,6 +31,7 @@ class Group:
     parts: list[Group | int] = field(default_factory=list)
     times: int = 1
     members: list[Group] = field(default_factory=list)
+    parallel: bool = False
     expanded: bool = False
     ops: int = 0
     leaves: int = 0
@@ -41,6 +43,13 @@ class Group:
     nonfinite: int = 0
     mark: str | None = None
     within: tuple[str, ...] = ()
+
+    @property
+    def repeats(self) -> str:
+        """How often, as it stands behind the label: `` ×12``, `` ×4, side by side``."""
+        if self.times == 1:
+            return ""
+        return f" ×{self.times}" + (", side by side" if self.parallel else "")
 
     def groups(self) -> Iterator[Group]:
         """The parts that are groups."""

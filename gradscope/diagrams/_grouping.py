@@ -142,7 +142,7 @@ def bundle(root: Group, homes: dict[int, Group], own: int) -> None:
             continue
         first = next(i for i, part in enumerate(group.parts) if isinstance(part, Group))
         if group is not root:
-            _gather(group, homes, 0, "(own operations)")
+            _gather(group, homes, 0, "(operations of its own)")
             continue
         _gather(group, homes, first, "(outside modules)")
         if first > own:

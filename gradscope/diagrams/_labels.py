@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradscope.diagrams._groups import Group
 from gradscope.records import Answer, AutogradGraph, GraphNode
-from gradscope.typeset.numbers import count, number, plural, size
+from gradscope.typeset.numbers import count, number, plural, shape, size
 from gradscope.typeset.text import plain
 
 #: More leaves than this in one box are counted.
@@ -15,11 +15,8 @@ _CAUSES = 4
 _LONG = 110
 
 
-def times(shape: tuple[int, ...] | None) -> str:
-    """``64×3×7×7``; a scalar says so, what is not known is empty."""
-    if shape is None:
-        return ""
-    return "×".join(map(str, shape)) or "scalar"
+def _sizes(sizes: tuple[int, ...] | None) -> str:
+    return "" if sizes is None else shape(sizes)
 
 
 def call(module: str | None, number: int | None) -> str:
@@ -37,18 +34,19 @@ def gradient(norm: float | None, nonfinite: int = 0) -> str:
 
 
 def node_lines(
-    node: GraphNode, leaves: tuple[GraphNode, ...], around: str | None
+    node: GraphNode, leaves: tuple[GraphNode, ...], around: str | None, sizes: str | None = None
 ) -> tuple[str, ...]:
     """An operation: its module where no frame says it, leaves, output and saved size, gradient."""
     lines = [plain(node.op)]
     if node.module is not None and node.module != around:
         lines.append(f"in {call(node.module, node.call)}")
     prefix = f"{node.module}." if node.module else ""
-    named = [(plain(leaf.name or leaf.kind), times(leaf.shape)) for leaf in leaves]
+    named = [(plain(leaf.name or leaf.kind), _sizes(leaf.shape)) for leaf in leaves]
     lines += [f"{n.removeprefix(prefix)} {shape}".rstrip() for n, shape in named[:_LEAVES]]
     if len(named) > _LEAVES:
         lines.append(f"and {plural(len(named) - _LEAVES, 'more leaf', 'more leaves')}")
-    facts = [f"output {times(node.shape)}"] if node.shape is not None else []
+    sizes = _sizes(node.shape) if sizes is None else sizes
+    facts = [f"output {sizes}"] if sizes else []
     if node.saved_bytes:
         facts.append(f"saves {size(node.saved_bytes)}")
     lines.append(" · ".join(facts))
@@ -59,7 +57,7 @@ def node_lines(
 def leaf_lines(node: GraphNode) -> tuple[str, ...]:
     """A parameter or an input."""
     name = plain(node.name) if node.name else f"({node.kind} without a name)"
-    lines = (name, f"{node.kind} {times(node.shape)}".rstrip())
+    lines = (name, f"{node.kind} {_sizes(node.shape)}".rstrip())
     return (*lines, gradient(node.grad_norm, node.grad_nonfinite or 0))
 
 
@@ -67,7 +65,7 @@ def group_lines(group: Group) -> tuple[str, ...]:
     """A closed group: what it is, how much is in it, the gradient that enters."""
     facts = [plural(group.ops, "op")]
     if group.parameters:
-        facts.append(f"{count(group.parameters)} parameters")
+        facts.append(plural(group.parameters, "element"))
     lines = [cluster_label(group), " · ".join(facts)]
     if group.saved_bytes:
         lines.append(f"saves {size(group.saved_bytes)}")
@@ -92,9 +90,8 @@ def begins(mark: str | None) -> list[str]:
 
 def cluster_label(group: Group) -> str:
     """``layer1 · Sequential``, ``0 … 11 ×12 · Block``."""
-    several = f" ×{group.times}" if group.times > 1 else ""
     kind = plain(group.type) if group.type and group.type != group.label else ""
-    return f"{group.label}{several}" + (f" · {kind}" if kind else "")
+    return f"{group.label}{group.repeats}" + (f" · {kind}" if kind else "")
 
 
 def group_title(group: Group) -> str:
@@ -102,7 +99,8 @@ def group_title(group: Group) -> str:
     name = plain(group.name) if group.name else group.label
     facts = [name, *group_lines(group)]
     if group.times > 1:
-        facts.append(f"{group.times} alike in a row, drawn once; each leads to the next")
+        how = "no way leads from one to another" if group.parallel else "each leads to the next"
+        facts.append(f"{group.times} alike, drawn once; {how}")
     return "\n".join(dict.fromkeys(facts))
 
 
@@ -114,9 +112,9 @@ def node_title(node: GraphNode) -> str:
     if node.module is not None:
         facts.append(f"made by {call(node.module, node.call)}")
     if node.shape is not None:
-        facts.append(f"shape {times(node.shape)}")
+        facts.append(f"shape {_sizes(node.shape)}")
     for tensor in node.saved:
-        facts.append(f"saves {plain(tensor.name)} {times(tensor.shape)} {size(tensor.bytes)}")
+        facts.append(f"saves {plain(tensor.name)} {_sizes(tensor.shape)} {size(tensor.bytes)}")
     facts.append(gradient(node.grad_norm, node.grad_nonfinite or 0))
     if node.location:
         facts.append(plain(node.location))
@@ -128,7 +126,7 @@ def caption(graph: AutogradGraph) -> tuple[str, tuple[str, ...]]:
     kinds = [node.kind for node in graph.nodes]
     facts = [
         plural(kinds.count("function"), "operation"),
-        plural(kinds.count("parameter"), "parameter"),
+        plural(kinds.count("parameter"), "parameter tensor"),
     ]
     if "input" in kinds:
         facts.append(plural(kinds.count("input"), "input"))
@@ -147,7 +145,7 @@ def caption(graph: AutogradGraph) -> tuple[str, tuple[str, ...]]:
 
 
 def _start(graph: AutogradGraph) -> str:
-    return "the loss" if graph.start == "loss" else f"`{plain(graph.start)}`"
+    return "the loss" if graph.start == "loss" else plain(graph.start)
 
 
 def _missing(graph: AutogradGraph) -> list[str]:
@@ -158,7 +156,7 @@ def _missing(graph: AutogradGraph) -> list[str]:
     lines = [_cause(answer) for answer in answers[:_CAUSES]]
     rest = sum(len(answer.behind) or 1 for answer in answers[_CAUSES:])
     if rest:
-        lines.append(f"not in the graph: {plural(rest, 'more parameter')}")
+        lines.append(f"not in the graph: {plural(rest, 'more parameter tensor')}")
     return lines
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from gradscope.diagrams._flow import Flow
+from gradscope.diagrams._flow import Flow, Span
 from gradscope.diagrams._groups import Group, shown
 from gradscope.records import AutogradGraph, GraphNode
 from gradscope.typeset.numbers import shape
@@ -19,6 +19,21 @@ def operation(node: GraphNode) -> str:
     return name if node.shape is None else f"{name} {shape(node.shape)}"
 
 
+def ranges(span: Span) -> str:
+    """A shape of which dimensions may differ: ``[7…9, 16]``."""
+    sizes = (str(low) if low == high else f"{low}…{high}" for low, high in span)
+    return f"[{', '.join(sizes)}]"
+
+
+def sizes(known: Flow, id: int) -> str:
+    """An operation's or a leaf's shape as shown; empty where it is not known or not one."""
+    if id in known.spans:
+        span = known.spans[id]
+        return "" if span is None else ranges(span)
+    found = known.nodes[id].shape
+    return "" if found is None else shape(found)
+
+
 def start(graph: AutogradGraph) -> str:
     """What the graph is of, in a sentence."""
     return "the loss" if graph.start == "loss" else plain(graph.start)
@@ -26,7 +41,7 @@ def start(graph: AutogradGraph) -> str:
 
 def label(group: Group) -> str:
     """A group as a reader calls it."""
-    return f"{group.label} ×{group.times}" if group.times > 1 else group.label
+    return f"{group.label}{group.repeats}"
 
 
 def dotted(group: Group) -> str:

@@ -72,6 +72,7 @@ def _group(group: Group, parts: list[Group | int], held: dict[int, int]) -> dict
         "name": None if group.name is None else plain(group.name),
         "type": None if group.type is None else plain(group.type),
         "times": group.times if group.times > 1 else None,
+        "parallel": group.parallel or None,
         "bytes": group.saved_bytes,
         "norm": _finite(group.grad_norm),
         "low": _finite(group.grad_low),

@@ -141,17 +141,16 @@ def outline(root: Group, known: Flow, *, full: bool) -> str:
 
 
 def _summary(group: Group) -> str:
-    times = f" ×{count(group.times)}" if group.times > 1 else ""
     kind = f' <span class="soft">{escaped(group.type)}</span>' if group.type else ""
     figures = [plural(group.ops, "operation")]
     if group.parameters:
-        figures.append(plural(group.parameters, "parameter element"))
+        figures.append(plural(group.parameters, "element"))
     if group.saved_bytes is not None:
         figures.append(f"saved {size(group.saved_bytes)}")
     figures.append(_gradient(group.grad_norm, group.nonfinite, group.grad_low, group.grad_high))
     mark = f' <span class="flag">{MARKS[group.mark]}</span>' if group.mark else ""
     line = escaped(" · ".join(figures))
-    return f'<span class="n">{escaped(group.label)}{times}</span>{kind} {line}{mark}'
+    return f'<span class="n">{escaped(group.label)}{group.repeats}</span>{kind} {line}{mark}'
 
 
 def _gradient(

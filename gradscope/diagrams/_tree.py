@@ -9,9 +9,9 @@ from dataclasses import replace
 from gradscope.diagrams._flow import MISSING, NONFINITE, ZERO, Flow
 from gradscope.diagrams._groups import Group, shown
 from gradscope.diagrams._leads import Row, leads
-from gradscope.diagrams._names import label, operation
+from gradscope.diagrams._names import label, operation, sizes
 from gradscope.diagrams._view import GraphView
-from gradscope.typeset.numbers import count, number, shape, size
+from gradscope.typeset.numbers import count, number, size
 from gradscope.typeset.tables import Cell, Heading, Table, plan
 from gradscope.typeset.text import plain
 
@@ -20,9 +20,11 @@ ABSENT = "–"
 _CELLS, _EIGHTHS = 8, " ▏▎▍▌▋▊▉"
 LEADS = "leads to"
 _WORDS = {ZERO: "zero", MISSING: "missing", NONFINITE: "NaN/Inf"}
-TIMES = (
-    "×n: n equal blocks in a row; its figures are of all of them, its gradients from the least to "
-    "the largest, and rows below it are of the block nearest the start"
+_ROW = "n equal blocks in a row, each leads to the next"
+_SIDE = "n equal blocks between which no way leads; shapes from the least to the largest"
+_FOLD = (
+    "its figures are of all of them, its gradients from the least to the largest, "
+    "and rows below it are of the block nearest the start"
 )
 
 
@@ -57,7 +59,7 @@ def table(
     name = "module" if all(row.operation is None for row in lines) else "module or operation"
     columns = [
         (Heading(name, False), [_name(row, known) for row in lines]),
-        (Heading("type", False, 50), [_type(row, known) for row in lines]),
+        (Heading("type or shape", False, 50), [_type(row, known) for row in lines]),
         (Heading("ops", keep=80), [_count(row, "ops") for row in lines]),
         (Heading("leaves", keep=40), [_count(row, "leaves") for row in lines]),
         (Heading("saved", keep=98 if by_bytes else 60), [_bytes(row, known) for row in lines]),
@@ -78,8 +80,12 @@ def table(
 
 def _legend(lines: Sequence[Row], made: Table, view: GraphView, start: str) -> Iterator[str]:
     """What needs a word, as far as it is shown."""
-    if any(isinstance(row.part, Group) and row.part.times > 1 for row in lines):
-        yield TIMES.replace("the start", start)
+    folds = [row.part for row in lines if isinstance(row.part, Group) and row.part.times > 1]
+    fold = _FOLD.replace("the start", start)
+    if any(not one.parallel for one in folds):
+        yield f"×n: {_ROW}; {fold}"
+    if any(one.parallel for one in folds):
+        yield f"×n, side by side: {_SIDE}; {fold}"
     hidden = plan(made, view.width).hidden
     if LEADS not in hidden and any(heading.key == LEADS for heading in made.columns):
         yield f"{LEADS}: where not just to the next row; leaves with their shapes"
@@ -131,8 +137,7 @@ def _name(row: Row, known: Flow) -> str:
 
 def _type(row: Row, known: Flow) -> str:
     kind = plain(row.part.type or "") if isinstance(row.part, Group) else ""
-    sizes = None if row.operation is None else known.nodes[row.operation].shape
-    return f"{kind} {shape(sizes)}".strip() if sizes is not None else kind
+    return f"{kind} {sizes(known, row.operation)}".strip() if row.operation is not None else kind
 
 
 def _count(row: Row, key: str) -> str:

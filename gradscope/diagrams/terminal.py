@@ -81,10 +81,13 @@ def _totals(graph: AutogradGraph) -> list[str]:
     if not graph.nodes:
         return []
     ops = sum(1 for node in graph.nodes if node.kind == "function")
-    leaves = plural(len(graph.nodes) - ops, "leaf", "leaves")
-    facts = f"{plural(ops, 'operation')}, {leaves}"
-    kept = "" if graph.saved_bytes is None else f", {size(graph.saved_bytes)} saved for backward"
-    return [facts + kept]
+    inputs = sum(1 for node in graph.nodes if node.kind == "input")
+    tensors = len(graph.nodes) - ops - inputs
+    facts = [plural(ops, "operation")]
+    facts += [plural(tensors, "parameter tensor")] if tensors else []
+    facts += [plural(inputs, "input")] if inputs else []
+    facts += [] if graph.saved_bytes is None else [f"{size(graph.saved_bytes)} saved for backward"]
+    return [", ".join(facts)]
 
 
 def _error(graph: AutogradGraph) -> Iterator[Line]:

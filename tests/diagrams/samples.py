@@ -199,6 +199,41 @@ def transformer(n: int = 12) -> AutogradGraph:
     return draft.graph()
 
 
+def experts(routed: Sequence[int] = (7, 7, 9, 5)) -> AutogradGraph:
+    """Equal experts side by side, each for as many rows; their sum is a chain beside them."""
+    draft = Draft()
+    draft.enter("", "MoE")
+    x = draft.op("Tanh", draft.leaf("x", (16, 4), "input"), shape=(16, 4))
+    total = x
+    for i, n in enumerate(routed):
+        draft.enter(f"experts.{i}", "Expert")
+        y = draft.op("Mm", x, draft.leaf(f"experts.{i}.weight", (4, 4)), shape=(n, 4), norm=0.1)
+        y = draft.op("Relu", y, shape=(n, 4), norm=0.1)
+        draft.leave()
+        total = draft.op("IndexAdd", total, y, shape=(16, 4))
+    draft.leave()
+    draft.op("Sum", total, shape=(), norm=1.0)
+    return draft.graph()
+
+
+def recurrent() -> AutogradGraph:
+    """A weight that gets a zero from its first step, whose state is zero, and more from another."""
+    draft = Draft()
+    draft.enter("", "Rnn")
+    weight = draft.leaf("cell.weight", (4, 4))
+    bias = draft.leaf("cell.bias", (4,))
+    draft.enter("cell", "Cell", 0)
+    turned = draft.op("T", weight, shape=(4, 4), norm=0.0)
+    x = draft.op("Addmm", bias, None, turned)
+    draft.leave()
+    draft.enter("cell", "Cell", 1)
+    x = draft.op("Addmm", bias, x, draft.op("T", weight, shape=(4, 4)))
+    draft.leave()
+    draft.leave()
+    draft.op("Sum", x, shape=(), norm=1.0)
+    return draft.graph()
+
+
 def zeros() -> AutogradGraph:
     """The ReLU of the network above is dead: behind it every gradient is zero."""
     graph = mlp()

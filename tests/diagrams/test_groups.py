@@ -11,8 +11,10 @@ import pytest
 from diagrams import samples
 
 from gradscope.diagrams import terminal
+from gradscope.diagrams._drawing import draw
 from gradscope.diagrams._flow import flow
 from gradscope.diagrams._groups import Group, below, grouped, opened, operations_below, shown
+from gradscope.diagrams._names import sizes
 from gradscope.diagrams._view import GraphView
 from gradscope.errors import LayerError
 from gradscope.records import AutogradGraph, GraphNode
@@ -100,6 +102,55 @@ def test_blocks_whose_parameters_differ_in_shape_do_not_fold() -> None:
     )
     assert named(grouped(graph), "layer1").times == 2
     assert named(grouped(replace(graph, nodes=nodes)), "layer1").times == 1
+
+
+def test_equals_between_which_no_way_leads_fold_side_by_side() -> None:
+    graph = samples.experts()
+    known = flow(graph)
+    root = grouped(graph, known=known)
+    (fold,) = [group for group in below(root) if group.times > 1]
+    assert (fold.label, fold.times, fold.parallel) == ("experts", 4, True)
+    assert fold.repeats == " ×4, side by side"
+    assert [sizes(known, part) for part in fold.operations()] == ["[5…9, 4]", "[5…9, 4]"]
+    assert [known.nodes[part].shape for part in fold.operations()] == [(7, 4), (7, 4)]
+
+
+def test_side_by_side_is_said_wherever_a_fold_is_named() -> None:
+    graph = samples.experts()
+    text = terminal.render(graph, GraphView())
+    assert "experts ×4, side by side" in text and "×n, side by side: n equal blocks" in text
+    assert "in a row" not in text and "[5…9, 4]" in text
+    drawing = draw(graph, GraphView(depth=1))
+    (box,) = [box for box in drawing.boxes if box.kind == "repeats"]
+    assert box.lines[0] == "experts ×4, side by side · Expert"
+    assert "no way leads from one to another" in box.title
+    whole = draw(graph, GraphView())
+    assert any("output [5…9, 4]" in line for box in whole.boxes for line in box.lines)
+
+
+def test_equal_blocks_with_something_between_them_do_not_fold() -> None:
+    draft = samples.Draft()
+    draft.enter("", "Net")
+    x = draft.leaf("x", (2, 4), "input")
+    for i in range(3):
+        x = draft.op("Relu", samples._linear(draft, f"fc{i}", x))
+    draft.leave()
+    assert all(group.times == 1 for group in below(grouped(draft.graph())))
+
+
+def test_a_chain_whose_shapes_differ_does_not_fold() -> None:
+    graph = samples.cells(3)
+    ids = [node.id for node in graph.nodes if node.call == 2]
+    nodes = tuple(replace(n, shape=(9, 4)) if n.id in ids else n for n in graph.nodes)
+    assert any(group.times > 1 for group in below(grouped(graph)))
+    assert all(group.times == 1 for group in below(grouped(replace(graph, nodes=nodes))))
+
+
+def test_a_zero_is_a_frontier_only_where_a_whole_gradient_is_zero() -> None:
+    graph = samples.recurrent()
+    assert flow(graph).marks == {}
+    nodes = tuple(replace(n, grad_norm=0.0) if n.name == "cell.weight" else n for n in graph.nodes)
+    assert set(flow(replace(graph, nodes=nodes)).marks.values()) == {"zero"}
 
 
 def test_full_folds_nothing() -> None:
@@ -264,7 +315,7 @@ def test_many_operations_of_a_groups_own_share_a_group() -> None:
         "(before the model)",
         "Net",
         "fc",
-        "(own operations)",
+        "(operations of its own)",
     ]
     assert grouped(graph, FULL).ops == 61
     assert {g.label for g in below(grouped(graph, FULL))} == {"(loss)", "Net", "fc"}

@@ -126,11 +126,11 @@ const panel = (() => {
     const spread = thing.low !== undefined && thing.low !== thing.high;
     return [
       make("h2", words.title(thing)),
-      make("p", thing.times > 1 ? `${thing.times} equal groups in a row` : "group", "kind"), toggle,
+      make("p", thing.times > 1 ? `${thing.times} equal groups ${thing.parallel ? "side by side" : "in a row"}` : "group", "kind"), toggle,
       facts([
         ["module", thing.name], ["class", thing.type],
         ["operations", words.count(thing.ops)],
-        ["parameters", thing.parameters ? words.count(thing.parameters) : null],
+        ["parameters", thing.parameters ? words.plural(thing.parameters, "element") : null],
         ["gradient norm", spread ? `${words.number(thing.low)} to ${words.number(thing.high)}` : reason(thing)],
         ["NaN or Inf", thing.nonfinite > 0 ? words.count(thing.nonfinite) : null],
         ["saved for backward", words.bytes(thing.bytes)],

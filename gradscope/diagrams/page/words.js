@@ -49,9 +49,8 @@ const words = (() => {
   function lines(thing, by) {
     const last = by === "saved" ? `saved ${bytes(thing.bytes)}` : gradientWords(thing);
     if (model.isGroup(thing)) {
-      const title = thing.times > 1 ? `${thing.label} ×${thing.times}` : thing.label;
-      const second = thing.type && thing.type !== title ? [thing.type] : [];
-      return [title, ...second, plural(thing.ops, "op"), last];
+      const second = thing.type && thing.type !== title(thing) ? [thing.type] : [];
+      return [title(thing), ...second, plural(thing.ops, "op"), last];
     }
     if (model.isLeaf(thing) && thing.inside !== null) {
       return [title(thing), `${thing.name ? `${thing.kind} ` : ""}${shape(thing.shape)}`, gradientWords(thing)];
@@ -62,9 +61,14 @@ const words = (() => {
     return [...(thing.own ? [thing.own.label] : []), thing.op, ...shown, last];
   }
 
+  function repeated(group) {
+    if (!(group.times > 1)) return group.label;
+    return `${group.label} ×${group.times}${group.parallel ? ", side by side" : ""}`;
+  }
+
   /* A name for lists and for screen readers. */
   function title(thing) {
-    if (model.isGroup(thing)) return thing.times > 1 ? `${thing.label} ×${thing.times}` : thing.label;
+    if (model.isGroup(thing)) return repeated(thing);
     return model.isLeaf(thing) ? (thing.name ?? thing.kind) : thing.op;
   }
   function callName(index) {
