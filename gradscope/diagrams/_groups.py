@@ -77,11 +77,13 @@ def opened(
         while stack:
             group, level = stack.pop()
             held = id(group) in allowed and any(True for _ in group.groups())
-            if not (group.expanded or id(group) in leading or (held and level < depth)):
+            usual = group is root or (held and level < depth)
+            if not (usual or group.expanded or id(group) in leading):
                 deeper = deeper or held
                 continue
             found.add(id(group))
-            rows += len(group.parts)
+            # What was asked for comes on top: it closes nothing that is open without it.
+            rows += len(group.parts) if usual else 0
             stack += [(part, level + 1) for part in group.groups()]
         return found, rows, deeper
 

@@ -368,3 +368,17 @@ def test_many_operations_and_no_module_are_one_part() -> None:
     root = grouped(graph)
     assert [(group.label, group.ops) for group in root.groups()] == [("(operations)", 100)]
     assert not list(grouped(graph, FULL).groups())
+
+
+def test_expanding_a_module_closes_no_other() -> None:
+    graph = samples.resnet()
+
+    def open_keys(view: GraphView) -> set[str]:
+        root = grouped(graph, view)
+        is_open = opened(root, graph, view, limit=11)
+        return {group.key for group in below(root) if is_open(group)}
+
+    usual, expanded = open_keys(GraphView()), open_keys(GraphView(expand=("layer1.1",)))
+    assert "layer1" in usual
+    assert "layer1/1" in expanded - usual
+    assert usual <= expanded
