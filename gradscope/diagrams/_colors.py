@@ -57,11 +57,15 @@ def ramp(share: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A log scale over positive values; without any, every value is plain."""
+    """A log scale over positive values; without any, every value is plain.
+
+    ``least`` is the smallest value that there is, ``low`` where the colours begin.
+    """
 
     by: str
     low: float
     high: float
+    least: float = 0.0
 
     def fill(self, value: float | None, nonfinite: int = 0) -> str:
         """The fill of a box with that value."""
@@ -78,10 +82,9 @@ class Scale:
     def legend(self, fills: Iterable[str]) -> tuple[tuple[str, str], ...]:
         """Swatches with words: the ends and the middle of the scale, and what else was used."""
         shown = number if self.by == "gradient" else _bytes
-        middle = math.sqrt(self.low) * math.sqrt(self.high)
-        ends = (
-            [(self.fill(v), shown(v)) for v in (self.low, middle, self.high)] if self.high else []
-        )
+        middle = math.sqrt(self.least) * math.sqrt(self.high)
+        values = (self.least, middle, self.high) if self.least < self.high else (self.high,)
+        ends = [(self.fill(v), shown(v)) for v in values] if self.high else []
         used = set(fills)
         others = ((ZERO, "zero"), (MISSING, "no gradient"), (NONFINITE, "NaN or Inf"))
         return (*ends, *(pair for pair in others if pair[0] in used))
@@ -96,6 +99,6 @@ def scale(by: str, values: Iterable[float | None]) -> Scale:
     positive = [v for v in values if v is not None and 0 < v < math.inf]
     if not positive:
         return Scale(by, 0.0, 0.0)
-    high = max(positive)
+    least, high = min(positive), max(positive)
     # Less than a decade apart is the same order of size, and should not look like a difference.
-    return Scale(by, min(*positive, high / 10) or min(positive), high)
+    return Scale(by, min(least, high / 10) or least, high, least)

@@ -240,3 +240,10 @@ def test_colours_span_every_positive_number() -> None:
     loud = replace(graph, nodes=tuple(replace(n, grad_norm=norms[n.id]) for n in graph.nodes))
     for view in (GraphView(), GraphView(depth=0), GraphView(full=True)):
         assert draw(loud, view).boxes
+
+
+def test_the_legend_names_only_values_that_there_are() -> None:
+    shown = [words for _, words in scale("gradient", [2.0, 4.0, 8.0]).legend(())]
+    assert shown == ["2.000", "4.000", "8.000"]
+    assert [words for _, words in scale("gradient", [3.0, 3.0]).legend(())] == ["3.000"]
+    assert list(scale("gradient", [None, 0.0]).legend(())) == []
