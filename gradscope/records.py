@@ -83,6 +83,104 @@ class ParameterStats:
     update_ratio: float | None = None
     aliases: tuple[str, ...] = ()
     in_optimizer: bool | None = None
+    #: Plain attributes that were meant to be ``requires_grad``.
+    misspelt: tuple[str, ...] = field(default=(), metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFacts:
+    """A module as the run found it, whatever the layer patterns select.
+
+    ``kinds`` are the classes of ``torch.nn`` that it descends from, nearest first. ``parameters``
+    are its own, by full name; ``written`` are its own buffers that the run's forward wrote to.
+    ``settings`` are plain attributes that rules read, such as a dropout's ``p``; ``misspelt`` are
+    those that were meant to be ``requires_grad``.
+    """
+
+    name: str
+    type: str
+    kinds: tuple[str, ...] = ()
+    training: bool = True
+    calls: int = 0
+    aliases: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    written: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    settings: dict[str, Any] = field(default_factory=dict, metadata=SPARSE)
+    misspelt: tuple[str, ...] = field(default=(), metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Two operations of the autograd graph that meet: what ``op`` computed went into ``into``.
+
+    Operations that only move numbers (views, casts, permutations) are passed over. A name is the
+    innermost module that made the operation, None outside every module.
+    """
+
+    op: str
+    into: str
+    name: str | None = None
+    call: int | None = None
+    into_name: str | None = None
+    into_call: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitActivity:
+    """How the units (channels, or features of the last axis) behind one nonlinearity behave.
+
+    ``dead`` units gave nothing but zero, ``saturated`` ones lay at a flat end, both over
+    ``samples`` values of each unit.
+    """
+
+    op: str
+    name: str | None
+    call: int | None
+    units: int
+    samples: int
+    dead: int = 0
+    saturated: int = 0
+    location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionForecast:
+    """What a cast would do to one tensor's non-zero elements, as shares from 0 to 1.
+
+    ``kind`` is "activation" or "gradient"; a gradient is multiplied by ``scale``, the loss scale,
+    before the cast.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    scale: float
+    numel: int
+    underflow: float
+    overflow: float
+    call: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """Where a NaN or an infinity came out of finite numbers, and what it then spread to.
+
+    ``phase`` is input, parameter, forward, loss, backward or step. ``name`` is the module that was
+    executing, or the parameter. ``reason`` is the arithmetic, such as "sqrt at 0".
+    """
+
+    kind: str  # nan | inf
+    phase: str
+    message: str
+    op: str | None = None
+    name: str | None = None
+    call: int | None = None
+    location: str | None = None
+    reason: str | None = None
+    count: int | None = None
+    inputs: tuple[TensorStats, ...] = ()
+    spread: tuple[str, ...] = ()
+    advice: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +271,7 @@ class Finding:
     threshold: float | None = None
     source: str | None = None
     cause: str | None = None
+    location: str | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +368,23 @@ class Answer:
     location: str | None = None
     behind: tuple[str, ...] = ()
     advice: str | None = None
+    #: Of a zero gradient: whether one arrives after an optimizer step. None: nobody looked.
+    recovers: bool | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class WhyReport:
+    """Everything one ``gradscope why`` learned; ``checked`` counts what was looked at."""
+
+    run: RunInfo
+    schema: str = "gradscope.why/1"
+    status: str = "ok"  # ok | findings | failed
+    versions: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    checked: int = 0
+    frozen: int = 0
+    answers: tuple[Answer, ...] = ()
+    error: ErrorRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,3 +521,9 @@ class Report:
     findings: tuple[Finding, ...] = ()
     chains: tuple[Chain, ...] = ()
     error: ErrorRecord | None = None
+    modules: tuple[ModuleFacts, ...] = field(default=(), metadata=SPARSE)
+    links: tuple[Link, ...] = field(default=(), metadata=SPARSE)
+    activity: tuple[UnitActivity, ...] = field(default=(), metadata=SPARSE)
+    precision: tuple[PrecisionForecast, ...] = field(default=(), metadata=SPARSE)
+    answers: tuple[Answer, ...] = field(default=(), metadata=SPARSE)
+    births: tuple[Birth, ...] = field(default=(), metadata=SPARSE)
