@@ -57,6 +57,14 @@ Columns = Annotated[
 Table = Annotated[
     str | None, typer.Option(metavar="TABLE", help="Only this table: `calls` or `parameters`.")
 ]
+Fold = Annotated[
+    bool,
+    typer.Option(
+        "--fold",
+        metavar="",
+        help="Show blocks that look the same, one after the other, once: `h.0…11.mlp ×12`.",
+    ),
+]
 Color = Annotated[str, typer.Option(metavar="WHEN", help="auto, always or never.")]
 Width = Annotated[
     int | None,
@@ -86,6 +94,7 @@ def plan_output(
     top: int | None = None,
     columns: str | None = None,
     table: str | None = None,
+    fold: bool = False,
     color: str = "auto",
     width: int | None = None,
 ) -> Destination:
@@ -105,6 +114,7 @@ def plan_output(
         top=top,
         columns=asked or None,
         table=table,
+        fold=fold,
     )
     _tables.check(view)
     check_output(path, force=force)

@@ -21,6 +21,7 @@ from gradscope.commands._model import (
 from gradscope.commands._views import (
     Color,
     Columns,
+    Fold,
     Force,
     Format,
     Output,
@@ -62,6 +63,7 @@ def run(
     top: Top = None,
     columns: Columns = None,
     table: Table = None,
+    fold: Fold = False,
     device: Device = None,
     dtype: Dtype = None,
     seed: Seed = None,
@@ -86,6 +88,7 @@ def run(
         top=top,
         columns=columns,
         table=table,
+        fold=fold,
         color=color,
         width=width,
     )

@@ -13,6 +13,7 @@ from gradscope.commands._model import Debug
 from gradscope.commands._views import (
     Color,
     Columns,
+    Fold,
     Force,
     Format,
     Output,
@@ -38,6 +39,7 @@ def run(
     top: Top = None,
     columns: Columns = None,
     table: Table = None,
+    fold: Fold = False,
     color: Color = "auto",
     width: Width = None,
     debug: Debug = False,
@@ -54,6 +56,7 @@ def run(
         top=top,
         columns=columns,
         table=table,
+        fold=fold,
         color=color,
         width=width,
     )

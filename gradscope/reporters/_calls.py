@@ -34,6 +34,7 @@ class CallRow:
     first: bool  # of its call: here stand the call's own facts
     placed: bool  # the tensor's path belongs to the label
     mark: str = ""
+    times: int = 1  # stands for that many calls
 
 
 Group = tuple[CallRow, ...]
@@ -88,4 +89,5 @@ def layer(row: CallRow) -> str:
     if not row.first:
         return f"  {arrow}{path}"
     place = f" {arrow}{path}" if row.placed and path else ""
-    return label(row.call.name, row.call.call) + place + (f" {row.mark}" if row.mark else "")
+    times = f" ×{row.times}" if row.times > 1 else ""
+    return label(row.call.name, row.call.call) + times + place + (f" {row.mark}" * bool(row.mark))

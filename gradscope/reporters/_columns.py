@@ -34,6 +34,24 @@ class Column(Generic[Row]):
     wraps: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[Row]):
+    """Rows that are sorted and counted as one: those shown, and what each of them stands for."""
+
+    shown: tuple[Row, ...]
+    members: tuple[tuple[Row, ...], ...]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Every row that this stands for."""
+        return tuple(row for stood_for in self.members for row in stood_for)
+
+
+def single(group: tuple[Row, ...]) -> Entry[Row]:
+    """Rows that stand for themselves."""
+    return Entry(group, tuple((row,) for row in group))
+
+
 def pick(
     registry: Mapping[str, Column[Row]],
     asked: Sequence[str] | None,
@@ -99,24 +117,24 @@ def parse_sort(sort: str) -> tuple[str, bool | None]:
 
 
 def ordered(
-    groups: Sequence[tuple[Row, ...]], column: Column[Row], up: bool | None
-) -> list[tuple[Row, ...]]:
-    """Groups of rows by the column: numbers descend, text ascends, what has no value comes last.
+    entries: Sequence[Entry[Row]], column: Column[Row], up: bool | None
+) -> list[Entry[Row]]:
+    """Entries by the column: numbers descend, text ascends, what has no value comes last.
 
-    A group stands where its foremost row would.
+    An entry stands where its foremost row would.
     """
     ascending = column.ascending if up is None else up
-    ranked: list[tuple[Key, tuple[Row, ...]]] = []
-    rest: list[tuple[Row, ...]] = []
-    for group in groups:
-        ranks = [_comparable(r) for r in map(column.rank, group) if r is not None]
+    ranked: list[tuple[Key, Entry[Row]]] = []
+    rest: list[Entry[Row]] = []
+    for entry in entries:
+        ranks = [_comparable(r) for r in map(column.rank, entry.rows) if r is not None]
         if ranks:
-            ranked.append((min(ranks) if ascending else max(ranks), group))
+            ranked.append((min(ranks) if ascending else max(ranks), entry))
         else:
-            rest.append(group)
+            rest.append(entry)
     # sorted() is stable both ways, so equal values keep the order of execution.
     ranked = sorted(ranked, key=lambda pair: pair[0], reverse=not ascending)
-    return [group for _, group in ranked] + rest
+    return [entry for _, entry in ranked] + rest
 
 
 def _comparable(rank: float | str) -> Key:

@@ -25,10 +25,11 @@ _KEEP = {
 
 @dataclass(frozen=True, slots=True)
 class ParameterRow:
-    """A parameter, and its footnote's mark."""
+    """A parameter, its footnote's mark, and how many like it the row stands for."""
 
     stats: ParameterStats
     mark: str = ""
+    times: int = 1
 
 
 Group = tuple[ParameterRow, ...]
@@ -75,7 +76,8 @@ def _ratio(row: ParameterRow) -> float | None:
 
 
 def _label(row: ParameterRow) -> str:
-    return plain(row.stats.name) + (f" {row.mark}" if row.mark else "")
+    times = f" ×{row.times}" if row.times > 1 else ""
+    return plain(row.stats.name) + times + (f" {row.mark}" if row.mark else "")
 
 
 def _fact(

@@ -7,7 +7,18 @@ from collections.abc import Mapping, Sequence
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.records import Report, StepRecord
 from gradscope.reporters import _call_columns, _calls, _parameters
-from gradscope.reporters._columns import Column, Row, Scalar, known, ordered, parse_sort, pick
+from gradscope.reporters._columns import (
+    Column,
+    Entry,
+    Row,
+    Scalar,
+    known,
+    ordered,
+    parse_sort,
+    pick,
+    single,
+)
+from gradscope.reporters._folding import fold_calls, fold_parameters, span
 from gradscope.reporters._view import View
 from gradscope.typeset.numbers import NOT_THERE, count, number, plural
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table
@@ -44,28 +55,32 @@ def calls(report: Report, view: View) -> Table:
     """The calls, a row for each output and for each of several inputs that want a gradient."""
     asked = view.columns if view.table != "parameters" else None
     groups = [_calls.folded(call) for call in report.calls]
-    chosen, caption = _select(groups, _call_columns.COLUMNS, view, "call")
-    chosen, notes = _calls.with_marks(chosen)
-    rows = [row for group in chosen for row in group]
+    entries = fold_calls(groups) if view.fold else list(map(single, groups))
+    chosen, caption = _select(entries, _call_columns.COLUMNS, view, "call")
+    marked, notes = _calls.with_marks([entry.shown for entry in chosen])
+    rows = [row for entry in chosen for row in entry.rows]
     usual = _needed(_call_columns.COLUMNS, _call_columns.USUAL, rows, view)
     columns = pick(_call_columns.COLUMNS, asked, usual, ["layer"], _call_columns.DOUBLES)
     signs = _call_columns.legend(report, rows, [column.key for column in columns])
-    return _table("calls", columns, rows, caption, [*notes, *signs], view=view, fixed=bool(asked))
+    cells = _cells(columns, marked, chosen)
+    legend = [*_folds(chosen), *notes, *signs]
+    return _table("calls", columns, cells, caption, legend, view=view, fixed=bool(asked))
 
 
 def parameters(report: Report, view: View) -> Table:
     """The parameters: value, gradient, and how far the optimizer moved them."""
     asked = view.columns if view.table == "parameters" else None
     groups = [(_parameters.ParameterRow(stats),) for stats in report.parameters]
-    chosen, caption = _select(groups, _parameters.COLUMNS, view, "parameter")
-    chosen, notes = _parameters.with_marks(chosen)
-    rows = [row for group in chosen for row in group]
+    entries = fold_parameters(groups) if view.fold else list(map(single, groups))
+    chosen, caption = _select(entries, _parameters.COLUMNS, view, "parameter")
+    marked, notes = _parameters.with_marks([entry.shown for entry in chosen])
+    rows = [row for entry in chosen for row in entry.rows]
     usual = _needed(_parameters.COLUMNS, _parameters.USUAL, rows, view)
     columns = pick(_parameters.COLUMNS, asked, usual, ["name"])
     signs = _parameters.legend(report, rows, [column.key for column in columns])
-    return _table(
-        "parameters", columns, rows, caption, [*notes, *signs], view=view, fixed=bool(asked)
-    )
+    cells = _cells(columns, marked, chosen)
+    legend = [*_folds(chosen), *notes, *signs]
+    return _table("parameters", columns, cells, caption, legend, view=view, fixed=bool(asked))
 
 
 def records(report: Report, view: View) -> tuple[list[str], list[list[Scalar]]]:
@@ -87,9 +102,9 @@ def _exact(
     first: Sequence[str],
     noun: str,
 ) -> tuple[list[str], list[list[Scalar]]]:
-    chosen, _ = _select(groups, registry, view, noun)
+    chosen, _ = _select(list(map(single, groups)), registry, view, noun)
     columns = pick(registry, view.columns, usual, first)
-    rows = [[column.value(row) for column in columns] for group in chosen for row in group]
+    rows = [[column.value(row) for column in columns] for entry in chosen for row in entry.rows]
     return [column.key for column in columns], rows
 
 
@@ -121,10 +136,10 @@ def _step(step: StepRecord) -> dict[str, Cell]:
 
 
 def _select(
-    groups: Sequence[tuple[Row, ...]], registry: Mapping[str, Column[Row]], view: View, noun: str
-) -> tuple[list[tuple[Row, ...]], str]:
-    """The groups that the view wants, in its order, and a caption where it wants fewer."""
-    chosen, by = list(groups), ""
+    entries: Sequence[Entry[Row]], registry: Mapping[str, Column[Row]], view: View, noun: str
+) -> tuple[list[Entry[Row]], str]:
+    """The entries that the view wants, in its order, and a caption where it wants fewer."""
+    chosen, by = list(entries), ""
     if view.sort:
         key, up = parse_sort(view.sort)
         if key in registry:
@@ -153,7 +168,7 @@ def _sorted_by(view: View) -> str | None:
 def _table(
     title: str,
     columns: Sequence[Column[Row]],
-    rows: Sequence[Row],
+    cells: tuple[tuple[Cell, ...], ...],
     caption: str,
     legend: Sequence[str],
     *,
@@ -164,13 +179,36 @@ def _table(
     headings = tuple(
         Heading(c.key, c.right, KEEP if c.key == by else c.keep, c.wraps) for c in columns
     )
-    cells = tuple(tuple(_cell(column, row) for column in columns) for row in rows)
     remedy = "use --columns or a wider terminal"
     if title == "parameters":
         remedy = "use --table parameters --columns or a wider terminal"
     return Table(title, headings, cells, caption, tuple(legend), fixed, remedy)
 
 
-def _cell(column: Column[Row], row: Row) -> Cell:
-    text = column.text(row)
-    return Cell(text, column.tone(row, text))
+def _cells(
+    columns: Sequence[Column[Row]],
+    marked: Sequence[tuple[Row, ...]],
+    entries: Sequence[Entry[Row]],
+) -> tuple[tuple[Cell, ...], ...]:
+    """A line of cells for each row to show; the marked rows are the entries' own."""
+    return tuple(
+        tuple(_cell(column, row, members) for column in columns)
+        for rows, entry in zip(marked, entries, strict=True)
+        for row, members in zip(rows, entry.members, strict=True)
+    )
+
+
+def _cell(column: Column[Row], row: Row, members: Sequence[Row]) -> Cell:
+    if len(members) == 1 or not column.right:
+        text = column.text(row)
+        return Cell(text, column.tone(row, text))
+    texts = [column.text(member) for member in members]
+    tones = {column.tone(member, text) for member, text in zip(members, texts, strict=True)}
+    worst = next((tone for tone in ("bad", "warn") if tone in tones), "")
+    return Cell(span(texts, [column.rank(member) for member in members]), worst)
+
+
+def _folds(entries: Sequence[Entry[Row]]) -> list[str]:
+    if all(len(members) == 1 for entry in entries for members in entry.members):
+        return []
+    return ["×n: n blocks that look the same, one after the other; a…b spans their values"]

@@ -12,7 +12,8 @@ class View:
     ``width`` None is unlimited, as in a pipe. ``sort`` is a column, with ``:asc`` or ``:desc`` to
     choose the direction. ``columns`` are those of the calls, or of the parameters where ``table``
     is "parameters"; names with a leading ``+`` come on top of the usual ones. ``table`` None shows
-    every table, except in csv, which holds one: the calls.
+    every table, except in csv, which holds one: the calls. ``fold`` shows blocks that look the same
+    once, in the tables for people.
     """
 
     width: int | None = None
@@ -21,3 +22,4 @@ class View:
     top: int | None = None
     columns: tuple[str, ...] | None = None
     table: str | None = None
+    fold: bool = False
