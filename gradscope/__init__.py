@@ -31,5 +31,11 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'gradscope' has no attribute '{name}'")
     import importlib
+    import random
 
-    return getattr(importlib.import_module(f"gradscope.{_HOMES[name]}"), name)
+    # Rich draws random numbers as it is imported, and the generator is the caller's.
+    state = random.getstate()
+    try:
+        return getattr(importlib.import_module(f"gradscope.{_HOMES[name]}"), name)
+    finally:
+        random.setstate(state)

@@ -83,7 +83,9 @@ class ParameterStats:
     update_ratio: float | None = None
     aliases: tuple[str, ...] = ()
     in_optimizer: bool | None = None
-    #: Plain attributes that were meant to be ``requires_grad``.
+    #: Whether the optimizer's step changed any element; None without one, or outside it.
+    moved: bool | None = field(default=None, metadata=SPARSE)
+    #: Plain attributes that were meant to be ``requires_grad`` and say otherwise than it does.
     misspelt: tuple[str, ...] = field(default=(), metadata=SPARSE)
 
 
@@ -94,7 +96,7 @@ class ModuleFacts:
     ``kinds`` are the classes of ``torch.nn`` that it descends from, nearest first. ``parameters``
     are its own, by full name; ``written`` are its own buffers that the run's forward wrote to.
     ``settings`` are plain attributes that rules read, such as a dropout's ``p``; ``misspelt`` are
-    those that were meant to be ``requires_grad``.
+    those that were meant to be ``requires_grad`` and that a parameter below does not follow.
     """
 
     name: str
@@ -123,14 +125,16 @@ class Link:
     call: int | None = None
     into_name: str | None = None
     into_call: int | None = None
+    #: Whether other operations read the same result too.
+    shared: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
 class UnitActivity:
     """How the units (channels, or features of the last axis) behind one nonlinearity behave.
 
-    ``dead`` units gave nothing but zero, ``saturated`` ones lay at a flat end, both over
-    ``samples`` values of each unit.
+    ``dead`` units are off, at zero, for all but a stated share of ``samples`` values of each
+    unit; ``saturated`` ones lie at a flat end. A softmax has its distributions for units.
     """
 
     op: str
@@ -148,7 +152,9 @@ class PrecisionForecast:
     """What a cast would do to one tensor's non-zero elements, as shares from 0 to 1.
 
     ``kind`` is "activation" or "gradient"; a gradient is multiplied by ``scale``, the loss scale,
-    before the cast.
+    before the cast. ``name`` is a module with its ``call``, or a parameter, which has none.
+    ``numel`` counts the elements that the shares are of. "total" is all gradients together, named
+    "**": ``underflow`` of the parameters', ``overflow`` of the calls' outputs as well.
     """
 
     name: str
@@ -208,6 +214,8 @@ class RunInfo:
     repeats: int = 1
     verified: Verification | None = None
     notices: tuple[str, ...] = ()
+    #: What names the model: a config, or the source file of a spec. None: neither, or a live model.
+    file: str | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +293,24 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
+class RelatedLine:
+    """A line that had a part in an error: it saved what another mutated or freed, or made it."""
+
+    role: str  # saved | mutated | freed | carried | made
+    file: str
+    line: int
+    code: str | None = None
+    name: str | None = None
+    call: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorRecord:
-    """Why a run failed: ``phase`` is construction, input, forward, loss, backward or step."""
+    """Why a run failed: ``phase`` is construction, input, forward, loss, backward or step.
+
+    ``details`` are sentences that say what met what; ``related`` are lines other than the one that
+    raised.
+    """
 
     kind: str
     message: str
@@ -298,6 +322,8 @@ class ErrorRecord:
     exception: str | None = None
     inputs: tuple[TensorStats, ...] = ()
     frames: tuple[Frame, ...] = ()
+    details: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    related: tuple[RelatedLine, ...] = field(default=(), metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,3 +553,57 @@ class Report:
     precision: tuple[PrecisionForecast, ...] = field(default=(), metadata=SPARSE)
     answers: tuple[Answer, ...] = field(default=(), metadata=SPARSE)
     births: tuple[Birth, ...] = field(default=(), metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleText:
+    """A rule as formats describe it that carry the rule book along."""
+
+    code: str
+    name: str
+    severity: str
+    summary: str
+    help: str = ""
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineEntry:
+    """A finding that is put up with: the same one has other figures on another day."""
+
+    model: str
+    code: str
+    name: str
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedModel:
+    """One model's verdict. ``known`` are findings that the baseline holds: they do not count."""
+
+    status: str  # ok | findings | failed
+    run: RunInfo
+    config: dict[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    known: tuple[Finding, ...] = ()
+    error: ErrorRecord | None = None
+    answers: tuple[Answer, ...] = field(default=(), metadata=SPARSE)
+    births: tuple[Birth, ...] = field(default=(), metadata=SPARSE)
+    precision: tuple[PrecisionForecast, ...] = field(default=(), metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """Everything one ``gradscope check`` learned.
+
+    ``rules`` are the codes of those that looked, ``stale`` the entries of ``baseline`` that no
+    finding answers to any more.
+    """
+
+    schema: str = "gradscope.check/1"
+    status: str = "ok"  # ok | findings | failed
+    versions: dict[str, str] = field(default_factory=dict)
+    rules: tuple[str, ...] = ()
+    models: tuple[CheckedModel, ...] = ()
+    baseline: str | None = None
+    stale: tuple[BaselineEntry, ...] = ()

@@ -5,24 +5,26 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 import sys
 import types
 import typing
 from collections.abc import Iterable
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError, Place
-from gradscope.records import AutogradGraph, Report, SaliencyReport
+from gradscope.records import AutogradGraph, CheckReport, Report, SaliencyReport
 from gradscope.soundness import faults
 
 #: What a saved record is called, the command that writes one, and the command that shows it.
 _WORDS: dict[type, tuple[str, str, str]] = {
     Report: ("report", "write a report with `gradscope inspect … -o report.json`", "show"),
+    CheckReport: ("check", "write a check with `gradscope check … -o check.json`", "show"),
     AutogradGraph: ("graph", "write a graph with `gradscope graph … -o graph.json`", "graph"),
 }
-_Record = TypeVar("_Record", Report, AutogradGraph)
+_Record = TypeVar("_Record", Report, CheckReport, AutogradGraph)
 #: A report nests 7 deep; only its ``config`` is free to go deeper.
 MAX_DEPTH = 100
 
@@ -38,7 +40,7 @@ def to_data(record: Any) -> Any:
         return {
             f.name: to_data(value)
             for f, value in values
-            if not ("sparse" in f.metadata and value == f.default)
+            if not ("sparse" in f.metadata and value == _default(f))
         }
     if isinstance(record, dict):
         return {str(key): to_data(value) for key, value in record.items()}
@@ -49,7 +51,11 @@ def to_data(record: Any) -> Any:
     return record
 
 
-def dumps(record: Report | AutogradGraph | SaliencyReport) -> str:
+def _default(one: Field[Any]) -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
+def dumps(record: Report | CheckReport | AutogradGraph | SaliencyReport) -> str:
     """The record as one JSON document, keys in the order of the records."""
     data = to_data(record)
     head = {"schema": data.pop("schema"), "status": data.pop("status")}
@@ -86,6 +92,19 @@ def loads(text: str, kind: type[_Record], *, file: str = "report") -> _Record:
         for where, said in faults(record):
             raise ConfigError(said, place=Place(file, key=where), help=help)
     return record
+
+
+def loads_shown(text: str, *, file: str = "report") -> Report | CheckReport:
+    """The report or the check that ``dumps`` wrote, as its schema says.
+
+    Raises:
+        ConfigError: as ``loads``.
+    """
+    # A check names its schema in the first line, as each record does; whatever else is no report.
+    said = re.match(r'\s*\{\s*"schema"\s*:\s*"([^"]*)"', text)
+    if said is not None and said[1] == _schema(CheckReport):
+        return loads(text, CheckReport, file=file)
+    return loads(text, Report, file=file)
 
 
 def _schema(kind: type) -> Any:
@@ -139,9 +158,21 @@ def load(path: Path, kind: type[_Record]) -> _Record:
     Raises:
         ConfigError: the file is missing, unreadable or no such record.
     """
-    help = _WORDS[kind][1]
+    return loads(_text(path, _WORDS[kind][1]), kind, file=str(path))
+
+
+def load_shown(path: Path) -> Report | CheckReport:
+    """Read a saved report or check.
+
+    Raises:
+        ConfigError: the file is missing, unreadable or neither.
+    """
+    return loads_shown(_text(path, _WORDS[Report][1]), file=str(path))
+
+
+def _text(path: Path, help: str) -> str:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"there is no file `{path}`", help=help) from None
     except UnicodeDecodeError:
@@ -150,7 +181,6 @@ def load(path: Path, kind: type[_Record]) -> _Record:
         ) from None
     except OSError as error:
         raise ConfigError(f"cannot read `{path}`: {error.strerror or error}", help=help) from None
-    return loads(text, kind, file=str(path))
 
 
 def _read(kind: Any, data: Any, where: str, file: str) -> Any:

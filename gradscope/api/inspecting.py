@@ -200,6 +200,8 @@ def _report(workload: Workload, outcome: Outcome) -> Report:
         history=tuple(outcome.history),
         chains=tuple(recorder.chains) if recorder else (),
         error=error,
+        modules=outcome.modules,
+        links=tuple(recorder.links) if recorder else (),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import nn
 
+from gradscope.capture.facts import misspelt_flags
 from gradscope.capture.hooks import named_parameters
 from gradscope.capture.stats import measure, resolve
 from gradscope.records import ParameterStats, TensorStats
@@ -42,6 +43,7 @@ def parameter_stats(
             gradient=None if gradient is None else done[id(gradient)],
             aliases=named.aliases,
             in_optimizer=None if held is None else parameter in held,
+            misspelt=misspelt_flags(parameter),
         )
         for (parameter, named), value, gradient in zip(
             chosen.items(), values, gradients, strict=True
@@ -62,11 +64,14 @@ def total_norm(norms: Collection[float | None]) -> float | None:
     return math.hypot(*present) if present else None
 
 
-def update_ratios(
+def updates(
     model: nn.Module, before: Mapping[nn.Parameter, torch.Tensor]
-) -> dict[str, float | None]:
-    """‖Δw‖ / ‖w‖ by parameter name; None where ‖w‖ was 0."""
-    ratios: dict[str, float | None] = {}
+) -> dict[str, tuple[float | None, bool | None]]:
+    """‖Δw‖ / ‖w‖ by parameter name, and whether any element moved.
+
+    The ratio is None where ‖w‖ was 0 and where it is no number, both None where nobody can tell.
+    """
+    found: dict[str, tuple[float | None, bool | None]] = {}
     for parameter, named in named_parameters(model).items():
         if parameter not in before:
             continue
@@ -74,6 +79,10 @@ def update_ratios(
         # One difference at a time: all of them would weigh as much as the model.
         pair = statistics({"weight": old, "change": parameter.detach() - old})
         weight, change = pair["weight"], pair["change"]
-        known = weight and change and weight.norm and change.norm is not None
-        ratios[named.name] = change.norm / weight.norm if known else None  # type: ignore[union-attr,operator]
-    return ratios
+        if weight is None or change is None or change.zeros is None:
+            found[named.name] = None, None
+            continue
+        known = weight.norm and change.norm is not None and not (change.nan or change.inf)
+        ratio = change.norm / weight.norm if known else None  # type: ignore[operator]
+        found[named.name] = ratio, change.zeros < change.numel
+    return found

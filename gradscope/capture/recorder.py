@@ -26,6 +26,7 @@ from gradscope.capture.graph import (
     walk,
 )
 from gradscope.capture.hooks import hooked, named_modules, watchable
+from gradscope.capture.links import links
 from gradscope.capture.nodes import Label, describe, ordered
 from gradscope.capture.recall import Recall, version
 from gradscope.capture.recompute import Recomputation, in_backward
@@ -35,7 +36,7 @@ from gradscope.capture.trace import Surroundings, Trace
 from gradscope.capture.views import view_of
 from gradscope.nesting import find
 from gradscope.patterns import Named
-from gradscope.records import Chain, GraphCall, ModuleCall, TensorRecord, TensorStats
+from gradscope.records import Chain, GraphCall, Link, ModuleCall, TensorRecord, TensorStats
 
 _BROKEN_VIEW = "its view was overtaken by a write in place: autograd cannot tell its history"
 
@@ -60,6 +61,7 @@ class Recorder:
     ) -> None:
         self.model = model
         self.chains: list[Chain] = []
+        self.links: tuple[Link, ...] = ()
         self.total_saved: int | None = None
         #: Leaves outside the model that backward will reach.
         self.leaves: list[torch.Tensor] = []
@@ -109,6 +111,11 @@ class Recorder:
     def let_go(self) -> None:
         """Free the graph, once the loss itself is gone."""
         let_go(self._nodes)
+
+    @property
+    def counts(self) -> Mapping[nn.Module, int]:
+        """How often each module was called, selected or not."""
+        return self._counts
 
     @property
     def count(self) -> int:
@@ -251,6 +258,7 @@ class Recorder:
         edges = [edge_of(root) for root in roots if root.requires_grad]
         found = walk(edges, wanted_edges(passages))
         self._nodes += found.nodes
+        self.links = links(found, spans, self._label)
         tie(found, passages, self._listeners)
         self._listeners.armed = True
         if not self.needs_counting_run:

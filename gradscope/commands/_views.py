@@ -55,7 +55,8 @@ Columns = Annotated[
     ),
 ]
 Table = Annotated[
-    str | None, typer.Option(metavar="TABLE", help="Only this table: `calls` or `parameters`.")
+    str | None,
+    typer.Option(metavar="TABLE", help="Only this table: `calls`, `parameters` or `findings`."),
 ]
 Fold = Annotated[
     bool,

@@ -1,8 +1,8 @@
-"""Report → the sentences around its tables: header, totals, verification, findings, error."""
+"""Report → the sentences around its tables: header, totals, verification, error."""
 
 from __future__ import annotations
 
-from gradscope.records import ErrorRecord, Finding, Report, TensorStats
+from gradscope.records import ErrorRecord, Report, TensorStats
 from gradscope.reporters._calls import label
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, number, plural, seconds, shape, size
@@ -90,19 +90,6 @@ def verified(report: Report) -> Line | None:
         f"two plain runs differ already{difference}, so nothing can be said about the observed one"
     )
     return Line(text, "not verified:", "warn")
-
-
-def findings(report: Report) -> list[tuple[Finding, Line, Line | None]]:
-    """Each finding with its sentence and its advice."""
-    tones = {"error": "bad", "warning": "warn"}
-    return [
-        (
-            finding,
-            Line(plain(finding.message), tone=tones.get(finding.severity, "")),
-            Line(plain(finding.advice), "help:") if finding.advice else None,
-        )
-        for finding in report.findings
-    ]
 
 
 def error(report: Report) -> list[Line]:

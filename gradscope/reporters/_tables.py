@@ -24,7 +24,7 @@ from gradscope.typeset.numbers import NOT_THERE, count, number, plural
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table
 from gradscope.typeset.text import plain
 
-TABLES = ("calls", "parameters")
+TABLES = ("calls", "parameters", "findings")
 
 
 def check(view: View) -> None:
@@ -40,6 +40,11 @@ def check(view: View) -> None:
         )
     if view.top is not None and view.top < 1:
         raise OptionError(f"`--top {view.top}` would show nothing", help="give 1 or more")
+    if view.table == "findings" and (view.columns or view.sort):
+        raise OptionError(
+            "the findings have neither columns to choose nor an order but their own",
+            help="leave `--columns` and `--sort` away; `-f csv` has every field",
+        )
     registry = _parameters.COLUMNS if view.table == "parameters" else _call_columns.COLUMNS
     for word in view.columns or ():
         key = word.removeprefix("+")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from gradscope.records import RuleText
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +16,8 @@ class View:
     choose the direction. ``columns`` are those of the calls, or of the parameters where ``table``
     is "parameters"; names with a leading ``+`` come on top of the usual ones. ``table`` None shows
     every table, except in csv, which holds one: the calls. ``fold`` shows blocks that look the same
-    once, in the tables for people.
+    once, in the tables for people. ``rules`` are for formats that carry the rule book along;
+    ``root`` is what their paths are relative to, None: as the record has them.
     """
 
     width: int | None = None
@@ -23,3 +27,5 @@ class View:
     columns: tuple[str, ...] | None = None
     table: str | None = None
     fold: bool = False
+    rules: tuple[RuleText, ...] = ()
+    root: Path | None = None

@@ -1,4 +1,4 @@
-"""A report as RFC 4180: one row for each call, direction and path, or for each parameter.
+"""A report as RFC 4180: a row for each call, direction and path, each parameter, or each finding.
 
 Floats have every digit. Text that a spreadsheet would run as a formula gets a leading apostrophe,
 and characters that do not print are written as escapes; JSON keeps names exactly.
@@ -7,20 +7,51 @@ and characters that do not print are written as escapes; JSON keeps names exactl
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from io import StringIO
 
-from gradscope.records import Report
-from gradscope.reporters import _tables
+from gradscope.records import CheckReport, Finding, Report
+from gradscope.reporters import _checked, _tables
 from gradscope.reporters._columns import Scalar
+from gradscope.reporters._findings import ordered
 from gradscope.reporters._view import View
 from gradscope.typeset.text import plain
 
 suffix = ".csv"
 
+FINDINGS = (
+    *("model", "severity", "code", "rule", "name", "call", "message"),
+    *("value", "threshold", "source", "cause", "location", "advice", "known"),
+)
+
 
 def render(report: Report, view: View) -> str:
-    """One table: the calls, unless the view asks for the parameters."""
-    header, rows = _tables.records(report, view)
+    """One table: the calls, unless the view asks for the parameters or the findings."""
+    if view.table == "findings":
+        return render_check(_checked.alone(report), view)
+    return _written(*_tables.records(report, view))
+
+
+def render_check(check: CheckReport, view: View) -> str:
+    """A row for each finding; a run that failed is a row without a code."""
+    rows: list[list[Scalar]] = []
+    for model in check.models:
+        title = _checked.title(model.run)
+        error = model.error
+        if error is not None:
+            said = f"{error.exception or error.kind}: {error.message}"
+            row: list[Scalar] = [title, "error", "", error.kind, error.name, error.call, said]
+            rows.append([*row, None, None, None, None, error.location, error.advice, False])
+        for known, findings in ((False, model.findings), (True, model.known)):
+            rows += [[title, *_row(f), known] for f in ordered(findings)]
+    return _written(FINDINGS, rows)
+
+
+def _row(finding: Finding) -> list[Scalar]:
+    return [getattr(finding, name) for name in FINDINGS[1:-1]]
+
+
+def _written(header: Sequence[str], rows: Sequence[Sequence[Scalar]]) -> str:
     out = StringIO()
     writer = csv.writer(out)
     writer.writerow(header)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradscope import reports
-from gradscope.records import Report
+from gradscope.records import CheckReport, Report
 from gradscope.reporters._view import View
 
 suffix = ".json"
@@ -12,3 +12,8 @@ suffix = ".json"
 def render(report: Report, view: View) -> str:
     """The whole report; a view chooses what is shown of it, not what it is."""
     return reports.dumps(report)
+
+
+def render_check(check: CheckReport, view: View) -> str:
+    """The whole check; its schema is not a report's."""
+    return reports.dumps(check)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from gradscope.records import Chain, Report
-from gradscope.reporters import _chains, _summary, _tables
-from gradscope.reporters._calls import label
+from gradscope.records import Chain, CheckReport, Finding, Report
+from gradscope.reporters import _chains, _checked, _findings, _precision, _summary, _tables
 from gradscope.reporters._view import View
 from gradscope.typeset.console import Line
 from gradscope.typeset.tables import Table
@@ -21,6 +21,11 @@ def render(report: Report, view: View) -> str:
     return "\n\n".join(_blocks(report, view)) + "\n"
 
 
+def render_check(check: CheckReport, view: View) -> str:
+    """The sum first, then each model: a comment on a pull request."""
+    return "\n\n".join(_verdicts(check, view)) + "\n"
+
+
 def _blocks(report: Report, view: View) -> Iterator[str]:
     first, *further = _summary.header(report)
     yield f"## {_escape(first[0])}"
@@ -29,9 +34,9 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
     yield "\n".join(f"- {_escape(fact)}" for fact in facts)
     if report.error:
         yield "### Error\n\n" + _fenced(_prose(line) for line in _summary.error(report))
-    if view.table != "parameters":
+    if view.table in (None, "calls"):
         yield _table(_tables.calls(report, view)) if report.calls else "No calls were recorded."
-    if view.table != "calls" and report.parameters:
+    if view.table in (None, "parameters") and report.parameters:
         yield _table(_tables.parameters(report, view))
     if view.table is None:
         steps = _tables.history(report)
@@ -44,7 +49,27 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
     if proof:
         yield f"**{_escape(proof.lead)}** {_escape(proof.text)}"
     if report.findings:
-        yield "### Findings\n\n" + "\n".join(_findings(report))
+        yield "### Findings\n\n" + "\n".join(_found(report.findings))
+
+
+def _verdicts(check: CheckReport, view: View) -> Iterator[str]:
+    yield "## gradscope check"
+    yield _escape(_checked.summary(check))
+    for model in check.models:
+        verdict = _checked.verdict(model)
+        yield f"### {_escape(verdict.lead)} {_escape(verdict.text)}"
+        if _checked.notes(model):
+            yield "\n".join(f"- note: {_escape(notice)}" for notice in _checked.notes(model))
+        if model.error is not None:
+            yield _fenced(_prose(line) for line in _checked.failure(model))
+        if model.findings:
+            yield "\n".join(_found(model.findings))
+        for table in _precision.tables(model.precision, view.top):
+            if table.rows:
+                yield _table(table).replace("### ", "#### ", 1)
+            else:
+                yield f"#### {table.title.capitalize()}: {_escape(table.caption)}"
+    yield from map(_escape, _checked.stale(check))
 
 
 def _table(table: Table) -> str:
@@ -63,13 +88,12 @@ def _table(table: Table) -> str:
     return f"### {table.title.capitalize()}{caption}\n\n" + "\n".join(lines) + legend
 
 
-def _findings(report: Report) -> Iterator[str]:
-    for finding, message, advice in _summary.findings(report):
-        place = _code(label(finding.name, finding.call))
-        lead = f"**{_escape(plain(finding.code))} {_escape(plain(finding.severity))}**"
-        yield f"- {lead} {place}: {_escape(message.text)}"
-        if advice:
-            yield f"  {_escape(advice.text)}"
+def _found(findings: Sequence[Finding]) -> Iterator[str]:
+    for group in _findings.grouped(findings):
+        _, *details = _findings.lines(group)
+        place, said = _code(_findings.place(group.first)), _escape(plain(group.first.message))
+        yield f"- **{_escape(_findings.lead(group.first))}** {place}: {said}"
+        yield from (f"  - {_escape(_prose(replace(line, indent=0)))}" for line in details)
 
 
 def _chain(chain: Chain) -> Iterator[str]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from gradscope.records import Chain, Report
-from gradscope.reporters import _chains, _summary, _tables
-from gradscope.reporters._calls import label
+from gradscope.records import Chain, CheckedModel, CheckReport, Finding, Report
+from gradscope.reporters import _chains, _checked, _findings, _precision, _summary, _tables
 from gradscope.reporters._view import View
 from gradscope.typeset.console import Line, dimmed, printed, prose, table_lines
 from gradscope.typeset.tables import GAP
-from gradscope.typeset.text import join, plain
+from gradscope.typeset.text import join
 
 suffix = ".txt"
 
@@ -25,16 +24,30 @@ def render(report: Report, view: View) -> str:
     return printed(lines, width=view.width, color=view.color)
 
 
+def render_check(check: CheckReport, view: View) -> str:
+    """Each model's findings, and the sum; a model without any is one line."""
+    lines: list[Text] = []
+    for model in check.models:
+        block = list(_verdict(model, view))
+        # Those of one line stand together.
+        apart = lines and (len(block) > 1 or not lines[-1].plain)
+        lines += [Text(), *block] if apart and lines[-1].plain else block
+        if len(block) > 1:
+            lines.append(Text())
+    lines += _sum(check, view)
+    return printed(lines, width=view.width, color=view.color)
+
+
 def _blocks(report: Report, view: View) -> Iterator[Iterable[Text]]:
     yield _header(report, view)
     yield [text for line in _summary.error(report) for text in prose(line, view.width)]
-    if view.table != "parameters":
+    if view.table in (None, "calls"):
         yield (
             table_lines(_tables.calls(report, view), view.width)
             if report.calls
             else [Text("no calls were recorded")]
         )
-    if view.table != "calls" and report.parameters:
+    if view.table in (None, "parameters") and report.parameters:
         yield table_lines(_tables.parameters(report, view), view.width)
     if view.table is None:
         steps = _tables.history(report)
@@ -47,7 +60,10 @@ def _blocks(report: Report, view: View) -> Iterator[Iterable[Text]]:
         *(Text(line) for line in join(_summary.totals(report), view.width)),
         *(prose(proof, view.width) if proof else []),
     ]
-    yield _findings(report, view)
+    if report.findings:
+        yield [Text("findings", "bold"), *_found(report.findings, view)]
+    elif view.table == "findings":
+        yield [Text("no findings")]
 
 
 def _header(report: Report, view: View) -> Iterator[Text]:
@@ -84,14 +100,31 @@ def _chain(chain: Chain, view: View) -> Iterator[Text]:
         yield from dimmed(remark, view.width)
 
 
-def _findings(report: Report, view: View) -> Iterator[Text]:
-    found = _summary.findings(report)
-    if not found:
-        return
-    yield Text("findings", "bold")
-    for finding, message, advice in found:
-        place = label(finding.name, finding.call)
-        lead = f"{plain(finding.code)} {plain(finding.severity)}"
-        yield from prose(Line(f"{place}: {message.text}", lead, message.tone), view.width)
-        if advice:
-            yield from prose(Line(advice.text, advice.lead, indent=1), view.width)
+def _found(findings: Sequence[Finding], view: View) -> Iterator[Text]:
+    for group in _findings.grouped(findings):
+        for line in _findings.lines(group):
+            yield from prose(line, view.width)
+
+
+def _verdict(model: CheckedModel, view: View) -> Iterator[Text]:
+    yield from prose(_checked.verdict(model), view.width)
+    for notice in _checked.notes(model):
+        yield from dimmed(f"note: {notice}", view.width)
+    for line in _checked.failure(model):
+        yield from prose(line, view.width)
+    yield from _found(model.findings, view)
+    for table in _precision.tables(model.precision, view.top):
+        yield Text()
+        if table.rows:
+            yield from table_lines(table, view.width)
+        else:
+            yield Text.assemble((table.title, "bold"), f"  {table.caption}")
+
+
+def _sum(check: CheckReport, view: View) -> Iterator[Text]:
+    for said in _checked.stale(check):
+        yield from prose(Line(said, "note:"), view.width)
+    yield from prose(Line(_checked.summary(check)), view.width)
+    more = _checked.next_command(check)
+    if more:
+        yield from dimmed(more, view.width)

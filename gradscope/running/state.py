@@ -91,8 +91,8 @@ def deeper_recursion() -> Iterator[None]:
 
 def _module(module: nn.Module) -> Restore:
     """Its mode, and the objects that it holds under each name."""
-    training = module.training
     if isinstance(module, torch.jit.ScriptModule):  # its registers are views of C++ objects
+        training = module.training
 
         def mode() -> None:
             module.train(training)
@@ -100,20 +100,18 @@ def _module(module: nn.Module) -> Restore:
         return mode
     registers = (module._parameters, module._buffers, module._modules)
     held = [(register, dict(register)) for register in registers]
-    # A weight that a hook computes (the older weight_norm, pruning) is a plain attribute.
+    # What forward hangs on its module goes (a weight that a hook computes, a tensor kept for later),
+    # and what it rebinds is bound again: a counter, a cache.
     hidden = set(module._non_persistent_buffers_set)
-    plain = {k: v for k, v in module.__dict__.items() if isinstance(v, torch.Tensor)}
+    attributes = dict(module.__dict__)
 
     def put_back() -> None:
-        module.training = training
+        for name in [name for name in module.__dict__ if name not in attributes]:
+            del module.__dict__[name]
+        module.__dict__.update(attributes)
         for register, found in held:
             _put_back(register, found)
         module._non_persistent_buffers_set = hidden
-        now = [k for k, v in module.__dict__.items() if isinstance(v, torch.Tensor)]
-        for name in now:
-            if name not in plain:
-                del module.__dict__[name]
-        module.__dict__.update(plain)
 
     return put_back
 

@@ -14,13 +14,15 @@ import torch
 from torch import nn
 
 from gradscope.capture.calls import Call, call_tensors
+from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.hooks import select_layers
-from gradscope.capture.parameters import parameter_stats, statistics, total_norm, update_ratios
+from gradscope.capture.parameters import parameter_stats, statistics, total_norm, updates
 from gradscope.capture.recorder import Recorder
 from gradscope.errors import ConfigError
 from gradscope.loading import Batch, Workload, seed_everything
 from gradscope.records import (
     ModuleCall,
+    ModuleFacts,
     ParameterStats,
     Seconds,
     StepParameter,
@@ -62,6 +64,7 @@ class Outcome:
 
     calls: tuple[ModuleCall, ...] = ()
     parameters: tuple[ParameterStats, ...] = ()
+    modules: tuple[ModuleFacts, ...] = ()
     history: list[StepRecord] = field(default_factory=list)
     loss: float | None = None
     loss_nonfinite: str | None = None
@@ -184,16 +187,20 @@ class _Runner:
     def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any) -> torch.Tensor:
         outcome = self.outcome
         outcome.phase = "forward"
+        model = self.workload.model
+        buffers = Buffers(model)
         seed_everything(self.workload.seed)
         began = self._clock()
         try:
             with autocast(self.workload):
-                output = self.workload.model(*args, **kwargs)
+                output = model(*args, **kwargs)
                 outcome.phase = "loss"
                 loss = self.workload.criterion(output, target)
         finally:
             seconds = outcome.seconds
             outcome.seconds = replace(seconds, forward=seconds.forward + self._clock() - began)
+            counts = outcome.recorder.counts if outcome.recorder else {}
+            outcome.modules = module_facts(model, counts, buffers.written())
         outcome.loss, outcome.loss_nonfinite = loss_value(loss)
         return loss
 
@@ -217,14 +224,19 @@ class _Runner:
             closure_step(self.optimizer, self.workload, batch)
         else:
             self.optimizer.step()
-        ratios = update_ratios(self.workload.model, before)
+        found = updates(self.workload.model, before)
+        nothing = (None, None)
         outcome.parameters = tuple(
-            replace(p, update_ratio=ratios.get(p.name)) for p in outcome.parameters
+            replace(p, update_ratio=ratio, moved=moved)
+            for p in outcome.parameters
+            for ratio, moved in [found.get(p.name, nothing)]
         )
         if outcome.history:
             last = outcome.history[-1]
-            moved = tuple(replace(p, update_ratio=ratios.get(p.name)) for p in last.parameters)
-            outcome.history[-1] = replace(last, parameters=moved)
+            then = tuple(
+                replace(p, update_ratio=found.get(p.name, nothing)[0]) for p in last.parameters
+            )
+            outcome.history[-1] = replace(last, parameters=then)
 
     def _held(self) -> set[nn.Parameter] | None:
         if self.optimizer is None:

@@ -4,7 +4,8 @@
 random weights at 224², for one image and for eight. Each contestant lives in a process of its own,
 so that its peak memory is its own; they take turns, so that a machine whose speed drifts slows all
 alike. Printed are medians with quartiles, the ratio to the fastest other and the memory used above
-what the process held before. ``--only grad-cam --batch 1 -n 3`` runs a part of it.
+what the process held before. ``--only grad-cam --batch 1 -n 3`` runs a part of it; ``--clock cpu``
+counts the processor's seconds instead of those on the wall, for a machine that others use as well.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def grad_cams(method: str, model: Any, x: Any, target: Any) -> Callable[[], obje
     return run
 
 
-def contest(method: str, who: str, batch: int, device: str, threads: int) -> None:
+def contest(method: str, who: str, batch: int, device: str, threads: int, clock: str) -> None:
     """One contestant: a measurement for each line of input, the peak memory at its end."""
     import torch
     import torchvision
@@ -116,13 +117,14 @@ def contest(method: str, who: str, batch: int, device: str, threads: int) -> Non
     model.zero_grad()
     before = _memory(device)
     print("ready", flush=True)
+    now = {"wall": time.perf_counter, "cpu": time.process_time}[clock]
     for _ in sys.stdin:
-        began = time.perf_counter()
+        began = now()
         with contextlib.redirect_stderr(open(os.devnull, "w")):  # noqa: PTH123
             run()
         if device != "cpu":
             torch.cuda.synchronize()
-        print(time.perf_counter() - began, flush=True)
+        print(now() - began, flush=True)
     print(_memory(device, peak=True) - before)
 
 
@@ -147,7 +149,7 @@ def measured(method: str, batch: int, options: argparse.Namespace) -> dict[str, 
     for who in ROWS[method]:
         command = [sys.executable, "-m", "tests.benchmarks.saliency", "--contest", who]
         command += ["--only", method, "--batch", str(batch), "--device", options.device]
-        command += ["--threads", str(options.threads)]
+        command += ["--threads", str(options.threads), "--clock", options.clock]
         contestants[who] = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -183,12 +185,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, action="append", help="1 and 8 without it")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--contest", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contest:
         warnings.simplefilter("ignore")
         batch = options.batch[0]
-        contest(options.only[0], options.contest, batch, options.device, options.threads)
+        method, who = options.only[0], options.contest
+        contest(method, who, batch, options.device, options.threads, options.clock)
         return
     print(f"{'method':<20} {'batch':>5}  {'who':<16} {'median s':>9} {'quartiles':>17}", end="")
     print(f" {'ratio':>6} {'peak MiB':>8}")

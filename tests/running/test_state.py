@@ -143,6 +143,26 @@ def test_values_come_back_however_they_were_changed(write):
     assert torch.equal(model.sparse.to_dense(), torch.eye(2))
 
 
+def test_what_forward_hangs_on_its_module_goes():
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.calls, self.seen = 0, ["nothing yet"]
+
+        def forward(self, x):
+            self.calls += 1
+            self.last = x * self.weight
+            self.seen = [self.last]
+            return self.last.sum()
+
+    model = Keeping()
+    before = dict(model.__dict__)
+    gradscope.inspect(model, torch.ones(2, 3), loss="sum")
+    assert model.__dict__ == before
+    assert (model.calls, model.seen) == (0, ["nothing yet"])
+
+
 def test_verification_says_identical():
     report = gradscope.inspect(network(), torch.randn(6, 4), verify=True)
     verified = report.run.verified
@@ -154,11 +174,11 @@ def test_verification_says_that_a_step_does_not_repeat():
         def __init__(self) -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.ones(3))
-            self.calls = 0
+            self.calls = []
 
         def forward(self, x):
-            self.calls += 1
-            return (self.weight * x).sum() * self.calls
+            self.calls.append(x)
+            return (self.weight * x).sum() * len(self.calls)
 
     report = gradscope.inspect(Restless(), torch.randn(2, 3), loss="sum", verify=True)
     assert report.run.verified.repeatable is False

@@ -196,3 +196,14 @@ def test_progress_is_told():
     batches.scores(lambda s: ITEMS[s], lambda made, s: made, 20)
     assert told[-1] == (20, 20)
     assert all(a < b for a, b in itertools.pairwise(told))
+
+
+def test_large_pictures_come_in_small_batches(monkeypatch):
+    run = Model(monkeypatch, lambda size: 1 + 0.01 * size)
+    small = run.make
+    monkeypatch.setattr(
+        run, "make", lambda items: small(items).expand(-1, -1, 2, 2).repeat(1, 1, 112, 112)
+    )
+    batches = Batches(plain())
+    batches.scores(run.make, run, 60)
+    assert batches.size == 8

@@ -24,11 +24,16 @@ class Comparison:
     differences: list[str] = field(default_factory=list)
     compared: int = 0
     hidden: int = 0
+    noise: float = 0.0  # below this a gradient is nothing but rounding
 
 
-def compare(report: dict[str, Any], truth: Truth) -> Comparison:
-    """Every call, tensor, gradient and parameter of ``report`` against the twin's."""
-    result = Comparison()
+def compare(report: dict[str, Any], truth: Truth, *, noise: float = 0.0) -> Comparison:
+    """Every call, tensor, gradient and parameter of ``report`` against the twin's.
+
+    Gradients that differ by less than ``noise`` times the largest one's norm do not differ: where
+    terms cancel (a bias in front of a normalisation) what is left is rounding, in both.
+    """
+    result = Comparison(noise=noise * _largest(truth) if noise else 0.0)
     said = result.differences
     if report["status"] != "ok":
         said.append(f"status: {report['status']}, {report.get('error')}")
@@ -95,7 +100,7 @@ def _compare_gradient(
         result.hidden += 1
         return
     result.compared += true is not None
-    result.differences += stats_differences(stats, true, f"{at}.gradient")
+    result.differences += stats_differences(stats, true, f"{at}.gradient", result.noise)
 
 
 def _compare_parameters(rows: list[dict[str, Any]], truth: Truth, result: Comparison) -> None:
@@ -108,7 +113,8 @@ def _compare_parameters(rows: list[dict[str, Any]], truth: Truth, result: Compar
         if sorted(row["aliases"]) != sorted(aliases):
             result.differences.append(f"{name}: aliases {row['aliases']}, truly {aliases}")
         result.differences += stats_differences(row["value"], value, f"{name}.value")
-        result.differences += stats_differences(row["gradient"], gradient, f"{name}.gradient")
+        at = f"{name}.gradient"
+        result.differences += stats_differences(row["gradient"], gradient, at, result.noise)
         result.compared += 2
 
 
@@ -116,14 +122,23 @@ def _noted(row: dict[str, Any], note: str) -> bool:
     return any(text.startswith(note) for text in row["notes"])
 
 
-def stats_differences(stats: dict[str, Any] | None, tensor: Any, at: str) -> Iterator[str]:
+def _largest(truth: Truth) -> float:
+    """The largest norm of a parameter's gradient."""
+    found = (gradient for _, gradient in truth.parameters.values() if gradient is not None)
+    return max((statistics(gradient)["norm"] or 0.0 for gradient in found), default=0.0)
+
+
+def stats_differences(
+    stats: dict[str, Any] | None, tensor: Any, at: str, noise: float = 0.0
+) -> Iterator[str]:
     if stats is None or tensor is None:
         if (stats is None) != (tensor is None):
             yield f"{at}: {'null' if stats is None else 'a number'}, truly the other"
         return
     true = statistics(tensor)
+    rounding = noise > 0 and (true["norm"] or 0.0) <= noise
     for key in ("shape", "dtype", "numel", "zeros", "nan", "inf"):
-        if stats[key] != true[key]:
+        if stats[key] != true[key] and not (rounding and key == "zeros"):
             yield f"{at}.{key}: {stats[key]}, truly {true[key]}"
     finite = true["numel"] - true["nan"] - true["inf"]
     rms = true["norm"] / math.sqrt(finite) if finite else 0.0
@@ -138,19 +153,20 @@ def stats_differences(stats: dict[str, Any] | None, tensor: Any, at: str) -> Ite
             bound = 1e-5 * rms
         elif key == "std":
             bound = max(1e-3 * value, 1e-5 * rms)
+        bound = max(bound, noise)
         if not _close(stats[key], value, bound):
             yield f"{at}.{key}: {stats[key]}, truly {value}"
-    yield from _value_differences(stats.get("values"), true.get("values"), at)
+    yield from _value_differences(stats.get("values"), true.get("values"), at, noise)
 
 
-def _value_differences(values: Any, true: Any, at: str) -> Iterator[str]:
+def _value_differences(values: Any, true: Any, at: str, noise: float) -> Iterator[str]:
     if values is None or true is None:
         if values is not true:
             yield f"{at}.values: {values}, truly {true}"
         return
     parts, true_parts = list(_flat(values)), list(_flat(true))
     finite = [abs(x) for x in true_parts if not isinstance(x, str)]
-    bound = 1e-5 * max(finite, default=0.0)
+    bound = max(1e-5 * max(finite, default=0.0), noise)
     same = len(parts) == len(true_parts) and all(
         x == y if isinstance(y, str) else _close(x, y, bound)
         for x, y in zip(parts, true_parts, strict=True)
