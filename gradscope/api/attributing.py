@@ -160,8 +160,9 @@ def view(
             raise
         viewer = load_viewer(_read("demo", overrides, settings), allow)
         help = f"; {problem.help}" if problem.help else ""
-        viewer.notices.insert(0, f"{problem.message}: the bundled demo is used instead{help}")
-        return viewer
+        said = f"{problem.message}: the bundled demo is used instead"
+        viewer.notices.insert(0, said + help)
+        return replace(viewer, instead=said)
 
 
 def _read(model: str, overrides: Sequence[str], settings: dict[str, Any]) -> configs.LoadedConfig:
@@ -251,6 +252,7 @@ def attribute(
     seed = int(viewer.config.get("seed") or 0) if seed is None else seed
     results: dict[int, tuple[ImageAttribution, Photo, tuple[Tensor, ...]]] = {}
     plan: Plan | None = None
+    some: list[Shot] = []
     notices = list(viewer.notices)
     if viewer.random:
         notices.append(
@@ -262,11 +264,11 @@ def attribute(
             for places in _batches(shots):
                 inputs = torch.stack([shots[i].values for i in places])
                 inputs = inputs.to(viewer.device, viewer.dtype)
+                some = [shots[i] for i in places]
                 if plan is None:
-                    plan = _plan(viewer, inputs[:1], wish, seed)
+                    plan = _planned(viewer, inputs[:1], wish, seed)
                 done = len(results)
                 plan.told = lambda what, done=done: told(done, len(shots), what)  # type: ignore[misc]
-                some = [shots[i] for i in places]
                 subject, found = _explained(viewer, inputs, plan, some, len(shots))
                 results.update(zip(places, _recorded(viewer, subject, some, found), strict=True))
     except (GradscopeError, KeyboardInterrupt):
@@ -277,7 +279,9 @@ def attribute(
         record = explain_error(error, "forward", [])
         run = _run(viewer, notices, seed)
         report = SaliencyReport(run, status="failed", versions=versions(), error=record)
-        raise ModelError(problem(record), report=report) from error
+        raised = problem(record)
+        during = f"while explaining {_pictures(some)}"
+        raise ModelError(replace(raised, notes=(during, *raised.notes)), report=report) from error
     notices += plan.notices if plan else []
     ordered = [results[i] for i in range(len(shots))]
     report = SaliencyReport(
@@ -299,9 +303,26 @@ def _explained(
     except OptionError as error:
         if len(shots) == whole:
             raise
-        more = f" and {len(shots) - 1} more of its size" if len(shots) > 1 else ""
-        message = f"{shots[0].path}{more}: {error}"
+        message = f"{_pictures(shots)}: {error}"
         raise OptionError(message, help=error.problems[0].help) from error
+
+
+def _pictures(shots: Sequence[Shot]) -> str:
+    """Pictures that share a pass, by the first one's name."""
+    more = f" and {len(shots) - 1} more of its size" if len(shots) > 1 else ""
+    return f"{shots[0].path}{more}"
+
+
+def _planned(viewer: Viewer, first: Tensor, wish: Wish, seed: int) -> Plan:
+    """The plan; a wish that another model could not fulfil is told which one has its place."""
+    try:
+        return _plan(viewer, first, wish, seed)
+    except OptionError as error:
+        if viewer.instead is None:
+            raise
+        wrong = error.problems[0]
+        notes = (*wrong.notes, viewer.instead)
+        raise OptionError(wrong.message, help=wrong.help, notes=notes) from error
 
 
 def _plan(viewer: Viewer, first: Tensor, wish: Wish, seed: int) -> Plan:

@@ -171,6 +171,10 @@ def test_without_a_model_and_a_network_the_demo_serves(
     assert "demo · cpu" in out
     assert "resnet18" in out
     assert "put it into" in out
+    assert run(monkeypatch, "photo.jpg", "--target", "cat", "-o", "cat.png") == 2
+    err = capsys.readouterr().err
+    assert "no class is called `cat`" in err
+    assert "the bundled demo is used instead" in err
 
 
 def test_methods_are_listed_with_their_papers(
@@ -243,7 +247,9 @@ def test_a_model_that_raises_is_explained(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "photo.jpg", "-m", "./net.py:Broken") == 3
-    assert "no eyes" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no eyes" in said
+    assert "while explaining photo.jpg" in said
     assert run(monkeypatch, "photo.jpg", "-m", "./net.py:Broken", "-f", "json") == 3
     data = json.loads(capsys.readouterr().out)
     assert data["status"] == "failed"
