@@ -145,6 +145,8 @@ class UnitActivity:
     dead: int = 0
     saturated: int = 0
     location: str | None = None
+    #: Of a sigmoid or a tanh: the share of all values whose slope is under 6 % of the steepest.
+    near: float | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

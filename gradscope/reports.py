@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError, Place
-from gradscope.records import AutogradGraph, CheckReport, Report, SaliencyReport
+from gradscope.records import AutogradGraph, CheckReport, Report, SaliencyReport, WhyReport
 from gradscope.soundness import faults
 
 #: What a saved record is called, the command that writes one, and the command that shows it.
@@ -23,8 +23,9 @@ _WORDS: dict[type, tuple[str, str, str]] = {
     Report: ("report", "write a report with `gradscope inspect … -o report.json`", "show"),
     CheckReport: ("check", "write a check with `gradscope check … -o check.json`", "show"),
     AutogradGraph: ("graph", "write a graph with `gradscope graph … -o graph.json`", "graph"),
+    WhyReport: ("set of answers", "write answers with `gradscope why … -o why.json`", "why"),
 }
-_Record = TypeVar("_Record", Report, CheckReport, AutogradGraph)
+_Record = TypeVar("_Record", Report, CheckReport, AutogradGraph, WhyReport)
 #: A report nests 7 deep; only its ``config`` is free to go deeper.
 MAX_DEPTH = 100
 
@@ -55,7 +56,7 @@ def _default(one: Field[Any]) -> Any:
     return one.default if one.default_factory is MISSING else one.default_factory()
 
 
-def dumps(record: Report | CheckReport | AutogradGraph | SaliencyReport) -> str:
+def dumps(record: Report | CheckReport | AutogradGraph | SaliencyReport | WhyReport) -> str:
     """The record as one JSON document, keys in the order of the records."""
     data = to_data(record)
     head = {"schema": data.pop("schema"), "status": data.pop("status")}

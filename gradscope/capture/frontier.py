@@ -152,8 +152,8 @@ def _frontier(
         writes = writes_since(near, passage.start)
     if not inside and not writes:
         return None
-    if len(everyone) == 1 and not writes and edge in by_edge:
-        return by_edge[edge]  # the only consumer of a recorded output: the same tensor
+    if len(inside) == len(everyone) and not writes and edge in by_edge:
+        return by_edge[edge]  # all that a recorded output went into: the same tensor, added up
     key = tuple((id(c.node), c.position) for c in inside)
     if key in shared and not writes:
         return shared[key]

@@ -7,6 +7,7 @@ consumer lies in the call.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -19,6 +20,28 @@ from gradscope.capture.stats import Measured, measure
 Extract = Callable[[torch.Tensor], torch.Tensor | None]
 
 
+class Arrivals:
+    """Gradients that came by: the same tensor, unchanged, is measured once.
+
+    An addition hands what it gets to both its operands, so a residual network has many of these.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Measured]] = {}
+
+    def measured(self, gradient: torch.Tensor) -> Measured:
+        """The gradient's statistics as it is now."""
+        if gradient.is_inference():  # such a tensor has no version
+            return measure(gradient)
+        key, version = id(gradient), gradient._version
+        known = self._known.get(key)
+        if known is not None and known[0]() is gradient and known[1] == version:
+            return known[2]
+        measured = measure(gradient)
+        self._known[key] = (weakref.ref(gradient), version, measured)
+        return measured
+
+
 class GradientSlot:
     """Adds up the parts of one gradient and measures the sum when the last has arrived.
 
@@ -28,6 +51,7 @@ class GradientSlot:
 
     __slots__ = (
         "_arrived",
+        "_came_by",
         "_measured",
         "_partial",
         "_total",
@@ -38,12 +62,13 @@ class GradientSlot:
         "shareable",
     )
 
-    def __init__(self, parts: int, *, accumulate: bool) -> None:
+    def __init__(self, parts: int, came_by: Arrivals, *, accumulate: bool) -> None:
         self.parts = parts
         self.accumulate = accumulate
         self.note: str | None = None
         self.differentiated = False  # a gradient of it was itself made part of the graph
         self.shareable = True  # False where a hook of the user's stands between it and the consumer
+        self._came_by = came_by
         self._measured: Measured | None = None
         self._arrived = 0
         self._partial: torch.Tensor | None = None
@@ -58,28 +83,28 @@ class GradientSlot:
         """One part; None counts as arrived, and adds nothing."""
         self._arrived += 1
         if gradient is not None:
-            gradient = gradient.detach()
             self._partial = gradient if self._partial is None else _plus(self._partial, gradient)
         if self._arrived >= self.parts:
             self.settle()
 
-    @torch.no_grad()
     def settle(self) -> None:
         """Measure what has arrived: at the last part, or at the end where some never came."""
         partial, self._partial, self._arrived = self._partial, None, 0
         if partial is None:
             return
-        if self.accumulate:
-            # A copy: autograd may hand this very tensor to `.grad` and add the next backward to it.
-            self._total = partial.clone() if self._total is None else _plus(self._total, partial)
-            partial = self._total
         try:
-            self._measured = measure(partial)
+            if self.accumulate:
+                # A copy: autograd may hand this tensor to `.grad` and add the next backward to it.
+                kept = partial.detach()
+                self._total = kept.clone() if self._total is None else _plus(self._total, kept)
+                partial = self._total
+            self._measured = self._came_by.measured(partial)
         except Exception as error:
             # A gradient that cannot be reduced must not stop the user's backward: the row says so.
             self.note = f"unmeasured: {(str(error) or type(error).__name__).splitlines()[0]}"
 
 
+@torch.no_grad()
 def _plus(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     # A dense tensor takes a sparse one on its right only.
     return right + left if left.is_sparse and not right.is_sparse else left + right
@@ -93,6 +118,7 @@ class Listeners:
             False  # until backward starts: a gradient taken inside forward is not the run's
         )
         self._accumulate = accumulate
+        self._came_by = Arrivals()
         self._slots: list[GradientSlot] = []
         self._handles: list[Handle] = []
         self._histories: list[Node | None] = []
@@ -100,7 +126,7 @@ class Listeners:
 
     def slot(self, parts: int = 1) -> GradientSlot:
         """A new slot that waits for that many parts in each backward."""
-        slot = GradientSlot(parts, accumulate=self._accumulate)
+        slot = GradientSlot(parts, self._came_by, accumulate=self._accumulate)
         self._slots.append(slot)
         return slot
 

@@ -10,7 +10,8 @@ from torch import nn
 
 from gradscope.capture.facts import misspelt_flags
 from gradscope.capture.hooks import named_parameters
-from gradscope.capture.stats import measure, resolve
+from gradscope.capture.stats import resolve
+from gradscope.capture.sweep import measure_all
 from gradscope.records import ParameterStats, TensorStats
 
 
@@ -31,8 +32,10 @@ def parameter_stats(
     if owners is not None:
         owned = {p for module in owners for p in module.parameters(recurse=False)}
         chosen = {p: named for p, named in chosen.items() if p in owned}
-    values = [measure(p) for p in chosen]
-    gradients = [None if p.grad is None else measure(p.grad) for p in chosen]
+    values = measure_all(chosen)
+    arrived = {p: p.grad for p in chosen if p.grad is not None}
+    found = dict(zip(arrived, measure_all(arrived.values()), strict=True))
+    gradients = [found.get(p) for p in chosen]
     done = resolve([*values, *(g for g in gradients if g is not None)])
     return tuple(
         ParameterStats(
@@ -53,9 +56,10 @@ def parameter_stats(
 
 def statistics(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, TensorStats | None]:
     """Several tensors measured and read back together."""
-    measured = {name: None if t is None else measure(t) for name, t in tensors.items()}
-    done = resolve([m for m in measured.values() if m is not None])
-    return {name: None if m is None else done[id(m)] for name, m in measured.items()}
+    there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    measured = dict(zip(there, measure_all(there.values()), strict=True))
+    done = resolve(measured.values())
+    return {name: done[id(measured[name])] if name in measured else None for name in tensors}
 
 
 def total_norm(norms: Collection[float | None]) -> float | None:

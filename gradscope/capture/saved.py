@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gradscope.capture.calls import Call, CallStack
-from gradscope.capture.graph import SavedBytes
+from gradscope.capture.graph import SavedBytes, edge_of, walk
 from gradscope.capture.hooks import hooked, named_modules, watchable
 
 _AUTOGRAD: Any = torch._C._autograd
@@ -75,3 +75,11 @@ def counting_saved(model: nn.Module) -> Iterator[SavedBytes]:
         torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
     ):
         yield saved
+
+
+def keeps_scores(loss: torch.Tensor) -> bool:
+    """Whether ``scaled_dot_product_attention`` ran as single operations, as it does on meta."""
+    if not loss.requires_grad:
+        return False
+    nodes = walk([edge_of(loss)], set()).nodes
+    return any(type(node).__name__ == "SafeSoftmaxBackward0" for node in nodes)

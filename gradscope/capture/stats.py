@@ -18,7 +18,8 @@ from gradscope.records import TensorStats, Value
 
 BLOCK = 2048  # a float32 sum of squares over this many equal values still errs below 1e-6
 SMALL = 16  # tensors up to this size keep their values
-_CHUNK = 1 << 20  # elements that the exact path holds in float64 at a time
+_CHUNK = 1 << 20  # elements that are looked at together; the exact path holds them in float64
+_WORDS = 128  # how many words of eight truths are added before their bytes are
 #: Largest magnitudes whose squares neither overflow nor sink below what float32 (float64) resolves.
 _RANGE = {torch.float32: (1e-12, 1e15), torch.float64: (1e-130, 1e130)}
 
@@ -35,7 +36,6 @@ class Deferred:
 Measured = TensorStats | Deferred
 
 
-@torch.no_grad()
 def measure(tensor: torch.Tensor) -> Measured:
     """The statistics of one tensor, of any dtype, layout and size.
 
@@ -43,21 +43,21 @@ def measure(tensor: torch.Tensor) -> Measured:
     hook waits for the device.
     """
     dtype = str(tensor.dtype).removeprefix("torch.")
+    if is_lazy(tensor):  # a lazy module's parameter has no shape before its first call
+        return TensorStats((), dtype, 0)
+    tensor = tensor.detach()  # of what follows autograd sees nothing
     if tensor.is_nested:
         head = TensorStats((tensor.size(0), -1), dtype, sum(t.numel() for t in tensor.unbind()))
         parts = [part.reshape(-1) for part in tensor.unbind()]
         return _numbers(head, torch.cat(parts) if parts else tensor.new_empty(0))
-    if is_lazy(tensor):
-        return TensorStats(
-            (), dtype, 0
-        )  # a lazy module's parameter has no shape before its first call
-    head = TensorStats(tuple(int(n) for n in tensor.shape), dtype, tensor.numel())
-    if tensor.device.type == "meta":
+    head = TensorStats(tuple(map(int, tensor.shape)), dtype, tensor.numel())
+    kind = tensor.device.type
+    if kind == "meta":
         return head
-    if torch.is_autocast_enabled(tensor.device.type):
-        with torch.autocast(tensor.device.type, enabled=False):
-            return _numbers(head, tensor.detach())
-    return _numbers(head, tensor.detach())
+    if torch.is_autocast_enabled(kind):
+        with torch.autocast(kind, enabled=False):
+            return _numbers(head, tensor)
+    return _numbers(head, tensor)
 
 
 def resolve(measured: Iterable[Measured]) -> dict[int, TensorStats]:
@@ -77,7 +77,7 @@ def resolve(measured: Iterable[Measured]) -> dict[int, TensorStats]:
             values = None
             if item.values is not None:
                 values = _values([next(flat) for _ in range(item.values.numel())], item.head)
-            done[id(item)] = _finish(item.head, numbers, values)
+            done[id(item)] = finish(item.head, numbers, values)
     return done
 
 
@@ -94,7 +94,8 @@ def _numbers(head: TensorStats, tensor: torch.Tensor) -> Measured:
         tensor = tensor.as_subclass(torch.Tensor)
     if head.numel == 0:
         return replace(head, zeros=0, nan=0, inf=0, values=())
-    tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
     small = None
     if head.numel <= SMALL:
         small = tensor.reshape(-1)
@@ -110,7 +111,7 @@ def _numbers(head: TensorStats, tensor: torch.Tensor) -> Measured:
     numbers = numbers or _fast(flat, copies)
     if numbers is None:
         numbers = _exact(flat, copies).tolist()
-    return _finish(head, numbers, values)
+    return finish(head, numbers, values)
 
 
 def _flat(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -118,6 +119,8 @@ def _flat(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
 
     The gradient of a sum is one number expanded to the tensor's shape: it is read once.
     """
+    if tensor.is_contiguous():
+        return tensor.view(-1), 1
     copies = 1
     order: list[tuple[int, int]] = []
     for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
@@ -153,69 +156,84 @@ def _fast(flat: torch.Tensor, copies: int) -> list[float] | None:
     """norm mean std min max zeros nan inf on the CPU, or None where only ``_exact`` is right."""
     if flat.is_complex():
         flat = flat.abs()
-    if flat.is_floating_point() and flat.dtype.itemsize < 4:
-        flat = flat.float()
-    elif not flat.is_floating_point():
+    if not flat.is_floating_point():
         flat = flat.double()
-    limits = _RANGE.get(flat.dtype)
+    limits = _RANGE.get(torch.float32 if flat.dtype.itemsize < 4 else flat.dtype)
     if limits is None:
         return None
-    low, high = (bound.item() for bound in torch.aminmax(flat))
-    top = max(-low, high)
-    if top == 0.0:
-        return [0.0, 0.0, 0.0, 0.0, 0.0, float(flat.numel() * copies), 0.0, 0.0]
-    # A NaN or an infinity among the values shows in the bounds and fails this comparison too.
-    if not limits[0] < top < limits[1]:
-        return None
     n = flat.numel()
-    total, squares = _sums(flat)
+    low, high, total, squares, zeros = math.inf, -math.inf, 0.0, 0.0, 0
+    for chunk in (flat,) if n <= _CHUNK else torch.split(flat, _CHUNK):
+        # A chunk is read several times while the processor's caches hold it.
+        chunk = chunk.float() if chunk.dtype.itemsize < 4 else chunk
+        bounds = torch.aminmax(chunk)
+        least, most = bounds.min.item(), bounds.max.item()
+        # A NaN or an infinity among the values shows in the bounds and fails this comparison too.
+        if not max(-least, most) < limits[1]:
+            return None
+        low, high = min(low, least), max(high, most)
+        if least <= 0.0 <= most:
+            zeros += chunk.numel() if least == most else _zeros(chunk)
+        part_total, part_squares = _sums(chunk)
+        total += part_total
+        squares += part_squares
+    if low == high == 0.0:
+        return [0.0, 0.0, 0.0, 0.0, 0.0, float(n * copies), 0.0, 0.0]
+    if not limits[0] < max(-low, high):
+        return None
     mean = total / n
     variance = squares / n - mean * mean
     if mean * mean > 25.0 * variance:
         variance = _shifted_variance(flat, mean)
     # `mean` may leave the bounds by a rounding; a constant tensor must not look otherwise.
     mean = min(max(mean, low), high)
-    zeros = _zeros(flat) if low <= 0.0 <= high else 0
     norm = math.sqrt(squares) * math.sqrt(copies)
     return [norm, mean, math.sqrt(max(variance, 0.0)), low, high, float(zeros * copies), 0.0, 0.0]
 
 
-def _sums(flat: torch.Tensor) -> tuple[float, float]:
-    """Σx and Σx²: within a block in the tensor's own precision, across blocks in float64."""
-    whole = flat.numel() - flat.numel() % BLOCK
-    total = squares = 0.0
-    if whole:
-        blocks = flat[:whole].view(-1, BLOCK)
-        total = blocks.sum(1).sum(dtype=torch.float64).item()
-        squares = torch.linalg.vector_norm(blocks, dim=1).double().square_().sum().item()
-    if whole < flat.numel():
-        tail = flat[whole:]
-        total += tail.sum().item()
-        squares += torch.linalg.vector_norm(tail).item() ** 2
+def _sums(chunk: torch.Tensor) -> tuple[float, float]:
+    """Σx and Σx²: within a block in the tensor's own precision, across blocks in float64.
+
+    PyTorch adds a plain sum in pairs, so that one is exact enough; a norm it adds in a row.
+    """
+    n = chunk.numel()
+    total = chunk.sum().item()
+    if n <= BLOCK:
+        return total, torch.dot(chunk, chunk).item()
+    squares = 0.0
+    whole = n - n % BLOCK
+    blocks = torch.linalg.vector_norm(chunk[:whole].view(-1, BLOCK), dim=1).double()
+    squares = torch.dot(blocks, blocks).item()
+    if whole < n:
+        tail = chunk[whole:]
+        squares += torch.dot(tail, tail).item()
     return total, squares
 
 
-def _zeros(flat: torch.Tensor) -> int:
+def _zeros(chunk: torch.Tensor) -> int:
     """How many elements are zero.
 
-    ``count_nonzero`` reads about 1 GB/s. Here eight comparisons' bytes are added as one word: the
-    sum of up to 255 such words carries nothing from byte to byte.
+    ``count_nonzero`` takes a branch for each element, and a comparison is slower than a conversion
+    to bool. Eight of its bytes are added as one word: the sum of up to 255 such words carries
+    nothing from byte to byte.
     """
-    count = 0
-    for chunk in torch.split(flat, _CHUNK):
-        equal = torch.eq(chunk, 0).view(torch.uint8)
-        whole = equal.numel() - equal.numel() % 1024
-        words = equal[:whole].view(torch.int64).view(-1, 128).sum(1)
-        count += int(words.view(torch.uint8).sum()) + int(equal[whole:].sum())
-    return count
+    n = chunk.numel()
+    if n < _WORDS * 8:
+        return n - int(chunk.bool().sum())
+    whole = n - n % (_WORDS * 8)
+    truths = chunk.bool()
+    words = truths[:whole].view(torch.int64).view(-1, _WORDS).sum(1)
+    count = int(words.view(torch.uint8).sum())
+    return n - count - (int(truths[whole:].sum()) if whole < n else 0)
 
 
 def _shifted_variance(flat: torch.Tensor, mean: float) -> float:
     """The variance about a pilot: Σx² − (Σx)²/n cancels where the mean dwarfs the spread."""
     total = squares = 0.0
-    pilot = torch.tensor(mean, dtype=flat.dtype, device=flat.device)
     for chunk in torch.split(flat, _CHUNK):
-        part_total, part_squares = _sums(chunk - pilot)
+        # In the tensor's own precision the pilot would be rounded to that of half floats.
+        wide = chunk.float() if chunk.dtype.itemsize < 4 else chunk
+        part_total, part_squares = _sums(wide - mean)
         total += part_total
         squares += part_squares
     shift = total / flat.numel()
@@ -293,17 +311,20 @@ def _sparse(head: TensorStats, tensor: torch.Tensor) -> Measured:
     )
 
 
-def _finish(
+def finish(
     head: TensorStats, numbers: list[float], values: tuple[Value, ...] | None
 ) -> TensorStats:
+    """A tensor's shape and its eight numbers as a record; a NaN among them is what there is not."""
     *moments, zeros, nan, inf = numbers
-    if nan + inf >= head.numel:  # nothing finite to speak of
-        moments = [math.nan] * 5
-    norm, mean, std, low, high = (None if math.isnan(number) else number for number in moments)
+    if not nan + inf:
+        norm, mean, std, low, high = moments
+        return TensorStats(
+            head.shape, head.dtype, head.numel, norm, mean, std, low, high, int(zeros), 0, 0, values
+        )
+    nothing = nan + inf >= head.numel  # finite, that is
+    figures = (None if nothing or math.isnan(moment) else moment for moment in moments)
     counts = (int(zeros), int(nan), int(inf))
-    return TensorStats(
-        head.shape, head.dtype, head.numel, norm, mean, std, low, high, *counts, values
-    )
+    return TensorStats(head.shape, head.dtype, head.numel, *figures, *counts, values)
 
 
 def _values(numbers: list[float], head: TensorStats) -> tuple[Value, ...]:

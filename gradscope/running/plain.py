@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -61,19 +62,35 @@ def plain_step(workload: Workload, batch: Batch) -> Gradients:
     with contextlib.ExitStack() as kept:
         kept.enter_context(kept_as_found(workload.model, weights=True))
         loss = loss_of(workload, args, kwargs, target)
-        if loss.requires_grad:
-            own = {*workload.model.parameters(), *(t for _, t in call_tensors(args, kwargs))}
-            leaves = walk([edge_of(loss)], set()).leaves
-            kept.enter_context(gradients_kept([leaf for leaf in leaves if leaf not in own]))
+        kept.enter_context(gradients_kept(foreign_leaves(loss, workload, args, kwargs)))
         for _ in range(workload.repeats):
             backward(loss, workload)
         return gradients(workload, args, kwargs)
+
+
+def foreign_leaves(
+    loss: torch.Tensor, workload: Workload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[torch.Tensor]:
+    """What backward would leave a gradient in beside the parameters and the inputs."""
+    if not loss.requires_grad:
+        return []
+    own = {*workload.model.parameters(), *(t for _, t in call_tensors(args, kwargs))}
+    return [leaf for leaf in walk([edge_of(loss)], set()).leaves if leaf not in own]
 
 
 def gradients(workload: Workload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gradients:
     """``.grad`` of every parameter and every input."""
     tensors = [*workload.model.parameters(), *(t for _, t in call_tensors(args, kwargs))]
     return [t.grad for t in tensors if t.is_leaf]
+
+
+def take_step(optimizer: torch.optim.Optimizer, workload: Workload, batch: Batch) -> None:
+    """The optimizer's step on the gradients that there are; one that wants the loss computes it."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        closure_step(optimizer, workload, batch)
+    else:
+        optimizer.step()
 
 
 def closure_step(optimizer: torch.optim.Optimizer, workload: Workload, batch: Batch) -> None:

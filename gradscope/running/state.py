@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,8 @@ from gradscope.running.switches import switches_kept
 from gradscope.running.verification import same_bits
 
 Restore = Callable[[], None]
+#: A module's parameters, buffers, children and hooks are in such, as are caches of its own.
+_CONTAINERS = (dict, OrderedDict, list, set, deque)
 
 
 @contextmanager
@@ -98,29 +101,40 @@ def _module(module: nn.Module) -> Restore:
             module.train(training)
 
         return mode
-    registers = (module._parameters, module._buffers, module._modules)
-    held = [(register, dict(register)) for register in registers]
-    # What forward hangs on its module goes (a weight that a hook computes, a tensor kept for later),
-    # and what it rebinds is bound again: a counter, a cache.
-    hidden = set(module._non_persistent_buffers_set)
+    # What forward hangs on its module goes (a tensor kept for later, hooks that a library sets at
+    # the first call), and what it rebinds is bound again: a counter, a cache.
     attributes = dict(module.__dict__)
+    held = [(kept, _contents(kept)) for kept in attributes.values() if type(kept) in _CONTAINERS]
 
     def put_back() -> None:
         for name in [name for name in module.__dict__ if name not in attributes]:
             del module.__dict__[name]
         module.__dict__.update(attributes)
-        for register, found in held:
-            _put_back(register, found)
-        module._non_persistent_buffers_set = hidden
+        for kept, found in held:
+            _put_back(kept, found)
 
     return put_back
 
 
-def _put_back(register: dict[str, Any], found: dict[str, Any]) -> None:
-    """The same objects under the same names, in the same order."""
-    if list(register) != list(found) or any(register[name] is not found[name] for name in found):
-        register.clear()
-        register.update(found)
+def _contents(kept: Any) -> list[Any]:
+    return list(kept.items()) if isinstance(kept, dict) else list(kept)
+
+
+def _identities(kept: Any, contents: list[Any]) -> list[Any]:
+    if isinstance(kept, dict):
+        return [(key, id(value)) for key, value in contents]
+    return list(map(id, contents))
+
+
+def _put_back(kept: Any, found: list[Any]) -> None:
+    """The same objects in the same order, under the same names where there are names."""
+    if _identities(kept, _contents(kept)) == _identities(kept, found):
+        return
+    kept.clear()
+    if isinstance(kept, list | deque):
+        kept.extend(found)
+    else:
+        kept.update(found)
 
 
 def _gradient(leaf: torch.Tensor) -> Restore:

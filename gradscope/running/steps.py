@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 import time
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.parameters import parameter_stats, statistics, total_norm, updates
 from gradscope.capture.recorder import Recorder
+from gradscope.capture.saved import keeps_scores
 from gradscope.errors import ConfigError
 from gradscope.loading import Batch, Workload, seed_everything
 from gradscope.records import (
@@ -33,11 +33,11 @@ from gradscope.records import (
 from gradscope.running.plain import (
     autocast,
     backward,
-    closure_step,
     count_saved,
     fresh,
     gradients,
     plain_step,
+    take_step,
 )
 from gradscope.running.state import (
     deeper_recursion,
@@ -46,6 +46,11 @@ from gradscope.running.state import (
     run_eagerly,
 )
 from gradscope.running.verification import Verifier
+
+_SCORES = (
+    "saved bytes: meta has no fused attention, so the scores are among them; a processor or a GPU "
+    "that has it keeps less"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Outcome:
 
     calls: tuple[ModuleCall, ...] = ()
     parameters: tuple[ParameterStats, ...] = ()
+    all_parameters: tuple[ParameterStats, ...] = ()  # of the whole model, whatever is selected
     modules: tuple[ModuleFacts, ...] = ()
     history: list[StepRecord] = field(default_factory=list)
     loss: float | None = None
@@ -112,6 +118,7 @@ def run(workload: Workload, plan: Plan) -> Outcome:
             outcome.parameters = parameter_stats(model)
         norms = [p.gradient.norm for p in outcome.parameters if p.gradient]
         outcome.gradient_norm = total_norm(norms)
+        outcome.all_parameters = outcome.parameters
         owned = {
             f"{named.name}.{name}".lstrip(".")
             for module, named in selected.items()
@@ -170,6 +177,8 @@ class _Runner:
             watching.enter_context(recorder.installed())
             loss = self._forward(args, kwargs, target)
             recorder.connect([loss], names)
+            if workload.device.type == "meta" and keeps_scores(loss):
+                outcome.notices.append(_SCORES)
             watching.enter_context(gradients_kept(recorder.leaves))
             activations = statistics(inputs)
             for repeat in range(workload.repeats):
@@ -219,11 +228,7 @@ class _Runner:
         outcome = self.outcome
         outcome.phase = "step"
         before = {p: p.detach().clone() for p in self._held() or ()}
-        wanted = inspect.signature(self.optimizer.step).parameters.get("closure")
-        if wanted is not None and wanted.default is inspect.Parameter.empty:
-            closure_step(self.optimizer, self.workload, batch)
-        else:
-            self.optimizer.step()
+        take_step(self.optimizer, self.workload, batch)
         found = updates(self.workload.model, before)
         nothing = (None, None)
         outcome.parameters = tuple(

@@ -13,13 +13,19 @@ import pytest
 from gradscope import reports
 from gradscope.errors import ConfigError
 from gradscope.records import (
+    Answer,
+    Birth,
     Chain,
     ErrorRecord,
     Finding,
     Frame,
     GraphNode,
+    Link,
     ModuleCall,
+    ModuleFacts,
     ParameterStats,
+    PrecisionForecast,
+    RelatedLine,
     Report,
     RunInfo,
     SavedTensor,
@@ -29,6 +35,7 @@ from gradscope.records import (
     TensorRecord,
     TensorStats,
     Totals,
+    UnitActivity,
     Verification,
 )
 
@@ -51,7 +58,11 @@ FULL = Report(
         ModuleCall("fc", "Linear", 0, 1, ("tied",), False, ("note",), (TENSOR,), (TENSOR,), 24),
     ),
     parameters=(
-        ParameterStats("fc.weight", (2, 3), True, STATS, ODD, 0.1, ("tied.weight",), True),
+        ParameterStats(
+            *("fc.weight", (2, 3), True, STATS, ODD, 0.1, ("tied.weight",), True),
+            moved=False,
+            misspelt=("require_grad",),
+        ),
     ),
     history=(
         StepRecord(0, 1, None, "nan", 0.5, (TENSOR,), (StepParameter("fc.weight", 0.5, 0.1),)),
@@ -87,7 +98,23 @@ FULL = Report(
         "RuntimeError",
         (STATS,),
         (Frame("net.py", 1, "forward", "x"),),
+        ("2 met 3",),
+        (RelatedLine("saved", "net.py", 2, "y = x", "fc", 0),),
     ),
+    modules=(
+        ModuleFacts("bn", "BatchNorm2d", ("_NormBase",), False, 1, ("norm",), ("bn.weight",)),
+        ModuleFacts(
+            *("drop", "Mine", (), True, 0),
+            written=("drop.seen",),
+            settings={"p": 0.5, "inplace": True, "momentum": None, "count": 3},
+            misspelt=("requires_grad",),
+        ),
+    ),
+    links=(Link("ReluBackward0", "LogSoftmaxBackward0", "", 0, None, None, shared=True),),
+    activity=(UnitActivity("relu", "act", 0, 8, 32, 2, 1, "net.py:3"),),
+    precision=(PrecisionForecast("fc", "activation", "float16", 1.0, 6, 0.5, 0.0, 0),),
+    answers=(Answer("fc.bias", "parameter", "zero", "message", "masked", recovers=False),),
+    births=(Birth("nan", "forward", "message", "sqrt", inputs=(STATS,), spread=("fc",)),),
 )
 
 
@@ -136,6 +163,14 @@ def test_keys_stand_in_the_order_of_the_contract() -> None:
         "numel",
         "norm",
     ]
+
+
+def test_what_few_records_fill_is_written_only_there() -> None:
+    plain, odd = data()["modules"]
+    assert not {"settings", "written", "misspelt"} & plain.keys()
+    assert odd["settings"] == {"p": 0.5, "inplace": True, "momentum": None, "count": 3}
+    bare = json.loads(reports.dumps(replace(FULL, modules=(), links=(), births=())))
+    assert not {"modules", "links", "births"} & bare.keys()
 
 
 def test_values_are_written_only_where_there_are_any() -> None:

@@ -1,0 +1,201 @@
+"""What rules ask of each module: what it is, how often it ran, what it wrote, how it is set."""
+
+from __future__ import annotations
+
+import difflib
+import dis
+import functools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from gradscope.capture.hooks import named_modules
+from gradscope.capture.recall import version
+from gradscope.records import ModuleFacts
+
+#: Plain numbers and switches of torch.nn's modules that a rule may read.
+SETTINGS = (
+    "p",
+    "dropout",
+    "inplace",
+    "momentum",
+    "eps",
+    "affine",
+    "track_running_stats",
+    "negative_slope",
+)
+#: The same of dropout as others write it: torchvision's stochastic depth, timm's drop path.
+_DROPOUT = ("p", "drop_prob")
+
+#: A flag's name that ends in a gradient, and what comes before it.
+_FLAG = re.compile(r"([a-z]+?)_*(?:grads?|gradients?|gradd|gard|garad|grd)_*")
+
+
+def module_facts(
+    model: nn.Module,
+    calls: Mapping[nn.Module, int],
+    written: Mapping[nn.Module, tuple[str, ...]],
+) -> tuple[ModuleFacts, ...]:
+    """Every module of the model as it is now, those that never ran included.
+
+    Args:
+        model: the module whose modules are meant.
+        calls: how often each ran.
+        written: the names of each one's own buffers that the forward wrote to.
+    """
+    facts = []
+    known: dict[type[nn.Module], tuple[str, ...]] = {}
+    for module, named in named_modules(model).items():
+        kind = type(module)
+        kinds = known[kind] if kind in known else known.setdefault(kind, _kinds(kind))
+        own = module.named_parameters(recurse=False)
+        facts.append(
+            ModuleFacts(
+                name=named.name,
+                type=kind.__name__,
+                kinds=kinds,
+                training=module.training,
+                calls=calls.get(module, 0),
+                aliases=named.aliases,
+                parameters=tuple(_joined(named.name, name) for name, _ in own),
+                written=tuple(_joined(named.name, name) for name in written.get(module, ())),
+                settings=_settings(module, SETTINGS if kinds else _DROPOUT),
+                misspelt=_misspelt_of_module(module),
+            )
+        )
+    return tuple(facts)
+
+
+def misspelt_flags(parameter: nn.Parameter) -> tuple[str, ...]:
+    """Plain attributes that were meant to be ``requires_grad`` and say otherwise than it does."""
+    wanted = not parameter.requires_grad
+    return tuple(name for name, value in _flags(parameter) if value is wanted)
+
+
+class Buffers:
+    """The model's buffers before a forward, to tell afterwards which of them it wrote to."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._before = {
+            module: [
+                (name, buffer, version(buffer), _bits(buffer) if _is_statistic(buffer) else None)
+                for name, buffer in module.named_buffers(recurse=False)
+                if not is_lazy(buffer)
+            ]
+            for module in model.modules()
+        }
+
+    def written(self) -> dict[nn.Module, tuple[str, ...]]:
+        """The names of each module's own buffers that are not what they were."""
+        found: dict[nn.Module, set[str]] = {}
+        unsure: dict[torch.device, list[tuple[nn.Module, str, torch.Tensor]]] = {}
+        for module, buffers in self._before.items():
+            now = dict(module.named_buffers(recurse=False)) if buffers else {}
+            for name, buffer, before, bits in buffers:
+                if now.get(name) is not buffer or version(buffer) != before:
+                    found.setdefault(module, set()).add(name)
+                elif bits is not None:
+                    # Kernels of batch norm write to running statistics behind autograd's back.
+                    differs = (_bits(buffer) != bits).any()
+                    unsure.setdefault(buffer.device, []).append((module, name, differs))
+        for asked in unsure.values():
+            answers = torch.stack([differs for *_, differs in asked]).tolist()
+            for (module, name, _), differs in zip(asked, answers, strict=True):
+                if differs:
+                    found.setdefault(module, set()).add(name)
+        return {module: tuple(sorted(names)) for module, names in found.items()}
+
+
+def _is_statistic(buffer: torch.Tensor) -> bool:
+    """Whether it has one axis; masks and tables, which can be large, are told by their version."""
+    plain = type(buffer) is torch.Tensor and buffer.layout == torch.strided
+    there = buffer.device.type != "meta" and buffer.numel() > 0
+    return plain and there and buffer.dim() == 1 and buffer.is_floating_point()
+
+
+def _bits(buffer: torch.Tensor) -> torch.Tensor:
+    return buffer.detach().clone(memory_format=torch.contiguous_format).view(torch.uint8)
+
+
+def _joined(module: str, name: str) -> str:
+    return f"{module}.{name}" if module else name
+
+
+def _kinds(kind: type[nn.Module]) -> tuple[str, ...]:
+    """The classes of torch.nn among a class and its ancestors, nearest first."""
+    return tuple(
+        one.__name__
+        for one in kind.__mro__
+        if one is not nn.Module
+        and one.__module__.startswith("torch.nn.")
+        and not one.__module__.startswith("torch.nn.utils.")
+    )
+
+
+def _settings(module: nn.Module, names: Iterable[str]) -> dict[str, Any]:
+    attributes = module.__dict__
+    found = {}
+    for name in names:
+        value = attributes.get(name, attributes)  # None is a setting too: momentum has it
+        if value is None or type(value) in (bool, int) or _finite(value):
+            found[name] = value
+    return found
+
+
+def _finite(value: Any) -> bool:
+    return type(value) is float and math.isfinite(value)
+
+
+def _misspelt_of_module(module: nn.Module) -> tuple[str, ...]:
+    """Flags on a module that its parameters do not follow; ``requires_grad`` is one of them.
+
+    PyTorch reads no such attribute. One that agrees with every parameter below, or that the
+    module's own class reads, is a switch of its own.
+    """
+    flags = _flags(module)
+    if not flags:
+        return ()
+    actual = {parameter.requires_grad for parameter in module.parameters()}
+    return tuple(
+        name
+        for name, value in flags
+        if (not value) in actual and name not in _read_by(type(module))
+    )
+
+
+def _read_by(kind: type[nn.Module]) -> frozenset[str]:
+    """The attributes that the methods of a class read, of itself or of others."""
+    codes = [
+        value.__code__
+        for one in kind.__mro__[: kind.__mro__.index(nn.Module)]
+        for value in vars(one).values()
+        if isinstance(value, FunctionType)
+    ]
+    for code in codes:  # grows on the way
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    return frozenset(
+        str(step.argval)
+        for code in codes
+        for step in dis.get_instructions(code)
+        if step.opname in ("LOAD_ATTR", "LOAD_METHOD")
+    )
+
+
+def _flags(owner: nn.Module | nn.Parameter) -> list[tuple[str, bool]]:
+    attributes = owner.__dict__
+    return [(k, v) for k, v in attributes.items() if type(v) is bool and _meant_requires_grad(k)]
+
+
+@functools.cache
+def _meant_requires_grad(name: str) -> bool:
+    """Whether a name reads like ``requires_grad``, or is it."""
+    match = _FLAG.fullmatch(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    if match is None or name.startswith("_"):
+        return False
+    return difflib.SequenceMatcher(None, match[1], "requires").ratio() >= 0.7

@@ -1,0 +1,129 @@
+"""Which operation's result goes into a loss or a batch norm: read off the one walk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.autograd.graph import Node
+
+from gradscope.capture.graph import LEAF, Edge, Span, Walk, owners
+from gradscope.capture.nodes import Label
+from gradscope.records import Link
+
+#: What a link leads into. The data are the first input of each.
+INTO = frozenset(
+    [
+        "LogSoftmaxBackward0",
+        "NllLossBackward0",
+        "NllLoss2DBackward0",
+        "BinaryCrossEntropyBackward0",
+        "BinaryCrossEntropyWithLogitsBackward0",
+        "NativeBatchNormBackward0",
+        "NativeBatchNormLegitBackward0",
+        "NativeBatchNormLegitBackward1",
+        "BatchNormWithUpdateBackward0",
+        "CudnnBatchNormBackward0",
+        "MiopenBatchNormBackward0",
+        "SyncBatchNormBackward",
+    ]
+)
+
+#: Operations that move numbers and change none, without the version in their names.
+_MOVES = frozenset(
+    [
+        "AliasBackward",
+        "AsStridedBackward",
+        "ChunkBackward",
+        "CloneBackward",
+        "DiagonalBackward",
+        "ExpandBackward",
+        "FlipBackward",
+        "GatherBackward",
+        "IndexBackward",
+        "IndexSelectBackward",
+        "LazyCloneBackward",
+        "LiftFreshBackward",
+        "MaskedSelectBackward",
+        "MkldnnReshapeBackward",
+        "NarrowCopyBackward",
+        "PermuteBackward",
+        "ReshapeAliasBackward",
+        "ReshapeCopyBackward",
+        "RollBackward",
+        "SelectBackward",
+        "SliceBackward",
+        "SplitBackward",
+        "SplitWithSizesBackward",
+        "SqueezeBackward",
+        "TBackward",
+        "ToCopyBackward",
+        "ToDenseBackward",
+        "ToMkldnnBackward",
+        "TransposeBackward",
+        "UnbindBackward",
+        "UnfoldBackward",
+        "UnsafeIndexBackward",
+        "UnsafeSplitBackward",
+        "UnsafeSplitWithSizesBackward",
+        "UnsafeViewBackward",
+        "UnsqueezeBackward",
+        "ViewBackward",
+    ]
+)
+#: `x.copy_(y)`: what it overwrites comes first.
+_COPY = "CopyBackwards"
+
+
+def links(found: Walk, spans: Sequence[Span], label: Label) -> tuple[Link, ...]:
+    """The producer of what went into each loss and each batch norm, in the order of forward.
+
+    What needs no gradient has no node, so a frozen producer is not found.
+
+    Args:
+        found: the walk from the loss.
+        spans: the calls' spans.
+        label: module name and call number of a span's index.
+    """
+    readers = [node for node in found.nodes if type(node).__name__ in INTO]
+    readers.sort(key=lambda node: node._sequence_nr())
+    pairs = []
+    for reader in readers:
+        producer, shared = _producer(reader, found)
+        if producer is not None:
+            pairs.append((producer, reader, shared))
+    made_by = owners([node for pair in pairs for node in pair[:2]], spans)
+    names = [label(owner) if owner >= 0 else (None, None) for owner in made_by]
+    return tuple(
+        Link(
+            op=type(producer).__name__,
+            into=type(reader).__name__,
+            name=names[2 * i][0],
+            call=names[2 * i][1],
+            into_name=names[2 * i + 1][0],
+            into_call=names[2 * i + 1][1],
+            shared=shared,
+        )
+        for i, (producer, reader, shared) in enumerate(pairs)
+    )
+
+
+def _producer(reader: Node, found: Walk) -> tuple[Node | None, bool]:
+    """The operation that computed what ``reader`` took, and whether others are known to read it."""
+    shared, position, node = False, 0, reader
+    while True:
+        following = node.next_functions
+        if len(following) <= position:
+            return None, shared
+        after, number = following[position]
+        if after is None or isinstance(after, LEAF):
+            return None, shared
+        edge: Edge = (after, number)
+        shared = shared or len(found.consumers.get(edge, ())) > 1
+        name = type(after).__name__
+        if name == _COPY:
+            position = 1
+        elif name.rstrip("0123456789") in _MOVES:
+            position = 0
+        else:
+            return after, shared
+        node = after

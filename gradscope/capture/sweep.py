@@ -1,0 +1,67 @@
+"""Many small tensors measured together: a layer's weights are few numbers, and there are many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from gradscope.capture.stats import BLOCK, SMALL, Measured, finish, measure
+from gradscope.records import TensorStats
+
+_ROWS = 1 << 19  # elements that are held in float64 at a time
+#: What float64 holds with its squares, whatever the value.
+_NARROW = {torch.float32, torch.bfloat16, torch.float16}
+
+
+def measure_all(tensors: Iterable[torch.Tensor]) -> list[Measured]:
+    """``measure`` of each tensor; those of one size are rows of one matrix."""
+    tensors = list(tensors)
+    done: list[Measured | None] = [None] * len(tensors)
+    alike: dict[tuple[int, torch.dtype], list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        if _is_small(tensor):
+            alike.setdefault((tensor.numel(), tensor.dtype), []).append(i)
+    for (numel, _), places in alike.items():
+        at_once = max(1, _ROWS // numel)
+        for first in range(0, len(places), at_once):
+            some = places[first : first + at_once]
+            if len(some) > 1:
+                found = _rows([tensors[i] for i in some])
+                for i, stats in zip(some, found, strict=True):
+                    done[i] = stats
+    return [measure(t) if d is None else d for t, d in zip(tensors, done, strict=True)]
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    """Whether a row of a matrix in float64 tells all of this tensor."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and not is_lazy(tensor)
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and tensor.dtype in _NARROW
+        and SMALL < tensor.numel() <= BLOCK
+    )
+
+
+@torch.no_grad()
+def _rows(tensors: Sequence[torch.Tensor]) -> list[TensorStats | None]:
+    """The statistics of each, None where an element is not finite."""
+    dtype = str(tensors[0].dtype).removeprefix("torch.")
+    rows = torch.stack([tensor.detach().reshape(-1) for tensor in tensors]).double()
+    n = rows.shape[1]
+    low, high = rows.amin(1), rows.amax(1)
+    mean = torch.minimum(torch.maximum(rows.mean(1), low), high)
+    zeros = n - rows.bool().sum(1)
+    norm = torch.linalg.vector_norm(rows, dim=1)
+    std = torch.linalg.vector_norm(rows.sub_(mean[:, None]), dim=1) / n**0.5
+    figures = torch.stack([norm, mean, std, low, high, zeros]).T
+    finite = torch.isfinite(figures).all(1).tolist()
+    return [
+        finish(TensorStats(tuple(tensor.shape), dtype, n), [*numbers, 0.0, 0.0], None)
+        if whole
+        else None
+        for tensor, numbers, whole in zip(tensors, figures.tolist(), finite, strict=True)
+    ]
