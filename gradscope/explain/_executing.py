@@ -43,6 +43,19 @@ class Executing:
             while self._stack.pop()[0] is not module:
                 pass
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a module's forward is running."""
+        return bool(self._stack)
+
+    def name_of(self, module: nn.Module) -> str:
+        """A module's first name."""
+        return self._names[module]
+
+    def module(self) -> nn.Module | None:
+        """The innermost module that runs, now."""
+        return self._stack[-1][0] if self._stack else None
+
     def place(self) -> Place:
         """The innermost module call and the nearest line of the user's, now."""
         module, call = self._stack[-1] if self._stack else (None, None)

@@ -163,7 +163,7 @@ def root_mean_square_error_of_a_perfect_fit(mended: bool) -> Program:
     )
 
 
-@birth("inf", "backward", "LinalgEighBackward0", "spectrum", "equal eigenvalues")
+@birth("nan", "backward", "LinalgEighBackward0", "spectrum", "equal eigenvalues")
 def eigenvectors_of_equal_eigenvalues(mended: bool) -> Program:
     """Whitening a covariance that is a multiple of the identity."""
 
@@ -182,7 +182,7 @@ def eigenvectors_of_equal_eigenvalues(mended: bool) -> Program:
     return Program(net, lambda: net["spectrum"]())
 
 
-@birth("inf", "backward", "LinalgSvdBackward0", None, "equal singular values")
+@birth("nan", "backward", "LinalgSvdBackward0", None, "equal singular values")
 def singular_vectors_of_an_orthogonal_matrix(mended: bool) -> Program:
     net = nn.Linear(3, 3, bias=False)
     nn.init.eye_(net.weight)
@@ -197,7 +197,7 @@ def singular_vectors_of_an_orthogonal_matrix(mended: bool) -> Program:
     return Program(net, forward)
 
 
-@birth("inf", "backward", "XlogyBackward0", None, "log of 0")
+@birth("nan", "backward", "XlogyBackward0", None, "0 / 0")
 def entropy_by_xlogy(mended: bool) -> Program:
     """x·log x is 0 at 0, its slope is not finite there."""
     net = nn.Linear(4, 3)
@@ -247,11 +247,11 @@ def a_function_of_ones_own_with_a_quotient(mended: bool) -> Program:
             root = x.abs().sqrt()
             if mended:
                 root = root.clamp(min=1e-6)
-            return grad / root
+            return grad / root  # born
 
     class Layer(nn.Module):
         def forward(self, x):
-            return Unit.apply(x)  # born
+            return Unit.apply(x)
 
     net = nn.Sequential()
     net.add_module("fc", nn.Linear(4, 4))

@@ -154,19 +154,39 @@ def adam_in_half_precision(mended: bool) -> Program:
 
 @birth("inf", "step", "SGD.step", "a.weight", "above float32's largest 3.4e+38")
 def many_parameters_at_once(mended: bool) -> Program:
-    """The fused form of the step works on lists of parameters."""
-    net = nn.ModuleDict({"a": nn.Linear(4, 2, bias=False), "b": nn.Linear(4, 2, bias=False)})
-    optimizer = torch.optim.SGD(net.parameters(), lr=1.0, foreach=True)
-    big = 1.0 if mended else 3e38
+    """The form of the step that works on lists of parameters."""
+    net = nn.ModuleDict({"b": nn.Linear(4, 2, bias=False), "a": nn.Linear(4, 2, bias=False)})
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3 if mended else 1e34, foreach=True)
 
     def step():
         optimizer.step()  # born
 
-    def forward():
-        with torch.no_grad():
-            net["a"].weight.fill_(-big)
-        return (net["a"](X[2:] * big * 0.01) * 0 + net["b"](X[2:])).sum() + net[
-            "a"
-        ].weight.sum() * big
+    return Program(net, lambda: (net["a"](X[2:]) * 1e6 + net["b"](X[2:])).sum(), step)
 
-    return Program(net, forward, step)
+
+@birth("nan", "forward", "batch_norm", "bn", "a running variance of -1")
+def a_running_variance_below_zero(mended: bool) -> Program:
+    """Weights averaged or extrapolated between checkpoints, buffers included."""
+    net = nn.Sequential()
+    net.add_module("fc", nn.Linear(4, 4))
+    net.add_module("bn", nn.BatchNorm1d(4))
+    net.eval()
+    net.bn.running_var[2] = 1.0 if mended else -1.0
+
+    def forward():
+        return net(X).pow(2).mean()  # born
+
+    return Program(net, forward)
+
+
+@birth("nan", "forward", "_weight_norm", "parametrizations.weight.0", "a direction of length 0")
+def weight_norm_of_a_layer_of_zeros(mended: bool) -> Program:
+    """`weight_norm` on a layer whose weight was initialised with zeros."""
+    net = nn.Linear(4, 2)
+    nn.init.constant_(net.weight, 1.0 if mended else 0.0)
+    nn.utils.parametrizations.weight_norm(net)
+
+    def forward():
+        return net(X).pow(2).mean()  # born
+
+    return Program(net, forward)
