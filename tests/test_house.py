@@ -17,7 +17,8 @@ PACKAGE = Path(gradscope.__file__).parent
 FLOORS = {
     "records": 0, "reports": 0, "errors": 0, "plugins": 0, "patterns": 0, "nesting": 0,
     "typeset": 0, "soundness": 0,
-    "config": 1, "reporters": 1, "diagrams": 1, "images": 1, "demo": 1,
+    "config": 1, "answers": 1, "reporters": 1, "diagrams": 1, "images": 1, "demo": 1,
+    "rules": 1,
     "loading": 2, "capture": 2,
     "running": 3, "explain": 3, "saliency": 3,
     "api": 4,

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from gradscope.config.inputs import SOURCES, check_input, check_target
-from gradscope.config.schema import Backward, Config, Expected
+from gradscope.config.schema import GROUPS, Config, Expected
 from gradscope.config.specs import LOSSES, spec_fault
 from gradscope.config.targets import SPELLINGS, is_target
 from gradscope.config.words import Complaint, Path, describe, dotted, unknown_key
@@ -19,7 +19,7 @@ from gradscope.patterns import Pattern
 
 #: Keys that people look for on the top floor.
 _BELOW = {
-    **{key: f"backward.{key}" for key in Backward.model_fields},
+    **{key: f"{group}.{key}" for group, model in GROUPS.items() for key in model.model_fields},
     **{key: f"input.{key}" for key in SOURCES},
     "lr": "optimizer.lr",
     "momentum": "optimizer.momentum",
@@ -78,7 +78,8 @@ def _follow(location: Path, data: Any) -> tuple[Path, Any]:
 
 def _unknown(path: Path, data: Mapping[str, Any]) -> Complaint:
     if len(path) > 1:
-        return unknown_key(path, Backward.model_fields, given=data["backward"])
+        group = str(path[0])
+        return unknown_key(path, GROUPS[group].model_fields, given=data[group])
     word = str(path[0])
     if word in _BELOW:
         return Complaint(path, f"unknown key `{word}`", f"did you mean `{_BELOW[word]}`?", "key")
@@ -87,19 +88,19 @@ def _unknown(path: Path, data: Mapping[str, Any]) -> Complaint:
     return unknown_key(path, Config.model_fields, given=data)
 
 
-def _field(path: Path) -> tuple[FieldInfo, bool]:
-    """The field that a path lies in, and whether it leads to an item of it."""
+def _field(path: Path) -> tuple[FieldInfo, int]:
+    """The field that a path lies in, and how deep inside it the path leads."""
     field = Config.model_fields[str(path[0])]
     inner = field.annotation
     if len(path) > 1 and isinstance(inner, type) and issubclass(inner, BaseModel):
-        return inner.model_fields[str(path[1])], len(path) > 2
-    return field, len(path) > 1
+        return inner.model_fields[str(path[1])], len(path) - 2
+    return field, len(path) - 1
 
 
 def _wrong_type(path: Path, value: Any) -> Complaint:
-    field, is_item = _field(path)
+    field, depth = _field(path)
     expected = next(item for item in field.metadata if isinstance(item, Expected))
-    words = expected.item if is_item and expected.item else expected.words
+    words = (expected.words, expected.item, expected.inner)[min(depth, 2)] or expected.words
     help = None
     if isinstance(value, str):
         help = did_you_mean(_plain(value), expected.choices)

@@ -38,9 +38,30 @@ class LoadedConfig:
     given: frozenset[str]
     origins: Origins = field(default_factory=Origins, repr=False, compare=False)
 
-    def place(self, key: str) -> Place | None:
-        """Where the dotted ``key``, or its nearest parent, was given; None for a default."""
-        return self.origins.place(key)
+    def place(self, key: str, *, of_key: bool = False) -> Place | None:
+        """Where the dotted ``key``, or its nearest parent, was given; None for a default.
+
+        The place of its value, or with ``of_key`` that of the key itself.
+        """
+        return self.origins.place(key, of_key=of_key)
+
+    @property
+    def file(self) -> str | None:
+        """What names the model: the config, or the source file of a spec; None: no file does.
+
+        Relative where it lies below the working directory.
+        """
+        if self.origins.file is not None:
+            path = self.directory / self.name
+        else:
+            spec = self.config.model
+            written = spec if isinstance(spec, str) else str(spec.get("_target_", ""))
+            source = written.rpartition(":")[0]
+            if not source.endswith(".py"):
+                return None
+            path = self.directory / source
+        path = Path(os.path.normpath(path))
+        return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def read(

@@ -18,11 +18,15 @@ DEVICE: Final = r"^(auto|cpu|cuda(:[0-9]+)?|mps|meta)$"
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a key takes; ``choices`` are offered when the text is close to one of them."""
+    """What a key takes; ``choices`` are offered when the text is close to one of them.
+
+    ``item`` is what each of its items takes, ``inner`` what each item's own items take.
+    """
 
     words: str
     choices: tuple[str, ...] = ()
     item: str | None = None
+    inner: str | None = None
 
 
 def _whole(value: Any) -> Any:
@@ -94,6 +98,51 @@ class Backward(_Strict):
     )
     retain_graph: Annotated[bool, Expected("true or false")] = Field(
         default=False, description="Keep the graph after backward; more than one repeat needs it."
+    )
+
+
+#: What else the rules know of these stands in the rules themselves, which no config imports.
+PRESETS: Final = ("sagemaker", "deepchecker", "autotrainer")
+FAIL_ON: Final = ("error", "warning", "info", "never")
+_Codes = Annotated[
+    list[str],
+    BeforeValidator(_listed),
+    WithJsonSchema(_TEXTS),
+    Expected("a list of rules", item="a rule's code, its beginning, or a name, which is text"),
+]
+
+
+class Rules(_Strict):
+    """Which rules look at a run, and how strictly."""
+
+    preset: Annotated[
+        Literal["sagemaker", "deepchecker", "autotrainer"] | None,
+        Expected("sagemaker, deepchecker, autotrainer or null", PRESETS),
+    ] = Field(default=None, description="The thresholds of another tool instead of gradscope's.")
+    select: _Codes = Field(
+        default=[],
+        description="Only these rules: codes, beginnings of codes (GS1), or names; none is all.",
+    )
+    ignore: _Codes = Field(default=[], description="Not these rules, written as in select.")
+    thresholds: Annotated[
+        dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]],
+        Expected(
+            "a mapping of rules to thresholds",
+            item="a mapping of a rule's thresholds to numbers",
+            inner="a number from 0",
+        ),
+    ] = Field(
+        default={},
+        description="Numbers of your own by rule and name: {GS101: {ratio: 1e-4}}; "
+        "`gradscope rules GS101` lists the names.",
+    )
+    fail_on: Annotated[
+        Literal["error", "warning", "info", "never"] | None,
+        Expected("error, warning, info, never or null", FAIL_ON),
+    ] = Field(
+        default=None,
+        description="Exit with 1 where a finding is as bad as this or worse; null leaves it to "
+        "the command: never for inspect, error for check.",
     )
 
 
@@ -192,6 +241,13 @@ class Config(_Strict):
     ] = Field(
         default=0, description="Set before construction, before inputs, and before each forward."
     )
+    rules: Annotated[
+        Rules, Expected("a mapping with preset, select, ignore, thresholds, fail_on")
+    ] = Field(default_factory=Rules, description="Which rules look, and how strictly.")
+
+
+#: The keys that hold keys of their own.
+GROUPS: Final[dict[str, type[BaseModel]]] = {"backward": Backward, "rules": Rules}
 
 
 def json_schema() -> dict[str, Any]:
@@ -202,7 +258,8 @@ def json_schema() -> dict[str, Any]:
         "demo:lecture, demo:scouter, demo:scouter-negative, "
         "or a mapping {_target_: dotted.Name, argument: value}."
     )
-    for properties in (schema["properties"], schema["$defs"]["Backward"]["properties"]):
+    groups = [schema["$defs"][group.__name__]["properties"] for group in GROUPS.values()]
+    for properties in (schema["properties"], *groups):
         for name, part in properties.items():
             part.pop("title", None)
             properties[name] = _or_interpolated(part)

@@ -2,6 +2,7 @@
 
 from rules import (  # noqa: F401
     programs_flow,
+    programs_later,
     programs_loss,
     programs_numbers,
     programs_reach,

@@ -163,7 +163,7 @@ def feed_forward_beyond_65504(mended):
             super().__init__()
             self.wi, self.act, self.wo = nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 16)
             self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 4)
-            nn.init.constant_(self.wo.weight, 0.01 if mended else 20.0)
+            nn.init.normal_(self.wo.weight, std=0.06 if mended else 60.0)
             nn.init.normal_(self.wi.weight, std=0.25 if mended else 30.0)
 
         def forward(self, x):

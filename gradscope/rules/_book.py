@@ -1,0 +1,81 @@
+"""The rules that the files of this folder are: a new file is a new rule."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from gradscope import plugins
+from gradscope.errors import OptionError, did_you_mean
+from gradscope.records import Finding, Report
+from gradscope.rules._rule import SEVERITIES, Limits, Rule
+from gradscope.rules._words import either
+
+Find = Callable[[Report, Limits], Iterator[Finding]]
+Wants = Callable[[Report, Limits], Iterable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A rule's documentation with its two functions; ``wants`` None never asks for a deep look."""
+
+    rule: Rule
+    find: Find
+    wants: Wants | None = None
+
+
+@functools.cache
+def entries() -> tuple[Entry, ...]:
+    """Every file of this folder, by code."""
+    found: dict[str, Entry] = {}
+    for name in plugins.names("gradscope.rules"):
+        module = plugins.load("gradscope.rules", name)
+        entry = Entry(module.RULE, module.find, getattr(module, "wants", None))
+        code = entry.rule.code
+        assert entry.rule.severity in SEVERITIES, f"{name}: no severity `{entry.rule.severity}`"
+        assert code not in found, f"two rules have the code {code}"
+        assert name == f"{code.lower()}-{entry.rule.name}", f"`{name}` is not its rule's name"
+        found[code] = entry
+    return tuple(found[code] for code in sorted(found))
+
+
+def rule_book() -> tuple[Rule, ...]:
+    """Every rule's documentation, by code."""
+    return tuple(entry.rule for entry in entries())
+
+
+def lookup(code_or_name: str) -> Rule:
+    """The rule behind ``GS101``, ``gs101`` or ``vanishing-gradient``.
+
+    Raises:
+        OptionError: there is none; the closest are offered.
+    """
+    word = code_or_name.strip().lower().replace("_", "-")
+    for rule in rule_book():
+        if word in (rule.code.lower(), rule.name, f"{rule.code.lower()}-{rule.name}"):
+            return rule
+    raise OptionError(f"unknown rule `{code_or_name}`", help=closest(code_or_name))
+
+
+def chosen(word: str) -> frozenset[str]:
+    """The codes that a word of ``select`` or ``ignore`` means: a code, its beginning, or a name.
+
+    Raises:
+        OptionError: it means none; the closest are offered.
+    """
+    start = word.strip().upper()
+    codes = {rule.code for rule in rule_book() if start and rule.code.startswith(start)}
+    if start in ("ALL", "*"):
+        codes = {rule.code for rule in rule_book()}
+    return frozenset(codes) or frozenset({lookup(word).code})
+
+
+def closest(word: str) -> str:
+    """What to write instead of a word that means no rule."""
+    book, word = rule_book(), word.strip()
+    names = did_you_mean(word.lower().replace("_", "-"), [rule.name for rule in book])
+    # Codes are numbers: only the same hundred is near.
+    near = [rule.code for rule in book if rule.code[:3] == word.upper()[:3]]
+    codes = f"did you mean {either(f'`{code}`' for code in near)}?" if near else None
+    return names or codes or "`gradscope rules` lists them"

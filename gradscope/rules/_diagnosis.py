@@ -1,0 +1,43 @@
+"""The rules at work: which deep looks they ask for, and what they find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gradscope.records import Finding, Report
+from gradscope.rules._rule import SEVERITIES
+from gradscope.rules._settings import RuleSettings
+
+#: What a rule may ask for after the first look; whoever runs the model knows how to take each.
+LOOKS = frozenset({"missing", "zero", "births", "activity", "precision"})
+
+
+def wanted(report: Report, settings: RuleSettings | None = None) -> frozenset[str]:
+    """The deep looks that the rules ask for, because the first look left a suspicion.
+
+    Nothing is wanted of a healthy run.
+    """
+    found: set[str] = set()
+    for entry, limits in (settings or RuleSettings()).active():
+        if entry.wants is not None:
+            found.update(entry.wants(report, limits))
+    assert found <= LOOKS, f"nobody takes {sorted(found - LOOKS)}"
+    return frozenset(found)
+
+
+def diagnose(report: Report, settings: RuleSettings | None = None) -> tuple[Finding, ...]:
+    """What the rules find in a report, the worst first, then by code, then as the rule gave it."""
+    found = [
+        finding
+        for entry, limits in (settings or RuleSettings()).active()
+        for finding in entry.find(report, limits)
+    ]
+    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
+def reaches(findings: Iterable[Finding], severity: str) -> bool:
+    """Whether one of the findings is as bad as ``severity`` or worse; ``never`` is out of reach."""
+    if severity not in SEVERITIES:
+        return False
+    bar = SEVERITIES.index(severity)
+    return any(SEVERITIES.index(finding.severity) <= bar for finding in findings)

@@ -1,0 +1,40 @@
+"""What goes into a loss: the links of the graph that end in one, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records import Link, ModuleCall, Report, TensorStats
+
+LOG_SOFTMAX = "LogSoftmaxBackward0"
+
+
+def into_cross_entropy(report: Report) -> Iterator[Link]:
+    """What computed the scores of a cross entropy: log-softmax, with the negative likelihood."""
+    losses = {
+        (link.name, link.call)
+        for link in report.links
+        if link.op == LOG_SOFTMAX and link.into.startswith("NllLoss")
+    }
+    for link in unique(report):
+        if link.into == LOG_SOFTMAX and (link.into_name, link.into_call) in losses:
+            yield link
+
+
+def unique(report: Report) -> Iterator[Link]:
+    """Each link of the graph once, in its order."""
+    yield from dict.fromkeys(report.links)
+
+
+def output_of(report: Report, name: str | None, call: int | None) -> TensorStats | None:
+    """The first output of a call; of the whole model where the operation is in no module."""
+    found: ModuleCall | None = None
+    for one in report.calls:
+        if one.name == (name or "") and (call is None or name is None or one.call == call):
+            found = one
+    return found.outputs[0].activation if found and found.outputs else None
+
+
+def where(link: Link) -> str:
+    """The module that the finding names: the operation's own, else the one that takes it in."""
+    return link.name if link.name is not None else link.into_name or ""

@@ -1,0 +1,182 @@
+"""What several rules read out of a report: layers in order, modules as a tree, names together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from gradscope.records import ModuleCall, ModuleFacts, ParameterStats, Report, TensorStats
+
+#: Tables that are read by index: a row that no sample asked for has no gradient, and need not.
+_TABLES = ("Embedding", "EmbeddingBag")
+#: Containers of parameters never run: what takes them takes them by name.
+_HOLDERS = ("ParameterList", "ParameterDict")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A call of a module that owns a weight: the gradient at its output, and its outputs' std."""
+
+    call: ModuleCall
+    gradient: float | None
+    spread: float | None
+
+    @property
+    def name(self) -> str:
+        return self.call.name
+
+
+def complete(report: Report) -> bool:
+    """Whether forward and backward came to their end, so that what is missing is missing."""
+    return report.error is None
+
+
+def layers(report: Report) -> list[Layer]:
+    """The calls of modules with a weight of two or more axes, in the order in which they ran."""
+    owners = {
+        name.rpartition(".")[0]
+        for parameter in report.parameters
+        if len(parameter.shape) > 1
+        for name in (parameter.name, *parameter.aliases)
+    }
+    found = []
+    for call in sorted(report.calls, key=lambda call: call.order):
+        if call.name in owners and call.outputs and call.type not in _TABLES:
+            norms = [o.gradient.norm for o in call.outputs if o.gradient and o.gradient.norm]
+            gradient = math.hypot(*norms) if norms else None
+            found.append(Layer(call, gradient, call.outputs[0].activation.std))
+    return found
+
+
+def rms(stats: TensorStats | None) -> float | None:
+    """The root mean square of the finite elements."""
+    if stats is None or stats.norm is None:
+        return None
+    finite = stats.numel - (stats.nan or 0) - (stats.inf or 0)
+    return stats.norm / math.sqrt(finite) if finite else None
+
+
+def largest(stats: TensorStats) -> float | None:
+    """The greatest absolute value among the finite elements."""
+    if stats.min is None or stats.max is None:
+        return None
+    return max(abs(stats.min), abs(stats.max))
+
+
+def is_zero(parameter: ParameterStats) -> bool:
+    """Whether a gradient arrived and every element of it is exactly zero."""
+    stats = parameter.gradient
+    return stats is not None and stats.numel > 0 and stats.zeros == stats.numel
+
+
+def nonfinite(stats: TensorStats | None) -> int:
+    """How many elements are NaN or infinite."""
+    return (stats.nan or 0) + (stats.inf or 0) if stats is not None else 0
+
+
+def missing(report: Report) -> list[ParameterStats]:
+    """The trainable parameters that got no gradient at all."""
+    if not complete(report):
+        return []
+    return [p for p in report.parameters if p.requires_grad and p.gradient is None]
+
+
+def middle(values: Iterable[float]) -> float | None:
+    """The median, None of nothing."""
+    found = list(values)
+    return median(found) if found else None
+
+
+def is_half(report: Report) -> bool:
+    """Whether the run computed in float16."""
+    return "float16" in (report.run.dtype, report.run.autocast)
+
+
+def is_inferred(report: Report) -> bool:
+    """Whether gradscope chose the loss, so that it is not the user's own."""
+    said = any(notice.startswith("loss: ") for notice in report.run.notices)
+    return said and report.config.get("loss") is None
+
+
+class Tree:
+    """The modules by name, with what lies below each."""
+
+    def __init__(self, report: Report) -> None:
+        self.modules = {facts.name: facts for facts in report.modules}
+        self.known = {name: p for p in report.parameters for name in (p.name, *p.aliases)}
+        self._below: dict[str, list[str]] = {name: [] for name in self.modules}
+        for facts in report.modules:
+            for above in (facts.name, *ancestors(facts.name)):
+                if facts.parameters and above in self._below:
+                    self._below[above] += facts.parameters
+
+    def below(self, name: str) -> list[str]:
+        """The names of all parameters of a module and of everything in it."""
+        return self._below[name]
+
+    def parameters(self, name: str) -> list[ParameterStats] | None:
+        """The same as records; None where the layer patterns left one of them out."""
+        if any(parameter not in self.known for parameter in self._below[name]):
+            return None
+        return [self.known[parameter] for parameter in self._below[name]]
+
+    def inside(self, name: str) -> Iterator[ModuleFacts]:
+        """The modules in a module, itself included."""
+        for facts in self.modules.values():
+            if not name or facts.name == name or facts.name.startswith(f"{name}."):
+                yield facts
+
+    def frozen(self, name: str) -> bool:
+        """Whether a module has parameters in it, and none of them may train."""
+        parameters = self.parameters(name)
+        return bool(parameters) and not any(p.requires_grad for p in parameters or ())
+
+    def gathered(self, names: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Parameters by the outermost module that has no others; one alone under its own name."""
+        left = dict.fromkeys(names)
+        for name in sorted(self.modules, key=lambda name: (bool(name), name.count("."))):
+            inside = [p for p in self._below[name] if p in left]
+            if len(inside) > 1 and len(inside) == len(self._below[name]):
+                yield name, tuple(inside)
+                for parameter in inside:
+                    left.pop(parameter, None)
+        for name in left:
+            yield name, (name,)
+
+
+def ancestors(name: str) -> Iterator[str]:
+    """The names of the modules around one, innermost first, the root's last."""
+    while name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+def never_called(report: Report) -> dict[str, tuple[str, ...]]:
+    """The outermost modules that never ran, with their trainable parameters without a gradient.
+
+    A module whose parameters were used all the same (as ``MultiheadAttention.out_proj``'s are) is
+    not among them.
+    """
+    lost = {p.name for p in missing(report)}
+    if not lost or not report.modules:
+        return {}
+    used = {n for a in report.answers if a.cause not in (None, "not-called") for n in a.behind}
+    tree = Tree(report)
+    idle = {name for name in tree.modules if _idle(tree, name, lost - used)}
+    return {
+        name: tuple(p for p in tree.below(name) if p in lost)
+        for name in tree.modules
+        if name in idle and not any(above in idle for above in ancestors(name))
+    }
+
+
+def _idle(tree: Tree, name: str, lost: set[str]) -> bool:
+    """Whether nothing in a module ran, though it has something to train."""
+    facts, parameters = tree.modules[name], tree.parameters(name)
+    if facts.calls or not parameters or any(kind in _HOLDERS for kind in facts.kinds):
+        return False
+    trains = [p for p in parameters if p.requires_grad]
+    ran = any(inner.calls for inner in tree.inside(name))
+    return bool(trains) and not ran and all(p.name in lost for p in trains)

@@ -1,0 +1,123 @@
+"""What a rule is: its documentation, its thresholds, and the limits that one run holds it to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gradscope.records import Finding
+
+SEVERITIES = ("error", "warning", "info")
+#: Sets of thresholds that other tools use, by the name that the config takes.
+PRESETS = {
+    "sagemaker": "SageMaker Debugger's built-in rules",
+    "deepchecker": "TheDeepChecker's settings",
+    "autotrainer": "AUTOTRAINER's monitor",
+}
+OWN = "gradscope, calibrated"
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """One number that a rule holds a run against; None is a test that is not made.
+
+    ``presets`` has the values of those sets that say something of it.
+    """
+
+    name: str
+    default: float | None
+    meaning: str
+    source: str = OWN
+    presets: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A threshold's value in one run, and who says so."""
+
+    value: float | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The thresholds of one rule as a run's settings have them."""
+
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> float:
+        """The value of a threshold that always has one."""
+        value = self.limits[name].value
+        assert value is not None, f"`{name}` is switched off"
+        return value
+
+    def get(self, name: str) -> float | None:
+        """The value, or None where the test is not made."""
+        return self.limits[name].value
+
+    def source(self, name: str) -> str:
+        """Who says so."""
+        return self.limits[name].source
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule's documentation.
+
+    ``severity`` is the usual one; the text says when a finding has another. ``calibration`` says
+    what the defaults were measured on: how often healthy models, how often broken ones fire.
+    """
+
+    code: str
+    name: str
+    severity: str
+    summary: str
+    what: str
+    why: str
+    fix: str
+    sources: tuple[str, ...]
+    thresholds: tuple[Threshold, ...] = ()
+    calibration: str = ""
+
+    def limits(self, preset: str | None = None, own: Mapping[str, float] | None = None) -> Limits:
+        """The thresholds with a preset and then one's own numbers put in."""
+        found = {}
+        for threshold in self.thresholds:
+            name = threshold.name
+            limit = Limit(threshold.default, threshold.source)
+            if preset is not None and preset in threshold.presets:
+                limit = Limit(threshold.presets[preset], PRESETS[preset])
+            if own and name in own:
+                limit = Limit(own[name], "the config")
+            found[name] = limit
+        return Limits(found)
+
+    def finding(
+        self,
+        name: str,
+        message: str,
+        *,
+        severity: str | None = None,
+        advice: str | None = None,
+        call: int | None = None,
+        value: float | None = None,
+        threshold: float | None = None,
+        source: str | None = None,
+        cause: str | None = None,
+        location: str | None = None,
+    ) -> Finding:
+        """A finding of this rule; severity and advice are the rule's own unless given."""
+        return Finding(
+            code=self.code,
+            rule=self.name,
+            severity=severity or self.severity,
+            name=name,
+            message=message,
+            advice=advice or self.fix,
+            call=call,
+            value=value,
+            threshold=threshold,
+            source=source,
+            cause=cause,
+            location=location,
+        )

@@ -1,0 +1,143 @@
+"""Which rules look, and how strictly: from the config's key ``rules`` and from options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gradscope.errors import (
+    ConfigError,
+    GradscopeError,
+    OptionError,
+    Place,
+    Problem,
+    did_you_mean,
+)
+from gradscope.rules._book import Entry, chosen, entries, lookup
+from gradscope.rules._rule import PRESETS, SEVERITIES, Limits
+
+FAIL_ON = (*SEVERITIES, "never")
+
+
+class Where(Protocol):
+    """Tells where a config's dotted key was given: its value, or with ``of_key`` the key."""
+
+    def __call__(self, key: str, *, of_key: bool = False) -> Place | None:
+        """The place, None for what nobody gave."""
+
+
+def _nowhere(key: str, *, of_key: bool = False) -> Place | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSettings:
+    """What is looked for. ``thresholds`` are numbers by code and name, on top of the preset's.
+
+    ``select`` and ``ignore`` hold codes, beginnings of codes, or names; an empty ``select`` is all.
+    ``fail_on`` None is left to the command.
+    """
+
+    preset: str | None = None
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    fail_on: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        config: Mapping[str, Any] | None = None,
+        place: Where = _nowhere,
+        *,
+        preset: str | None = None,
+        select: Sequence[str] = (),
+        ignore: Sequence[str] = (),
+        fail_on: str | None = None,
+    ) -> RuleSettings:
+        """Settings from the config's ``rules`` (its data, checked for types), options winning.
+
+        An ``ignore`` adds to the config's; every other option takes the place of what it says.
+
+        Raises:
+            ConfigError: codes, names or thresholds of the config that no rule has, with the lines.
+            OptionError: the same of an option, or a preset or a severity that there is not.
+        """
+        said = dict(config or {})
+        problems = list(_problems(said, place))
+        if problems:
+            raise ConfigError(*problems)
+        for word in (*select, *ignore):
+            chosen(word)
+        _must_be("preset", preset, PRESETS)
+        _must_be("severity", fail_on, FAIL_ON)
+        return cls(
+            preset=preset or said.get("preset"),
+            select=tuple(select or said.get("select") or ()),
+            ignore=(*(said.get("ignore") or ()), *ignore),
+            thresholds={
+                lookup(word).code: dict(values)
+                for word, values in (said.get("thresholds") or {}).items()
+            },
+            fail_on=fail_on or said.get("fail_on"),
+        )
+
+    def active(self) -> Iterator[tuple[Entry, Limits]]:
+        """The rules that look, each with its limits."""
+        taken = frozenset[str]().union(*map(chosen, self.select))
+        left = frozenset[str]().union(*map(chosen, self.ignore))
+        for entry in entries():
+            code = entry.rule.code
+            if (code in taken or not self.select) and code not in left:
+                yield entry, entry.rule.limits(self.preset, self.thresholds.get(code))
+
+
+def _must_be(what: str, word: str | None, choices: Sequence[str] | Mapping[str, str]) -> None:
+    if word is not None and word not in choices:
+        help = did_you_mean(word, choices) or f"one of {', '.join(choices)}"
+        raise OptionError(f"unknown {what} `{word}`", help=help)
+
+
+def _problems(said: Mapping[str, Any], place: Where) -> Iterator[Problem]:
+    for key in ("select", "ignore"):
+        for index, word in enumerate(said.get(key) or ()):
+            yield from _unknown(chosen, word, place(f"rules.{key}.{index}"))
+    for word, values in (said.get("thresholds") or {}).items():
+        where = f"rules.thresholds.{word}"
+        unknown = list(_unknown(lookup, word, place(where, of_key=True)))
+        yield from unknown or _wrong_thresholds(word, values, where, place)
+
+
+def _wrong_thresholds(
+    word: str, values: Mapping[str, Any], where: str, place: Where
+) -> Iterator[Problem]:
+    rule = lookup(word)
+    names = [threshold.name for threshold in rule.thresholds]
+    for name, value in values.items():
+        if name not in names:
+            help = f"it has {', '.join(names)}" if names else "it holds nothing against a number"
+            yield Problem(
+                f"{rule.code} has no threshold `{name}`",
+                place(f"{where}.{name}", of_key=True),
+                did_you_mean(name, names) or help,
+            )
+        elif not _is_number(value):
+            said = (
+                f"the threshold `{name}` of {rule.code} is {value!r}, and must be a number from 0"
+            )
+            yield Problem(said, place(f"{where}.{name}"))
+
+
+def _is_number(value: Any) -> bool:
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return plain and math.isfinite(value) and value >= 0
+
+
+def _unknown(read: Callable[[str], object], word: str, place: Place | None) -> Iterator[Problem]:
+    try:
+        read(word)
+    except GradscopeError as error:
+        for problem in error.problems:
+            yield Problem(problem.message, place, problem.help)

@@ -1,0 +1,158 @@
+"""GS102: gradients that grow on their way to the front, or jump from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from gradscope.records import Finding, Report
+from gradscope.rules._reading import layers, rms
+from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._words import number, plural
+
+RULE = Rule(
+    code="GS102",
+    name="exploding-gradient",
+    severity="warning",
+    summary="the gradient grows on its way to the first layers, or jumps between steps",
+    what=(
+        "Compares the norm of the gradient at each weighted layer's output with that at the last "
+        "one, and with several steps the norm of all gradients with the median of the steps "
+        "before. It names the layer nearest the loss at which the growth is over the limit."
+    ),
+    why=(
+        "One step with such gradients throws the weights of the first layers away; the loss "
+        "becomes NaN a few steps later, far from where it began."
+    ),
+    fix=(
+        "Check the initialisation of the layer that is named, normalise or scale residual "
+        "branches, lower the learning rate, and clip: about the 90th percentile of the unclipped "
+        "norms is a good bound."
+    ),
+    sources=(
+        "Pascanu et al. 2013, On the difficulty of training recurrent neural networks",
+        "Google deep-learning tuning playbook: clip at about the 90th percentile, log unclipped",
+        "AUTOTRAINER: ratio > 70",
+        "TheDeepChecker: mean absolute gradient > 1e6, or growth >= 2 in each of 5 windows",
+        "SageMaker Debugger, ExplodingTensor: NaN or infinity only, which GS301 reports",
+        "trainproof: more than 10 times the running median",
+    ),
+    calibration=(
+        "Of 28 healthy models, fresh and trained, 0 of 28 fire, and 3 of 3 broken programs do. "
+        "The nearest healthy ratio is 310 (ResNet-50 on two small pictures), the nearest broken"
+        " one 1.7e+05; from 1e+03 to 1e+05 nothing changes."
+    ),
+    thresholds=(
+        Threshold(
+            "ratio",
+            1e4,
+            "a layer's gradient norm over the last layer's, above which it fires",
+            presets={"autotrainer": 70, "sagemaker": None, "deepchecker": None},
+        ),
+        Threshold(
+            "spike",
+            10,
+            "gradient norm of a step over the median of the steps before, above which it fires",
+            source="trainproof",
+            presets={"autotrainer": None, "sagemaker": None, "deepchecker": None},
+        ),
+        Threshold(
+            "mean_abs",
+            None,
+            "mean absolute gradient of a weight, above which it fires; |mean|, which is never "
+            "larger, stands for it",
+            presets={"deepchecker": 1e6},
+        ),
+        Threshold(
+            "growth",
+            None,
+            "gradient norm of a step over the step's before, at or above which in five steps in a "
+            "row it fires",
+            presets={"deepchecker": 2},
+        ),
+    ),
+)
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """Growth over depth, weights with a huge gradient, jumps and growth over steps."""
+    yield from _over_depth(report, limits)
+    yield from _large(report, limits)
+    yield from _spike(report, limits)
+    yield from _growth(report, limits)
+
+
+def _over_depth(report: Report, limits: Limits) -> Iterator[Finding]:
+    limit = limits.get("ratio")
+    found = [(layer, layer.gradient) for layer in layers(report) if layer.gradient]
+    if limit is None or len(found) < 2:
+        return
+    last = found[-1][1]
+    over = [(layer, norm) for layer, norm in found if norm > limit * last]
+    if over:
+        layer, norm = over[-1]
+        worst = max(norm for _, norm in over)
+        yield RULE.finding(
+            layer.name,
+            f"the gradient has grown to {number(norm)} here, from {number(last)} at "
+            f"`{found[-1][0].name}`; it reaches {number(worst)} further on, over "
+            f"{plural(len(over), 'layer')}.",
+            call=layer.call.call,
+            value=norm / last,
+            threshold=limit,
+            source=limits.source("ratio"),
+        )
+
+
+def _large(report: Report, limits: Limits) -> Iterator[Finding]:
+    limit = limits.get("mean_abs")
+    for p in report.parameters if limit is not None else ():
+        mean = abs(p.gradient.mean or 0) if p.gradient else 0
+        size = rms(p.gradient)
+        if limit is not None and mean > limit:
+            yield RULE.finding(
+                p.name,
+                f"its gradient has a mean of {number(mean)} and a root mean square of "
+                f"{number(size)}.",
+                value=mean,
+                threshold=limit,
+                source=limits.source("mean_abs"),
+            )
+
+
+def _norms(report: Report) -> list[tuple[int, float]]:
+    """Of each step's last backward: gradients accumulate within a step."""
+    found = {record.step: record.gradient_norm for record in report.history}
+    return [(step, norm) for step, norm in found.items() if norm]
+
+
+def _spike(report: Report, limits: Limits) -> Iterator[Finding]:
+    limit, norms = limits.get("spike"), _norms(report)
+    for i, (step, norm) in enumerate(norms):
+        usual = median(n for _, n in norms[:i]) if i else norm
+        if limit is not None and norm > limit * usual:
+            yield RULE.finding(
+                "",
+                f"in step {step} the gradient's norm is {number(norm)}, after a median of "
+                f"{number(usual)} in the steps before.",
+                value=norm / usual,
+                threshold=limit,
+                source=limits.source("spike"),
+            )
+            return
+
+
+def _growth(report: Report, limits: Limits) -> Iterator[Finding]:
+    limit, norms = limits.get("growth"), [norm for _, norm in _norms(report)]
+    if limit is None or len(norms) < 6:
+        return
+    ratios = [b / a for a, b in zip(norms[-6:], norms[-5:], strict=False)]
+    if all(ratio >= limit for ratio in ratios):
+        yield RULE.finding(
+            "",
+            f"the gradient's norm rose from {number(norms[-6])} to {number(norms[-1])} in five "
+            "steps.",
+            value=min(ratios),
+            threshold=limit,
+            source=limits.source("growth"),
+        )

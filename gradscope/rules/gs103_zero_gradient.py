@@ -1,0 +1,120 @@
+"""GS103: a gradient that arrives and is exactly zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gradscope.records import Answer, Finding, ParameterStats, Report
+from gradscope.rules._reading import Tree, complete, is_zero
+from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._words import plural, sentence
+
+RULE = Rule(
+    code="GS103",
+    name="zero-gradient",
+    severity="warning",
+    summary="a trainable parameter's gradient is exactly zero",
+    what=(
+        "Looks for trainable parameters whose gradient arrived and is zero in every element, and "
+        "says which of five causes made it so: a dead activation, a saturated one, a weight of "
+        "zero on the way (LoRA's B, a residual scale), a mask, or underflow. It is an error where "
+        "the path is dead, and a warning where a zero-initialised partner explains it, a gradient "
+        "arrives after one step, or gradients cancel."
+    ),
+    why=(
+        "A parameter with a zero gradient does not learn, and unlike a missing gradient it raises "
+        "no complaint anywhere; weight decay may even move it, which looks like training."
+    ),
+    fix="Run `gradscope why` with the parameter's name: it names the operation that made the zero.",
+    sources=(
+        "Bachlechner et al. 2021, ReZero, and Hu et al. 2022, LoRA: zeros that are meant",
+        "TorchLens: of experts, branches and embedding rows warn on 5 of the last 8 steps only",
+    ),
+    thresholds=(
+        Threshold(
+            "steps",
+            5,
+            "of the last eight steps, in how many the gradient must be zero where another step "
+            "had one",
+            source="TorchLens",
+        ),
+    ),
+)
+_WINDOW = 8
+
+
+def wants(report: Report, limits: Limits) -> Iterator[str]:
+    """The cause, where something is zero."""
+    if _zeros(report, limits):
+        yield "zero"
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """One finding per cause and place, or per module where nobody looked for the cause.
+
+    All zeros that one step ends by the same cause are one finding: they are how a network begins.
+    """
+    zeros = {p.name: p for p in _zeros(report, limits)}
+    told: set[str] = set()
+    passing: dict[str | None, list[Answer]] = {}
+    for answer in report.answers:
+        if answer.state != "zero" or not zeros.keys() & {answer.name, *answer.behind}:
+            continue
+        told |= {answer.name, *answer.behind}
+        if answer.recovers:
+            passing.setdefault(answer.cause, []).append(answer)
+        else:
+            # Without a cause gradients cancel: the loss does not depend on it, and works.
+            lenient = answer.cause is None or (
+                answer.cause == "zero-weight" and answer.recovers is None
+            )
+            yield _explained([answer], "warning" if lenient else "error")
+    for answers in passing.values():
+        yield _explained(answers, "warning")
+    rest = [name for name in zeros if name not in told]
+    for name, behind in Tree(report).gathered(rest):
+        these = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
+        yield RULE.finding(
+            name, f"the gradient of {these} is exactly zero.", value=float(len(behind))
+        )
+
+
+def _explained(answers: list[Answer], severity: str) -> Finding:
+    """The first answer, for it and for others like it."""
+    answer, more = answers[0], len(answers) - 1
+    count = sum(len(one.behind) or 1 for one in answers)
+    also = f", and {plural(more, 'place')} more like it" if more else ""
+    later = "; a gradient arrives after one step" if answer.recovers else ""
+    return RULE.finding(
+        answer.name,
+        f"{answer.message.rstrip('.')}{also}; behind {'them' if more else 'it'} "
+        f"{plural(count, 'parameter')} with a gradient of exactly zero{later}.",
+        severity=severity,
+        advice=sentence(answer.advice) if answer.advice else None,
+        call=answer.call,
+        value=float(count),
+        cause=answer.cause,
+        location=answer.location,
+    )
+
+
+def _zeros(report: Report, limits: Limits) -> list[ParameterStats]:
+    if not complete(report):
+        return []
+    often = _often(report, limits)
+    return [p for p in report.parameters if p.requires_grad and is_zero(p) and often(p.name)]
+
+
+def _often(report: Report, limits: Limits) -> Callable[[str], bool]:
+    """Whether a zero is more than a step in which no sample took this way."""
+    seen: dict[str, list[float]] = {}
+    for record in report.history[-_WINDOW:]:
+        for part in record.parameters:
+            if part.gradient_norm is not None:
+                seen.setdefault(part.name, []).append(part.gradient_norm)
+
+    def often(name: str) -> bool:
+        norms = seen.get(name, [])
+        return not any(norms) or norms.count(0.0) >= limits["steps"]
+
+    return often

@@ -1,0 +1,113 @@
+"""GS104: steps that are too large or too small for the weights that they change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records import Finding, ParameterStats, Report
+from gradscope.rules._reading import is_zero, middle
+from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._words import listed, number, plural
+
+RULE = Rule(
+    code="GS104",
+    name="update-ratio",
+    severity="warning",
+    summary="the optimizer's step is too large or too small for the weights",
+    what=(
+        "Reads ‖Δw‖/‖w‖ of the optimizer's real step for every weight of two or more axes. It "
+        "fires where the median weight moves by more than the upper limit or by less than the "
+        "lower one, and where a parameter with a gradient did not move at all. Single layers do "
+        "not count: the ratio spreads over two decades inside one healthy model."
+    ),
+    why=(
+        "About one part in a thousand per step is healthy. A step of the weights' own size "
+        "throws away what they know; one a million times smaller never arrives, and in bfloat16 is "
+        "rounded away entirely."
+    ),
+    fix="Set the learning rate so that most weights move by about a thousandth of their norm.",
+    sources=(
+        "Karpathy, CS231n notes and makemore part 3: about 1e-3",
+        "SageMaker Debugger, WeightUpdateRatio: large 10, small 1e-8",
+        "TheDeepChecker: log10 outside -4 to -1",
+        "TorchLens: a spread of 38 times inside one healthy model, so two decades at least",
+    ),
+    calibration=(
+        "Of 28 healthy models, after a step of SGD or AdamW, 0 of 28 fire, and 4 of 4 broken "
+        "programs do. `large` could lie anywhere from 0.09 to 0.9; `small` lies between 1e-07 "
+        "(broken) and 4.9e-07 (a trained model whose loss is near zero)."
+    ),
+    thresholds=(
+        Threshold(
+            "large",
+            0.3,
+            "the median weight's ratio, above which it fires",
+            presets={"sagemaker": 10, "deepchecker": 1e-1},
+        ),
+        Threshold(
+            "small",
+            2e-7,
+            "the median weight's ratio, below which it fires",
+            presets={"sagemaker": 1e-8, "deepchecker": 1e-4},
+        ),
+    ),
+)
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """At most one finding each for too much, too little, and nothing."""
+    stepped = [p for p in report.parameters if p.update_ratio is not None and p.requires_grad]
+    still = [p for p in stepped if p.update_ratio == 0 and _has_gradient(p)]
+    # A token or a scale has axes of length 1, and starts as near to zero as it likes.
+    weights = [p for p in stepped if sum(size > 1 for size in p.shape) > 1]
+    ratios = [(p.name, p.update_ratio) for p in weights if p.update_ratio]
+    yield from _large(ratios, limits)
+    yield from _small(ratios, limits)
+    if still:
+        names = [p.name for p in still]
+        yield RULE.finding(
+            names[0],
+            f"{plural(len(still), 'parameter')} with a gradient did not move in the step: "
+            f"{listed(names)}.",
+            advice=(
+                "Look at the learning rate of this parameter group: it is 0, or so small that the "
+                "weights' precision rounds the step away."
+            ),
+            value=0.0,
+            threshold=0.0,
+            source="a step that moves nothing",
+        )
+
+
+def _large(ratios: list[tuple[str, float]], limits: Limits) -> Iterator[Finding]:
+    usual, limit = middle(ratio for _, ratio in ratios), limits["large"]
+    if usual is not None and usual > limit:
+        name, _ = max(ratios, key=lambda pair: pair[1])
+        yield RULE.finding(
+            name,
+            f"one step moves the median weight by {number(usual)} of its own norm, and this one "
+            "most.",
+            advice="Lower the learning rate, warm it up, or clip the gradient.",
+            value=usual,
+            threshold=limit,
+            source=limits.source("large"),
+        )
+
+
+def _small(ratios: list[tuple[str, float]], limits: Limits) -> Iterator[Finding]:
+    usual, limit = middle(ratio for _, ratio in ratios), limits["small"]
+    if usual is not None and usual < limit:
+        name, _ = min(ratios, key=lambda pair: pair[1])
+        yield RULE.finding(
+            name,
+            f"one step moves the median weight by {number(usual)} of its own norm, and this one "
+            "least.",
+            advice="Raise the learning rate, or look for what makes the gradients this small.",
+            value=usual,
+            threshold=limit,
+            source=limits.source("small"),
+        )
+
+
+def _has_gradient(parameter: ParameterStats) -> bool:
+    return parameter.gradient is not None and not is_zero(parameter)

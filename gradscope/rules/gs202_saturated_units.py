@@ -1,0 +1,159 @@
+"""GS202: sigmoids, tanhs and softmaxes at their flat ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records import Finding, Report, UnitActivity
+from gradscope.rules._reading import complete, layers, rms
+from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._words import percent, plural
+
+RULE = Rule(
+    code="GS202",
+    name="saturated-units",
+    severity="warning",
+    summary="more than half of a layer's sigmoid, tanh or softmax units are at a flat end",
+    what=(
+        "Counts the units behind a sigmoid, a tanh or a softmax whose output lay at a flat end for "
+        "almost every value of the run, and says how many values that were."
+    ),
+    why=(
+        "At a flat end the derivative is zero to many digits: whatever lies in front gets no "
+        "gradient worth the name, and an attention that always picks one token cannot learn to "
+        "pick another."
+    ),
+    fix=(
+        "Scale what goes in: normalise the inputs, divide attention scores by the root of the head "
+        "size, start from smaller weights, or put a norm in front of the activation."
+    ),
+    sources=(
+        "SageMaker Debugger, SaturatedActivation: tanh input beyond 9.4999, sigmoid input below "
+        "-23 or above 16.99999, layer above 50 %",
+        "Karpathy, makemore part 3: tanh output beyond 0.97",
+        "Vaswani et al. 2017, Attention is all you need, section 3.2.1, on the scale of scores",
+    ),
+    calibration=(
+        "Of 28 healthy models, fresh and trained, 1 of 28 fires (gates that training has "
+        "closed), and 3 of 3 broken programs do; that one fires at any share from 0.0005 to "
+        "0.7."
+    ),
+    thresholds=(
+        Threshold(
+            "share",
+            0.5,
+            "saturated units of a layer, above which it fires",
+            source="SageMaker Debugger",
+            presets={"sagemaker": 0.5},
+        ),
+        Threshold(
+            "near",
+            0.5,
+            "share of all values of a sigmoid or a tanh whose slope is under 6 % of the steepest "
+            "(a tanh beyond 0.97), above which it fires",
+            presets={"sagemaker": None},
+        ),
+        Threshold("samples", 16, "values of each unit, below which nothing is said"),
+        Threshold(
+            "input",
+            3,
+            "root mean square of what goes into a sigmoid, a tanh or a softmax, or comes out of a "
+            "layer that no norm follows, from which on units are looked at",
+        ),
+    ),
+)
+_BOUNDED = ("Tanh", "Sigmoid", "Softmax", "Softmax2d", "Hardtanh", "Hardsigmoid")
+#: What may follow a layer and has no upper end.
+_UNBOUNDED = ("ReLU", "LeakyReLU", "PReLU", "ELU", "GELU", "SiLU", "Hardswish", "MaxPool2d")
+#: How near to its ends a bounded activation's root mean square must be to look at its units.
+_ENDS = 0.97
+
+
+def wants(report: Report, limits: Limits) -> Iterator[str]:
+    """A look at units, where a bounded activation may take in large values."""
+    if complete(report) and (_large_inputs(report, limits) or _flat_values(report)):
+        yield "activity"
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """One finding per activation, at the first call that shows it."""
+    seen: set[tuple[str | None, str]] = set()
+    for one in report.activity:
+        # Of a softmax the units are its distributions, and each says all by itself.
+        values = one.units if one.op == "softmax" else one.samples
+        if not one.units or values < limits["samples"] or (one.name, one.op) in seen:
+            continue
+        found = _units(one, limits) or _values(one, limits)
+        if found is not None:
+            seen.add((one.name, one.op))
+            yield found
+
+
+def _units(one: UnitActivity, limits: Limits) -> Finding | None:
+    """Units that are flat nearly always."""
+    share = one.saturated / one.units
+    if share <= limits["share"]:
+        return None
+    softmax = one.op == "softmax"
+    what = plural(one.units, "distribution" if softmax else "unit")
+    lay = "put everything on one entry" if softmax else "lay at a flat end"
+    over = "" if softmax else f", over {plural(one.samples, 'value')} each"
+    return RULE.finding(
+        one.name or "",
+        f"{one.saturated} of {what} behind {one.op} ({percent(share)}) {lay}{over}.",
+        call=one.call,
+        value=share,
+        threshold=limits["share"],
+        source=limits.source("share"),
+        location=one.location,
+    )
+
+
+def _values(one: UnitActivity, limits: Limits) -> Finding | None:
+    """Values that are nearly flat, whichever unit they are of."""
+    limit = limits.get("near")
+    if limit is None or one.near is None or one.near <= limit:
+        return None
+    return RULE.finding(
+        one.name or "",
+        f"{percent(one.near)} of the values of its {one.op} are nearly flat, over "
+        f"{plural(one.units, 'unit')} of {plural(one.samples, 'value')} each.",
+        call=one.call,
+        value=one.near,
+        threshold=limit,
+        source=limits.source("near"),
+        location=one.location,
+    )
+
+
+def _large_inputs(report: Report, limits: Limits) -> bool:
+    """Whether large values go into an activation, or may: a function leaves no call to look at."""
+    limit = limits["input"]
+    normed = {link.name for link in report.links if "BatchNorm" in link.into}
+    if any(
+        (rms(call.inputs[0].activation) or 0) > limit / 2
+        for call in report.calls
+        if call.type in _BOUNDED and call.inputs
+    ):
+        return True
+    following = {call.order - 1: call.type for call in report.calls}
+    found = layers(report)[:-1]  # the last one's scores go to the loss
+    return any(
+        (rms(layer.call.outputs[0].activation) or 0) > limit
+        for layer in found
+        if layer.name not in normed and following.get(layer.call.order) not in _UNBOUNDED
+    )
+
+
+def _flat_values(report: Report) -> bool:
+    """Whether a layer takes in what lies at -1 and 1, or at 0 and 1, and nowhere between."""
+    for layer in layers(report):
+        stats = layer.call.inputs[0].activation if layer.call.inputs else None
+        size = rms(stats)
+        if stats is None or not size or stats.min is None or stats.max is None or not stats.mean:
+            continue
+        if -1 <= stats.min < 0 < stats.max <= 1 and size > _ENDS:
+            return True
+        if 0 <= stats.min < 0.5 < stats.max <= 1 and size**2 > _ENDS * stats.mean:
+            return True
+    return False

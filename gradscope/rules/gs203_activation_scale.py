@@ -1,0 +1,127 @@
+"""GS203: activations that grow or shrink from layer to layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gradscope.records import Finding, Report
+from gradscope.rules._reading import Layer, layers
+from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._words import number, others
+
+RULE = Rule(
+    code="GS203",
+    name="activation-scale",
+    severity="warning",
+    summary="the spread of activations drifts over depth",
+    what=(
+        "Takes the standard deviation of every weighted layer's output and lays a line through its "
+        "logarithm over depth, so that single branches with a small scale of their own do not "
+        "count. It fires where the drift from the first to the last layer is beyond the limit, and "
+        "names the first layer that is that far from the start."
+    ),
+    why=(
+        "A signal that shrinks by a factor per layer leaves the head with nothing but its bias; "
+        "one that grows saturates activations and overflows in half precision. Gradients inherit "
+        "the drift."
+    ),
+    fix=(
+        "Use an initialisation that keeps the variance (Kaiming for ReLU, Xavier for tanh), "
+        "normalise between layers, and scale residual branches by the number of blocks."
+    ),
+    sources=(
+        "He et al. 2015, Delving deep into rectifiers",
+        "Zhang et al. 2019, Fixup: residual branches without normalisation",
+        "TheDeepChecker: standard deviation outside 0.5 to 2.0",
+    ),
+    calibration=(
+        "Of 28 healthy models, fresh and trained, 0 of 28 fire, and 2 of 2 broken programs do. "
+        "The nearest healthy drift is a factor of 53 (a fresh AlexNet), the nearest broken one "
+        "7e+06; from 100 to 1e+06 nothing changes."
+    ),
+    thresholds=(
+        Threshold(
+            "drift",
+            1e3,
+            "factor between the two ends of the line, above which, or below whose inverse, it "
+            "fires",
+            presets={"deepchecker": None},
+        ),
+        Threshold("layers", 4, "weighted layers, below which there is no line"),
+        Threshold(
+            "lowest",
+            None,
+            "standard deviation of a layer's output, below which it fires",
+            presets={"deepchecker": 0.5},
+        ),
+        Threshold(
+            "highest",
+            None,
+            "standard deviation of a layer's output, above which it fires",
+            presets={"deepchecker": 2.0},
+        ),
+    ),
+)
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """The drift over depth, and layers outside fixed bounds."""
+    found = [(layer, layer.spread) for layer in layers(report) if layer.spread]
+    yield from _drift([(layer, spread) for layer, spread in found if spread], limits)
+    for name, outside in (("lowest", _below), ("highest", _above)):
+        limit = limits.get(name)
+        if limit is None:
+            continue
+        out = [(layer, spread) for layer, spread in found if spread and outside(spread, limit)]
+        if out:
+            layer, spread = out[0]
+            yield RULE.finding(
+                layer.name,
+                f"its output has a standard deviation of {number(spread)}"
+                f"{others(len(out) - 1, 'layer')}.",
+                call=layer.call.call,
+                value=spread,
+                threshold=limit,
+                source=limits.source(name),
+            )
+
+
+def _drift(found: list[tuple[Layer, float]], limits: Limits) -> Iterator[Finding]:
+    limit = limits.get("drift")
+    if not limit or len(found) < max(2, limits["layers"]):
+        return
+    drift = _slope([math.log(spread) for _, spread in found]) * (len(found) - 1)
+    if abs(drift) <= math.log(limit):
+        return
+    start = found[0][1]
+    grows = drift > 0
+    far = [
+        pair for pair in found if (pair[1] > start * limit if grows else pair[1] * limit < start)
+    ]
+    layer, spread = (far or found[-1:])[0]
+    yield RULE.finding(
+        layer.name,
+        f"the activations' standard deviation has {'grown' if grows else 'shrunk'} to "
+        f"{number(spread)} here, from {number(start)} at `{found[0][0].name}`, over "
+        f"{len(found)} layers.",
+        call=layer.call.call,
+        value=math.exp(min(drift, 700.0)),
+        threshold=limit if grows else 1 / limit,
+        source=limits.source("drift"),
+    )
+
+
+def _slope(values: list[float]) -> float:
+    """Of the least-squares line through equally spaced values."""
+    middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
+    over = sum((i - middle) * (value - mean) for i, value in enumerate(values))
+    return over / sum((i - middle) ** 2 for i in range(len(values)))
+
+
+def _below(spread: float, limit: float) -> bool:
+    return spread < limit
+
+
+def _above(spread: float, limit: float) -> bool:
+    return spread > limit

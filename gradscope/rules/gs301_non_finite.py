@@ -1,0 +1,102 @@
+"""GS301: where a NaN or an infinity is born."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records import Birth, Finding, Report
+from gradscope.rules._reading import nonfinite
+from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._words import listed, plural, sentence
+
+RULE = Rule(
+    code="GS301",
+    name="non-finite",
+    severity="error",
+    summary="a NaN or an infinity is born",
+    what=(
+        "Looks for NaN and infinity in the loss, in parameters, in gradients and in activations; "
+        "where there is one it asks for a second look that finds the operation that made it out of "
+        "finite numbers, with those numbers, and what it then spread to. A NaN that "
+        "neither the loss nor a gradient inherited is a warning; such an infinity, as that of an "
+        "attention mask, is no finding."
+    ),
+    why=(
+        "One NaN in one gradient is in every weight after one optimizer step, and in everything "
+        "after the next forward. The place where it shows is rarely the place where it began."
+    ),
+    fix="Mend the operation that is named: keep its input away from the value that it cannot take.",
+    sources=(
+        "pytorch/pytorch#6394: the derivative of sqrt at 0",
+        "pytorch/pytorch#41508: softmax over a row that is masked entirely",
+        "SageMaker Debugger, ExplodingTensor",
+    ),
+)
+
+
+def wants(report: Report, limits: Limits) -> Iterator[str]:
+    """The births, where something that matters is not finite."""
+    if _damaged(report) or _activations(report):
+        yield "births"
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """Each birth, or, where nobody looked for them, the first place that shows."""
+    damaged = _damaged(report)
+    for birth in report.births:
+        if damaged or birth.phase in ("loss", "parameter", "step"):
+            yield _born(birth, "error")
+        elif birth.kind == "nan":
+            yield _born(birth, "warning")  # something took it out again before it did harm
+    if damaged and not report.births:
+        name, said, count = damaged
+        yield RULE.finding(name, f"{said}.", value=float(count))
+
+
+def _born(birth: Birth, severity: str) -> Finding:
+    spread = f" It spread to {listed(birth.spread)}." if birth.spread else ""
+    reason = f" ({birth.reason})" if birth.reason and birth.reason not in birth.message else ""
+    return RULE.finding(
+        birth.name or "",
+        f"{birth.message.rstrip('.')}{reason}.{spread}",
+        severity=severity,
+        advice=sentence(birth.advice) if birth.advice else None,
+        call=birth.call,
+        value=None if birth.count is None else float(birth.count),
+        cause=birth.phase,
+        location=birth.location,
+    )
+
+
+def _damaged(report: Report) -> tuple[str, str, int] | None:
+    """Where a NaN or an infinity did harm: the name, a sentence, how many elements."""
+    for p in report.parameters:
+        if count := nonfinite(p.value):
+            return p.name, f"the parameter has {plural(count, 'element')} not finite", count
+    if report.loss_nonfinite is not None:
+        call = _activations(report)
+        where = f", and `{call}` is the first to give such values" if call else ""
+        return call or "", f"the loss is {report.loss_nonfinite}{where}", 1
+    for p in report.parameters:
+        if count := nonfinite(p.gradient):
+            return p.name, f"its gradient has {plural(count, 'element')} not finite", count
+    return None
+
+
+def _activations(report: Report) -> str | None:
+    """The first call that gives values that are not finite and takes none; the innermost one."""
+    found = [
+        call
+        for call in report.calls
+        if any(nonfinite(output.activation) for output in call.outputs)
+        and not any(nonfinite(one.activation) for one in call.inputs)
+    ]
+    names = [call.name for call in found]
+    inner = [
+        call
+        for call in found
+        if not any(
+            other and (not call.name or other.startswith(f"{call.name}.")) for other in names
+        )
+    ]
+    return min(inner, key=lambda call: call.order).name if inner else None

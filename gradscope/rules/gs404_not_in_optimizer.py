@@ -1,0 +1,45 @@
+"""GS404: a parameter that trains, and that no optimizer holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records import Finding, Report
+from gradscope.rules._reading import Tree
+from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._words import listed, plural
+
+RULE = Rule(
+    code="GS404",
+    name="not-in-optimizer",
+    severity="error",
+    summary="a trainable parameter is in no group of the optimizer",
+    what=(
+        "Compares the parameters that require a gradient with those that the optimizer's groups "
+        "hold, and names the outermost module of which it holds nothing. It needs an optimizer to "
+        "look at."
+    ),
+    why=(
+        "The gradient is computed, and nobody uses it. Most often the optimizer was made before a "
+        "layer was replaced, and holds the old one's parameters."
+    ),
+    fix=(
+        "Make the optimizer after the last change to the model, or add the parameters with "
+        "`optimizer.add_param_group`; freeze them where they are not meant to train."
+    ),
+    sources=("PyTorch, torch.optim: construct the optimizer after the model is complete",),
+)
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """One finding per outermost module, or per parameter where a module is held in part."""
+    left = [p.name for p in report.parameters if p.requires_grad and p.in_optimizer is False]
+    for name, behind in Tree(report).gathered(left):
+        these = "it" if len(behind) == 1 else f"its {plural(len(behind), 'parameter')}"
+        shown = "" if len(behind) == 1 else f" ({listed(behind)})"
+        yield RULE.finding(
+            name,
+            f"no group of {report.run.optimizer or 'the optimizer'} holds {these}{shown}, though "
+            f"{'it requires' if len(behind) == 1 else 'they require'} a gradient.",
+            value=float(len(behind)),
+        )

@@ -1,0 +1,59 @@
+"""GS405: a flag that was meant to be ``requires_grad``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records import Finding, Report
+from gradscope.rules._reading import Tree
+from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS405",
+    name="misspelt-requires-grad",
+    severity="error",
+    summary="an attribute was meant to be requires_grad, and PyTorch does not read it",
+    what=(
+        "Looks for plain attributes of parameters and modules whose name is close to "
+        "`requires_grad` and whose value says otherwise than the parameters do. On a module "
+        "`requires_grad` itself is one: only `requires_grad_()` reaches the parameters."
+    ),
+    why=(
+        "Python takes any attribute without a word. What was to be frozen trains on, or what was "
+        "to train is frozen, and nothing tells."
+    ),
+    fix="Write `parameter.requires_grad = …`, or `module.requires_grad_(…)` for a whole module.",
+    sources=(
+        "udacity/deep-learning-v2-pytorch#12: `param.require_grad = False`",
+        "SvenBecker/vscode-pytorch#8",
+    ),
+)
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """One finding per attribute and outermost module."""
+    written: dict[str, list[str]] = {}
+    for parameter in report.parameters:
+        for attribute in parameter.misspelt:
+            written.setdefault(attribute, []).append(parameter.name)
+    tree = Tree(report)
+    trains = {p.name: p.requires_grad for p in report.parameters}
+    for attribute, names in written.items():
+        for name, behind in tree.gathered(names):
+            still = "still trains" if trains[behind[0]] else "is frozen all the same"
+            on = "it" if len(behind) == 1 else f"{plural(len(behind), 'parameter')} of it"
+            yield RULE.finding(
+                name,
+                f"`{attribute}` is set on {on}, which PyTorch does not read: it {still}.",
+                value=float(len(behind)),
+                cause=attribute,
+            )
+    for facts in report.modules:
+        for attribute in facts.misspelt:
+            yield RULE.finding(
+                facts.name,
+                f"`{attribute}` is set on this {facts.type}, which PyTorch does not read on a "
+                "module: its parameters are as they were.",
+                cause=attribute,
+            )

@@ -1,0 +1,54 @@
+"""GS406: what the config freezes, and what is frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gradscope.patterns import Named, Pattern
+from gradscope.records import Finding, ParameterStats, Report
+from gradscope.rules._reading import Tree
+from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS406",
+    name="freeze-mismatch",
+    severity="warning",
+    summary="the config freezes a parameter, and it trains all the same",
+    what=(
+        "Compares the parameters that the config's `freeze` patterns name with those that required "
+        "no gradient in the run."
+    ),
+    why=(
+        "The model's own code undid the freeze: a `train()` or a `forward` that sets "
+        "`requires_grad` back, or a layer that replaces its parameters."
+    ),
+    fix="Look for `requires_grad` in the model's `train` and `forward`, and leave it alone there.",
+    sources=("pgniewko/gt-pyg#112: a freeze that the next train() undoes",),
+)
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """One finding per outermost module."""
+    patterns = report.config.get("freeze") or ()
+    if isinstance(patterns, str) or not all(isinstance(text, str) for text in patterns):
+        return
+    parsed = [Pattern(text) for text in patterns]
+    thawed = [p.name for p in report.parameters if p.requires_grad and _asked(p, parsed)]
+    for name, behind in Tree(report).gathered(thawed):
+        them = "it" if len(behind) == 1 else f"its {plural(len(behind), 'parameter')}"
+        yield RULE.finding(
+            name,
+            f"`freeze` names {them}, and in the run "
+            f"{'it requires' if len(behind) == 1 else 'they require'} a gradient.",
+            value=float(len(behind)),
+        )
+
+
+def _asked(parameter: ParameterStats, patterns: Sequence[Pattern]) -> bool:
+    """Whether the patterns freeze a parameter: the last that matches wins."""
+    named, frozen = Named(parameter.name, parameter.aliases), False
+    for pattern in patterns:
+        if pattern.matches(named):
+            frozen = not pattern.negated
+    return frozen

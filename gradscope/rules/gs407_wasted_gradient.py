@@ -1,0 +1,85 @@
+"""GS407: backward through layers behind which nothing learns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records import Finding, ModuleCall, Report
+from gradscope.rules._reading import Tree, ancestors, complete
+from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS407",
+    name="wasted-gradient",
+    severity="info",
+    summary="backward runs through frozen layers in front of which nothing trains",
+    what=(
+        "Looks for frozen layers that ran before every layer that trains, and whose outputs got a "
+        "gradient all the same, because the input or an embedding's output asked for one."
+    ),
+    why=(
+        "Backward through the frozen front costs about as much time as its forward twice, and "
+        "keeps its activations in memory, for a gradient that moves nothing. It is as it should be "
+        "where the gradient of the input itself is wanted, or under reentrant checkpointing."
+    ),
+    fix=(
+        "Leave `requires_grad` of the inputs off (`enable_input_require_grads` for one), or run "
+        "the frozen part under `torch.no_grad()`."
+    ),
+    sources=("PyTorch, autograd mechanics: setting requires_grad",),
+)
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """One finding for the whole front, at the outermost frozen module that ran first."""
+    tree = Tree(report)
+    first = _first_training(report, tree)
+    if not complete(report) or first is None:
+        return
+    wasted = [
+        call
+        for call in sorted(report.calls, key=lambda call: call.order)
+        if call.order < first and _own(tree, call) == {False} and _has_gradient(call)
+    ]
+    if not wasted:
+        return
+    name = wasted[0].name
+    around = [a for a in ancestors(name) if a in tree.modules and tree.frozen(a)]
+    yield RULE.finding(
+        around[-1] if around else name,
+        f"{plural(len({call.name for call in wasted}), 'frozen layer')} got a gradient, and "
+        "nothing in front trains.",
+        value=float(len(wasted)),
+    )
+
+
+def _first_training(report: Report, tree: Tree) -> int | None:
+    """The order of the first call of a module whose own parameter trains.
+
+    None where a trainable parameter is used outside a call of its owner: it may lie anywhere.
+    """
+    orders: dict[str, int] = {}
+    for call in report.calls:
+        orders[call.name] = min(call.order, orders.get(call.name, call.order))
+    found = []
+    for facts in tree.modules.values():
+        known = [tree.known.get(name) for name in facts.parameters]
+        if any(p is None for p in known):
+            return None
+        if any(p.requires_grad and p.gradient for p in known if p):
+            if facts.name not in orders:
+                return None
+            found.append(orders[facts.name])
+    return min(found, default=None)
+
+
+def _own(tree: Tree, call: ModuleCall) -> set[bool]:
+    """Whether the module's own parameters train: {False} where it has some and none does."""
+    facts = tree.modules.get(call.name)
+    names = facts.parameters if facts else ()
+    return {tree.known[name].requires_grad for name in names if name in tree.known}
+
+
+def _has_gradient(call: ModuleCall) -> bool:
+    return any(output.gradient is not None for output in call.outputs)

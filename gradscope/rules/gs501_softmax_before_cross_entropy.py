@@ -1,0 +1,59 @@
+"""GS501: a softmax in front of a loss that has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records import Finding, Link, Report
+from gradscope.rules._losses import LOG_SOFTMAX, unique, where
+from gradscope.rules._rule import Limits, Rule
+
+RULE = Rule(
+    code="GS501",
+    name="softmax-before-cross-entropy",
+    severity="error",
+    summary="a softmax feeds a cross entropy, which takes raw scores",
+    what=(
+        "Looks in the autograd graph for a softmax whose output goes into a log-softmax, which is "
+        "what cross entropy begins with, or into a negative log-likelihood, which wants "
+        "logarithms. A log-softmax in front of a cross entropy is a warning: computed twice, it "
+        "changes nothing."
+    ),
+    why=(
+        "The second softmax sees scores between 0 and 1 only: with ten classes the loss cannot "
+        "fall below 1.46, and the gradient is many times too small."
+    ),
+    fix="Drop the softmax and give the loss the raw scores; apply it when you want probabilities.",
+    sources=(
+        "PyTorch, nn.CrossEntropyLoss: the input is expected to contain the unnormalized logits",
+        "PyTorch, nn.NLLLoss: the input is expected to contain log-probabilities",
+    ),
+)
+_SOFTMAX = "SoftmaxBackward0"
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """One finding per place."""
+    for link in unique(report):
+        if link.op == _SOFTMAX and link.into == LOG_SOFTMAX:
+            yield _finding(link, "its softmax goes into a cross entropy, which applies its own.")
+        elif link.op == _SOFTMAX and link.into.startswith("NllLoss"):
+            yield _finding(
+                link,
+                "its softmax goes into a negative log-likelihood, which wants the logarithm.",
+                advice="Use `log_softmax` in place of `softmax`, or cross entropy on raw scores.",
+            )
+        elif link.op == LOG_SOFTMAX and link.into == LOG_SOFTMAX:
+            yield _finding(
+                link,
+                "its log-softmax goes into a cross entropy, which applies its own; the second "
+                "changes nothing.",
+                severity="warning",
+                advice="Use `nll_loss`, or drop the `log_softmax`.",
+            )
+
+
+def _finding(
+    link: Link, said: str, *, severity: str | None = None, advice: str | None = None
+) -> Finding:
+    return RULE.finding(where(link), said, severity=severity, advice=advice, call=link.call)

@@ -1,0 +1,63 @@
+"""GS502: scores that are cut off in front of a cross entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records import Finding, Link, Report
+from gradscope.rules._losses import into_cross_entropy, output_of, where
+from gradscope.rules._rule import Limits, Rule
+
+RULE = Rule(
+    code="GS502",
+    name="clipped-logits",
+    severity="error",
+    summary="a ReLU or another clip stands between the last layer and cross entropy",
+    what=(
+        "Looks in the autograd graph for a ReLU, a clamp at zero or a sigmoid whose output goes "
+        "straight into a cross entropy. A tanh there is a warning."
+    ),
+    why=(
+        "A class whose score is below zero gets no gradient where the ReLU cut it: it can never be "
+        "raised again, and after a few steps whole classes are dead. A sigmoid leaves scores "
+        "between 0 and 1, so that the loss cannot fall."
+    ),
+    fix="Drop the activation after the last layer.",
+    sources=("PyTorch, nn.CrossEntropyLoss: the input is expected to contain unnormalized logits",),
+)
+_CUT = ("ReluBackward0", "HardtanhBackward0", "ThresholdBackward0")
+_SAID = {"ReluBackward0": "ReLU", "HardtanhBackward0": "ReLU6 or hard tanh"}
+_SQUASHED = {"SigmoidBackward0": "error", "HardsigmoidBackward0": "error", "TanhBackward0": None}
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """One finding per place."""
+    for link in into_cross_entropy(report):
+        kind = _SAID.get(link.op) or link.op.partition("Backward")[0].lower()
+        if link.op in _CUT or (link.op.startswith("Clamp") and _at_zero(report, link)):
+            yield RULE.finding(
+                where(link),
+                f"its {kind} goes into a cross entropy: scores below zero are cut off"
+                f"{_share(report, link)}.",
+                call=link.call,
+            )
+        elif link.op in _SQUASHED:
+            yield RULE.finding(
+                where(link),
+                f"its {kind} goes into a cross entropy: scores are held within narrow bounds.",
+                severity=_SQUASHED[link.op] or "warning",
+                call=link.call,
+            )
+
+
+def _at_zero(report: Report, link: Link) -> bool:
+    """Whether a clamp cuts at zero, and not at some far bound."""
+    stats = output_of(report, link.name, link.call)
+    return stats is not None and stats.min == 0 and bool(stats.zeros)
+
+
+def _share(report: Report, link: Link) -> str:
+    stats = output_of(report, link.name, link.call)
+    if stats is None or not stats.zeros or stats.min != 0:
+        return ""
+    return f", {stats.zeros} of {stats.numel} in this run"

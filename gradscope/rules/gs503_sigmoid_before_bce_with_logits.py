@@ -1,0 +1,42 @@
+"""GS503: a sigmoid in front of a loss that has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records import Finding, Report
+from gradscope.rules._losses import unique, where
+from gradscope.rules._rule import Limits, Rule
+
+RULE = Rule(
+    code="GS503",
+    name="sigmoid-before-bce-with-logits",
+    severity="error",
+    summary="a sigmoid feeds a binary cross entropy with logits, which takes raw scores",
+    what=(
+        "Looks in the autograd graph for a sigmoid or a softmax whose output goes into a binary "
+        "cross entropy with logits."
+    ),
+    why=(
+        "The loss applies its own sigmoid to numbers between 0 and 1, so that no probability is "
+        "under 0.5 or above 0.73: negatives cannot be told, and the loss stays near 0.69."
+    ),
+    fix="Drop the sigmoid and give the loss the raw scores; apply it when you want probabilities.",
+    sources=(
+        "PyTorch, nn.BCEWithLogitsLoss: combines a sigmoid layer and the BCELoss",
+        "Lightning-AI/pytorch-lightning#18272",
+    ),
+)
+_OPS = {"SigmoidBackward0": "sigmoid", "SoftmaxBackward0": "softmax"}
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """One finding per place."""
+    for link in unique(report):
+        if link.op in _OPS and link.into.startswith("BinaryCrossEntropyWithLogits"):
+            yield RULE.finding(
+                where(link),
+                f"its {_OPS[link.op]} goes into a binary cross entropy with logits, which applies "
+                "its own sigmoid.",
+                call=link.call,
+            )

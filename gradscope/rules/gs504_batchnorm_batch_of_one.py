@@ -1,0 +1,87 @@
+"""GS504: batch statistics of a batch of one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gradscope.records import Finding, ModuleCall, Report
+from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._words import others
+
+RULE = Rule(
+    code="GS504",
+    name="batchnorm-batch-of-one",
+    severity="error",
+    summary="a BatchNorm in train mode takes its statistics from one sample",
+    what=(
+        "Looks for BatchNorm layers in train mode whose input has one sample, or one value per "
+        "channel, at which PyTorch raises. SyncBatchNorm, which sees the other processes' samples, "
+        "does not count."
+    ),
+    why=(
+        "The mean and the variance of one sample are that sample's own: the norm erases what tells "
+        "samples apart, and the running statistics that evaluation uses fit no sample at all."
+    ),
+    fix=(
+        "Use a larger batch, `drop_last=True` against a last batch of one, GroupNorm or LayerNorm, "
+        "or put the norms into eval mode."
+    ),
+    sources=(
+        "pytorch/pytorch#4534: expected more than 1 value per channel when training",
+        "Wu and He 2018, Group normalization",
+    ),
+    thresholds=(
+        Threshold(
+            "samples",
+            2,
+            "samples in a batch, below which it fires",
+            source="the variance of one sample is zero",
+        ),
+    ),
+)
+_RAISED = "more than 1 value per channel"
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """One finding for the run, at the first such norm."""
+    error = report.error
+    if error is not None and _RAISED in error.message:
+        yield RULE.finding(
+            error.name or "",
+            "in train mode it got one value per channel, of which there is no variance: it raised.",
+            call=error.call,
+            value=1.0,
+            threshold=limits["samples"],
+            source=limits.source("samples"),
+            location=error.location,
+        )
+        return
+    norms = {f.name for f in report.modules if "_BatchNorm" in f.kinds}
+    found = [
+        (call, samples)
+        for call in sorted(report.calls, key=lambda call: call.order)
+        if call.training and (call.name in norms or call.type in _TYPES)
+        if (samples := _samples(call)) is not None and samples < limits["samples"]
+    ]
+    if found:
+        call, samples = found[0]
+        shape = call.inputs[0].activation.shape
+        yield RULE.finding(
+            call.name,
+            f"in train mode its statistics are those of {samples} sample"
+            f"{'' if samples == 1 else 's'}, {math.prod(shape[2:]) * samples:,} values per channel"
+            f"{others(len(found) - 1, 'norm')}.",
+            call=call.call,
+            value=float(samples),
+            threshold=limits["samples"],
+            source=limits.source("samples"),
+        )
+
+
+_TYPES = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
+
+
+def _samples(call: ModuleCall) -> int | None:
+    shape = call.inputs[0].activation.shape if call.inputs else ()
+    return shape[0] if len(shape) > 1 and call.type != "SyncBatchNorm" else None

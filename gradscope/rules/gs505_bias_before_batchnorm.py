@@ -1,0 +1,59 @@
+"""GS505: a bias that the next BatchNorm takes away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records import Finding, Link, Report
+from gradscope.rules._losses import unique
+from gradscope.rules._reading import Tree
+from gradscope.rules._rule import Limits, Rule
+
+RULE = Rule(
+    code="GS505",
+    name="bias-before-batchnorm",
+    severity="info",
+    summary="a bias is cancelled by the BatchNorm behind it",
+    what=(
+        "Looks in the autograd graph for a linear or convolutional layer with a trainable bias "
+        "whose output goes into a BatchNorm in train mode and nowhere else."
+    ),
+    why=(
+        "The norm subtracts the mean, and with it the bias: its gradient is rounding noise, and "
+        "memory and optimizer state are spent on it. It does no harm."
+    ),
+    fix="Build the layer with `bias=False`; the norm has a bias of its own.",
+    sources=("Ioffe and Szegedy 2015, Batch normalization, section 3.2",),
+)
+_LAYERS = (
+    "ConvolutionBackward",
+    "AddmmBackward",
+    "SlowConv",
+    "MkldnnConvolution",
+    "LinearBackward",
+)
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """One finding per bias."""
+    tree = Tree(report)
+    takers: dict[str, list[Link]] = {}
+    for link in unique(report):
+        if link.name is not None and link.op.startswith(_LAYERS):
+            takers.setdefault(link.name, []).append(link)
+    for name, found in takers.items():
+        bias = tree.known.get(f"{name}.bias" if name else "bias")
+        alone = not any(link.shared or "BatchNorm" not in link.into for link in found)
+        norms = {link.into_name for link in found}
+        if bias is None or not bias.requires_grad or not alone or not _all_train(tree, norms):
+            continue
+        by = ", ".join(f"`{norm}`" for norm in sorted(norm for norm in norms if norm))
+        yield RULE.finding(
+            bias.name, f"the batch norm behind it{f', {by},' if by else ''} subtracts it again."
+        )
+
+
+def _all_train(tree: Tree, names: set[str | None]) -> bool:
+    """Whether every norm takes the batch's own mean; one outside every module is not known."""
+    facts = [tree.modules.get(name) if name is not None else None for name in names]
+    return all(one is None or one.training for one in facts)

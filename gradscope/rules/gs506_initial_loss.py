@@ -1,0 +1,86 @@
+"""GS506: a first loss far above that of guessing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gradscope.records import Finding, Report
+from gradscope.rules._losses import LOG_SOFTMAX
+from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._words import number
+
+RULE = Rule(
+    code="GS506",
+    name="initial-loss",
+    severity="info",
+    summary="the first loss is far above ln(classes)",
+    what=(
+        "Compares the first cross entropy with ln(C), the loss of guessing among C classes. Models "
+        "whose config loads weights or a checkpoint are left alone, as is a loss below ln(C): a "
+        "trained model has one."
+    ),
+    why=(
+        "A fresh network that is worse than guessing is sure of wrong answers: its logits are too "
+        "large. The first hundred steps only shrink them."
+    ),
+    fix=(
+        "Start the last layer from smaller weights and a zero bias, and normalise the inputs; then "
+        "see that a single batch can be overfitted."
+    ),
+    sources=(
+        "CS231n notes, sanity checks before learning",
+        "Karpathy, makemore part 3",
+        "TheDeepChecker: initial loss",
+    ),
+    calibration=(
+        "Of 28 healthy models, 0 of 28 fire, and 2 of 2 broken programs do. The nearest healthy"
+        " loss is 1.14 times ln(classes), the nearest broken one 9.2 times."
+    ),
+    thresholds=(Threshold("factor", 2, "the first loss over ln(classes), above which it fires"),),
+)
+
+#: A loss this near (in its logarithm) to the sum over all samples is one, and no mean.
+_NEAR = 0.4
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """At most one finding, of the model itself."""
+    first = report.history[0].loss if report.history else report.loss
+    if first is None or not _is_cross_entropy(report) or _is_trained(report):
+        return
+    shape = _output(report)
+    classes = max((c for c in (*shape[1:2], *shape[-1:]) if c > 1), default=0)
+    if not classes:
+        return
+    guess = math.log(classes)
+    summed = guess * math.prod(shape) / classes
+    if first <= limits["factor"] * guess or abs(math.log(first / summed)) < _NEAR:
+        return
+    yield RULE.finding(
+        "",
+        f"the first loss is {number(first)}, where guessing among {classes:,} classes gives "
+        f"{number(guess)}: if the weights are fresh, the scores are too large.",
+        value=first / guess,
+        threshold=limits["factor"],
+        source=limits.source("factor"),
+    )
+
+
+def _is_cross_entropy(report: Report) -> bool:
+    softmaxes = [link for link in report.links if link.op == LOG_SOFTMAX]
+    likelihoods = [link for link in softmaxes if link.into.startswith("NllLoss")]
+    return bool(likelihoods) or (not report.links and report.run.loss == "cross_entropy")
+
+
+def _is_trained(report: Report) -> bool:
+    config = report.config
+    loaded = config.get("weights") or config.get("checkpoint")
+    return bool(loaded) or report.run.model.partition(":")[0] == "demo"
+
+
+def _output(report: Report) -> tuple[int, ...]:
+    """The shape of the scores. Classes are the second axis or, of tokens, the last."""
+    root = next((call for call in report.calls if call.name == ""), None)
+    shapes = [output.activation.shape for output in root.outputs] if root else []
+    return next((shape for shape in shapes if len(shape) > 1), ())

@@ -1,0 +1,72 @@
+"""Every broken program gets its finding, at its place; its mended twin gets none of that rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+import gradscope
+from gradscope.errors import ModelError
+from gradscope.records import Report
+from gradscope.rules import SEVERITIES, diagnose, rule_book
+from rules.all_programs import CASES
+from rules.rule_programs import Case, Program
+
+
+def checked(program: Program) -> Report:
+    """The report with its findings, also of a program that raises."""
+    try:
+        return gradscope.check(program.model, **program.arguments())
+    except ModelError as error:
+        assert isinstance(error.report, Report)
+        return error.report
+
+
+def as_bad(case: Case, report: Report) -> list[str]:
+    """What the rule says, as bad as of the broken program or worse; and every error of others."""
+    bar = SEVERITIES.index(case.severity)
+    return [
+        f"{f.code} {f.name}: {f.message}"
+        for f in report.findings
+        if f.severity == "error" or (f.code == case.code and SEVERITIES.index(f.severity) <= bar)
+    ]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_broken(name):
+    case = CASES[name]
+    report = checked(case.build(False))
+    shown = [(f.code, f.severity, f.name, f.cause) for f in report.findings]
+    assert case.found_in(report.findings), shown
+    assert report.status in ("findings", "failed")
+    notices = [notice for notice in report.run.notices if "looking closer" in notice]
+    assert notices == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_mended(name):
+    case = CASES[name]
+    report = checked(case.build(True))
+    assert report.error is None
+    assert as_bad(case, report) == []
+    for part in (0, 1):
+        assert as_bad(case, selected(report, part)) == []
+
+
+def selected(report: Report, part: int) -> Report:
+    """The report as layer patterns leave it that take every second module, diagnosed again."""
+    names = {facts.name for facts in report.modules[part::2]}
+    partial = replace(
+        report,
+        calls=tuple(call for call in report.calls if call.name in names),
+        parameters=tuple(p for p in report.parameters if p.name.rpartition(".")[0] in names),
+    )
+    return replace(partial, findings=diagnose(partial))
+
+
+def test_two_programs_for_each_rule():
+    count = Counter(case.code for case in CASES.values())
+    assert {rule.code for rule in rule_book() if count[rule.code] < 2} == set()
+    assert len(CASES) >= 60

@@ -1,0 +1,174 @@
+"""Every file of the room keeps the contract; each checker has a rule that it must refuse."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from gradscope import plugins
+from gradscope.config.schema import FAIL_ON as CONFIG_FAIL_ON
+from gradscope.config.schema import PRESETS as CONFIG_PRESETS
+from gradscope.errors import OptionError
+from gradscope.records import Report, RunInfo
+from gradscope.reports import to_data
+from gradscope.rules import (
+    FAIL_ON,
+    PRESETS,
+    SEVERITIES,
+    Rule,
+    Threshold,
+    diagnose,
+    lookup,
+    rule_book,
+    wanted,
+)
+from gradscope.rules._book import entries
+
+FILES = plugins.names("gradscope.rules")
+RUN = RunInfo("net", "cpu", "float32", "train", 0, 1, "cross_entropy")
+CODES = [
+    *("GS101", "GS102", "GS103", "GS104", "GS201", "GS202", "GS203", "GS301", "GS302", "GS303"),
+    *("GS401", "GS402", "GS403", "GS404", "GS405", "GS406", "GS407"),
+    *("GS501", "GS502", "GS503", "GS504", "GS505", "GS506"),
+]
+
+
+def faults(rule: Rule) -> list[str]:
+    """What a rule's documentation lacks."""
+    found = []
+    if not re.fullmatch(r"GS[1-9]\d\d", rule.code):
+        found.append("code")
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name):
+        found.append("name")
+    if rule.severity not in SEVERITIES:
+        found.append("severity")
+    if not rule.summary or rule.summary.endswith(".") or rule.summary[0].isupper():
+        found.append("summary")
+    for part in ("what", "why", "fix"):
+        text = getattr(rule, part)
+        if len(text) < 40 or not text.endswith(".") or "  " in text or text != text.strip():
+            found.append(part)
+    if not rule.sources or not all(rule.sources):
+        found.append("sources")
+    names = [threshold.name for threshold in rule.thresholds]
+    for threshold in rule.thresholds:
+        numbers = (threshold.default, *threshold.presets.values())
+        right = (
+            re.fullmatch(r"[a-z]+(_[a-z]+)*", threshold.name)
+            and threshold.meaning
+            and threshold.source
+            and set(threshold.presets) <= set(PRESETS)
+            and all(number is None or number >= 0 for number in numbers)
+            and names.count(threshold.name) == 1
+        )
+        if not right:
+            found.append(f"threshold {threshold.name}")
+    if any(t.source == "gradscope, calibrated" and t.default for t in rule.thresholds):
+        # What was measured says how many of how many, of healthy and of broken models.
+        figures = re.findall(r"\d+ of \d+", rule.calibration)
+        if len(figures) < 2 or not rule.calibration.endswith("."):
+            found.append("calibration")
+    return found
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_is_a_rule(file):
+    module = plugins.load("gradscope.rules", file)
+    assert file == f"{module.RULE.code.lower()}-{module.RULE.name}"
+    assert faults(module.RULE) == []
+    assert module.__doc__.startswith(f"{module.RULE.code}: ")
+    assert module.find.__doc__
+
+
+GOOD = next(rule for rule in rule_book() if rule.code == "GS101")
+REFUSED = {
+    "code": replace(GOOD, code="XX1"),
+    "name": replace(GOOD, name="Vanishing"),
+    "severity": replace(GOOD, severity="fatal"),
+    "summary": replace(GOOD, summary="Ends with a period."),
+    "what": replace(GOOD, what="too short."),
+    "why": replace(GOOD, why=GOOD.why.rstrip(".")),
+    "fix": replace(GOOD, fix=""),
+    "sources": replace(GOOD, sources=()),
+    "threshold x": replace(GOOD, thresholds=(Threshold("x", -1, "below zero", "a paper"),)),
+    "threshold y": replace(
+        GOOD, thresholds=(Threshold("y", 1, "unknown", "a paper", {"nobody": 1}),)
+    ),
+    "calibration": replace(GOOD, calibration="Measured well."),
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_what_the_contract_refuses(fault):
+    assert faults(REFUSED[fault]) == [fault]
+
+
+def test_the_codes_that_are_promised():
+    assert [rule.code for rule in rule_book()] == CODES
+    assert len({rule.name for rule in rule_book()}) == len(CODES)
+
+
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.rule.code)
+@pytest.mark.parametrize("preset", [None, *PRESETS])
+def test_nothing_is_found_in_nothing(entry, preset):
+    report = Report("ok", RUN)
+    limits = entry.rule.limits(preset)
+    assert list(entry.find(report, limits)) == []
+    assert list(entry.wants(report, limits) if entry.wants else ()) == []
+    assert report == Report("ok", RUN)
+
+
+def test_nothing_is_wanted_of_nothing():
+    assert wanted(Report("ok", RUN)) == frozenset()
+    assert diagnose(Report("ok", RUN)) == ()
+
+
+@pytest.mark.parametrize("rule", rule_book(), ids=lambda rule: rule.code)
+def test_a_rule_is_plain_data(rule):
+    json.dumps(to_data(rule), allow_nan=False)
+    assert lookup(rule.code) is lookup(rule.name) is lookup(rule.code.lower())
+
+
+@pytest.mark.parametrize(
+    ("word", "offered"),
+    [
+        ("vanishing", "vanishing-gradient"),
+        ("dead_unit", "dead-units"),
+        ("GS111", "GS101"),
+        ("GS9", "`gradscope rules` lists them"),
+        ("", "`gradscope rules` lists them"),
+    ],
+)
+def test_an_unknown_rule(word, offered):
+    with pytest.raises(OptionError) as caught:
+        lookup(word)
+    assert offered in caught.value.problems[0].help
+
+
+def test_the_config_knows_the_same_words():
+    assert tuple(PRESETS) == CONFIG_PRESETS
+    assert FAIL_ON == CONFIG_FAIL_ON
+
+
+def test_presets_say_what_their_tools_do():
+    assert lookup("GS101").limits("sagemaker")["mean_abs"] == 1e-7
+    assert lookup("GS101").limits("autotrainer")["ratio"] == 1e-3
+    assert lookup("GS101").limits("autotrainer")["norm"] == 1e-4
+    assert lookup("GS101").limits("deepchecker")["mean_abs"] == 1e-6
+    assert lookup("GS101").limits("deepchecker")["decay"] == 0.5
+    assert lookup("GS102").limits("autotrainer")["ratio"] == 70
+    assert lookup("GS102").limits("deepchecker")["mean_abs"] == 1e6
+    assert lookup("GS104").limits("sagemaker")["large"] == 10
+    assert lookup("GS104").limits("deepchecker")["small"] == 1e-4
+    assert lookup("GS201").limits("autotrainer")["share"] == 0.7
+    assert lookup("GS203").limits("deepchecker")["lowest"] == 0.5
+
+
+def test_a_number_of_ones_own_wins():
+    limits = lookup("GS101").limits("sagemaker", {"mean_abs": 1e-3})
+    assert (limits["mean_abs"], limits.source("mean_abs")) == (1e-3, "the config")
+    assert limits.get("ratio") is None
+    assert limits.source("ratio") == PRESETS["sagemaker"]

@@ -1,0 +1,138 @@
+"""``gradscope rules``: the list and the pages, at every width, and without torch."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from gradscope import cli
+from gradscope.rules import PRESETS, rule_book
+
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def rules(*words: str) -> str:
+    """What the command prints."""
+    result = CliRunner().invoke(cli.build(), ["rules", *words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_the_list_at_every_width(width):
+    lines = rules("--width", str(width)).splitlines()
+    blocks: list[list[str]] = []
+    for line in lines[2:-1]:
+        if line.startswith("GS"):
+            blocks.append([])
+        if not line.startswith("`") and "rules ·" not in line:
+            blocks[-1] += line.split()
+    expected = [[r.code, r.name, r.severity, *r.summary.split()] for r in rule_book()]
+    assert [block[: len(row)] for block, row in zip(blocks, expected, strict=True)] == expected
+    # A name is never cut, however narrow it is: 30 characters and the two columns beside it.
+    assert all(len(line) <= max(width, 47) for line in lines)
+
+
+def test_the_list_in_a_pipe():
+    lines = rules().splitlines()
+    rows = [line for line in lines if line.startswith("GS")]
+    assert len(rows) == len(rule_book())
+    for row, rule in zip(rows, rule_book(), strict=True):
+        assert row.endswith(rule.summary)
+    assert lines[-1].startswith("23 rules · ")
+
+
+PAGE = """\
+GS505 bias-before-batchnorm  info
+A bias is cancelled by the BatchNorm behind it.
+
+What it looks for
+  Looks in the autograd graph for a linear or convolutional layer with a
+  trainable bias whose output goes into a BatchNorm in train mode and nowhere
+  else.
+
+Why it matters
+  The norm subtracts the mean, and with it the bias: its gradient is rounding
+  noise, and memory and optimizer state are spent on it. It does no harm.
+
+How to fix it
+  Build the layer with `bias=False`; the norm has a bias of its own.
+
+Sources
+  Ioffe and Szegedy 2015, Batch normalization, section 3.2
+
+Leave it out with `--ignore GS505`
+"""
+
+
+def test_a_page():
+    assert rules("GS505", "--width", "80") == PAGE
+    assert rules("bias-before-batchnorm", "--width", "80") == PAGE
+
+
+@pytest.mark.parametrize("rule", rule_book(), ids=lambda rule: rule.code)
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_every_page_fits(rule, width):
+    page = rules(rule.code, "--width", str(width))
+    assert max(map(len, page.splitlines())) <= width
+    text = " ".join(page.split())
+    for part in (rule.what, rule.why, rule.fix, rule.calibration, *rule.sources):
+        assert part in text
+    for threshold in rule.thresholds:
+        assert f"{threshold.name}: {threshold.meaning}" in text
+
+
+def test_thresholds_by_preset():
+    rows = [line.split() for line in rules("GS101", "--width", "80").splitlines()]
+    assert ["threshold", "default", "sagemaker", "deepchecker", "autotrainer"] in rows
+    assert ["ratio", "1e-06", "off", "off", "0.001"] in rows
+    assert ["mean_abs", "off", "1e-07", "1e-06", "off"] in rows
+
+
+def test_colour_says_nothing_more():
+    assert ESCAPES.sub("", rules("GS101", "--color", "always")) == rules("GS101")
+    assert "\x1b[" in rules("--color", "always")
+
+
+def test_json():
+    data = json.loads(rules("-f", "json"))
+    assert data["schema"] == "gradscope.rules/1"
+    assert [rule["code"] for rule in data["rules"]] == [rule.code for rule in rule_book()]
+    (rule,) = json.loads(rules("dead-units", "-f", "json"))["rules"]
+    share = rule["thresholds"][0]
+    assert share["name"] == "share"
+    assert share["presets"] == {"sagemaker": 0.5, "deepchecker": 0.5, "autotrainer": 0.7}
+    assert set(share["presets"]) <= set(PRESETS)
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gradscope", "rules", *words], capture_output=True, text=True
+    )
+
+
+def test_an_unknown_rule_ends_with_2():
+    done = run("vanishing-gradiant")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: unknown rule `vanishing-gradiant`\n  = help: did you mean `vanishing-gradient`?\n"
+    )
+    assert run("-f", "yaml").returncode == 2
+
+
+def test_no_torch():
+    code = (
+        "import sys; sys.argv = ['gradscope', 'rules', 'GS101']\n"
+        "from gradscope import cli\n"
+        "try: cli.main()\n"
+        "except SystemExit as stop: assert not stop.code, stop.code\n"
+        "heavy = {'torch', 'torchvision', 'numpy', 'PIL'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
