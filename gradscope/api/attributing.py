@@ -276,7 +276,7 @@ def attribute(
     except Exception as error:
         if _is_own(error):
             raise
-        record = explain_error(error, "forward", [])
+        record = explain_error(error, "forward", [], viewer.model)
         run = _run(viewer, notices, seed)
         report = SaliencyReport(run, status="failed", versions=versions(), error=record)
         raised = problem(record)

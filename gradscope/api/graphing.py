@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from gradscope import config as configs
+from gradscope.api.failing import explained_failure
 from gradscope.api.runs import (
     fail,
     live_workload,
@@ -22,7 +24,6 @@ from gradscope.api.runs import (
 from gradscope.capture.hooks import named_parameters, select_layers
 from gradscope.errors import ModelError
 from gradscope.explain.cuts import explain_missing
-from gradscope.explain.errors import explain_error
 from gradscope.explain.frames import locate
 from gradscope.loading import Workload
 from gradscope.records import Answer, AutogradGraph, GraphNode
@@ -129,10 +130,20 @@ def graph_config(
 
 def _trace(workload: Workload, word: str | None, *, lines: bool, restore: bool) -> AutogradGraph:
     root = root_of(word, workload.model)
+    began = time.perf_counter()
     traced = trace(workload, root, lines=lines, locate=locate, restore=restore)
+    took = time.perf_counter() - began
     error = None
     if traced.failure is not None:
-        error = explain_error(traced.failure, traced.phase, traced.executing())
+        error = explained_failure(
+            workload,
+            traced.failure,
+            traced.phase,
+            traced.executing(),
+            seconds=took,
+            restore=restore,
+            from_loss=root is None,
+        )
     names = {named.name: p for p, named in named_parameters(workload.model).items()}
     reached = {node.name for node in traced.nodes if node.kind == "parameter"}
     reached -= set(traced.unreached)

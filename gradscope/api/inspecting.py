@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gradscope import config as configs
+from gradscope.api.diagnosing import diagnosed
+from gradscope.api.failing import explained_failure
 from gradscope.api.runs import (
     fail,
+    is_users,
     live_workload,
     load_workload,
     read_config,
@@ -21,9 +25,9 @@ from gradscope.api.runs import (
 )
 from gradscope.capture.hooks import named_modules, named_parameters, select_layers
 from gradscope.errors import ModelError
-from gradscope.explain.errors import explain_error
 from gradscope.loading import Workload, load_model
 from gradscope.records import LayerInfo, Report, Totals
+from gradscope.rules import RuleSettings
 from gradscope.running.steps import Outcome, Plan, run
 from gradscope.running.switches import switches_kept
 
@@ -49,9 +53,13 @@ def inspect(
     overrides: Sequence[str] = (),
     chain: Sequence[str] = (),
     verify: bool = False,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    preset: str | None = None,
+    thresholds: Mapping[str, Mapping[str, float]] | None = None,
     allow: Sequence[str] = (),
 ) -> Report:
-    """Run forward and backward once and record what flows.
+    """Run forward and backward once and record what flows, and what is wrong with it.
 
     Args:
         model: a live module, which is given back exactly as it was, or a config: a YAML path or a
@@ -74,6 +82,9 @@ def inspect(
         overrides: ``key=value`` pairs on top of a config.
         chain: layers whose autograd chain back to the leaves is kept.
         verify: also run two plain steps and say whether gradients are bit-identical.
+        select, ignore: the rules that look, by code, beginning of codes, or name.
+        preset: thresholds of another tool: "sagemaker", "deepchecker" or "autotrainer".
+        thresholds: a rule's own by name, as in ``{"GS201": {"share": 0.3}}``.
         allow: import patterns that a config may use, as ``--allow``.
 
     Returns:
@@ -98,19 +109,24 @@ def inspect(
         "optimizer": optimizer,
         "gradient": gradient,
     }
+    said = {"thresholds": {code: dict(limits) for code, limits in (thresholds or {}).items()}}
+    options: dict[str, Any] = {"select": select, "ignore": ignore, "preset": preset}
     if isinstance(model, nn.Module):
+        rules = RuleSettings.of(said, **options)
         with live_workload(model, settings, inputs=inputs, target=target) as workload:
-            return _observe(workload, Plan(patterns, tuple(chain), verify, restore=True))
+            return observe(workload, Plan(patterns, tuple(chain), verify), rules)
     live = {"inputs": inputs, "loss": loss if callable(loss) else None}
     settings |= {"target": target, "layers": None if patterns == ("**",) else list(patterns)}
     loaded = read_config(model, settings, overrides, live)
-    return inspect_config(loaded, chain=chain, verify=verify, allow=allow, **live)
+    rules = settings_of(loaded, thresholds, **options)
+    return inspect_config(loaded, rules=rules, chain=chain, verify=verify, allow=allow, **live)
 
 
 @switches_kept()
 def inspect_config(
     loaded: configs.LoadedConfig,
     *,
+    rules: RuleSettings | None = None,
     exclude: Sequence[str] = (),
     chain: Sequence[str] = (),
     verify: bool = False,
@@ -120,20 +136,64 @@ def inspect_config(
 ) -> Report:
     """Load what a config names and run it; live ``inputs`` and ``loss`` replace the config's.
 
+    ``rules`` None are those of the config.
+
     Raises:
         GradscopeError: as ``inspect``.
     """
+    rules = rules or settings_of(loaded)
+    workload = loaded_workload(loaded, allow, inputs=inputs, loss=loss)
+    patterns = (*workload.layers, *(f"!{pattern}" for pattern in exclude))
+    restore = workload.make_optimizer is not None  # a closer look begins where the run began
+    plan = Plan(patterns, tuple(chain), verify, restore=restore)
+    return observe(workload, plan, rules, file=loaded.file)
+
+
+def settings_of(
+    loaded: configs.LoadedConfig,
+    thresholds: Mapping[str, Mapping[str, float]] | None = None,
+    **options: Any,
+) -> RuleSettings:
+    """The config's `rules`, with options put in and thresholds on top.
+
+    Raises:
+        GradscopeError: rules or thresholds that there are not.
+    """
+    said = loaded.config.model_dump(mode="json")["rules"]
+    settings = RuleSettings.of(said, loaded.place, **options)
+    own = RuleSettings.of({"thresholds": {k: dict(v) for k, v in (thresholds or {}).items()}})
+    merged = {code: dict(limits) for code, limits in settings.thresholds.items()}
+    for code, limits in own.thresholds.items():
+        merged[code] = merged.get(code, {}) | dict(limits)
+    return replace(settings, thresholds=merged)
+
+
+def loaded_workload(
+    loaded: configs.LoadedConfig,
+    allow: Sequence[str],
+    *,
+    inputs: Any = None,
+    loss: Callable[..., Any] | None = None,
+) -> Workload:
+    """What a config names, loaded.
+
+    Raises:
+        ModelError: the model could not be built; ``.report`` says why.
+        GradscopeError: as ``inspect``.
+    """
     try:
-        workload = load_workload(loaded, allow, inputs=inputs, loss=loss)
+        return load_workload(loaded, allow, inputs=inputs, loss=loss)
     except ModelError as error:
         run, record = unloaded(loaded, error)
         data = loaded.config.model_dump(mode="json")
         error.report = Report(
-            status="failed", versions=versions(), config=data, run=run, error=record
+            status="failed",
+            versions=versions(),
+            config=data,
+            run=replace(run, file=loaded.file),
+            error=record,
         )
         raise
-    patterns = (*workload.layers, *(f"!{pattern}" for pattern in exclude))
-    return _observe(workload, Plan(patterns, tuple(chain), verify, restore=False))
 
 
 def layers(
@@ -157,20 +217,57 @@ def layers(
     )
 
 
-def _observe(workload: Workload, plan: Plan) -> Report:
+def observe(
+    workload: Workload,
+    plan: Plan,
+    rules: RuleSettings,
+    *,
+    file: str | None = None,
+    only: Sequence[str] | None = None,
+    more: Collection[str] = (),
+) -> Report:
+    """Run a workload once and say what is wrong with it.
+
+    Args:
+        workload: what runs.
+        plan: how it is looked at.
+        rules: which rules look.
+        file: what names the model.
+        only: layer patterns; findings of others are left out. None: the plan's layers.
+        more: deep looks to take in any case.
+
+    Raises:
+        GradscopeError: as ``inspect``.
+    """
+    only = plan.layers if only is None else only
+    select_layers(workload.model, only)  # a wrong pattern is said before anything runs
     outcome = run(workload, plan)
-    report = _report(workload, outcome)
+    report = _report(workload, outcome, restore=plan.restore)
+    report = replace(report, run=replace(report.run, file=file))
     outcome.recorder = None
+    if outcome.failure is None or is_users(outcome.failure):
+        shown = report.parameters
+        whole = replace(report, parameters=outcome.all_parameters)
+        found = diagnosed(workload, whole, rules, only=only, more=more)
+        report = replace(found, parameters=shown)
     if outcome.failure is not None:
         fail(outcome, report)
     return report
 
 
-def _report(workload: Workload, outcome: Outcome) -> Report:
+def _report(workload: Workload, outcome: Outcome, *, restore: bool) -> Report:
     model = workload.model
     error = None
     if outcome.failure is not None:
-        error = explain_error(outcome.failure, outcome.phase, outcome.executing())
+        took = outcome.seconds.forward + outcome.seconds.backward
+        error = explained_failure(
+            workload,
+            outcome.failure,
+            outcome.phase,
+            outcome.executing(),
+            seconds=took,
+            restore=restore,
+        )
     recorder = outcome.recorder
     parameters = list(named_parameters(model))
     return Report(

@@ -19,7 +19,7 @@ from gradscope.errors import GradscopeError, Interrupted, ModelError, OptionErro
 from gradscope.explain.errors import explain_error, is_own_bug
 from gradscope.loading import Workload, load
 from gradscope.loading.live import adopt, given
-from gradscope.records import AutogradGraph, ErrorRecord, Report, RunInfo
+from gradscope.records import AutogradGraph, ErrorRecord, Report, RunInfo, WhyReport
 from gradscope.running.state import kept_as_found, random_state_kept
 from gradscope.running.switches import switches_kept
 
@@ -132,7 +132,7 @@ class Stopped(Protocol):
     failure: BaseException | None
 
 
-def fail(stopped: Stopped, record: Report | AutogradGraph) -> NoReturn:
+def fail(stopped: Stopped, record: Report | AutogradGraph | WhyReport) -> NoReturn:
     """Raise what stopped a run, with what was recorded until then."""
     failure, stopped.failure = stopped.failure, None
     assert failure is not None
@@ -150,6 +150,15 @@ def fail(stopped: Stopped, record: Report | AutogradGraph) -> NoReturn:
     finally:
         # Its traceback holds this frame: a cycle, which would keep all activations alive.
         del failure
+
+
+def is_users(failure: BaseException) -> bool:
+    """Whether what stopped a run is the model's own doing: neither Ctrl-C nor gradscope's."""
+    if isinstance(failure, KeyboardInterrupt):
+        return False
+    if isinstance(failure, GradscopeError):
+        return isinstance(failure, ModelError)
+    return not is_own_bug(failure)
 
 
 def _unwatched(model: nn.Module) -> list[str]:
@@ -171,7 +180,7 @@ def problem(error: ErrorRecord | None) -> Problem:
     first = error.message.splitlines()[0]
     said = first if first == error.exception else f"{error.exception}: {first}"
     where = f" in `{error.name}`" if error.name else " in the model" if error.name == "" else ""
-    notes = (f"at {error.location}",) if error.location else ()
+    notes = (*((f"at {error.location}",) if error.location else ()), *error.details)
     return Problem(f"{error.phase} raised{where}: {said}", None, error.advice, notes)
 
 

@@ -1,109 +1,93 @@
 """An exception from the user's step, named: its kind, the layer, the user's own lines, the fix.
 
-A new kind is one more row of ``_KINDS``; the first row that matches wins.
+A new kind is one more row of ``KINDS`` in _kinds.py, and a function in ``_TELLERS`` here that tells
+what met what, and where else to look.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 
+import torch
+from torch import nn
+
 from gradscope.capture.calls import Call
+from gradscope.capture.hooks import hooked, named_parameters, watchable
 from gradscope.capture.stats import resolve
-from gradscope.explain.frames import PACKAGE, in_library, user_frames
+from gradscope.explain import (
+    _dtypes,
+    _inplace,
+    _memory,
+    _python,
+    _ranges,
+    _roots,
+    _shapes,
+    _twice,
+)
+from gradscope.explain._kinds import kind_of
+from gradscope.explain._meeting import Meeting, Names, meeting
+from gradscope.explain._told import Case, Explain, Told
+from gradscope.explain._watching import Watch
+from gradscope.explain.cuts import explain_missing
+from gradscope.explain.frames import PACKAGE, in_library, shown, user_frames
 from gradscope.records import ErrorRecord
 
 _SHOWN = 8
 
-#: kind, what its message contains, the smallest fix
-_KINDS: list[tuple[str, str, str]] = [
-    (
-        "out-of-memory",
-        r"out of memory|can't allocate memory|not enough memory",
-        "use a smaller batch or input, `--dtype bfloat16`, or `--device meta` for shapes alone",
-    ),
-    (
-        "inplace-modification",
-        r"modified by an inplace operation|being modified inplace|used in an in-place operation"
-        r"|leaf variable .* in-place",
-        "replace the in-place operation (`x += y`, `inplace=True`, `x[i] = y`) by one that returns"
-        " a new tensor",
-    ),
-    (
-        "backward-twice",
-        r"backward through the graph a second time|buffers have already been freed",
-        "keep the graph with `backward.retain_graph=true`, or run forward again before each"
-        " backward",
-    ),
-    (
-        "no-grad-root",
-        r"does not require grad and does not have a grad_fn",
-        "nothing on the way to the loss requires a gradient: look for `no_grad`, `detach` or a"
-        " frozen model, or set `requires_grad: true` on the input",
-    ),
-    (
-        "non-scalar-loss",
-        r"grad can be implicitly created only for scalar outputs",
-        "reduce the loss (`loss=sum`, `loss=mean`) or give `backward.gradient` of the output's"
-        " shape",
-    ),
-    (
-        "target-out-of-range",
-        r"target .* out of bounds|label .* out of range|device-side assert",
-        "class ids, the config's `target`, run from 0 to the number of classes less one",
-    ),
-    (
-        "device-mismatch",
-        r"expected all tensors to be on the same device|input type \((torch\.)?\w*cuda"
-        r"|weight type \((torch\.)?\w*cuda|two devices",
-        "move what the layer makes or keeps itself to the input's device (`register_buffer`,"
-        " `x.new_zeros(…)`)",
-    ),
-    (
-        "dtype-mismatch",
-        r"expected scalar type|same dtype|input type .* should be the same|expected .*scalar types?"
-        r"|expected floating point type|not implemented for '(long|int|half|bfloat16|bool|byte)"
-        r"|found dtype|dtype mismatch|only tensors of floating point",
-        "give the input or target the dtype that the layer wants: `input.dtype=…`, `dtype=…`",
-    ),
-    (
-        "shape-mismatch",
-        r"shapes? cannot be multiplied|size mismatch|must match the (size|existing size)"
-        r"|sizes of tensors must match|shape '.*' is invalid|mismatch in shape|given groups="
-        r"|to have \d+ channels|expected input batch_size|target size|normalized_shape"
-        r"|input.size\(-1\) must be equal|expected \d+d|not broadcastable|dimension out of range"
-        r"|should contain \d+ elements|kernel size can't be greater|inconsistent tensor size"
-        r"|expected .*dimension",
-        "compare the shapes that meet here; what a layer's weights take, `gradscope layers` lists",
-    ),
-    (
-        "model-error",
-        r"expected more than 1 value per channel when training",
-        "BatchNorm in train mode needs a batch of two or more: `input.batch=2` or `mode=eval`",
-    ),
-]
+#: Who tells what met what, by kind; each may have nothing to say.
+_TELLERS: dict[str, Explain] = {
+    "out-of-memory": _memory.explain,
+    "inplace-modification": _inplace.explain,
+    "backward-twice": _twice.explain,
+    "non-scalar-loss": _roots.scalar,
+    "target-out-of-range": _ranges.explain,
+    "device-mismatch": _dtypes.devices,
+    "dtype-mismatch": _dtypes.explain,
+    "shape-mismatch": _shapes.explain,
+    "model-error": _python.explain,
+}
 
 
-def explain_error(failure: BaseException, phase: str, executing: list[Call]) -> ErrorRecord:
-    """The record of what stopped a run.
+@dataclass(frozen=True, slots=True)
+class Again:
+    """How what raised is run again.
+
+    Attributes:
+        steps: the same steps; calls what it is given with the name of the step that begins.
+        forward: one forward and the loss; None where backward does not start from the loss.
+    """
+
+    model: nn.Module
+    steps: Callable[[Callable[[str], None]], None]
+    forward: Callable[[], torch.Tensor] | None = None
+
+
+def explain_error(
+    failure: BaseException, phase: str, executing: list[Call], model: nn.Module | None = None
+) -> ErrorRecord:
+    """The record of what stopped a run, as far as the exception and its traceback tell.
 
     Args:
         failure: the exception, with its traceback.
         phase: construction, input, forward, loss, backward or step.
         executing: calls that had not returned, outermost first.
+        model: names layers, parameters and buffers.
     """
     text = str(failure).strip() or type(failure).__name__
-    kind, advice = _kind(failure, text)
+    kind, advice = kind_of(failure, text)
     frames = user_frames(failure.__traceback__)
     own = [frame for frame in frames if not in_library(frame.file)]
     nearest = (own or frames)[-1:]
     layer = _innermost(executing, failure.__traceback__)
     inputs = [met.measured for met in layer.inputs] if layer else []
     done = resolve(inputs)
-    return ErrorRecord(
+    record = ErrorRecord(
         kind=kind,
         message=text,
         phase=phase,
@@ -115,6 +99,140 @@ def explain_error(failure: BaseException, phase: str, executing: list[Call]) -> 
         inputs=tuple(done[id(item)] for item in inputs),
         frames=tuple(frames[-_SHOWN:]),
     )
+    if kind == "interrupted":
+        return record
+    try:
+        met = meeting(failure.__traceback__, Names(model))
+        return _with(record, _told(Case(kind, text, failure, phase, met)))
+    except Exception:
+        # A model may answer every question with an error of its own: what it raised comes first.
+        return record
+
+
+def worth_again(record: ErrorRecord, failure: BaseException) -> bool:
+    """Whether a second run can tell more, and does no harm."""
+    if record.kind in ("interrupted", "model-error") or not isinstance(failure, Exception):
+        return False  # what a mistake of plain Python was, the traceback tells
+    # To fill the memory once more could end the process.
+    return record.kind != "out-of-memory" or _absurd(record.message)
+
+
+def explain_again(record: ErrorRecord, failure: BaseException, again: Again) -> ErrorRecord:
+    """The record with what only a second run can tell: who saved, wrote, freed, and the operands.
+
+    The run is repeated under a watch. Where it does not raise the same again, or the user stops it,
+    the record stays as it is.
+    """
+    if not worth_again(record, failure):
+        return record
+    if record.kind == "no-grad-root":
+        return _rootless(record, again)
+    watch = Watch(again.model, _repeat.__code__)
+    repeated: BaseException | None = None
+    case: Case | None = None
+    try:
+        repeated = _repeat(watch, again)
+        if repeated is None or not _same(repeated, failure):
+            return record
+        met = _met(repeated, watch)
+        case = Case(record.kind, record.message, repeated, record.phase, met, watch)
+        return _with(record, _told(case))
+    finally:
+        watch.close()
+        # Its traceback leads to this frame: a cycle, which would keep all activations alive.
+        del repeated, case
+
+
+def _repeat(watch: Watch, again: Again) -> BaseException | None:
+    """What the second run raised."""
+
+    def note(step: str) -> None:
+        watch.step = step
+
+    executing = watch.executing
+    with (
+        hooked(watchable(again.model), executing.enter, executing.leave),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # they have been seen
+        try:
+            with watch:
+                again.steps(note)
+        except BaseException as failure:  # Ctrl-C too: the first explanation is there
+            return failure
+    return None
+
+
+def _met(failure: BaseException, watch: Watch) -> Meeting | None:
+    """The operands: of a layer or a function of PyTorch from its frame, of others as they came."""
+    read = meeting(failure.__traceback__, watch.names, watch.maker)
+    seen = watch.met(failure)
+    if read is not None and (read.layer is not None or read.whole):
+        return read
+    return seen if seen is not None else read
+
+
+def _same(one: BaseException, other: BaseException) -> bool:
+    return type(one) is type(other) and str(one) == str(other)
+
+
+def _absurd(text: str) -> bool:
+    """Whether more was asked for at once than the machine has, so that nothing was filled."""
+    wanted = _memory.asked(text)
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return False
+    return wanted is not None and wanted > total
+
+
+def _told(case: Case) -> Told | None:
+    teller = _TELLERS.get(case.kind)
+    return None if teller is None else teller(case)
+
+
+def _with(record: ErrorRecord, told: Told | None) -> ErrorRecord:
+    if told is None:
+        return record
+    place = told.place
+    name, call, location = record.name, record.call, record.location
+    if place is not None and record.phase == "backward":
+        name, call = place.module, place.call
+    if place is not None and place.file and location is None:
+        location = f"{shown(place.file)}:{place.line}"
+    return replace(
+        record,
+        name=name,
+        call=call,
+        location=location,
+        advice=told.advice or record.advice,
+        details=told.details,
+        related=told.related,
+    )
+
+
+def _rootless(record: ErrorRecord, again: Again) -> ErrorRecord:
+    """Why the loss has no graph: what is frozen, or where the parameters' data left it."""
+    named = named_parameters(again.model)
+    names = [one.name for one in named.values()]
+    trainable = [one.name for p, one in named.items() if p.requires_grad]
+    still = _roots.frozen(len(names), len(trainable), names)
+    if still is not None or record.phase != "backward" or again.forward is None:
+        return _with(record, still)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        answers = explain_missing(again.model, again.forward, trainable)
+    details, first = _roots.rootless(answers)
+    if first is None:
+        return record
+    return replace(
+        record,
+        name=first.module,
+        call=first.call,
+        location=record.location or first.location,
+        advice=first.advice or record.advice,
+        details=details,
+    )
 
 
 def is_own_bug(failure: BaseException) -> bool:
@@ -122,18 +240,6 @@ def is_own_bug(failure: BaseException) -> bool:
     frames = traceback.extract_tb(failure.__traceback__)
     own = str(Path(PACKAGE, "capture")) + os.sep
     return bool(frames) and frames[-1].filename.startswith(own)
-
-
-def _kind(failure: BaseException, text: str) -> tuple[str, str | None]:
-    if isinstance(failure, KeyboardInterrupt):
-        return "interrupted", None
-    if isinstance(failure, MemoryError):
-        return _KINDS[0][0], _KINDS[0][2]
-    if isinstance(failure, RuntimeError | IndexError | ValueError | TypeError):
-        for kind, pattern, advice in _KINDS:
-            if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
-                return kind, advice
-    return "model-error", None
 
 
 def _innermost(executing: list[Call], trace: TracebackType | None) -> Call | None:

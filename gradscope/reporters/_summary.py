@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradscope.records import ErrorRecord, Report, TensorStats
+from gradscope.records import ErrorRecord, RelatedLine, Report, TensorStats
 from gradscope.reporters._calls import label
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, number, plural, seconds, shape, size
@@ -102,6 +102,11 @@ def error(report: Report) -> list[Line]:
     kind = "raised" if failure.kind == "model-error" else f"{plain(failure.kind)},"
     lines = [Line(f"{kind} in the {plain(failure.phase)}{where}", "error:", "bad")]
     lines += [Line(plain(text), indent=1) for text in _messages(failure)]
+    lines += [Line(plain(sentence), "why:", indent=1) for sentence in failure.details]
+    for one in failure.related:
+        lines.append(Line(f"{plain(one.file)}:{one.line}{_whose(one)}", plain(one.role), indent=1))
+        if one.code:
+            lines.append(Line(plain(one.code.strip()), indent=2))
     if failure.inputs:
         lines.append(
             Line(", ".join(_tensor(stats) for stats in failure.inputs), "inputs:", indent=1)
@@ -112,11 +117,16 @@ def error(report: Report) -> list[Line]:
         )
         if frame.code:
             lines.append(Line(plain(frame.code.strip()), indent=2))
-    if not failure.frames and failure.location:
+    told = {f"{one.file}:{one.line}" for one in failure.related}
+    if not failure.frames and failure.location and failure.location not in told:
         lines.append(Line(plain(failure.location), "at", indent=1))
     if failure.advice:
         lines.append(Line(plain(failure.advice), "help:", indent=1))
     return lines
+
+
+def _whose(one: RelatedLine) -> str:
+    return f" in {label(one.name, one.call)}" if one.name is not None else ""
 
 
 def _messages(failure: ErrorRecord) -> list[str]:

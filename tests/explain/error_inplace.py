@@ -129,7 +129,7 @@ def first_token_written_by_index(mended: bool) -> Program:
 
 @broken("inplace-modification", "", "states", "torch.stack")
 def states_kept_in_one_buffer(mended: bool) -> Program:
-    """https://discuss.pytorch.org: an RNN that writes its states into a preallocated tensor."""
+    """An RNN that writes its states into a tensor made beforehand."""
 
     class Net(nn.Module):
         def __init__(self):
@@ -181,8 +181,7 @@ def flattened_view_scaled_in_place(mended: bool) -> Program:
         def forward(self, x):
             y = self.fc(x).sigmoid()  # saved
             flat = y.view(-1)
-            flat = flat * 2 if mended else flat.mul_(2)  # mutated
-            return flat
+            return flat * 2 if mended else flat.mul_(2)  # mutated
 
     return Program(Net(), X)
 
@@ -206,8 +205,7 @@ def discriminator_steps_before_the_generators_backward(mended: bool) -> Program:
             self.opt_D.zero_grad()
             d_loss.backward(retain_graph=True)
             if mended:
-                g_loss = F.softplus(-self.D(fake)).mean()
-                return g_loss
+                return F.softplus(-self.D(fake)).mean()
             self.opt_D.step()  # mutated
             return g_loss
 

@@ -108,7 +108,7 @@ def one_hot_of_too_few_classes(mended: bool) -> Program:
     return Program(nn.Sequential(nn.Linear(4, 3)), X, torch.tensor([0, 1, 3]), loss)
 
 
-@broken("out-of-memory", "attention", "2.84 PiB", "[1, 8, 10000000, 10000000]")
+@broken("out-of-memory", "attention", "2.842 PiB", "[1, 8, 10000000, 10000000]")
 def attention_over_far_too_long_a_text(mended: bool) -> Program:
     class Attention(nn.Module):
         def forward(self, q, k):
@@ -164,7 +164,7 @@ def table_of_pairs_in_numpy(mended: bool) -> Program:
     return Program(Net(), X)
 
 
-@broken("out-of-memory", "proj", "proj", "PiB", "[50000000, 1, 50000000]")
+@broken("out-of-memory", "proj", "x.new_ones(n, 1, 1)", "PiB", "[50000000, 1, 50000000]")
 def weights_made_in_forward(mended: bool) -> Program:
     class Lazy(nn.Module):
         def forward(self, x):
@@ -274,5 +274,20 @@ def return_forgotten(mended: bool) -> Program:
             y = self.fc(x)
             if mended:
                 return y
+            return None
 
     return Program(Net(), X)
+
+
+@broken("target-out-of-range", None, "3", "0 to 2", "3 classes", "`head`")
+def loss_module_given_one_class_more(mended: bool) -> Program:
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 4 if mended else 3)
+
+        def forward(self, x):
+            return self.head(x)
+
+    loss = nn.CrossEntropyLoss()
+    return Program(Net(), X, torch.tensor([0, 2, 3]), lambda output, ids: loss(output, ids))

@@ -27,7 +27,7 @@ def grey_images_into_a_colour_network(mended: bool) -> Program:
 
 @broken("shape-mismatch", "conv", "permute(0, 3, 1, 2)", "3 channels", "last")
 def channels_last_images(mended: bool) -> Program:
-    """https://discuss.pytorch.org: NumPy and PIL give [N, H, W, C]."""
+    """NumPy and PIL give [N, H, W, C]."""
 
     class Net(nn.Module):
         def __init__(self):
@@ -179,7 +179,7 @@ def keys_not_transposed(mended: bool) -> Program:
     return Program(Net(), WORDS)
 
 
-@broken("shape-mismatch", "", "3 heads", "80", "[2, 5, 8]")
+@broken("shape-mismatch", "", "does not divide into 3", "80", "[2, 5, 8]")
 def heads_that_do_not_divide(mended: bool) -> Program:
     class Net(nn.Module):
         def __init__(self):
@@ -298,7 +298,7 @@ def batch_flattened_on_one_side_only(mended: bool) -> Program:
 
 @broken("shape-mismatch", None, "[2, 5, 3]", "[2, 5]", "transpose(1, 2)")
 def classes_on_the_last_axis(mended: bool) -> Program:
-    """https://discuss.pytorch.org: cross_entropy wants the classes at dimension 1."""
+    """cross_entropy wants the classes at dimension 1."""
 
     def loss(output, target):
         return F.cross_entropy(output.transpose(1, 2) if mended else output, target)  # here
@@ -317,3 +317,45 @@ def attention_of_another_width(mended: bool) -> Program:
             return self.self_attn(x, x, x)[0]  # here
 
     return Program(Net(), WORDS)
+
+
+@broken("shape-mismatch", None, "[2, 1]", "[2]", "squeeze(1)")
+def binary_loss_module_on_two_shapes(mended: bool) -> Program:
+    """Target size must be the same as input size: the loss as a module."""
+    loss = nn.BCEWithLogitsLoss()
+    last = [nn.Flatten(0)] if mended else []
+    model = nn.Sequential(nn.Flatten(), nn.Linear(40, 1), *last)
+    return Program(model, WORDS, torch.ones(2), lambda output, target: loss(output, target))
+
+
+@broken("shape-mismatch", "encoder.layers.0.self_attn", "embed_dim", "8", "12")
+def transformer_of_another_width(mended: bool) -> Program:
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Linear(8, 8 if mended else 12)
+            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+        def forward(self, x):
+            return self.encoder(self.embed(x))  # here
+
+    return Program(Net(), WORDS)
+
+
+@broken("shape-mismatch", "fc", "512", "2048", "512 · 2 · 2", "AdaptiveAvgPool2d(1)")
+def backbone_without_its_pooling(mended: bool) -> Program:
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.fc = nn.Conv2d(3, 512, 3), nn.Linear(512, 10)
+            self.pool = nn.AdaptiveAvgPool2d(1)
+
+        def forward(self, x):
+            x = self.body(x)
+            if mended:
+                x = self.pool(x)
+            x = torch.flatten(x, 1)
+            return self.fc(x)  # here
+
+    return Program(Net(), torch.zeros(2, 3, 4, 4))

@@ -15,7 +15,7 @@ TWO_STEPS = {"steps": 2, "optimizer": lambda parameters: torch.optim.SGD(paramet
 
 @broken("backward-twice", "lstm", "hidden", "detach()", "step 1", "step 2")
 def state_of_an_lstm_carried_over(mended: bool) -> Program:
-    """https://discuss.pytorch.org/t/solved-training-a-simple-rnn/9055: a state kept over batches."""
+    """A state kept over batches, with its graph: a question asked many times."""
 
     class Net(nn.Module):
         def __init__(self):
@@ -170,7 +170,7 @@ def old_log_probabilities_not_detached(mended: bool) -> Program:
 
 @broken("backward-twice", "critic.2", "create_graph=True", "autograd.grad")
 def gradient_penalty_without_its_graph(mended: bool) -> Program:
-    """https://github.com/caogang/wgan-gp: the penalty's gradient frees the critic's graph."""
+    """WGAN-GP: the gradient for the penalty frees the critic's graph."""
 
     class Critic(nn.Module):
         def __init__(self):
@@ -186,7 +186,7 @@ def gradient_penalty_without_its_graph(mended: bool) -> Program:
     return Program(Critic(), X)
 
 
-@broken("no-grad-root", "", "no_grad", "fc")
+@broken("no-grad-root", "fc", "no_grad", "fc")
 def forward_under_no_grad(mended: bool) -> Program:
     class Net(nn.Module):
         def __init__(self):
