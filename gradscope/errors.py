@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gradscope.records import AutogradGraph, Report, SaliencyReport
+    from gradscope.records import AutogradGraph, Report, SaliencyReport, WhyReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class ModelError(GradscopeError):
     def __init__(
         self,
         *problems: Problem | str,
-        report: Report | AutogradGraph | SaliencyReport | None = None,
+        report: Report | AutogradGraph | SaliencyReport | WhyReport | None = None,
         help: str | None = None,
     ) -> None:
         super().__init__(*problems, help=help)
@@ -137,7 +137,10 @@ class Interrupted(GradscopeError):
     exit_code = 130
 
     def __init__(
-        self, message: str, *, report: Report | AutogradGraph | SaliencyReport | None = None
+        self,
+        message: str,
+        *,
+        report: Report | AutogradGraph | SaliencyReport | WhyReport | None = None,
     ) -> None:
         super().__init__(message)
         self.report = report

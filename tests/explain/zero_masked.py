@@ -60,9 +60,7 @@ def every_score_filled(mended: bool) -> Program:
 @zero("masked", None, name="aux.weight")
 def auxiliary_loss_weighted_zero(mended: bool) -> Program:
     """Multi-task: the weight of the second loss was left at 0 by a schedule."""
-    net = nn.ModuleDict(
-        {"body": nn.Linear(4, 4), "main": nn.Linear(4, 2), "aux": nn.Linear(4, 1)}
-    )
+    net = nn.ModuleDict({"body": nn.Linear(4, 4), "main": nn.Linear(4, 2), "aux": nn.Linear(4, 1)})
     weight = 0.3 if mended else 0.0
 
     def step():

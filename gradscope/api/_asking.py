@@ -1,0 +1,221 @@
+"""The names that somebody asks ``why`` about, and the replies for those that are well or frozen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from gradscope.api.explaining import HEALTHY, MISSING, ZERO
+from gradscope.capture.hooks import named_modules, named_parameters
+from gradscope.patterns import Named, Pattern, matching
+from gradscope.records import Answer, ModuleCall, ParameterStats
+from gradscope.typeset.numbers import number, plural
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Parameters and modules by their first names.
+
+    Attributes:
+        parameters: asked for themselves or by a pattern.
+        modules: asked for by name, with the parameters in each.
+        frozen: what the config's ``freeze`` patterns froze, and ``frozen_at`` its line.
+    """
+
+    parameters: tuple[str, ...] = ()
+    modules: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    frozen: frozenset[str] = frozenset()
+    frozen_at: str | None = None
+
+    @property
+    def all(self) -> frozenset[str]:
+        """Every parameter that was asked for in any way."""
+        inside = (name for _, names in self.modules for name in names)
+        return frozenset((*self.parameters, *inside))
+
+    @property
+    def any(self) -> bool:
+        """Whether anything was asked for at all."""
+        return bool(self.parameters or self.modules)
+
+
+def asked_for(
+    model: nn.Module, names: Sequence[str], freeze: Sequence[str], frozen_at: str | None
+) -> Asked:
+    """What names and patterns select among parameters and modules.
+
+    A pattern that matches parameters means those; one that matches modules alone means these. A
+    plain name means what bears it.
+
+    Raises:
+        LayerError: a name or a pattern that matches nothing; says what comes close.
+    """
+    parameters = list(named_parameters(model).values())
+    modules = {named.name: module for module, named in named_modules(model).items()}
+    frozen: frozenset[str] = frozenset()
+    if freeze:
+        frozen = frozenset(n.name for n in matching(list(freeze), parameters, what="parameter"))
+    if not names:
+        return Asked((), (), frozen, frozen_at)
+    known = [*parameters, *named_modules(model).values()]
+    chosen = {id(named) for named in matching(list(names), known, what="parameter or layer")}
+    own = [named.name for named in parameters if id(named) in chosen]
+    patterns = [p for p in map(Pattern, names) if not p.negated]
+    for_modules = [p for p in patterns if _means_modules(p, parameters)]
+    layers = [
+        named.name
+        for named in known[len(parameters) :]
+        if id(named) in chosen and any(p.matches(named) for p in for_modules)
+    ]
+    named = {p: each.name for p, each in named_parameters(model).items()}
+    inside = tuple(
+        (name, tuple(dict.fromkeys(named[p] for p in modules[name].parameters())))
+        for name in layers
+    )
+    return Asked(tuple(own), inside, frozen, frozen_at)
+
+
+def _means_modules(pattern: Pattern, parameters: Sequence[Named]) -> bool:
+    """Whether modules that a pattern matches are meant, or the parameters that it matches."""
+    plain = "*" not in pattern.text and not pattern.text.startswith("re:")
+    return plain or not any(pattern.matches(named) for named in parameters)
+
+
+def replies(
+    asked: Asked,
+    parameters: Sequence[ParameterStats],
+    calls: Sequence[ModuleCall],
+    told: Sequence[Answer],
+) -> Iterator[Answer]:
+    """The answers for what was asked for and has no cause of its own in ``told``."""
+    states = {p.name: p for p in parameters}
+    done = {name for answer in told for name in answer.behind}
+    frozen = [
+        name
+        for name in states
+        if name in asked.all and not states[name].requires_grad and name not in done
+    ]
+    yield from _frozen(asked, frozen)
+    for name in asked.parameters:
+        if name in states and name not in done and name not in frozen:
+            yield _well(name, states[name])
+    for name, inside in asked.modules:
+        trains = [states[p] for p in inside if p in states and p not in frozen]
+        if not inside:
+            yield _passing(name, [call for call in calls if call.name == name])
+        elif trains and not any(p.name in done for p in trains):
+            yield _module(name, trains)
+
+
+def _frozen(asked: Asked, names: Sequence[str]) -> Iterator[Answer]:
+    by_config = [name for name in names if name in asked.frozen]
+    by_code = [name for name in names if name not in asked.frozen]
+    for behind, location, said, advice in (
+        (by_config, asked.frozen_at, "the config's `freeze` says so", "change `freeze`"),
+        (by_code, None, "the model's own code set it", "set it to True before training"),
+    ):
+        if behind:
+            at = f" at {location}" if location else ""
+            yield Answer(
+                behind[0],
+                "parameter",
+                MISSING,
+                f"requires_grad is False: {said}{at}.",
+                cause="frozen",
+                location=location,
+                behind=tuple(behind),
+                advice=f"{advice}, if {'it' if len(behind) == 1 else 'these'} should train",
+            )
+
+
+def _well(name: str, parameter: ParameterStats) -> Answer:
+    gradient = parameter.gradient
+    norm = None if gradient is None else gradient.norm
+    said = "a gradient arrives" + ("" if norm is None else f", of norm {number(norm)}")
+    zeros = None if gradient is None else gradient.zeros
+    if gradient is not None and zeros and gradient.numel:
+        said += f"; {zeros} of its {gradient.numel} elements are zero"
+    return Answer(name, "parameter", HEALTHY, f"{said}.", behind=(name,))
+
+
+def _module(name: str, parameters: Sequence[ParameterStats]) -> Answer:
+    norms = [p.gradient.norm for p in parameters if p.gradient and p.gradient.norm is not None]
+    said = f"a gradient arrives at {'all ' if len(parameters) > 1 else ''}"
+    said += f"{plural(len(parameters), 'parameter')} of it"
+    said += f", of norm {number(math.hypot(*norms))}" if norms else ""
+    behind = tuple(p.name for p in parameters)
+    return Answer(name, "module", HEALTHY, f"{said}.", module=name, behind=behind)
+
+
+def _passing(name: str, calls: Sequence[ModuleCall]) -> Answer:
+    """A module without parameters: whether a gradient comes to what it returns."""
+    if not calls:
+        return Answer(
+            name,
+            "module",
+            MISSING,
+            f"`{name or 'the model'}` never ran.",
+            cause="not-called",
+            module=name,
+            advice="call it in `forward`, or remove it",
+        )
+    gradients = [out.gradient for call in calls for out in call.outputs if out.gradient]
+    if not gradients:
+        said = "no gradient comes to what it returns; it has no parameters."
+        return Answer(name, "module", MISSING, said, module=name, call=calls[0].call)
+    norm = math.hypot(*(g.norm for g in gradients if g.norm is not None))
+    if norm == 0:
+        said = "the gradient that comes to what it returns is zero; it has no parameters."
+        return Answer(name, "module", ZERO, said, module=name, call=calls[0].call)
+    said = f"a gradient comes to what it returns, of norm {number(norm)}; it has no parameters."
+    return Answer(name, "module", HEALTHY, said, module=name)
+
+
+def disagreements(asked: Asked, parameters: Sequence[ParameterStats]) -> Iterator[Answer]:
+    """Parameters that were meant to be frozen and are not."""
+    thawed = [p.name for p in parameters if p.requires_grad and p.name in asked.frozen]
+    if thawed:
+        at = f" at {asked.frozen_at}" if asked.frozen_at else ""
+        yield Answer(
+            thawed[0],
+            "parameter",
+            HEALTHY,
+            f"the config's `freeze` asks for it{at}, but after forward requires_grad is True.",
+            cause="frozen",
+            location=asked.frozen_at,
+            behind=tuple(thawed),
+            advice="look for `requires_grad_(True)` in the model's code",
+        )
+    misspelt: dict[str, list[str]] = {}
+    for parameter in parameters:
+        for flag in parameter.misspelt if parameter.requires_grad else ():
+            misspelt.setdefault(flag, []).append(parameter.name)
+    for flag, names in misspelt.items():
+        yield Answer(
+            names[0],
+            "parameter",
+            HEALTHY,
+            f"`{flag}` was set on it, which means nothing to PyTorch: it still trains.",
+            cause="frozen",
+            behind=tuple(names),
+            advice="write `requires_grad`",
+        )
+
+
+def problems_first(answers: Sequence[Answer], order: Mapping[str, int]) -> tuple[Answer, ...]:
+    """Answers in the order of the model, those that need care before those that do not."""
+    worst = {state: i for i, state in enumerate(("non-finite", MISSING, ZERO, HEALTHY))}
+    return tuple(
+        sorted(
+            answers,
+            key=lambda a: (
+                a.state == HEALTHY and a.cause is None,
+                a.cause == "frozen" and a.state == MISSING,
+                worst[a.state],
+                order.get(a.name, len(order)),
+            ),
+        )
+    )

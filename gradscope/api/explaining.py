@@ -1,0 +1,226 @@
+"""Why parameters have no useful gradient: missing, zero, or not finite. Deep looks, run only where
+something is wrong; each runs the model again and leaves it as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.capture.calls import call_tensors
+from gradscope.capture.graph import edge_of, walk
+from gradscope.capture.hooks import named_parameters
+from gradscope.explain.births import find_births
+from gradscope.explain.cuts import explain_missing
+from gradscope.explain.zeros import explain_zeros
+from gradscope.loading import Batch, Workload
+from gradscope.loading.optimizers import default
+from gradscope.records import Answer, Birth, ParameterStats
+from gradscope.running.plain import backward, closure_step, fresh, loss_of
+from gradscope.running.state import (
+    deeper_recursion,
+    gradients_kept,
+    kept_as_found,
+    run_eagerly,
+)
+
+MISSING, ZERO, NON_FINITE, HEALTHY = "missing", "zero", "non-finite", "healthy"
+
+_SAID = {
+    MISSING: "no gradient arrives",
+    ZERO: "the gradient is all zeros",
+    NON_FINITE: "the gradient has a NaN or an infinity",
+}
+
+
+def state_of(parameter: ParameterStats) -> str:
+    """What became of a parameter's gradient; of one that is frozen too."""
+    gradient = parameter.gradient
+    if gradient is None:
+        return MISSING
+    if gradient.nan or gradient.inf:
+        return NON_FINITE
+    if gradient.numel and gradient.norm == 0:
+        return ZERO
+    return HEALTHY
+
+
+def explained(
+    workload: Workload,
+    parameters: Sequence[ParameterStats],
+    *,
+    states: Collection[str] = (MISSING, ZERO, NON_FINITE),
+    births: Sequence[Birth] | None = None,
+    restore: bool = True,
+) -> tuple[Answer, ...]:
+    """Why trainable parameters have no useful gradient, one answer per cause and place.
+
+    Args:
+        workload: what was run.
+        parameters: what the run found; those that are frozen or healthy are passed over.
+        states: which of ``missing``, ``zero`` and ``non-finite`` to explain.
+        births: where NaN and infinities came from, where somebody looked already.
+        restore: give the weights back after each look, for a model that somebody goes on to use.
+    """
+    names: dict[str, list[str]] = {MISSING: [], ZERO: [], NON_FINITE: []}
+    for parameter in parameters:
+        state = state_of(parameter)
+        if parameter.requires_grad and state in names and state in states:
+            names[state].append(parameter.name)
+    batches = workload.batches()
+    batch = next(batches, None) if any(names.values()) else None
+    if batch is None:
+        return ()
+    run = _Again(workload, batch, restore)
+    answers: list[Answer] = []
+    if names[MISSING]:
+        answers += run.missing(names[MISSING])
+    if names[ZERO]:
+        answers += run.zero(names[ZERO], next(batches, batch))
+    if names[NON_FINITE]:
+        found = run.births() if births is None else births
+        answers += _born(found, names[NON_FINITE])
+    told = {name for answer in answers for name in answer.behind}
+    for state, listed in names.items():
+        answers += _unexplained(state, [name for name in listed if name not in told])
+    order = {parameter.name: i for i, parameter in enumerate(parameters)}
+    return tuple(sorted(answers, key=lambda answer: order.get(answer.name, len(order))))
+
+
+@dataclass(slots=True)
+class _Again:
+    """The step once more, for one deep look at a time."""
+
+    workload: Workload
+    batch: Batch
+    restore: bool
+
+    @contextlib.contextmanager
+    def _kept(self, *, weights: bool) -> Iterator[contextlib.ExitStack]:
+        with contextlib.ExitStack() as kept:
+            kept.enter_context(kept_as_found(self.workload.model, weights=weights))
+            kept.enter_context(run_eagerly())
+            kept.enter_context(deeper_recursion())
+            if isinstance(self.workload.criterion.spec, nn.Module):
+                kept.enter_context(kept_as_found(self.workload.criterion.spec, weights=weights))
+            yield kept
+
+    def missing(self, names: Sequence[str]) -> tuple[Answer, ...]:
+        """What cuts these off from the loss."""
+        args, kwargs, target = fresh(self.batch)
+        with self._kept(weights=self.restore):
+            return explain_missing(
+                self.workload.model, lambda: loss_of(self.workload, args, kwargs, target), names
+            )
+
+    def zero(self, names: Sequence[str], following: Batch) -> tuple[Answer, ...]:
+        """What makes these zero, and whether a step changes that."""
+        with self._kept(weights=self.restore) as kept:
+            return explain_zeros(
+                self.workload.model,
+                self._forward(kept, self.batch),
+                self._backward,
+                names,
+                later=lambda: self._zero_later(names, following),
+            )
+
+    def births(self) -> tuple[Birth, ...]:
+        """Where a NaN or an infinity came out of finite numbers."""
+        with self._kept(weights=self.restore) as kept:
+            forward = self._forward(kept, self.batch)
+            given = {"target": self.batch.target}
+            return find_births(self.workload.model, forward, self._backward, inputs=given)
+
+    def _forward(self, kept: contextlib.ExitStack, batch: Batch) -> Callable[[], torch.Tensor]:
+        """Seeded forward and loss; leaves of nobody's get their ``.grad`` back at the end."""
+        own = set(self.workload.model.parameters())
+
+        def forward() -> torch.Tensor:
+            args, kwargs, target = fresh(batch)
+            loss = loss_of(self.workload, args, kwargs, target)
+            if loss.requires_grad:
+                mine = own | {t for _, t in call_tensors(args, kwargs)}
+                leaves = walk([edge_of(loss)], set()).leaves
+                kept.enter_context(gradients_kept([leaf for leaf in leaves if leaf not in mine]))
+            return loss
+
+        return forward
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        backward(loss, replace(self.workload, retain_graph=True))
+
+    def _zero_later(self, names: Sequence[str], following: Batch) -> Collection[str] | None:
+        """The names whose gradient is still zero after one optimizer step; None: none was taken."""
+        model = self.workload.model
+        parameters = {named.name: p for p, named in named_parameters(model).items()}
+        with self._kept(weights=True) as kept:
+            try:
+                self._step(kept)
+                for parameter in model.parameters():
+                    parameter.grad = None
+                self._backward(self._forward(kept, following)())
+            except Exception:
+                # An optimizer that cannot step like this leaves one question open.
+                return None
+            gradients = {name: parameters[name].grad for name in names}
+            return [name for name, g in gradients.items() if g is None or not _any(g)]
+
+    def _step(self, kept: contextlib.ExitStack) -> None:
+        model = self.workload.model
+        optimizer = (self.workload.make_optimizer or default)(model)
+        closure: Any = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            closure_step(optimizer, self.workload, self.batch)
+            return
+        self._backward(self._forward(kept, self.batch)())
+        optimizer.step()
+
+
+def _any(gradient: torch.Tensor) -> bool:
+    values = gradient._values() if gradient.layout == torch.sparse_coo else gradient
+    return bool(values.any())
+
+
+def _unexplained(state: str, names: Sequence[str]) -> Iterator[Answer]:
+    """What a second run did not explain is told all the same."""
+    if names:
+        yield Answer(
+            names[0],
+            "parameter",
+            state,
+            f"{_SAID[state]}; a second run, watched closely, did not show where that comes from.",
+            behind=tuple(names),
+            advice="see whether it lasts with another `seed`: what comes by chance cannot be"
+            " followed, nor what scripted code does",
+        )
+
+
+def _born(births: Sequence[Birth], names: Sequence[str]) -> Iterator[Answer]:
+    """One answer per birth, for the parameters that it spread to; the first has all others."""
+    left = list(names)
+    for i, birth in enumerate(births):
+        behind = [name for name in left if name in birth.spread or name == birth.name]
+        if i == 0 and len(births) == 1:
+            behind = left
+        left = [name for name in left if name not in behind]
+        if behind:
+            yield _of_birth(birth, behind)
+
+
+def _of_birth(birth: Birth, behind: Sequence[str]) -> Answer:
+    return Answer(
+        name=behind[0],
+        kind="parameter",
+        state=NON_FINITE,
+        message=birth.message,
+        module=birth.name if birth.phase in ("forward", "backward", "loss") else None,
+        call=birth.call,
+        location=birth.location,
+        behind=tuple(behind),
+        advice=birth.advice,
+    )
