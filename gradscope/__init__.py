@@ -11,19 +11,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gradscope.api import graph, inspect
+    from gradscope.api import check, graph, inspect, why
     from gradscope.errors import GradscopeError
-    from gradscope.records import AutogradGraph, Report
+    from gradscope.records import AutogradGraph, Report, WhyReport
 
 __version__ = "0.1.0"
-__all__ = ["AutogradGraph", "GradscopeError", "Report", "__version__", "graph", "inspect"]
+__all__ = [
+    "AutogradGraph",
+    "GradscopeError",
+    "Report",
+    "WhyReport",
+    "__version__",
+    "check",
+    "graph",
+    "inspect",
+    "why",
+]
 
 _HOMES = {
     "AutogradGraph": "records",
     "GradscopeError": "errors",
     "Report": "records",
+    "WhyReport": "records",
+    "check": "api",
     "graph": "api",
     "inspect": "api",
+    "why": "api",
 }
 
 

@@ -76,6 +76,11 @@ LIGHT = {
     "an unknown override": (["inspect", "demo", "wieghts=DEFAULT"], 2),
     "an unknown option": (["inspect", "--colour"], 2),
     "show of a missing file": (["show", "nowhere.json"], 2),
+    "help of check": (["check", "--help"], 0),
+    "check with a wrong config among others": (["check", "demo", "bad.yaml"], 2),
+    "check with an unknown rule": (["check", "demo", "--select", "GS9"], 2),
+    "check with an unknown rule in the config": (["check", "demo", "rules.select=[GS9]"], 2),
+    "check with a missing baseline": (["check", "demo", "--baseline", "nowhere.json"], 2),
     **{f"show as {f}": (["show", "report.json", "-f", f], 0) for f in FORMATS},
 }
 
@@ -101,9 +106,9 @@ def test_a_heavy_import_is_noticed(folder):
 
 
 def test_a_heavy_import_behind_a_command_is_noticed(folder):
-    planted = "import gradscope.reports as r; old = r.load\n"
-    planted += "def load(path, kind):\n    import torch\n    return old(path, kind)\n"
-    planted += "r.load = load"
+    planted = "import gradscope.reports as r; old = r.load_shown\n"
+    planted += "def load(path):\n    import torch\n    return old(path)\n"
+    planted += "r.load_shown = load"
     code, names = loaded(["show", "report.json"], folder, first=planted)
     assert code == 0
     assert "torch" in names

@@ -1,8 +1,8 @@
 """The Python entries: a config or a live model in, a record out. Nothing here prints.
 
-One file for each record: ``inspecting`` makes a report, ``graphing`` an autograd graph,
-``attributing`` attribution maps. Names are loaded when they are first used: no command waits for
-what another one needs.
+One file for each record: ``inspecting`` makes a report, ``checking`` one for its findings alone,
+``graphing`` an autograd graph, ``attributing`` attribution maps, ``answering`` answers. Names are
+loaded when they are first used: no command waits for what another one needs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gradscope.api.answering import why, why_config
     from gradscope.api.attributing import (
         Saliency,
         Wish,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         saliency,
         view,
     )
+    from gradscope.api.checking import check, check_config
     from gradscope.api.graphing import graph, graph_config
     from gradscope.api.inspecting import inspect, inspect_config, layers
 
@@ -26,6 +28,8 @@ __all__ = [
     "Saliency",
     "Wish",
     "attribute",
+    "check",
+    "check_config",
     "graph",
     "graph_config",
     "inspect",
@@ -34,10 +38,14 @@ __all__ = [
     "read_pictures",
     "saliency",
     "view",
+    "why",
+    "why_config",
 ]
 
 _HOMES = {
+    "answering": ("why", "why_config"),
     "inspecting": ("inspect", "inspect_config", "layers"),
+    "checking": ("check", "check_config"),
     "graphing": ("graph", "graph_config"),
     "attributing": ("Saliency", "Wish", "attribute", "read_pictures", "saliency", "view"),
 }

@@ -4,10 +4,8 @@ something is wrong; each runs the model again and leaves it as it was."""
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -21,7 +19,7 @@ from gradscope.explain.zeros import explain_zeros
 from gradscope.loading import Batch, Workload
 from gradscope.loading.optimizers import default
 from gradscope.records import Answer, Birth, ParameterStats
-from gradscope.running.plain import backward, closure_step, fresh, loss_of
+from gradscope.running.plain import backward, fresh, loss_of, take_step
 from gradscope.running.state import (
     deeper_recursion,
     gradients_kept,
@@ -80,11 +78,11 @@ def explained(
     answers: list[Answer] = []
     if names[MISSING]:
         answers += run.missing(names[MISSING])
-    if names[ZERO]:
-        answers += run.zero(names[ZERO], next(batches, batch))
     if names[NON_FINITE]:
         found = run.births() if births is None else births
         answers += _born(found, names[NON_FINITE])
+    if names[ZERO]:  # at the end, for it moves the weights
+        answers += run.zero(names[ZERO], next(batches, batch))
     told = {name for answer in answers for name in answer.behind}
     for state, listed in names.items():
         answers += _unexplained(state, [name for name in listed if name not in told])
@@ -155,30 +153,23 @@ class _Again:
         backward(loss, replace(self.workload, retain_graph=True))
 
     def _zero_later(self, names: Sequence[str], following: Batch) -> Collection[str] | None:
-        """The names whose gradient is still zero after one optimizer step; None: none was taken."""
+        """The names whose gradient is still zero after one optimizer step; None: none was taken.
+
+        The step takes the gradients that the watched run has left.
+        """
         model = self.workload.model
         parameters = {named.name: p for p, named in named_parameters(model).items()}
-        with self._kept(weights=True) as kept:
-            try:
-                self._step(kept)
-                for parameter in model.parameters():
-                    parameter.grad = None
+        try:
+            take_step((self.workload.make_optimizer or default)(model), self.workload, self.batch)
+            for parameter in model.parameters():
+                parameter.grad = None
+            with contextlib.ExitStack() as kept:
                 self._backward(self._forward(kept, following)())
-            except Exception:
-                # An optimizer that cannot step like this leaves one question open.
-                return None
-            gradients = {name: parameters[name].grad for name in names}
-            return [name for name, g in gradients.items() if g is None or not _any(g)]
-
-    def _step(self, kept: contextlib.ExitStack) -> None:
-        model = self.workload.model
-        optimizer = (self.workload.make_optimizer or default)(model)
-        closure: Any = inspect.signature(optimizer.step).parameters.get("closure")
-        if closure is not None and closure.default is inspect.Parameter.empty:
-            closure_step(optimizer, self.workload, self.batch)
-            return
-        self._backward(self._forward(kept, self.batch)())
-        optimizer.step()
+        except Exception:
+            # An optimizer that cannot step like this leaves one question open.
+            return None
+        gradients = {name: parameters[name].grad for name in names}
+        return [name for name, g in gradients.items() if g is None or not _any(g)]
 
 
 def _any(gradient: torch.Tensor) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from gradscope import reports
 from gradscope.commands._model import OVERRIDE
-from gradscope.commands._write import write_output
+from gradscope.commands._write import say, write_output
 from gradscope.diagrams import GraphView
 from gradscope.diagrams._modules import check_expand, check_layers
 from gradscope.errors import OptionError
@@ -95,8 +94,3 @@ def redraw(
     if not failed and (layers or exclude):
         check_layers(graph, patterns)
     destination.write(graph, patterns)
-
-
-def say(notice: str) -> None:
-    """A word beside the result, which goes to standard output."""
-    print(f"note: {notice}", file=sys.stderr)

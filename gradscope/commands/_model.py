@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradscope.errors import OptionError
+from gradscope.errors import ConfigError, OptionError, Problem
 
 if TYPE_CHECKING:
     from gradscope.config import LoadedConfig
@@ -72,15 +72,48 @@ def read_model(
     """
     from gradscope import config
 
-    words = words or []
-    overrides = [word for word in words if OVERRIDE.match(word)]
-    models = [word for word in words if not OVERRIDE.match(word)]
+    models, overrides = split_words(words)
     if len(models) > 1:
         raise OptionError(
             f"one MODEL, please: got {', '.join(f'`{model}`' for model in models)}",
             help="write overrides as `key=value`, without blanks around `=`",
         )
-    given = {key: value for key, value in options.items() if value not in (None, [], ())}
     return config.read(
-        models[0] if models else None, [*overrides, *(settings or [])], options=given
+        models[0] if models else None, [*overrides, *(settings or [])], options=_given(options)
     )
+
+
+def read_models(
+    words: list[str] | None, settings: list[str] | None, options: dict[str, Any]
+) -> list[LoadedConfig]:
+    """The configs of all MODELs, each with all overrides and options put in.
+
+    Raises:
+        ConfigError: what one of them says does not hold together; has the problems of all.
+    """
+    from gradscope import config
+
+    models, overrides = split_words(words)
+    overrides += settings or []
+    found: list[LoadedConfig] = []
+    problems: list[Problem] = []
+    wanted: list[str | None] = [*models] or [None]
+    for model in wanted:
+        try:
+            found.append(config.read(model, overrides, options=_given(options)))
+        except ConfigError as error:
+            # What is wrong with an override is wrong with it for each of the models.
+            problems += [problem for problem in error.problems if problem not in problems]
+    if problems:
+        raise ConfigError(*problems)
+    return found
+
+
+def split_words(words: list[str] | None) -> tuple[list[str], list[str]]:
+    """The MODELs and the overrides among the words of a command."""
+    overrides = [word for word in words or [] if OVERRIDE.match(word)]
+    return [word for word in words or [] if not OVERRIDE.match(word)], overrides
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if value not in (None, [], ())}

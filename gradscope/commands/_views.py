@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 
 from gradscope import plugins
+from gradscope.commands._findings import path_root, rule_texts
 from gradscope.commands._write import STDOUT, check_output, write_output
 from gradscope.errors import OptionError, did_you_mean
-from gradscope.records import Report
+from gradscope.records import CheckReport, Report
 from gradscope.reporters import View, _tables
 
 Format = Annotated[
@@ -22,7 +23,7 @@ Format = Annotated[
         "-f",
         "--format",
         metavar="FORMAT",
-        help="terminal, json, csv or markdown. Wins over -o's suffix.",
+        help="terminal, json, csv, markdown, github (annotations) or sarif. Wins over -o's suffix.",
     ),
 ]
 Output = Annotated[
@@ -116,6 +117,8 @@ def plan_output(
         columns=asked or None,
         table=table,
         fold=fold,
+        rules=rule_texts() if chosen == "sarif" else (),
+        root=path_root(),
     )
     _tables.check(view)
     check_output(path, force=force)
@@ -138,10 +141,14 @@ def check_look(color: str, width: int | None) -> None:
 
 
 def write_report(report: object, destination: Destination) -> None:
-    """Render the report and write it, once; nothing where a failed run left none."""
-    if not isinstance(report, Report):
+    """Render a report or a check and write it, once; nothing where a failed run left none."""
+    reporter = plugins.load(ROOM, destination.format)
+    if isinstance(report, CheckReport):
+        text = reporter.render_check(report, destination.view)
+    elif isinstance(report, Report):
+        text = reporter.render(report, destination.view)
+    else:
         return
-    text = plugins.load(ROOM, destination.format).render(report, destination.view)
     write_output(text, destination.path, force=destination.force)
 
 

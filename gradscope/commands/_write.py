@@ -107,6 +107,11 @@ def check_output(path: Path | None, *, force: bool = False) -> None:
         raise _unwritable(path, error) from None
 
 
+def say(notice: str) -> None:
+    """A word beside the result, which goes to standard output."""
+    print(f"note: {notice}", file=sys.stderr)
+
+
 def _write_stdout(data: bytes) -> None:
     buffer = getattr(sys.stdout, "buffer", None)
     try:

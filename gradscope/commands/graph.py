@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gradscope import plugins
-from gradscope.commands._graphs import Destination, redraw, refuse_to_run, saved_graph, say
+from gradscope.commands._graphs import Destination, redraw, refuse_to_run, saved_graph
 from gradscope.commands._model import (
     Allow,
     Debug,
@@ -31,7 +31,7 @@ from gradscope.commands._views import (
     terminal_width,
     use_color,
 )
-from gradscope.commands._write import STDOUT, check_output, keep_stdout_clean
+from gradscope.commands._write import STDOUT, check_output, keep_stdout_clean, say
 from gradscope.diagrams import GraphView
 from gradscope.errors import Interrupted, ModelError, OptionError, did_you_mean
 from gradscope.records import AutogradGraph

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gradscope.commands._findings import FailOn, Ignore, Preset, RuleOptions, Select
 from gradscope.commands._model import (
     Allow,
     Debug,
@@ -34,6 +35,7 @@ from gradscope.commands._views import (
 )
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import Interrupted, ModelError
+from gradscope.rules import reaches
 
 
 def run(
@@ -59,6 +61,10 @@ def run(
             help="Run the step unobserved too, and say whether the gradients are bit-identical.",
         ),
     ] = False,
+    select: Select = None,
+    ignore: Ignore = None,
+    preset: Preset = None,
+    fail_on: FailOn = None,
     sort: Sort = None,
     top: Top = None,
     columns: Columns = None,
@@ -77,9 +83,11 @@ def run(
 ) -> None:
     """Run a model forward and backward once and show what flows.
 
-    One table of calls (shapes, statistics, gradients in and out, grad_fn), one of parameters, and
-    totals. Without MODEL the bundled demo runs.
+    One table of calls (shapes, statistics, gradients in and out, grad_fn), one of parameters,
+    totals, and what is wrong. Findings fail nothing unless --fail-on says so. Without MODEL the
+    bundled demo runs.
     """
+    chosen = RuleOptions.of(select, ignore, preset, fail_on)
     destination = plan_output(
         format=format,
         output=output,
@@ -94,15 +102,23 @@ def run(
     )
     options = {"layers": layers, "steps": steps, "device": device, "dtype": dtype, "seed": seed}
     loaded = read_model(words, settings, options)
+    rules = chosen.settings(loaded)
     # Imported once the config holds together: an error in it must not wait for torch.
     from gradscope import api
 
     try:
         with keep_stdout_clean():
             report = api.inspect_config(
-                loaded, exclude=exclude or (), chain=chain or (), verify=verify, allow=allow or ()
+                loaded,
+                rules=rules,
+                exclude=exclude or (),
+                chain=chain or (),
+                verify=verify,
+                allow=allow or (),
             )
     except (ModelError, Interrupted) as error:
         write_report(error.report, destination)
         raise
     write_report(report, destination)
+    if reaches(report.findings, rules.fail_on or "never"):
+        raise typer.Exit(1)

@@ -25,7 +25,7 @@ from gradscope.commands._views import (
     write_report,
 )
 from gradscope.errors import ConfigError, OptionError
-from gradscope.records import Report
+from gradscope.records import CheckReport, Report
 
 
 def run(
@@ -46,7 +46,7 @@ def run(
 ) -> None:
     """Show a saved report again, in any format, without running the model.
 
-    The report is what `gradscope inspect … -o report.json` wrote.
+    The report is what `gradscope inspect … -o report.json` wrote, or `gradscope check`.
     """
     destination = plan_output(
         format=format,
@@ -63,13 +63,13 @@ def run(
     write_report(_read(report), destination)
 
 
-def _read(path: Path) -> Report:
+def _read(path: Path) -> Report | CheckReport:
     if path != Path("-"):
-        return reports.load(path, Report)
+        return reports.load_shown(path)
     if sys.stdin is None:
         raise OptionError("standard input is closed", help="name the report's file")
     try:
         text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError("standard input is no report: it is not UTF-8 text") from None
-    return reports.loads(text, Report, file="<stdin>")
+    return reports.loads_shown(text, file="<stdin>")

@@ -68,7 +68,10 @@ def _verdicts(check: CheckReport, view: View) -> Iterator[str]:
             if table.rows:
                 yield _table(table).replace("### ", "#### ", 1)
             else:
-                yield f"#### {table.title.capitalize()}: {_escape(table.caption)}"
+                said = " · ".join((table.caption, *table.legend))
+                yield f"#### {table.title.capitalize()} ({_escape(said)})"
+        if model.precision:
+            yield "\n\n".join(map(_escape, _precision.LEGEND))
     yield from map(_escape, _checked.stale(check))
 
 

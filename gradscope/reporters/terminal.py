@@ -119,6 +119,12 @@ def _verdict(model: CheckedModel, view: View) -> Iterator[Text]:
             yield from table_lines(table, view.width)
         else:
             yield Text.assemble((table.title, "bold"), f"  {table.caption}")
+            for said in table.legend:
+                yield from dimmed(said, view.width)
+    if model.precision:
+        yield Text()
+        for said in _precision.LEGEND:
+            yield from dimmed(said, view.width)
 
 
 def _sum(check: CheckReport, view: View) -> Iterator[Text]:

@@ -46,6 +46,22 @@ def test_a_closed_pipe_ends_quietly_with_0(what: str, report: Path) -> None:
     assert not done.stderr
 
 
+@pytest.mark.parametrize("format", ["terminal", "json", "github", "sarif"])
+def test_a_closed_pipe_ends_a_check_quietly(format: str, report: Path) -> None:
+    (report.parent / "net.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(4, 2)\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(x).sigmoid().log()\n"
+    )
+    line = f"gradscope check ./net.py:Net input.shape=[2,4] -f {format} | true"
+    done = shell(f"{line}; echo ${{PIPESTATUS[0]}}", report.parent)
+    assert done.stdout == "0\n"
+    assert not done.stderr
+
+
 def test_a_closed_pipe_does_not_hide_a_mistake(report: Path) -> None:
     done = shell("gradscope show nothing.json 2>&1 | true; echo ${PIPESTATUS[0]}", report.parent)
     assert done.stdout == "2\n"

@@ -90,7 +90,11 @@ def test_a_dash_is_standard_input(
     ("options", "message", "help"),
     [
         ({"format": "jsno"}, "unknown format `jsno`", "did you mean `json`?"),
-        ({"format": "zzz"}, "unknown format `zzz`", "one of csv, json, markdown, terminal"),
+        (
+            {"format": "zzz"},
+            "unknown format `zzz`",
+            "one of csv, github, json, markdown, sarif, terminal",
+        ),
         (
             {"output": Path("a.xlsx")},
             "the suffix `.xlsx` of `a.xlsx` names no format",

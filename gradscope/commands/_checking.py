@@ -1,0 +1,161 @@
+"""One model after the other: what a check of many found, and what stopped some of them."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from gradscope import config as configs
+from gradscope.commands._write import keep_stdout_clean
+from gradscope.errors import ConfigError, GradscopeError, Interrupted, ModelError, Problem
+from gradscope.records import CheckedModel, CheckReport, ErrorRecord, Report, RunInfo
+from gradscope.rules import RuleSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """How each of the models is looked at."""
+
+    layers: tuple[str, ...] = ("**",)
+    exclude: tuple[str, ...] = ()
+    precision: bool = False
+    allow: tuple[str, ...] = ()
+    debug: bool = False
+
+
+@dataclass(slots=True)
+class Checked:
+    """What came of the models so far. ``raised`` are models' own errors, ``wrong`` the configs'."""
+
+    models: list[CheckedModel] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    raised: list[Problem] = field(default_factory=list)
+    wrong: list[Problem] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def ran(self) -> bool:
+        """Whether there is something to show: a model that ran, or tried to."""
+        return any(m.error is None or m.error.kind != "config-error" for m in self.models)
+
+    def report(self, settings: Sequence[RuleSettings]) -> CheckReport:
+        """Everything as one record; ``settings`` say which rules looked."""
+        statuses = {model.status for model in self.models}
+        worst = next((status for status in ("failed", "findings") if status in statuses), "ok")
+        codes = {entry.rule.code for each in settings for entry, _ in each.active()}
+        return CheckReport(
+            status=worst,
+            versions=self.versions,
+            rules=tuple(sorted(codes)),
+            models=tuple(self.models),
+        )
+
+    def stopped(self) -> GradscopeError | None:
+        """The error that the command ends with, if one stopped a model."""
+        if self.interrupted:
+            return Interrupted("interrupted: what was found until then is shown")
+        if self.wrong:
+            return ConfigError(*self.wrong, *self.raised)
+        return ModelError(*self.raised) if self.raised else None
+
+
+def check_all(
+    loaded: Sequence[configs.LoadedConfig], settings: Sequence[RuleSettings], task: Task
+) -> Checked:
+    """Check each model; one that fails keeps no other from being checked."""
+    checked = Checked()
+    for number, (config, rules) in enumerate(zip(loaded, settings, strict=True), start=1):
+        if len(loaded) > 1 and sys.stderr is not None and sys.stderr.isatty():
+            print(f"checking {config.name} ({number} of {len(loaded)})", file=sys.stderr)
+        try:
+            _check(config, rules, task, checked)
+        except KeyboardInterrupt:
+            checked.interrupted = True
+        if checked.interrupted:
+            break
+        # The next model may need the memory: what refers to itself goes now.
+        gc.collect()
+    return checked
+
+
+def _check(
+    config: configs.LoadedConfig, settings: RuleSettings, task: Task, checked: Checked
+) -> None:
+    from gradscope import api
+
+    try:
+        with keep_stdout_clean():
+            report = api.check_config(
+                config,
+                rules=settings,
+                layers=task.layers,
+                exclude=task.exclude,
+                precision=task.precision,
+                allow=task.allow,
+            )
+    except (ModelError, Interrupted) as error:
+        _show(error, task)
+        checked.interrupted = isinstance(error, Interrupted)
+        if not checked.interrupted:
+            checked.raised += _of(config, error)
+        if not isinstance(error.report, Report):
+            return
+        report = error.report
+    except GradscopeError as error:
+        _show(error, task)
+        checked.wrong += _of(config, error)
+        checked.models.append(_unloaded(config, error))
+        return
+    checked.versions = checked.versions | report.versions
+    checked.models.append(_model(report, task))
+
+
+def _show(error: GradscopeError, task: Task) -> None:
+    """The traceback at once, where it is wanted: kept, it would keep the model's tensors too."""
+    if task.debug:
+        traceback.print_exception(error)
+
+
+def _of(loaded: configs.LoadedConfig, error: GradscopeError) -> list[Problem]:
+    """The problems with the model that they are of: on standard error they stand without it."""
+    said = f"of the model {loaded.file or loaded.name}"
+    return [replace(problem, notes=(said, *problem.notes)) for problem in error.problems]
+
+
+def _model(report: Report, task: Task) -> CheckedModel:
+    return CheckedModel(
+        status=report.status,
+        run=report.run,
+        config=report.config,
+        findings=report.findings,
+        error=report.error,
+        answers=report.answers,
+        births=report.births,
+        precision=report.precision if task.precision else (),
+    )
+
+
+def _unloaded(loaded: configs.LoadedConfig, error: GradscopeError) -> CheckedModel:
+    """A model that its config could not be loaded for: the others are checked all the same."""
+    config, first = loaded.config, error.problems[0]
+    run = RunInfo(
+        model=loaded.name,
+        device=config.device,
+        dtype=config.dtype,
+        mode=config.mode or "train",
+        seed=config.seed,
+        steps=config.steps,
+        loss="",
+        file=loaded.file,
+    )
+    record = ErrorRecord(
+        kind="config-error",
+        message=first.message,
+        phase="construction",
+        location=str(first.place) if first.place else None,
+        advice=first.help,
+    )
+    return CheckedModel("failed", run, config.model_dump(mode="json"), error=record)

@@ -1,0 +1,132 @@
+"""What ``check`` and ``inspect`` share: which rules look, and which findings end with exit 1."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gradscope.errors import ConfigError, OptionError, did_you_mean
+from gradscope.records import RuleText
+from gradscope.rules import FAIL_ON, PRESETS, Rule, RuleSettings, rule_book
+
+if TYPE_CHECKING:
+    from gradscope.config import LoadedConfig
+
+Select = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RULE",
+        help="Only these rules: a code, the beginning of codes (`GS4`), or a name. Repeatable, "
+        "and with commas.",
+    ),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(metavar="RULE", help="Not these rules, written as for --select."),
+]
+Preset = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help=f"Thresholds of another tool: {', '.join(PRESETS)}."),
+]
+FailOn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SEVERITY",
+        help="Exit with 1 where a finding is as bad as this or worse: error, warning, info, never.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOptions:
+    """The options about rules, checked as far as they can be without a config."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    preset: str | None = None
+    fail_on: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        select: Sequence[str] | None,
+        ignore: Sequence[str] | None,
+        preset: str | None,
+        fail_on: str | None,
+    ) -> RuleOptions:
+        """The options as typed.
+
+        Raises:
+            OptionError: a code, a name, a preset or a severity that there is not.
+        """
+        for word, what, choices in (
+            (preset, "preset", tuple(PRESETS)),
+            (fail_on, "severity", FAIL_ON),
+        ):
+            if word is not None and word not in choices:
+                raise OptionError(
+                    f"unknown {what} `{word}`",
+                    help=did_you_mean(word, choices) or f"one of {', '.join(choices)}",
+                )
+        options = cls(_words(select), _words(ignore), preset, fail_on)
+        options.settings(None)
+        return options
+
+    def settings(self, loaded: LoadedConfig | None) -> RuleSettings:
+        """What the config's `rules` and these options make together.
+
+        Raises:
+            ConfigError: the config names rules or thresholds that there are not.
+            OptionError: the same of an option.
+        """
+        typed: dict[str, Any] = {"select": self.select, "ignore": self.ignore}
+        typed |= {"preset": self.preset, "fail_on": self.fail_on}
+        if loaded is None:
+            return RuleSettings.of(**typed)
+        config = loaded.config.model_dump(mode="json")["rules"]
+        return RuleSettings.of(config, loaded.place, **typed)
+
+
+def all_settings(options: RuleOptions, configs: Sequence[LoadedConfig]) -> list[RuleSettings]:
+    """The settings for each config; all mistakes of all of them at once.
+
+    Raises:
+        ConfigError: rules or thresholds that there are not.
+    """
+    found, problems = [], []
+    for loaded in configs:
+        try:
+            found.append(options.settings(loaded))
+        except ConfigError as error:
+            problems += [problem for problem in error.problems if problem not in problems]
+    if problems:
+        raise ConfigError(*problems)
+    return found
+
+
+def rule_texts() -> tuple[RuleText, ...]:
+    """The rule book for formats that carry it along."""
+    return tuple(
+        RuleText(rule.code, rule.name, rule.severity, rule.summary, _help(rule), rule.sources)
+        for rule in rule_book()
+    )
+
+
+def path_root() -> Path | None:
+    """What paths in annotations are relative to: the checkout, where CI says which folder it is."""
+    said = os.environ.get("GITHUB_WORKSPACE")
+    return Path(said) if said else None
+
+
+def _words(typed: Sequence[str] | None) -> tuple[str, ...]:
+    words = (word.strip() for text in typed or () for word in text.split(","))
+    return tuple(word for word in words if word)
+
+
+def _help(rule: Rule) -> str:
+    return f"{rule.what}\n\nWhy it matters: {rule.why}\n\nHow to fix it: {rule.fix}"

@@ -1,0 +1,133 @@
+"""``gradscope check``: findings only, for many models, for CI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradscope.commands._baseline import (
+    check_baseline_output,
+    known_aside,
+    read_baseline,
+    write_baseline,
+)
+from gradscope.commands._checking import Task, check_all
+from gradscope.commands._findings import FailOn, Ignore, Preset, RuleOptions, Select, all_settings
+from gradscope.commands._model import (
+    Allow,
+    Debug,
+    Device,
+    Dtype,
+    Exclude,
+    Layers,
+    Seed,
+    Set,
+    read_models,
+)
+from gradscope.commands._views import (
+    Color,
+    Force,
+    Format,
+    Output,
+    Width,
+    plan_output,
+    write_report,
+)
+from gradscope.commands._write import say
+from gradscope.rules import reaches
+from gradscope.typeset.numbers import plural
+
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="MODEL|KEY=VALUE",
+        help="YAML configs and specs (default: `demo`), and config keys to override in all.",
+        show_default=False,
+    ),
+]
+
+
+def run(
+    words: Models = None,
+    settings: Set = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    preset: Preset = None,
+    fail_on: FailOn = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Findings in this file are known: they do not count."),
+    ] = None,
+    write_to: Annotated[
+        Path | None,
+        typer.Option(
+            "--write-baseline",
+            metavar="FILE",
+            help="Write all findings to this file, as known from now on.",
+        ),
+    ] = None,
+    precision: Annotated[
+        bool,
+        typer.Option(
+            "--precision",
+            metavar="",
+            help="Also forecast what float16, bfloat16 and float8 would lose, layer by layer.",
+        ),
+    ] = False,
+    layers: Layers = None,
+    exclude: Exclude = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="Optimizer steps; the last is judged.")
+    ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    seed: Seed = None,
+    format: Format = None,
+    output: Output = None,
+    force: Force = False,
+    color: Color = "auto",
+    width: Width = None,
+    allow: Allow = None,
+    debug: Debug = False,
+) -> None:
+    """Say what is wrong with models, and nothing else: for CI.
+
+    Each is run forward and backward as its config says, and the rules look. Exit code 1: findings
+    as bad as --fail-on (default: error); 2: a config is wrong; 3: a model raised.
+    """
+    options = RuleOptions.of(select, ignore, preset, fail_on)
+    destination = plan_output(format=format, output=output, force=force, color=color, width=width)
+    if write_to is not None:
+        check_baseline_output(write_to, output=destination.path, force=force)
+    keys = {"steps": steps, "device": device, "dtype": dtype, "seed": seed}
+    loaded = read_models(words, settings, keys)
+    rules = all_settings(options, loaded)
+    known = None if baseline is None else read_baseline(baseline)
+    # All that can be said without torch has been said: from here on models run.
+    task = Task(
+        layers=tuple(layers or ("**",)),
+        exclude=tuple(exclude or ()),
+        precision=precision,
+        allow=tuple(allow or ()),
+        debug=debug,
+    )
+    checked = check_all(loaded, rules, task)
+    stopped = checked.stopped()
+    report = checked.report(rules)
+    if known is not None:
+        report = known_aside(report, known, report.rules)
+    if checked.ran:
+        write_report(report, destination)
+    if write_to is not None:
+        if stopped is not None:
+            say(f"no baseline was written to `{write_to}`: not every model ran to its end")
+        else:
+            entries = plural(write_baseline(write_to, report.models, force=force), "finding")
+            say(f"{entries} known from now on, with `--baseline {write_to}`")
+    if stopped is not None:
+        raise stopped
+    pairs = zip(report.models, rules, strict=True)
+    if write_to is None and any(reaches(m.findings, r.fail_on or "error") for m, r in pairs):
+        raise typer.Exit(1)
