@@ -57,7 +57,7 @@ def answer_lines(group: Alike) -> Iterator[Line]:
         yield Line(plain(answer.message), f"{name}: healthy,", "good")
         return
     lead = f"{answer.state}, {answer.cause}:" if answer.cause else f"{answer.state}:"
-    if answer.cause == "frozen":
+    if answer.cause in ("frozen", "misspelt"):
         lead = "frozen:" if answer.state == "missing" else "not frozen:"
     yield Line(_some(names), plain(lead), _TONES[severity(answer)])
     yield Line(plain(answer.message), indent=1)
@@ -74,7 +74,9 @@ def _where(group: Alike, names: Sequence[str]) -> Iterator[Line]:
         said.append(f"in {plain(answer.module) or 'the model itself'}{call}")
     if answer.location and answer.location not in answer.message:
         said.append(f"at {plain(answer.location)}")
-    told = answer.kind != "parameter" or (answer.cause == "frozen" and len(names) == 1)
+    told = answer.kind != "parameter" or (
+        answer.cause in ("frozen", "misspelt") and len(names) == 1
+    )
     behind = [] if told else [f"{plural(len(names), 'parameter')} behind it"]
     if said or behind:
         yield Line("; ".join(said + behind), "where:" if said else "", indent=1)

@@ -14,11 +14,13 @@ def severity(answer: Answer) -> str | None:
 
     A zero gradient is a warning where one arrives after an optimizer step, as behind a partner
     that was initialised with zeros, where this batch alone may have masked it, and where none of
-    the usual causes explains it. Frozen is what was asked for; not frozen, where it was asked
-    for, is an error.
+    the usual causes explains it. Frozen is what was asked for; not frozen, where the config asks
+    for it, is a warning, and an error where a misspelt flag asks for it. Rules judge alike.
     """
+    if answer.cause == "misspelt":
+        return "error"
     if answer.cause == "frozen":
-        return "error" if answer.state == "healthy" else None
+        return "warning" if answer.state == "healthy" else None
     if answer.state == "healthy":
         return None
     if answer.state == "zero":

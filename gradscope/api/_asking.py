@@ -199,7 +199,7 @@ def disagreements(asked: Asked, parameters: Sequence[ParameterStats]) -> Iterato
             "parameter",
             HEALTHY,
             f"`{flag}` was set on it, which means nothing to PyTorch: it still trains.",
-            cause="frozen",
+            cause="misspelt",
             behind=tuple(names),
             advice="write `requires_grad`",
         )

@@ -6,6 +6,7 @@ Every deep look is one entry of ``_LOOKS``; none of them is taken unless a rule 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -105,8 +106,11 @@ class _Step:
     optimizer: torch.optim.Optimizer | None
     kept: contextlib.ExitStack
 
-    def forward(self) -> torch.Tensor:
-        args, kwargs, target = fresh(self.batch)
+    def forward(
+        self, given: tuple[tuple[Any, ...], dict[str, Any], Any] | None = None
+    ) -> torch.Tensor:
+        """Forward and loss, on a copy of the batch unless one is ``given``."""
+        args, kwargs, target = given or fresh(self.batch)
         loss = loss_of(self.workload, args, kwargs, target)
         self.kept.enter_context(gradients_kept(foreign_leaves(loss, self.workload, args, kwargs)))
         return loss
@@ -158,18 +162,24 @@ def _answers(workload: Workload, report: Report, asked: Collection[str]) -> dict
     with _again(workload, _last(report)) as step:
         batches = (step.batch, step.following)
         there = replace(workload, batches=lambda: iter(batches))
-        return {"answers": explained(there, report.parameters, states=asked)}
+        # The weights come back at the end of it all: no need to keep them twice.
+        found = explained(there, report.parameters, states=asked, restore=False)
+        return {"answers": found}
 
 
 def _births(workload: Workload, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """Where NaN or Inf first came from, in the step where it showed first or the one before."""
+    from gradscope.api.explaining import named_inputs
     from gradscope.explain.births import find_births
 
     first = _first_bad(report)
     for number in range(max(0, first - 1), first + 1):
         with _again(workload, number) as step:
             move = None if step.optimizer is None else step.move
-            births = find_births(workload.model, step.forward, step.backward, move)
+            given = fresh(step.batch)
+            forward = functools.partial(step.forward, given)
+            inputs = named_inputs(*given)
+            births = find_births(workload.model, forward, step.backward, move, inputs=inputs)
         if births:
             return {"births": births}
     return {}

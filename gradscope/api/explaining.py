@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,6 +27,10 @@ from gradscope.running.state import (
     kept_as_found,
     run_eagerly,
 )
+from gradscope.running.steps import input_name
+
+#: Arguments, keyword arguments and target.
+Given = tuple[tuple[Any, ...], dict[str, Any], Any]
 
 MISSING, ZERO, NON_FINITE, HEALTHY = "missing", "zero", "non-finite", "healthy"
 
@@ -90,6 +95,12 @@ def explained(
     return tuple(sorted(answers, key=lambda answer: order.get(answer.name, len(order))))
 
 
+def named_inputs(args: tuple[Any, ...], kwargs: dict[str, Any], target: Any) -> dict[str, Any]:
+    """What the model and the loss are given, by the names that a record has for them."""
+    named = {input_name(path, len(args)): t for path, t in call_tensors(args, kwargs)}
+    return named if "target" in named else {**named, "target": target}
+
+
 @dataclass(slots=True)
 class _Again:
     """The step once more, for one deep look at a time."""
@@ -121,7 +132,7 @@ class _Again:
         with self._kept(weights=self.restore) as kept:
             return explain_zeros(
                 self.workload.model,
-                self._forward(kept, self.batch),
+                self._forward(kept, lambda: fresh(self.batch)),
                 self._backward,
                 names,
                 later=lambda: self._zero_later(names, following),
@@ -130,16 +141,19 @@ class _Again:
     def births(self) -> tuple[Birth, ...]:
         """Where a NaN or an infinity came out of finite numbers."""
         with self._kept(weights=self.restore) as kept:
-            forward = self._forward(kept, self.batch)
-            given = {"target": self.batch.target}
-            return find_births(self.workload.model, forward, self._backward, inputs=given)
+            given = fresh(self.batch)
+            forward = self._forward(kept, lambda: given)
+            inputs = named_inputs(*given)
+            return find_births(self.workload.model, forward, self._backward, inputs=inputs)
 
-    def _forward(self, kept: contextlib.ExitStack, batch: Batch) -> Callable[[], torch.Tensor]:
+    def _forward(
+        self, kept: contextlib.ExitStack, given: Callable[[], Given]
+    ) -> Callable[[], torch.Tensor]:
         """Seeded forward and loss; leaves of nobody's get their ``.grad`` back at the end."""
         own = set(self.workload.model.parameters())
 
         def forward() -> torch.Tensor:
-            args, kwargs, target = fresh(batch)
+            args, kwargs, target = given()
             loss = loss_of(self.workload, args, kwargs, target)
             if loss.requires_grad:
                 mine = own | {t for _, t in call_tensors(args, kwargs)}
@@ -164,7 +178,7 @@ class _Again:
             for parameter in model.parameters():
                 parameter.grad = None
             with contextlib.ExitStack() as kept:
-                self._backward(self._forward(kept, following)())
+                self._backward(self._forward(kept, lambda: fresh(following))())
         except Exception:
             # An optimizer that cannot step like this leaves one question open.
             return None

@@ -98,7 +98,8 @@ class Buffers:
         for module, buffers in self._before.items():
             now = dict(module.named_buffers(recurse=False)) if buffers else {}
             for name, buffer, before, bits in buffers:
-                if now.get(name) is not buffer or version(buffer) != before:
+                other = now.get(name) is not buffer or version(buffer) != before
+                if other or (bits is not None and bits.shape != _bits(buffer).shape):
                     found.setdefault(module, set()).add(name)
                 elif bits is not None:
                     # Kernels of batch norm write to running statistics behind autograd's back.

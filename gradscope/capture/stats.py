@@ -316,15 +316,15 @@ def finish(
 ) -> TensorStats:
     """A tensor's shape and its eight numbers as a record; a NaN among them is what there is not."""
     *moments, zeros, nan, inf = numbers
-    if not nan + inf:
-        norm, mean, std, low, high = moments
-        return TensorStats(
-            head.shape, head.dtype, head.numel, norm, mean, std, low, high, int(zeros), 0, 0, values
-        )
-    nothing = nan + inf >= head.numel  # finite, that is
-    figures = (None if nothing or math.isnan(moment) else moment for moment in moments)
+    found: list[float | None] = [*moments]
+    if nan + inf:
+        nothing = nan + inf >= head.numel  # finite, that is
+        found = [None if nothing or math.isnan(moment) else moment for moment in moments]
+    norm, mean, std, low, high = found
     counts = (int(zeros), int(nan), int(inf))
-    return TensorStats(head.shape, head.dtype, head.numel, *figures, *counts, values)
+    return TensorStats(
+        head.shape, head.dtype, head.numel, norm, mean, std, low, high, *counts, values
+    )
 
 
 def _values(numbers: list[float], head: TensorStats) -> tuple[Value, ...]:

@@ -97,7 +97,8 @@ def _message(origin: Origin) -> str:
         if origin.name is None:
             held = f"a tensor from outside holds {what}; it is first used{_at(origin.place)}"
         else:
-            held = f"the input {name} holds {what} before the model runs: {origin.told.reason}"
+            called = f"the {origin.name}" if origin.name in _ROLES else f"the input {name}"
+            held = f"{called} holds {what} before the model runs: {origin.told.reason}"
         return f"{held}{_then(origin)}."
     if origin.phase == "parameter":
         return f"{name} holds {what} before the run: {origin.told.reason}{_then(origin)}."

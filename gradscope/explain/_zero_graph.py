@@ -10,10 +10,12 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF
-from gradscope.capture.hooks import Handle, hook_node
+from gradscope.capture.hooks import Handle, change_node
 from gradscope.capture.nodes import ordered
 
 Gradients = tuple[torch.Tensor | None, ...]
+#: So many numbers are looked at before all of a tensor is.
+_FEW = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,15 @@ class _Passed:
 
 
 @dataclass(slots=True)
+class _Way:
+    """How backward is to run: ``short`` leaves out what would only carry zeros on."""
+
+    short: bool = False
+
+
+@dataclass(slots=True)
 class Reach:
-    """The graph behind a loss, and what backward brought to it."""
+    """The graph behind a loss, and what ``backward`` brings to it."""
 
     root: Node
     nodes: list[Node] = field(default_factory=list)
@@ -56,6 +65,7 @@ class Reach:
     #: Of the nodes that a checkpoint made in backward: the checkpoint's own node.
     around: dict[Node, Node] = field(default_factory=dict)
     _wrapped: list[tuple[Any, Callable[..., Any]]] = field(default_factory=list)
+    _way: _Way = field(default_factory=_Way)
 
     def __post_init__(self) -> None:
         self._add([self.root])
@@ -73,10 +83,34 @@ class Reach:
                 if following is not None:
                     self._consumers[self._number[following]].append((number, position))
             if not isinstance(node, LEAF):
-                self._handles.append(hook_node(node, _listener(self._passed[number])))
+                listener = _listener(self._passed[number], self._way)
+                self._handles.append(change_node(node, listener))
             if type(node).__name__ == "CheckpointFunctionBackward":
                 self._follow(node, number)
         return fresh
+
+    def backward(self, run: Callable[[], None], *, short: bool) -> None:
+        """Run backward; ``short`` stops each gradient where it becomes zero.
+
+        Behind a zero-initialised head that is all of the network. The engine hands on nothing
+        instead of zeros, and so no operation behind computes; a hook, or a function of the user's
+        own, may not take nothing for an answer, and then all of it is run.
+        """
+        self._way.short = short and not self._wrapped
+        try:
+            run()
+        except Exception:
+            if not self._way.short:
+                raise
+            self._way.short = False
+            self._forget()
+            run()
+
+    def _forget(self) -> None:
+        for node, passed in zip(self.nodes, self._passed, strict=True):
+            passed.arrived, passed.given, passed.kept = False, (), ()
+            if isinstance(node, LEAF):
+                node.variable.grad = None
 
     def release(self) -> list[Node]:
         """Remove every hook and forget the gradients; the nodes are the caller's to let go."""
@@ -216,15 +250,23 @@ def some(tensor: torch.Tensor) -> bool:
     """Whether anything in it is not zero; NaN is not."""
     if tensor.layout == torch.sparse_coo:
         tensor = tensor._values()
+    if tensor.numel() > _FEW and tensor.layout == torch.strided and tensor.is_contiguous():
+        # Hardly a gradient begins with so many zeros: a look at its beginning is enough.
+        if bool(tensor.detach().view(-1)[:_FEW].any()):
+            return True
     return bool(tensor.any())
 
 
-def _listener(passed: _Passed) -> Callable[..., None]:
+def _listener(passed: _Passed, way: _Way) -> Callable[..., Gradients | None]:
     # Holds what was noted, not the node: a node that its own hook holds would never be freed.
-    def read(sent: Gradients, got: Gradients) -> None:
+    def read(sent: Gradients, got: Gradients) -> Gradients | None:
         passed.arrived = any(g is not None and some(g) for g in got)
         passed.given = tuple(None if g is None else some(g) for g in sent)
-        if passed.arrived and not all(gave is not False for gave in passed.given):
+        zero = not all(gave is not False for gave in passed.given)
+        if passed.arrived and zero:
             passed.kept = tuple(None if g is None else g.detach() for g in got)
+        if not (zero and way.short):
+            return None
+        return tuple(g if gave else None for g, gave in zip(sent, passed.given, strict=True))
 
     return read

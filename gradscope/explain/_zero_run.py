@@ -16,6 +16,7 @@ from gradscope.capture.calls import sequence_number
 from gradscope.capture.graph import Span, owners
 from gradscope.capture.hooks import hooked, named_modules, watchable
 from gradscope.capture.recompute import in_backward
+from gradscope.explain._zero_graph import some
 from gradscope.explain.frames import locate
 
 
@@ -34,6 +35,7 @@ class Values(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.of: dict[Node, Seen] = {}
+        self.hooks = False  # whether a tensor got a hook of the user's
 
     def __torch_function__(
         self,
@@ -45,6 +47,7 @@ class Values(TorchFunctionMode):
         """Run the operation and look at its result."""
         given = _range(args)  # before: what works in place overwrites it
         result = func(*args, **(kwargs or {}))
+        self.hooks = self.hooks or func is torch.Tensor.register_hook
         several = result if isinstance(result, tuple | list) else (result,)
         for tensor in several:
             # What is wrapped (vmap) or was overtaken by a write in place has no numbers to show.
@@ -58,7 +61,7 @@ class Values(TorchFunctionMode):
         if node is None or node in self.of:
             return
         low, high = given or (None, None)
-        self.of[node] = Seen(not bool(tensor.detach().any()), low, high)
+        self.of[node] = Seen(not some(tensor.detach()), low, high)
 
 
 def _range(args: tuple[Any, ...]) -> tuple[float, float] | None:
@@ -126,6 +129,12 @@ def watching(model: nn.Module, calls: Calls) -> Iterator[None]:
         warnings.filterwarnings("ignore", "Anomaly Detection has been enabled")
         with torch.autograd.set_detect_anomaly(True, check_nan=False):
             yield
+
+
+def with_hooks(model: nn.Module) -> bool:
+    """Whether somebody reads gradients in backward, on a module or on a parameter."""
+    modules = any(m._backward_hooks or m._backward_pre_hooks for m in model.modules())
+    return modules or any(p._backward_hooks for p in model.parameters())
 
 
 def location(node: Node) -> str | None:

@@ -35,7 +35,7 @@ from gradscope.explain._meeting import Meeting, Names, meeting
 from gradscope.explain._told import Case, Explain, Told
 from gradscope.explain._watching import Watch
 from gradscope.explain.cuts import explain_missing
-from gradscope.explain.frames import PACKAGE, in_library, shown, user_frames
+from gradscope.explain.frames import PACKAGE, raised_at, shown, user_frames
 from gradscope.records import ErrorRecord
 
 _SHOWN = 8
@@ -82,8 +82,6 @@ def explain_error(
     text = str(failure).strip() or type(failure).__name__
     kind, advice = kind_of(failure, text)
     frames = user_frames(failure.__traceback__)
-    own = [frame for frame in frames if not in_library(frame.file)]
-    nearest = (own or frames)[-1:]
     layer = _innermost(executing, failure.__traceback__)
     inputs = [met.measured for met in layer.inputs] if layer else []
     done = resolve(inputs)
@@ -93,7 +91,7 @@ def explain_error(
         phase=phase,
         name=layer.named.name if layer else None,
         call=layer.number if layer else None,
-        location=f"{nearest[0].file}:{nearest[0].line}" if nearest else None,
+        location=raised_at(failure.__traceback__),
         advice=advice,
         exception=type(failure).__name__,
         inputs=tuple(done[id(item)] for item in inputs),

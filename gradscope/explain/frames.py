@@ -18,8 +18,13 @@ from gradscope.records import Frame
 
 PACKAGE = str(Path(__file__).parents[1])
 _TORCH = str(Path(torch.__file__).parent)
+#: The folders of installed code, those that lie in another first.
 _LIBRARIES = tuple(
-    {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib")}
+    sorted(
+        {sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib", "stdlib")},
+        key=len,
+        reverse=True,
+    )
 )
 
 #: A frame as ``traceback`` formats it.
@@ -44,7 +49,13 @@ def in_library(file: str) -> bool:
 
 
 def shown(file: str) -> str:
-    """The path as the user would type it: relative below the working directory."""
+    """The path as the user would type it: relative below the working directory.
+
+    An installed file goes by its package, as an import would name it: `torchvision/models/vgg.py`.
+    """
+    for folder in _LIBRARIES:
+        if file.startswith(folder):
+            return file.removeprefix(folder)
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except ValueError:
@@ -60,6 +71,16 @@ def user_frames(trace: TracebackType | None) -> list[Frame]:
             name = frame.f_code.co_qualname
             frames.append(Frame(shown(file), line, name, source(file, line)))
     return frames
+
+
+def raised_at(trace: TracebackType | None) -> str | None:
+    """The innermost line of the user's own in a traceback, as ``net.py:31``; else a library's."""
+    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
+    lines = [(file, line) for file, line in lines if not is_hidden(file)]
+    own = [(file, line) for file, line in lines if not in_library(file)]
+    for file, line in (own or lines)[-1:]:
+        return f"{shown(file)}:{line}"
+    return None
 
 
 def source(file: str, line: int) -> str | None:
@@ -104,13 +125,5 @@ def locate(stack: Sequence[str]) -> str | None:
             continue
         if not in_library(file):
             return f"{shown(file)}:{match[2]}"
-        library = library or f"{_in_site_packages(file)}:{match[2]}"
+        library = library or f"{shown(file)}:{match[2]}"
     return library
-
-
-def _in_site_packages(file: str) -> str:
-    """An installed file by its package, as an import would name it: `torchvision/models/vgg.py`."""
-    for folder in _LIBRARIES:
-        if file.startswith(folder + os.sep):
-            return file[len(folder) + 1 :]
-    return shown(file)

@@ -13,7 +13,7 @@ from gradscope.capture.graph import let_go, storage_key
 from gradscope.explain._zero_factors import Origins, op
 from gradscope.explain._zero_graph import Reach, Stop
 from gradscope.explain._zero_judge import Verdict, judge
-from gradscope.explain._zero_run import Calls, Seen, Values, location, watching
+from gradscope.explain._zero_run import Calls, Seen, Values, location, watching, with_hooks
 from gradscope.explain._zero_words import advice, message
 from gradscope.records import Answer
 
@@ -33,9 +33,9 @@ def explain_zeros(
 ) -> tuple[Answer, ...]:
     """Why parameters got a gradient of nothing but zeros.
 
-    Runs the model once more, forward and backward, watches every edge of the graph, and asks the
-    operations at which gradients end again. Only for when something is wrong: it is slow next to a
-    plain run.
+    Runs the model once more, forward and then backward as far as gradients come, watches every
+    edge of the graph, and asks the operations at which gradients end again. Where the model or its
+    user has hooks in backward, all of it runs, and parameters have zeros in their ``.grad``.
 
     Args:
         model: the model that owns the parameters; their ``.grad`` must be None.
@@ -44,7 +44,8 @@ def explain_zeros(
         zero: names of the parameters whose gradient is zero.
         later: makes an optimizer step and gives the names whose gradient is zero after it, or None
             where it cannot be made. Asked only where a cause is found that may pass,
-            ``zero-weight`` or ``masked``.
+            ``zero-weight`` or ``masked``. The parameters then have the ``.grad`` of this run; where
+            it is zero, it may be None.
 
     Returns:
         One answer per cause and place, those with the earliest first name in ``zero`` first. The
@@ -95,7 +96,8 @@ def _run(
             # The run that the user asked for has already told of it, or this one would repeat it.
             return
         try:
-            backward(loss)
+            short = not (values.hooks or with_hooks(model))
+            reach.backward(lambda: backward(loss), short=short)
             _judge(model, reach, calls, values, names, places)
         finally:
             values.of.clear()

@@ -21,6 +21,7 @@ from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
 from gradscope.loading.targets import Targets
 from gradscope.loading.workload import Workload
+from gradscope.loading.wrappers import unwrapped
 from gradscope.nesting import replaced
 
 Settings = Mapping[str, Any]
@@ -30,7 +31,8 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
     """A workload around the caller's own module, which is neither moved nor converted.
 
     Args:
-        model: the module; its first parameter says device and dtype.
+        model: the module; its first parameter says device and dtype. What torch has put around it
+            (``DataParallel``, a compiled module) is passed over.
         settings: ``loss``, ``optimizer``, ``gradient``, ``mode``, ``steps``, ``seed``,
             ``autocast``, ``backward.repeats``, ``backward.retain_graph``, each optional.
         inputs: a tensor, a tuple or list of positional arguments, a mapping of keyword arguments,
@@ -48,6 +50,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
             help="make it outside of the block",
         )
     _check(settings)
+    model, wrappers = unwrapped(model)
     first = next(model.parameters(), torch.empty(0))
     seed = settings.get("seed", 0)
     targets = Targets(Path.cwd(), (), lambda key: None)
@@ -90,7 +93,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
         repeats=settings.get("backward.repeats", 1),
         retain_graph=settings.get("backward.retain_graph", False),
         gradient=gradient,
-        notices=notices,
+        notices=wrappers + notices,
         config={"model": type(model).__qualname__, "mode": mode, "steps": steps, "seed": seed},
     )
 

@@ -22,6 +22,7 @@ from gradscope.loading.seeds import seed_everything
 from gradscope.loading.sources import Context, plan_target
 from gradscope.loading.sources.tensors import to_tensor
 from gradscope.loading.targets import Targets
+from gradscope.loading.wrappers import unwrapped
 
 
 @dataclass
@@ -138,6 +139,8 @@ def build_model(loaded: LoadedConfig, allow: Sequence[str]) -> BuiltModel:
     _check_names(loaded, targets)
     seed_everything(config.seed)
     model, kind, weights, notices = _model(loaded, targets, device)
+    model, wrappers = unwrapped(model)
+    notices += wrappers
     dtype = _settle(loaded, targets, model, kind, device, dtype, notices)
     notices += surgery.freeze(model, config.freeze, place)
     model.train(config.mode == "train")

@@ -1,4 +1,4 @@
-"""GS201: units that no sample of the run woke."""
+"""GS201: units that hardly a value of the run woke."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ RULE = Rule(
     code="GS201",
     name="dead-units",
     severity="warning",
-    summary="more than half of a layer's units gave nothing but zero",
+    summary="more than half of a layer's units are on in under 1 % of their values",
     what=(
-        "Counts the units (channels, or features of the last axis) behind a nonlinearity that gave "
-        "nothing but zero in the whole run, and says on how many values of each unit that rests. "
+        "Counts the units (channels, or features of the last axis) behind a nonlinearity that are on in "
+        "under 1 % of their values, and says on how many values of each unit that rests. Off is a "
+        "rectifier at zero, and a smooth one (GELU, SiLU) where its slope is next to nothing. "
         "One batch cannot prove a unit dead: with few values the rule stays silent."
     ),
     why=(
@@ -72,14 +73,20 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         yield RULE.finding(
             one.name or "",
             f"{one.dead} of {plural(one.units, 'unit')} behind {one.op} "
-            f"({percent(one.dead / one.units)}) gave nothing but zero, over "
-            f"{plural(one.samples, 'value')} each.",
+            f"({percent(one.dead / one.units)}) {_off(one.samples)}.",
             call=one.call,
             value=one.dead / one.units,
             threshold=limits["share"],
             source=limits.source("share"),
             location=one.location,
         )
+
+
+def _off(samples: int) -> str:
+    """What a dead unit is; of up to a hundred values 1 % is none."""
+    if samples <= 100:
+        return f"were off in all {plural(samples, 'value')} each"
+    return f"were on in under 1 % of {plural(samples, 'value')} each"
 
 
 def _shares(report: Report, limits: Limits) -> Iterator[ParameterStats]:

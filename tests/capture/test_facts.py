@@ -133,6 +133,7 @@ class Writes(nn.Module):
         self.register_buffer("in_place", torch.zeros(2, 3))
         self.register_buffer("replaced", torch.zeros(3))
         self.register_buffer("behind", torch.zeros(3))
+        self.register_buffer("resized", torch.zeros(3))
         self.register_buffer("mask", torch.ones(8, 8, dtype=torch.bool))
         self.register_buffer("nan", torch.full((4,), float("nan")))
         self.register_buffer("empty", torch.zeros(0))
@@ -143,6 +144,7 @@ class Writes(nn.Module):
         self.in_place[0] += 1
         self.replaced = self.replaced + 1
         self.behind.data.add_(1)  # the version stays
+        self.resized.resize_(5)  # as observers of quantization do
         self.whole += 1
         return F.batch_norm(x, self.functional_mean, self.functional_var, training=True)
 
@@ -151,7 +153,8 @@ def test_every_way_to_write_to_a_buffer():
     model = Writes()
     buffers = Buffers(model)
     model(torch.randn(6, 4))
-    names = ("behind", "functional_mean", "functional_var", "in_place", "replaced", "whole")
+    names = ("behind", "functional_mean", "functional_var", "in_place", "replaced")
+    names += ("resized", "whole")
     assert buffers.written() == {model: names}
 
 

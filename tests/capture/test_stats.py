@@ -25,6 +25,24 @@ CASES = {
     "mean 1000 times the spread": lambda: 1000 + torch.randn(1_000_000),
     "mean 5 times the spread": lambda: 4.9 + torch.randn(1_000_000),
     "25 M equal values": lambda: torch.full((BIG,), 0.3),
+    "25 M normal values": lambda: torch.randn(BIG),
+    "a slope": lambda: torch.linspace(-1, 3, 5_000_000),
+    "large steps that cancel": lambda: torch.tensor([1e6, -1e6, 1.0, 0.0]).repeat(1_500_000),
+    "one large value among small ones": lambda: torch.cat(
+        [torch.rand(3_000_000), torch.tensor([1e6])]
+    ),
+    "zeros in one chunk alone": lambda: torch.cat([torch.zeros(1 << 20), torch.rand(1 << 20) + 1]),
+    "a nan in the last chunk": lambda: torch.cat([torch.randn(3 << 20), torch.tensor([math.nan])]),
+    "small in one chunk alone": lambda: torch.cat(
+        [torch.full((1 << 20,), 1e-30), torch.randn(1 << 20)]
+    ),
+    "subnormal": lambda: torch.full((300_000,), 1e-42),
+    "subnormal among numbers": lambda: torch.cat([torch.full((5000,), 1e-42), torch.randn(5000)]),
+    "minus zero": lambda: torch.tensor([-0.0, 0.0, 1.0, -1.0]).repeat(1000),
+    "bfloat16, mean 100 times the spread": lambda: (100 + torch.randn(3_000_000)).bfloat16(),
+    "float16, channels last": lambda: (
+        torch.randn(8, 16, 128, 128).relu().half().to(memory_format=torch.channels_last)
+    ),
     "1e30": lambda: torch.full((300_000,), 1e30),
     "1e-30": lambda: torch.full((300_000,), 1e-30),
     "both ends of float32": lambda: torch.tensor([1e30, -1e-30, 0.0, 3.4e38]),

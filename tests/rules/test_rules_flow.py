@@ -37,6 +37,11 @@ SAYS = {
         report(parameters=(parameter("a", 0.0),),
                answers=(Answer("a", "parameter", "zero", "zero.", "zero-weight"),)),
         [("warning", "a")]),
+    "a mask that stays": (
+        "GS103",
+        report(parameters=(parameter("a", 0.0),),
+               answers=(Answer("a", "parameter", "zero", "zero.", "masked", recovers=False),)),
+        [("warning", "a")]),
     "a zero partner that stays": (
         "GS103",
         report(parameters=(parameter("a", 0.0),),

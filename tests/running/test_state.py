@@ -148,19 +148,24 @@ def test_what_forward_hangs_on_its_module_goes():
         def __init__(self) -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.ones(3))
-            self.calls, self.seen = 0, ["nothing yet"]
+            self.calls, self.seen, self.all, self.cache = 0, ["nothing yet"], [], {}
 
         def forward(self, x):
             self.calls += 1
             self.last = x * self.weight
             self.seen = [self.last]
+            self.all.append(x)
+            self.cache[x.shape] = x
+            if self.calls == 1:  # as libraries do that collect what their layers return
+                self.register_forward_hook(lambda module, args, output: None)
             return self.last.sum()
 
     model = Keeping()
     before = dict(model.__dict__)
-    gradscope.inspect(model, torch.ones(2, 3), loss="sum")
+    gradscope.inspect(model, torch.ones(2, 3), loss="sum", verify=True)
     assert model.__dict__ == before
-    assert (model.calls, model.seen) == (0, ["nothing yet"])
+    assert (model.calls, model.seen, model.all, model.cache) == (0, ["nothing yet"], [], {})
+    assert not model._forward_hooks
 
 
 def test_verification_says_identical():
@@ -170,15 +175,16 @@ def test_verification_says_identical():
 
 
 def test_verification_says_that_a_step_does_not_repeat():
+    calls = []
+
     class Restless(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.ones(3))
-            self.calls = []
 
         def forward(self, x):
-            self.calls.append(x)
-            return (self.weight * x).sum() * len(self.calls)
+            calls.append(x)
+            return (self.weight * x).sum() * len(calls)
 
     report = gradscope.inspect(Restless(), torch.randn(2, 3), loss="sum", verify=True)
     assert report.run.verified.repeatable is False

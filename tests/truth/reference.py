@@ -152,12 +152,12 @@ class _Recorder:
 
         def enter(tensor: Tensor, path: str) -> Tensor:
             token = self.token(tensor)
-            if id(tensor) not in shared:
-                shared[id(tensor)] = self.clones(tensor, token)
-                passed = shared[id(tensor)][1]
+            if id(token) not in shared:  # what an Identity returned is another clone of the same
+                shared[id(token)] = self.clones(tensor, token)
+                passed = shared[id(token)][1]
                 given[id(passed)] = (tensor, passed, _version(passed))
-            record.inputs.append(Slot(path, shared[id(tensor)][0], token))
-            return shared[id(tensor)][1]
+            record.inputs.append(Slot(path, shared[id(token)][0], token))
+            return shared[id(token)][1]
 
         args = tuple(rebuilt(value, str(i), enter) for i, value in enumerate(args))
         kwargs = {key: rebuilt(value, key, enter) for key, value in kwargs.items()}
@@ -185,7 +185,7 @@ class _Recorder:
     def token(self, tensor: Tensor) -> Token:
         key = (id(tensor), _version(tensor))
         if key not in self.tokens:
-            edge = torch.autograd.graph.get_gradient_edge(tensor) if tensor.requires_grad else None
+            edge = _edge(tensor) if tensor.requires_grad else None
             fn = tensor.grad_fn.name() if tensor.grad_fn is not None else None
             self.tokens[key] = Token(edge, fn)
             self.alive.append(tensor)
@@ -233,6 +233,13 @@ def _aliases(walk: Callable[..., Any], first: Mapping[str, Any]) -> dict[str, li
         if name != names[id(item)]:
             others[names[id(item)]].append(name)
     return others
+
+
+def _edge(tensor: Tensor) -> Any:
+    try:
+        return torch.autograd.graph.get_gradient_edge(tensor)
+    except AssertionError:  # a view in a custom Function's forward: no history, no leaf
+        return None
 
 
 def _version(tensor: Tensor) -> int:
