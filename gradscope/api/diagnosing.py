@@ -53,6 +53,8 @@ def diagnosed(
             continue
         try:
             report = replace(report, **look.take(workload, report, asked & look.names))
+            # What has a cause by now leaves no suspicion.
+            asked = {*wanted(report, rules), *more}
         except KeyboardInterrupt:
             stopped = True
         except Exception as error:
@@ -178,7 +180,7 @@ def _births(workload: Workload, report: Report, asked: Collection[str]) -> dict[
             move = None if step.optimizer is None else step.move
             given = fresh(step.batch)
             forward = functools.partial(step.forward, given)
-            inputs = named_inputs(*given)
+            inputs = named_inputs(workload, given)
             births = find_births(workload.model, forward, step.backward, move, inputs=inputs)
         if births:
             return {"births": births}

@@ -18,7 +18,7 @@ from gradscope.explain.births import find_births
 from gradscope.explain.cuts import explain_missing
 from gradscope.explain.zeros import explain_zeros
 from gradscope.loading import Batch, Workload
-from gradscope.loading.optimizers import default
+from gradscope.loading.optimizers import RATE
 from gradscope.records import Answer, Birth, ParameterStats
 from gradscope.running.plain import backward, fresh, loss_of, take_step
 from gradscope.running.state import (
@@ -95,9 +95,11 @@ def explained(
     return tuple(sorted(answers, key=lambda answer: order.get(answer.name, len(order))))
 
 
-def named_inputs(args: tuple[Any, ...], kwargs: dict[str, Any], target: Any) -> dict[str, Any]:
+def named_inputs(workload: Workload, given: Given) -> dict[str, Any]:
     """What the model and the loss are given, by the names that a record has for them."""
+    args, kwargs, target = given
     named = {input_name(path, len(args)): t for path, t in call_tensors(args, kwargs)}
+    target = workload.criterion.target if target is None else target
     return named if "target" in named else {**named, "target": target}
 
 
@@ -143,7 +145,7 @@ class _Again:
         with self._kept(weights=self.restore) as kept:
             given = fresh(self.batch)
             forward = self._forward(kept, lambda: given)
-            inputs = named_inputs(*given)
+            inputs = named_inputs(self.workload, given)
             return find_births(self.workload.model, forward, self._backward, inputs=inputs)
 
     def _forward(
@@ -174,7 +176,7 @@ class _Again:
         model = self.workload.model
         parameters = {named.name: p for p, named in named_parameters(model).items()}
         try:
-            take_step((self.workload.make_optimizer or default)(model), self.workload, self.batch)
+            self._step()
             for parameter in model.parameters():
                 parameter.grad = None
             with contextlib.ExitStack() as kept:
@@ -184,6 +186,17 @@ class _Again:
             return None
         gradients = {name: parameters[name].grad for name in names}
         return [name for name, g in gradients.items() if g is None or not _any(g)]
+
+    def _step(self) -> None:
+        model, make = self.workload.model, self.workload.make_optimizer
+        if make is not None:
+            take_step(make(model), self.workload, self.batch)
+            return
+        # SGD by hand: PyTorch's own would load its compiler first, which takes a second.
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=RATE)
 
 
 def _any(gradient: torch.Tensor) -> bool:

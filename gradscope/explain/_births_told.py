@@ -12,6 +12,8 @@ from gradscope.explain.frames import shown, source
 from gradscope.records import Birth
 
 _ADVICE = "follow what went in back to where it grew so large, or became 0"
+#: What a run is given goes by these names where there is one of each.
+_ROLES = ("input", "target")
 
 
 def births(origins: Iterable[Origin], parameters: Collection[str]) -> tuple[Birth, ...]:

@@ -11,7 +11,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.explain._zero_factors import op
-from gradscope.explain._zero_graph import Gradients
+from gradscope.explain._zero_passing import Gradients
 
 _NEVER_AGAIN = "CheckpointFunction"  # its backward runs forward again and writes gradients
 #: How far a gradient is scaled up: products with the smallest number of the dtype are then seen.

@@ -12,10 +12,7 @@ from torch.autograd.graph import Node
 from gradscope.capture.graph import LEAF
 from gradscope.capture.hooks import Handle, change_node
 from gradscope.capture.nodes import ordered
-
-Gradients = tuple[torch.Tensor | None, ...]
-#: So many numbers are looked at before all of a tensor is.
-_FEW = 4096
+from gradscope.explain._zero_passing import Gradients, Passed, Way, listener, some
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,35 +34,19 @@ class Stop:
 
 
 @dataclass(slots=True)
-class _Passed:
-    """What one node got and gave: ``given`` holds True, False for zeros, None for nothing."""
-
-    arrived: bool = False
-    given: tuple[bool | None, ...] = ()
-    kept: Gradients = ()
-
-
-@dataclass(slots=True)
-class _Way:
-    """How backward is to run: ``short`` leaves out what would only carry zeros on."""
-
-    short: bool = False
-
-
-@dataclass(slots=True)
 class Reach:
     """The graph behind a loss, and what ``backward`` brings to it."""
 
     root: Node
     nodes: list[Node] = field(default_factory=list)
     _number: dict[Node, int] = field(default_factory=dict)
-    _passed: list[_Passed] = field(default_factory=list)
+    _passed: list[Passed] = field(default_factory=list)
     _consumers: list[list[tuple[int, int]]] = field(default_factory=list)
     _handles: list[Handle] = field(default_factory=list)
     #: Of the nodes that a checkpoint made in backward: the checkpoint's own node.
     around: dict[Node, Node] = field(default_factory=dict)
     _wrapped: list[tuple[Any, Callable[..., Any]]] = field(default_factory=list)
-    _way: _Way = field(default_factory=_Way)
+    _way: Way = field(default_factory=Way)
 
     def __post_init__(self) -> None:
         self._add([self.root])
@@ -75,7 +56,7 @@ class Reach:
         for node in fresh:
             self._number[node] = len(self.nodes)
             self.nodes.append(node)
-            self._passed.append(_Passed())
+            self._passed.append(Passed())
             self._consumers.append([])
         for node in fresh:
             number = self._number[node]
@@ -83,8 +64,8 @@ class Reach:
                 if following is not None:
                     self._consumers[self._number[following]].append((number, position))
             if not isinstance(node, LEAF):
-                listener = _listener(self._passed[number], self._way)
-                self._handles.append(change_node(node, listener))
+                hook = listener(self._passed[number], self._way)
+                self._handles.append(change_node(node, hook))
             if type(node).__name__ == "CheckpointFunctionBackward":
                 self._follow(node, number)
         return fresh
@@ -244,29 +225,3 @@ def _ordered_again(nodes: list[Node], consumers: list[list[tuple[int, int]]]) ->
             if not waiting[following]:
                 ready.append(following)
     return order
-
-
-def some(tensor: torch.Tensor) -> bool:
-    """Whether anything in it is not zero; NaN is not."""
-    if tensor.layout == torch.sparse_coo:
-        tensor = tensor._values()
-    if tensor.numel() > _FEW and tensor.layout == torch.strided and tensor.is_contiguous():
-        # Hardly a gradient begins with so many zeros: a look at its beginning is enough.
-        if bool(tensor.detach().view(-1)[:_FEW].any()):
-            return True
-    return bool(tensor.any())
-
-
-def _listener(passed: _Passed, way: _Way) -> Callable[..., Gradients | None]:
-    # Holds what was noted, not the node: a node that its own hook holds would never be freed.
-    def read(sent: Gradients, got: Gradients) -> Gradients | None:
-        passed.arrived = any(g is not None and some(g) for g in got)
-        passed.given = tuple(None if g is None else some(g) for g in sent)
-        zero = not all(gave is not False for gave in passed.given)
-        if passed.arrived and zero:
-            passed.kept = tuple(None if g is None else g.detach() for g in got)
-        if not (zero and way.short):
-            return None
-        return tuple(g if gave else None for g, gave in zip(sent, passed.given, strict=True))
-
-    return read

@@ -11,7 +11,7 @@ from torch.autograd.graph import Node
 
 from gradscope.explain._zero_asking import Asked
 from gradscope.explain._zero_factors import Origin, Origins, factor, op, saved
-from gradscope.explain._zero_graph import Gradients, Stop
+from gradscope.explain._zero_graph import Stop
 from gradscope.explain._zero_operations import (
     CURVED,
     FLAT,
@@ -22,6 +22,7 @@ from gradscope.explain._zero_operations import (
     SOFT,
     STEPS,
 )
+from gradscope.explain._zero_passing import Gradients
 
 #: A slope below this is an end of the curve.
 _GENTLE = 1e-4

@@ -16,7 +16,7 @@ from gradscope.capture.calls import sequence_number
 from gradscope.capture.graph import Span, owners
 from gradscope.capture.hooks import hooked, named_modules, watchable
 from gradscope.capture.recompute import in_backward
-from gradscope.explain._zero_graph import some
+from gradscope.explain._zero_passing import some
 from gradscope.explain.frames import locate
 
 

@@ -13,6 +13,8 @@ from gradscope.errors import ConfigError
 from gradscope.loading.targets import Targets
 
 Maker = Callable[[nn.Module], Optimizer]
+#: The learning rate where nobody set one.
+RATE = 0.01
 
 
 def maker(config: Mapping[str, Any], targets: Targets, model: nn.Module) -> Maker:
@@ -57,4 +59,4 @@ def maker(config: Mapping[str, Any], targets: Targets, model: nn.Module) -> Make
 
 def default(model: nn.Module) -> Optimizer:
     """What `--steps` without an optimizer takes: SGD with lr 0.01."""
-    return SGD(model.parameters(), lr=0.01)
+    return SGD(model.parameters(), lr=RATE)

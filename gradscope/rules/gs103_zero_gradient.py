@@ -18,8 +18,9 @@ RULE = Rule(
         "Looks for trainable parameters whose gradient arrived and is zero in every element, and "
         "says which of five causes made it so: a dead activation, a saturated one, a weight of "
         "zero on the way (LoRA's B, a residual scale), a mask, or underflow. It is an error where "
-        "the path is dead, and a warning where a zero-initialised partner or a mask explains it (with "
-        "another batch there may be none), a gradient arrives after one step, or gradients cancel."
+        "the path is dead, and a warning where a zero-initialised partner or a mask explains it "
+        "(with another batch there may be none), a gradient arrives after one step, or gradients "
+        "cancel."
     ),
     why=(
         "A parameter with a zero gradient does not learn, and unlike a missing gradient it raises "

@@ -15,9 +15,9 @@ RULE = Rule(
     severity="warning",
     summary="more than half of a layer's units are on in under 1 % of their values",
     what=(
-        "Counts the units (channels, or features of the last axis) behind a nonlinearity that are on in "
-        "under 1 % of their values, and says on how many values of each unit that rests. Off is a "
-        "rectifier at zero, and a smooth one (GELU, SiLU) where its slope is next to nothing. "
+        "Counts the units (channels, or features of the last axis) behind a nonlinearity that are "
+        "on in under 1 % of their values, and says on how many values of each unit that rests. Off "
+        "is a rectifier at zero, and a smooth one (GELU, SiLU) where its slope is next to nothing. "
         "One batch cannot prove a unit dead: with few values the rule stays silent."
     ),
     why=(
@@ -58,7 +58,9 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
     A unit that is dead for the whole batch has a zero in the gradient of its layer's bias, or of
     the bias of the norm behind it.
     """
-    if complete(report) and any(_suspicious(p, limits) for p in _shares(report, limits)):
+    shares = _shares(report, limits) if complete(report) else ()
+    explained = _explained(report)
+    if any(_suspicious(p, limits) and p.name not in explained for p in shares):
         yield "activity"
 
 
@@ -111,6 +113,14 @@ def _shares(report: Report, limits: Limits) -> Iterator[ParameterStats]:
         enough = values.get(owner, 0) >= limits["samples"] * p.shape[0]
         if enough and (len(p.shape) == 1 or alone):
             yield p
+
+
+def _explained(report: Report) -> set[str]:
+    """What has a gradient of zeros for another reason than dead units."""
+    zero = [answer for answer in report.answers if answer.state == "zero"]
+    dead = [answer for answer in zero if answer.cause in ("dead-activation", None)]
+    names = {name for answer in zero for name in answer.behind}
+    return names - {name for answer in dead for name in answer.behind}
 
 
 def _suspicious(parameter: ParameterStats, limits: Limits) -> bool:

@@ -6,7 +6,7 @@ import random
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -31,27 +31,27 @@ def kept_as_found(model: nn.Module, *, weights: bool) -> Iterator[None]:
     switches are kept too, and inside the block gradients are recorded.
     """
     parameters = list(model.parameters())
-    restore = [_module(module) for module in model.modules()]
-    restore += [_gradient(parameter) for parameter in parameters]
-    restore += [_value(buffer) for buffer in model.buffers()]
-    restore += [_value(parameter) for parameter in parameters] if weights else []
-    with random_state_kept({parameter.device for parameter in parameters}), switches_kept():
-        try:
-            yield
-        finally:
-            for put_back in restore:
-                put_back()
+    # Each is put back whatever the others do, and values before the gradients of their shape.
+    with ExitStack() as restore:
+        for module in model.modules():
+            restore.callback(_module(module))
+        for parameter in parameters:
+            restore.callback(_gradient(parameter))
+        for tensor in (*model.buffers(), *(parameters if weights else ())):
+            restore.callback(_value(tensor))
+        with random_state_kept({parameter.device for parameter in parameters}), switches_kept():
+            # Inside of the switches, which modes of a value's own tell it how to be written.
+            with restore.pop_all():
+                yield
 
 
 @contextmanager
 def gradients_kept(leaves: list[torch.Tensor]) -> Iterator[None]:
     """Swap out the ``.grad`` of leaves that are nobody's parameters, and put it back."""
-    restore = [_gradient(leaf) for leaf in leaves]
-    try:
+    with ExitStack() as restore:
+        for leaf in leaves:
+            restore.callback(_gradient(leaf))
         yield
-    finally:
-        for put_back in restore:
-            put_back()
 
 
 @contextmanager
@@ -142,7 +142,8 @@ def _gradient(leaf: torch.Tensor) -> Restore:
     leaf.grad = None
 
     def put_back() -> None:
-        leaf.requires_grad_(requires_grad)
+        # Not by its method: `p.requires_grad_ = False`, a misspelling, hides that.
+        leaf.requires_grad = requires_grad
         leaf.grad = gradient
 
     return put_back

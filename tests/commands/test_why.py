@@ -282,7 +282,7 @@ def test_frozen_parameters_are_answered_when_named(why) -> None:
 
 
 def test_a_freeze_that_does_not_hold(why) -> None:
-    thaws = ("./net.py:Thaws", SHAPE, "freeze=[stem.weight]", "--fail-on")
+    thaws = ("./net.py:Thaws", SHAPE, "freeze=[stem.weight]", "stem.weight", "--fail-on")
     code, out, _ = why(*thaws, "warning")
     assert code == 1
     assert "not frozen: stem.weight" in out

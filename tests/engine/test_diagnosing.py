@@ -117,6 +117,16 @@ def test_only_what_is_wrong_is_looked_at(which: str, taken: list[str]) -> None:
     assert code not in codes(gradscope.check(kind(), inputs(), ignore=[code]))
 
 
+def test_zeros_that_have_a_cause_are_no_sign_of_dead_units(taken: list[str]) -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4)), inputs().repeat(4, 1)
+    nn.init.zeros_(model[2].weight)
+    assert codes(gradscope.check(model, x)) == {"GS103"}
+    assert taken == ["why gradients are missing or zero"]
+    taken.clear()
+    assert codes(gradscope.check(Dead(), x)) == {"GS103", "GS201"}
+    assert taken == ["why gradients are missing or zero", "dead and saturated units"]
+
+
 def test_a_rule_that_does_not_look_asks_for_nothing(taken: list[str]) -> None:
     gradscope.check(Detached(), inputs(), select=["GS505"])
     assert taken == []
@@ -193,6 +203,20 @@ def test_what_a_step_broke_is_told_from_what_was_broken_before() -> None:
     assert report.births[0].phase == "forward"
     assert "sqrt" in report.births[0].message
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("ask", [gradscope.check, gradscope.why])
+def test_a_nan_in_the_target_is_the_targets(ask: Callable[..., Any]) -> None:
+    model, target = nn.Linear(8, 4), torch.zeros(6, 4)
+    target[2, 3] = torch.nan
+    found = ask(model, inputs(), target=target, loss="mse")
+    [told] = found.births if isinstance(found, Report) else found.answers
+    assert "the target holds NaN before the model runs: 1 of 24 values" in told.message
+    bad = inputs()
+    bad[0, 0] = torch.nan
+    found = ask(model, bad, target=torch.zeros(6, 4), loss="mse")
+    [told] = found.births if isinstance(found, Report) else found.answers
+    assert "the input holds NaN before the model runs: 1 of 48 values" in told.message
 
 
 def test_findings_come_with_an_error_of_the_model() -> None:

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from explain import zero_masked, zero_programs
 from explain.zero_cases import ZEROS, X, Y, Zero, zero_names
+from gradscope.explain._zero_passing import some
 from gradscope.explain.zeros import explain_zeros
 from gradscope.records import Answer
 
@@ -311,6 +312,92 @@ def test_sparse_gradients() -> None:
     answer = one_answer(model, forward)
     assert (answer.cause, answer.behind) == ("masked", ("table.weight", "out.weight"))
     assert "padding" in answer.message
+
+
+# ---------------------------------------------------------------- what is left out, and what not
+
+
+class _Strict(torch.autograd.Function):
+    """A function that cannot do without a gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clone() * 2
+
+
+class _Penalty(torch.autograd.Function):
+    """A function that adds a gradient of its own, as the balance loss of mixtures of experts."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2 + 1
+
+
+def behind_zeros(middle: Callable[[torch.Tensor], torch.Tensor]):
+    """A head of zeros, in front of it a layer, and something between the two."""
+    x = X.clone().requires_grad_()
+    model = nn.ModuleDict({"stem": nn.Linear(4, 4), "head": nn.Linear(4, 2)})
+    nn.init.zeros_(model["head"].weight)
+    return model, lambda: F.cross_entropy(model["head"](middle(model["stem"](x))), Y)
+
+
+def hooked(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.register_hook(lambda gradient: gradient * 3)
+    return tensor
+
+
+@pytest.mark.parametrize("middle", [F.gelu, _Strict.apply, hooked, nn.Identity()])
+def test_behind_a_head_of_zeros(middle: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    model, forward = behind_zeros(middle)
+    answer = one_answer(model, forward)
+    assert (answer.cause, answer.module) == ("zero-weight", "head")
+    assert answer.behind == ("stem.weight", "stem.bias")
+
+
+def test_behind_zeros_nothing_is_computed() -> None:
+    """Plain PyTorch would fill ``.grad`` with zeros there."""
+    model, forward = behind_zeros(F.gelu)
+    explained(model, forward, ["stem.weight", "stem.bias"])
+    filled = {name for name, p in model.named_parameters() if p.grad is not None}
+    assert filled == {"head.weight", "head.bias"}
+
+
+@pytest.mark.parametrize("where", ["module", "parameter"])
+def test_hooks_in_backward_are_run_with_gradients(where: str) -> None:
+    model, forward = behind_zeros(F.gelu)
+    got: list[torch.Tensor | None] = []
+    if where == "module":
+        model["stem"].register_full_backward_hook(lambda *a: got.append(a[2][0]))
+    else:
+        model["stem"].weight.register_hook(got.append)
+    zero = ["stem.weight", "stem.bias"]
+    (answer,) = explained(model, forward, zero)
+    assert answer.behind == tuple(zero)
+    assert [one is not None and not one.any() for one in got] == [True]
+
+
+def test_a_gradient_that_begins_behind_zeros_arrives() -> None:
+    model, forward = behind_zeros(_Penalty.apply)
+    assert zero_names(model, forward) == []
+    explained(model, forward, ["head.bias"])
+    gradient = model["stem"].weight.grad
+    assert gradient is not None and gradient.any()
+
+
+def test_zeros_at_the_beginning_are_not_all() -> None:
+    tensor = torch.zeros(100, 100)
+    assert not some(tensor)
+    tensor[-1, -1] = 1e-40
+    assert some(tensor) and some(tensor.T) and some(tensor[50:, 7:])
 
 
 def test_a_margin_outside_the_model_has_its_own_advice() -> None:
