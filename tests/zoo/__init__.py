@@ -1,0 +1,1 @@
+"""Public models of every kind, each held against a twin and against its own unobserved step."""

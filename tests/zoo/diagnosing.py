@@ -1,0 +1,83 @@
+"""What the rules say of a healthy model: fresh, with a loss that one would train it with."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import guards
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from truth.cases import _tensors as tensors
+
+from gradscope.api import check
+from gradscope.records import Finding
+from zoo.entries import Entry
+from zoo.observing import SEED, Gradients, hooks_counted, plain_step
+
+
+def findings(entry: Entry) -> dict[str, Any]:
+    """How many findings of each severity, how many of each code, and the errors in words.
+
+    An error is ``confirmed`` where a plain step of the model shows what it says: a parameter that
+    has no gradient, or one of zeros. Public models do have such parameters.
+    """
+    model, inputs = entry.build()
+    with hooks_counted() as handles, guards.unchanged(model):
+        found = check(model, inputs, loss=training_loss, seed=SEED).findings
+    assert not any(map(guards.still_set, handles)), "hooks are still set"
+    errors = [each for each in found if each.severity == "error"]
+    gradients = plain_step(model, inputs, training_loss) if errors else {}
+    true = [each for each in errors if _confirmed(each, gradients)]
+    return {
+        "findings": dict(collections.Counter(each.severity for each in found)),
+        "codes": dict(collections.Counter(each.code for each in found)),
+        "confirmed": [_said(each) for each in true],
+        "errors": [_said(each) for each in errors if each not in true],
+    }
+
+
+def _said(finding: Finding) -> str:
+    return f"{finding.code} {finding.name}: {finding.message}"
+
+
+#: Rule → what a plain step's gradient then is.
+_SHOWN: dict[str, Callable[[Tensor | None], bool]] = {
+    "GS401": lambda gradient: gradient is None,
+    "GS402": lambda gradient: gradient is None,
+    "GS103": lambda gradient: gradient is not None and not bool(gradient.any()),
+}
+
+
+def _confirmed(finding: Finding, gradients: Gradients) -> bool:
+    """Whether each parameter that the finding names, or of the module that it names, is so."""
+    own = [
+        gradient
+        for name, gradient in gradients.items()
+        if name == finding.name or name.startswith(f"{finding.name}.")
+    ]
+    return finding.code in _SHOWN and bool(own) and all(map(_SHOWN[finding.code], own))
+
+
+def training_loss(output: Any) -> Tensor:
+    """The losses in the output; cross entropy of scores, and the distance of all else from noise.
+
+    Every output counts, as in training: a head that no loss reads would have no gradient.
+    """
+    return torch.stack(list(_terms(output))).sum()
+
+
+def _terms(output: Any) -> Iterator[Tensor]:
+    generator = torch.Generator().manual_seed(SEED)
+    for tensor in tensors(output):
+        if not (tensor.is_floating_point() and tensor.requires_grad):
+            continue
+        if tensor.ndim == 0:
+            yield tensor
+        elif tensor.ndim == 2 and tensor.shape[1] > 1:
+            wanted = torch.randint(tensor.shape[1], tensor.shape[:1], generator=generator)
+            yield F.cross_entropy(tensor, wanted)
+        else:
+            yield F.mse_loss(tensor, torch.randn(tensor.shape, generator=generator))
