@@ -14,15 +14,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.capture.hooks import select_layers
+from gradscope.capture.graph import edge_of, walk
+from gradscope.capture.hooks import named_parameters, select_layers
+from gradscope.capture.links import located
 from gradscope.errors import Interrupted
 from gradscope.explain.activity import unit_activity
+from gradscope.explain.frames import locate
 from gradscope.explain.precision import forecast
 from gradscope.loading import Batch, Workload
 from gradscope.records import Finding, Report
 from gradscope.rules import RuleSettings, diagnose, wanted
+from gradscope.running.onlookers import onlookers_silent
 from gradscope.running.plain import backward, foreign_leaves, fresh, loss_of, take_step
 from gradscope.running.state import deeper_recursion, gradients_kept, kept_as_found, run_eagerly
+from gradscope.running.tracing import stacks_kept
 
 
 def diagnosed(
@@ -89,6 +94,10 @@ def _of_layers(
     return tuple(finding for finding in findings if finding.name in names)
 
 
+#: How many other seeds are tried before what did not run is said not to run.
+_SEEDS = 3
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
     """A deep look: the names by which rules ask for it, and what it adds to the report."""
@@ -132,6 +141,7 @@ def _again(workload: Workload, number: int) -> Iterator[_Step]:
     model = workload.model
     with contextlib.ExitStack() as kept:
         kept.enter_context(kept_as_found(model, weights=True))
+        kept.enter_context(onlookers_silent(model))
         if isinstance(workload.criterion.spec, nn.Module):
             kept.enter_context(kept_as_found(workload.criterion.spec, weights=True))
         kept.enter_context(run_eagerly())
@@ -167,6 +177,31 @@ def _answers(workload: Workload, report: Report, asked: Collection[str]) -> dict
         # The weights come back at the end of it all: no need to keep them twice.
         found = explained(there, report.parameters, states=asked, restore=False)
         return {"answers": found}
+
+
+def _elsewhere(workload: Workload, report: Report, asked: Collection[str]) -> dict[str, Any]:
+    """Which parameters without a gradient other seeds, and the next batch, do reach."""
+    parameters = {named.name: p for p, named in named_parameters(workload.model).items()}
+    lost = {p.name for p in report.parameters if p.requires_grad and p.gradient is None}
+    found: set[str] = set()
+    with _again(workload, _last(report)) as step:
+        for number in range(1, _SEEDS + 1):
+            other = replace(workload, seed=workload.seed + number)
+            batch = step.following if number % 2 else step.batch
+            loss = replace(step, workload=other, batch=batch).forward()
+            leaves = set(walk([edge_of(loss)], set()).leaves) if loss.requires_grad else set()
+            found |= {name for name in lost if parameters[name] in leaves}
+            if found == lost:
+                break
+    return {"elsewhere": tuple(p.name for p in report.parameters if p.name in found)}
+
+
+def _lines(workload: Workload, report: Report, asked: Collection[str]) -> dict[str, Any]:
+    """The user's lines that made what goes into the loss."""
+    with _again(workload, _last(report)) as step:
+        with stacks_kept(lines=True):
+            loss = step.forward()
+        return {"links": located(report.links, walk([edge_of(loss)], set()), locate)}
 
 
 def _births(workload: Workload, report: Report, asked: Collection[str]) -> dict[str, Any]:
@@ -217,7 +252,9 @@ def _precision(workload: Workload, report: Report, asked: Collection[str]) -> di
 
 _LOOKS = (
     _Look(frozenset({"missing", "zero"}), "why gradients are missing or zero", _answers),
+    _Look(frozenset({"elsewhere"}), "what other seeds reach", _elsewhere),
     _Look(frozenset({"births"}), "where a NaN or Inf comes from", _births),
     _Look(frozenset({"activity"}), "dead and saturated units", _activity),
     _Look(frozenset({"precision"}), "what other dtypes would lose", _precision),
+    _Look(frozenset({"lines"}), "the lines of what goes into the loss", _lines),
 )

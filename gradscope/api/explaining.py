@@ -20,6 +20,7 @@ from gradscope.explain.zeros import explain_zeros
 from gradscope.loading import Batch, Workload
 from gradscope.loading.optimizers import RATE
 from gradscope.records import Answer, Birth, ParameterStats
+from gradscope.running.onlookers import onlookers_silent
 from gradscope.running.plain import backward, fresh, loss_of, take_step
 from gradscope.running.state import (
     deeper_recursion,
@@ -115,6 +116,7 @@ class _Again:
     def _kept(self, *, weights: bool) -> Iterator[contextlib.ExitStack]:
         with contextlib.ExitStack() as kept:
             kept.enter_context(kept_as_found(self.workload.model, weights=weights))
+            kept.enter_context(onlookers_silent(self.workload.model))
             kept.enter_context(run_eagerly())
             kept.enter_context(deeper_recursion())
             if isinstance(self.workload.criterion.spec, nn.Module):

@@ -20,7 +20,7 @@ from truth.compare import stats_differences
 def check(model: nn.Module, inputs: Any, loss: Callable[[Any], Tensor] = weighted_sum) -> Any:
     """Inspects and takes a plain step, seeded alike; returns the report's data."""
     report = to_data(gradscope.inspect(model, inputs, loss=loss, seed=0))
-    assert report["status"] == "ok", report["error"]
+    assert report["status"] in ("ok", "findings"), report["error"]
     assert report["calls"]
     assert report["calls"][0]["name"] == ""
     assert all(parameter.grad is None for parameter in model.parameters())
