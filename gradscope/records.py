@@ -127,6 +127,20 @@ class Link:
     into_call: int | None = None
     #: Whether other operations read the same result too.
     shared: bool = field(default=False, metadata=SPARSE)
+    #: The user's line that made the operation, where a rule asked for it.
+    location: str | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class Unregistered:
+    """Tensors that backward reaches and that the model does not know as its parameters.
+
+    ``name`` is the module in whose plain ``attribute`` they are kept.
+    """
+
+    name: str
+    attribute: str
+    shapes: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -551,6 +565,9 @@ class Report:
     error: ErrorRecord | None = None
     modules: tuple[ModuleFacts, ...] = field(default=(), metadata=SPARSE)
     links: tuple[Link, ...] = field(default=(), metadata=SPARSE)
+    unregistered: tuple[Unregistered, ...] = field(default=(), metadata=SPARSE)
+    #: Parameters without a gradient here that other seeds or batches reach. None: nobody looked.
+    elsewhere: tuple[str, ...] | None = field(default=None, metadata=SPARSE)
     activity: tuple[UnitActivity, ...] = field(default=(), metadata=SPARSE)
     precision: tuple[PrecisionForecast, ...] = field(default=(), metadata=SPARSE)
     answers: tuple[Answer, ...] = field(default=(), metadata=SPARSE)

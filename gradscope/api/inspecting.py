@@ -23,10 +23,11 @@ from gradscope.api.runs import (
     unloaded,
     versions,
 )
+from gradscope.capture.facts import unregistered
 from gradscope.capture.hooks import named_modules, named_parameters, select_layers
 from gradscope.errors import ModelError
 from gradscope.loading import Workload, load_model
-from gradscope.records import LayerInfo, Report, Totals
+from gradscope.records import LayerInfo, Report, Totals, Unregistered
 from gradscope.rules import RuleSettings
 from gradscope.running.steps import Outcome, Plan, run
 from gradscope.running.switches import switches_kept
@@ -53,8 +54,8 @@ def inspect(
     overrides: Sequence[str] = (),
     chain: Sequence[str] = (),
     verify: bool = False,
-    select: Sequence[str] = (),
-    ignore: Sequence[str] = (),
+    select: Sequence[str] | str = (),
+    ignore: Sequence[str] | str = (),
     preset: str | None = None,
     thresholds: Mapping[str, Mapping[str, float]] | None = None,
     allow: Sequence[str] = (),
@@ -299,7 +300,21 @@ def _report(workload: Workload, outcome: Outcome, *, restore: bool) -> Report:
         error=error,
         modules=outcome.modules,
         links=tuple(recorder.links) if recorder else (),
+        unregistered=_unregistered(workload, outcome),
     )
+
+
+def _unregistered(workload: Workload, outcome: Outcome) -> tuple[Unregistered, ...]:
+    """What gets a gradient and is no parameter, once the model is as it was before the run."""
+    if outcome.recorder is None or outcome.failure is not None:
+        return ()
+    kept = unregistered(workload.model, outcome.recorder.leaves)
+    if kept and workload.make_optimizer is not None:
+        optimizer = workload.make_optimizer(workload.model)
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        others = [leaf for leaf in outcome.recorder.leaves if id(leaf) not in held]
+        return unregistered(workload.model, others)
+    return kept
 
 
 def _numel(parameter: nn.Parameter) -> int:

@@ -7,7 +7,7 @@ import dis
 import functools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -17,7 +17,8 @@ from torch.nn.parameter import is_lazy
 
 from gradscope.capture.hooks import named_modules
 from gradscope.capture.recall import version
-from gradscope.records import ModuleFacts
+from gradscope.nesting import find
+from gradscope.records import ModuleFacts, Unregistered
 
 #: Plain numbers and switches of torch.nn's modules that a rule may read.
 SETTINGS = (
@@ -32,6 +33,9 @@ SETTINGS = (
 )
 #: The same of dropout as others write it: torchvision's stochastic depth, timm's drop path.
 _DROPOUT = ("p", "drop_prob")
+
+#: Where a module keeps what it does know.
+_REGISTERS = ("_parameters", "_buffers", "_modules")
 
 #: A flag's name that ends in a gradient, and what comes before it.
 _FLAG = re.compile(r"([a-z]+?)_*(?:grads?|gradients?|gradd|gard|garad|grd)_*")
@@ -122,6 +126,27 @@ def _is_statistic(buffer: torch.Tensor) -> bool:
 
 def _bits(buffer: torch.Tensor) -> torch.Tensor:
     return buffer.detach().clone(memory_format=torch.contiguous_format).view(torch.uint8)
+
+
+def unregistered(model: nn.Module, leaves: Collection[torch.Tensor]) -> tuple[Unregistered, ...]:
+    """Those of some leaves that a module keeps, alone or in modules, in a plain attribute.
+
+    What nothing in the model holds is somebody else's: an input, the loss's own parameters.
+    """
+    left = {id(leaf): leaf for leaf in leaves}
+    kept = []
+    for module, named in named_modules(model).items() if left else ():
+        for attribute, value in list(module.__dict__.items()):
+            if attribute in _REGISTERS:
+                continue
+            inside = [tensor for _, tensor in find(value, torch.Tensor)]
+            inside += [p for _, one in find(value, nn.Module) for p in one.parameters()]
+            shapes = tuple(
+                tuple(one.shape) for one in inside if left.pop(id(one), None) is not None
+            )
+            if shapes:
+                kept.append(Unregistered(named.name, attribute, shapes))
+    return tuple(kept)
 
 
 def _joined(module: str, name: str) -> str:

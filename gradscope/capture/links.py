@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from torch.autograd.graph import Node
 
@@ -84,13 +86,7 @@ def links(found: Walk, spans: Sequence[Span], label: Label) -> tuple[Link, ...]:
         spans: the calls' spans.
         label: module name and call number of a span's index.
     """
-    readers = [node for node in found.nodes if type(node).__name__ in INTO]
-    readers.sort(key=lambda node: node._sequence_nr())
-    pairs = []
-    for reader in readers:
-        producer, shared = _producer(reader, found)
-        if producer is not None:
-            pairs.append((producer, reader, shared))
+    pairs = _pairs(found)
     made_by = owners([node for pair in pairs for node in pair[:2]], spans)
     names = [label(owner) if owner >= 0 else (None, None) for owner in made_by]
     return tuple(
@@ -105,6 +101,41 @@ def links(found: Walk, spans: Sequence[Span], label: Label) -> tuple[Link, ...]:
         )
         for i, (producer, reader, shared) in enumerate(pairs)
     )
+
+
+def located(
+    known: Sequence[Link], found: Walk, locate: Callable[[Sequence[str]], str | None]
+) -> tuple[Link, ...]:
+    """The links of a run with the line that made each producer, from the same run under anomaly
+    mode; as they are where that run computed something else.
+
+    Args:
+        known: the links without lines.
+        found: the walk from the loss of the run in which each node kept its stack.
+        locate: the user's line in a stack of formatted frames.
+    """
+    pairs = _pairs(found)
+    same = [(type(producer).__name__, type(reader).__name__) for producer, reader, _ in pairs]
+    if same != [(link.op, link.into) for link in known]:
+        return tuple(known)
+    lines = []
+    for producer, _, _ in pairs:
+        kept: dict[str, Any] = producer.metadata  # type: ignore[assignment]  # torch types a method
+        stack = kept.get("traceback_")
+        lines.append(locate(stack) if stack else None)
+    return tuple(replace(link, location=line) for link, line in zip(known, lines, strict=True))
+
+
+def _pairs(found: Walk) -> list[tuple[Node, Node, bool]]:
+    """Producer and reader, and whether others read the same, in the order of forward."""
+    readers = [node for node in found.nodes if type(node).__name__ in INTO]
+    readers.sort(key=lambda node: node._sequence_nr())
+    pairs = []
+    for reader in readers:
+        producer, shared = _producer(reader, found)
+        if producer is not None:
+            pairs.append((producer, reader, shared))
+    return pairs
 
 
 def _producer(reader: Node, found: Walk) -> tuple[Node | None, bool]:

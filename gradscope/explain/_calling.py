@@ -28,6 +28,23 @@ def local(tensor: torch.Tensor, last: CodeType) -> str | None:
     return next((name for name, t in here.items() if t is tensor), None)
 
 
+def first_held(tensor: torch.Tensor, last: CodeType) -> tuple[str | None, FrameType | None]:
+    """The name that the tensor has in the outermost function of the user's, and its frame.
+
+    Where it was made it has its own name; deeper down it goes by an argument's.
+    """
+    found: tuple[str | None, FrameType | None] = None, None
+    for frame in outwards(sys._getframe(1), last):
+        file = frame.f_code.co_filename
+        if is_hidden(file) or in_library(file):
+            continue
+        for name, held in at_hand(frame).items():
+            if held is tensor:
+                found = name, frame
+                break
+    return found
+
+
 def whole_of(tensor: torch.Tensor, last: CodeType) -> tuple[str | None, tuple[int, ...]]:
     """The local variable that holds the tensor, or the largest in its memory, and its shape."""
     frame, memory = _frame(last), memory_of(tensor)

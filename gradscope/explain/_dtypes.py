@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from torch import nn
 
+from gradscope.explain import _refused
 from gradscope.explain._meeting import Meeting, Operand, operand
 from gradscope.explain._told import Case, Told, method, told
 
@@ -19,7 +20,7 @@ _CASTS = {"float32": "float", "float64": "double", "float16": "half", "bfloat16"
 
 def explain(case: Case) -> Told | None:
     """Which dtypes met, and which cast joins them."""
-    return told(case, (_target, _layer, _bool, _index, _integers, _sides))
+    return told(case, (_refused.overflow, _target, _layer, _bool, _index, _integers, _sides))
 
 
 def devices(case: Case) -> Told | None:

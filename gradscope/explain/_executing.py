@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from torch import nn
@@ -56,8 +56,8 @@ class Executing:
         """The innermost module that runs, now."""
         return self._stack[-1][0] if self._stack else None
 
-    def place(self) -> Place:
-        """The innermost module call and the nearest line of the user's, now."""
+    def place(self, frame: FrameType | None = None) -> Place:
+        """The innermost module call and the user's line nearest to ``frame``, else to now."""
         module, call = self._stack[-1] if self._stack else (None, None)
-        file, line = nearest(sys._getframe(1), self.last) or (None, None)
+        file, line = nearest(frame or sys._getframe(1), self.last) or (None, None)
         return Place(None if module is None else self._names[module], call, file, line)

@@ -6,6 +6,7 @@ import dis
 import re
 from types import TracebackType
 
+from gradscope.errors import GradscopeError
 from gradscope.explain.frames import in_library, is_hidden
 
 #: kind, what its message contains, the smallest fix
@@ -62,7 +63,7 @@ KINDS: list[tuple[str, str, str]] = [
         r"|found dtype|dtype mismatch|only tensors of floating point|expected target dtype"
         r"|to have one of the following scalar types|bool tensors? is not supported|could not infer"
         r" output dtype|dtypes match|self.dtype to be equal|used as indices must be"
-        r"|can't be cast to the desired output type",
+        r"|can't be cast to the desired output type|converted to type .* without overflow",
         "give the input or target the dtype that the layer wants: `input.dtype=…`, `dtype=…`",
     ),
     (
@@ -84,6 +85,16 @@ KINDS: list[tuple[str, str, str]] = [
         r"expected more than 1 value per channel when training",
         "BatchNorm in train mode needs a batch of two or more: `input.batch=2` or `mode=eval`",
     ),
+    (
+        "model-error",
+        r"all elements of input should be between 0 and 1",
+        "use `nn.BCEWithLogitsLoss()` on scores (logits), or end the model with `torch.sigmoid`",
+    ),
+    (
+        "model-error",
+        r"inference tensor",
+        "compute it under `torch.no_grad()` instead of `torch.inference_mode()`, or clone it",
+    ),
 ]
 
 
@@ -91,6 +102,13 @@ def kind_of(failure: BaseException, text: str) -> tuple[str, str | None]:
     """The kind of an exception, and the smallest fix for any of that kind."""
     if isinstance(failure, KeyboardInterrupt):
         return "interrupted", None
+    if isinstance(failure, GradscopeError):  # found before PyTorch could raise
+        return getattr(failure, "kind", "model-error"), failure.problems[0].help
+    if isinstance(failure, RecursionError):
+        return "model-error", (
+            "let what calls itself return in some case, or write it as a loop; nesting that ends is"
+            " given room by `sys.setrecursionlimit`"
+        )
     if isinstance(failure, MemoryError):
         return KINDS[0][0], KINDS[0][2]
     if isinstance(failure, RuntimeError | IndexError | ValueError | TypeError | AssertionError):

@@ -40,10 +40,22 @@ def _classes(case: Case) -> Told | None:
     if o and t and o[0] != t[0]:
         return Told(
             (f"{said}: {o[0]} predictions meet {t[0]} targets.",),
-            "flatten both sides or none: `output.view(-1, classes)` goes with `target.view(-1)`;"
-            " for next words shift both by one",
+            _fewer(o[0], t[0])
+            if len(o) == 2 and len(t) == 1
+            else "flatten both sides or none: `output.view(-1, classes)` goes with"
+            " `target.view(-1)`; for next words shift both by one",
         )
     return Told((f"{said}.",), "give one class id for each prediction: [N] for [N, C]")
+
+
+def _fewer(rows: int, targets: int) -> str:
+    flat = "`output.view(-1, classes)` goes with `target.view(-1)`"
+    if rows % targets and targets % rows:
+        return (
+            f"give {rows} targets, one for each row, from the same samples in one batch; if rows"
+            f" were flattened, {flat}, and for next words shift both by one"
+        )
+    return f"flatten both sides or none: {flat}; else give {rows} targets, one for each row"
 
 
 def _compared(case: Case) -> Told | None:

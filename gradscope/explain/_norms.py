@@ -12,6 +12,13 @@ def batch_norm(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | N
     """BatchNorm and InstanceNorm: dimensions and channels."""
     name, shape, wanted = layer_name(met), given.shape, layer.num_features
     allowed = {"1d": (2, 3), "2d": (4,), "3d": (5,)}.get(type(layer).__name__[-2:], ())
+    if allowed and len(shape) + 1 == min(allowed) and shape[:1] == (wanted,):
+        return Told(
+            (f"`{name}`, a {type(layer).__name__}, takes {' or '.join(map(str, allowed))}"
+             f" dimensions, {given_as(met, given)} has {len(shape)}, its {wanted} channels first:"
+             " the batch dimension is missing.",),
+            "give the model a batch: `x.unsqueeze(0)` for one sample `x`, or `input.batch`",
+        )  # fmt: skip
     if allowed and len(shape) not in allowed:
         better = {2: "1d", 3: "1d", 4: "2d", 5: "3d"}.get(len(shape))
         kind = type(layer).__name__

@@ -99,6 +99,12 @@ def _advice(watch: Watch, failing: Backward, run: Backward, bridge: Carried | No
         return "pass `create_graph=True` to `torch.autograd.grad`, which then keeps the graph"
     if bridge is not None:
         x = bridge.text or "it"
+        if _two_losses(failing, run, bridge):
+            return (
+                f"if the earlier loss is not to train what made `{x}`, give it `{x}.detach()`"
+                " there; otherwise go backward once through the sum of both losses, or pass"
+                f" `retain_graph=True` to the backward{at(run.event.place)}"
+            )
         if watch.made[bridge.node].epoch < 0:
             return f"compute `{x}` anew in each step: its graph serves one backward"
         kept = f"self.{x} = self.{x}.detach()" if bridge.attribute else f"{x} = {x}.detach()"
@@ -115,6 +121,16 @@ def _advice(watch: Watch, failing: Backward, run: Backward, bridge: Carried | No
         "both losses share this part of the graph: go backward once through the sum of both, or"
         " pass `retain_graph=True` to the first backward"
     )
+
+
+def _two_losses(failing: Backward, run: Backward, bridge: Carried) -> bool:
+    """Whether two losses of one step meet in the tensor, as a GAN's do in what it generated.
+
+    One backward at the same line again is a loop, which comes back to its own past.
+    """
+    one, other = run.event, failing.event
+    here = (one.place.file, one.place.line) != (other.place.file, other.place.line)
+    return not bridge.attribute and here and one.step == other.step
 
 
 def _before(watch: Watch, failing: Backward) -> Told | None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, MutableMapping
+from dataclasses import replace
 from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -21,7 +23,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gradscope.capture.calls import sequence_number
 from gradscope.capture.graph import LEAF, let_go, saved_tensors
 from gradscope.capture.nodes import ordered
-from gradscope.explain._calling import as_called, local, whole_of
+from gradscope.explain._calling import as_called, first_held, local, whole_of
 from gradscope.explain._executing import Executing
 from gradscope.explain._meeting import Meeting, Names, Operand, operand
 from gradscope.explain._operations import leaves, operation
@@ -57,6 +59,7 @@ class Watch(TorchFunctionMode):
         self.kept: dict[Node, list[Kept]] = {}
         self.writes: dict[int, list[Write]] = {}
         self.freed: dict[Node, Backward] = {}
+        self.applied: dict[Node, Place] = {}  # where the user's own functions were
         self.carried: dict[Node, Carried] = {}
         self.flattened: dict[tuple[int, ...], tuple[int, ...]] = {}
         self.backwards: list[Backward] = []
@@ -75,7 +78,7 @@ class Watch(TorchFunctionMode):
         for leaf, gradient in self._gradients:
             leaf.grad = gradient
         nodes = list(self.made)
-        for held in (self.made, self.kept, self.freed, self.carried, self.backwards):
+        for held in (self.made, self.kept, self.freed, self.applied, self.carried, self.backwards):
             held.clear()
         self.failing = self._met = None
         let_go(nodes)
@@ -116,6 +119,8 @@ class Watch(TorchFunctionMode):
                 self._apart[result] = True
             return result
         tensors = _tensors((args, kwargs))
+        if not torch.is_grad_enabled():
+            self._applied()
         if name in _RUNS and tensors:
             return self._backward(name, tensors, func, args, kwargs)
         self._arriving(tensors)
@@ -171,11 +176,21 @@ class Watch(TorchFunctionMode):
             made = self.made[node]
             if made.epoch < len(self.backwards) and node not in self.carried:
                 held = self.names.attribute(tensor)
+                event = self._event("", None)
                 text, several = held or (local(tensor, self.executing.last), None)
+                if held is None:
+                    own, frame = first_held(tensor, self.executing.last)
+                    if own is not None and own != text:  # deeper down it goes by another name
+                        text, event = own, replace(event, place=self.executing.place(frame))
                 single = tensor.numel() == 1
-                self.carried[node] = Carried(
-                    node, text, held is not None, several, single, self._event("", None)
-                )
+                self.carried[node] = Carried(node, text, held is not None, several, single, event)
+
+    def _applied(self) -> None:
+        """Note where a function of the user's was applied: its ``ctx`` is the node to be."""
+        for frame in outwards(sys._getframe(2), self.executing.last):
+            node = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+            if isinstance(node, BackwardCFunction) and node not in self.applied:
+                self.applied[node] = self.executing.place(frame.f_back)
 
     def _is_old(self, tensor: torch.Tensor) -> bool:
         return self.names.attribute(tensor) is not None

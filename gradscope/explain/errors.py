@@ -20,19 +20,23 @@ from torch import nn
 from gradscope.capture.calls import Call
 from gradscope.capture.hooks import hooked, named_parameters, watchable
 from gradscope.capture.stats import resolve
+from gradscope.errors import GradscopeError
 from gradscope.explain import (
     _dtypes,
+    _functions,
     _inplace,
     _memory,
     _python,
     _ranges,
+    _refused,
     _roots,
     _shapes,
     _twice,
 )
 from gradscope.explain._kinds import kind_of
 from gradscope.explain._meeting import Meeting, Names, meeting
-from gradscope.explain._told import Case, Explain, Told
+from gradscope.explain._recursion import once, recursion
+from gradscope.explain._told import Case, Explain, Told, told
 from gradscope.explain._watching import Watch
 from gradscope.explain.cuts import explain_missing
 from gradscope.explain.frames import PACKAGE, raised_at, shown, user_frames
@@ -50,7 +54,7 @@ _TELLERS: dict[str, Explain] = {
     "device-mismatch": _dtypes.devices,
     "dtype-mismatch": _dtypes.explain,
     "shape-mismatch": _shapes.explain,
-    "model-error": _python.explain,
+    "model-error": lambda case: told(case, (_functions.explain, _refused.explain, _python.explain)),
 }
 
 
@@ -83,6 +87,11 @@ def explain_error(
     kind, advice = kind_of(failure, text)
     frames = user_frames(failure.__traceback__)
     layer = _innermost(executing, failure.__traceback__)
+    endless = recursion(failure)
+    if endless is not None:  # where it began to: the line that raised is one of many
+        frames = once(frames)
+        first = (call for call in executing if call.module is endless.module)
+        layer = next(first, layer)
     inputs = [met.measured for met in layer.inputs] if layer else []
     done = resolve(inputs)
     record = ErrorRecord(
@@ -97,7 +106,9 @@ def explain_error(
         inputs=tuple(done[id(item)] for item in inputs),
         frames=tuple(frames[-_SHOWN:]),
     )
-    if kind == "interrupted":
+    if endless is not None:
+        return replace(record, location=endless.location, details=endless.details)
+    if kind == "interrupted" or isinstance(failure, GradscopeError):
         return record
     try:
         met = meeting(failure.__traceback__, Names(model))
@@ -109,8 +120,10 @@ def explain_error(
 
 def worth_again(record: ErrorRecord, failure: BaseException) -> bool:
     """Whether a second run can tell more, and does no harm."""
-    if record.kind in ("interrupted", "model-error") or not isinstance(failure, Exception):
-        return False  # what a mistake of plain Python was, the traceback tells
+    if record.kind == "interrupted" or not isinstance(failure, Exception):
+        return False
+    if record.kind == "model-error":  # what a mistake of plain Python was, the traceback tells
+        return _functions.concerns(record.message)
     # To fill the memory once more could end the process.
     return record.kind != "out-of-memory" or _absurd(record.message)
 
@@ -235,6 +248,8 @@ def _rootless(record: ErrorRecord, again: Again) -> ErrorRecord:
 
 def is_own_bug(failure: BaseException) -> bool:
     """Whether the exception came out of gradscope's own recording, not of the user's step."""
+    if isinstance(failure, RecursionError):  # a hook is only where the user's nesting ended
+        return False
     frames = traceback.extract_tb(failure.__traceback__)
     own = str(Path(PACKAGE, "capture")) + os.sep
     return bool(frames) and frames[-1].filename.startswith(own)

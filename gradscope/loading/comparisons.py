@@ -12,6 +12,14 @@ from gradscope.errors import ModelError
 RANDOM = "random"
 
 
+class Mismatch(ModelError):
+    """An output and a target that do not go together; ``kind`` is what sort of error it is."""
+
+    def __init__(self, message: str, *, kind: str, help: str) -> None:
+        super().__init__(message, help=help)
+        self.kind = kind
+
+
 class Draws:
     """Random targets from a generator of their own: the global state is not touched, and equal
     outputs get equal targets in every step."""
@@ -92,26 +100,43 @@ def classes(scores: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
         return ids.to(scores.dtype)
     if floating or ids.is_complex() or ids.dtype is torch.bool:
         kind = str(ids.dtype).removeprefix("torch.")
-        raise ModelError(
+        raise Mismatch(
             f"the target is {kind} {list(ids.shape)}; {name} wants class ids, whole numbers",
-            help="give ids such as [3, 7] (`dtype: int64`), or use `loss: mse` for values",
+            kind="dtype-mismatch",
+            help="cast the class ids, `target.long()` (`dtype: int64`), or use `loss: mse` for"
+            " values",
         )
-    if ids.ndim == 0 and shape:
-        ids = ids.expand(shape)
+    ids = _for_each(ids, shape)
     if tuple(ids.shape) != shape:
-        raise ModelError(
-            _mismatch(ids, shape, scores), help=f"give class ids of shape {list(shape)}"
-        )
+        raise _mismatch(ids, shape, scores)
     return ids.to(torch.int64)
 
 
-def _mismatch(ids: Tensor, shape: tuple[int, ...], scores: Tensor) -> str:
+def given_classes(scores: Tensor, target: Any, name: str) -> Tensor:
+    """Class ids as the user gave them, for a loss of the user's own, which judges them itself.
+
+    One id stands for every row, as in ``classes``.
+    """
+    return _for_each(as_tensor(target, name, scores.device), class_shape(scores, name))
+
+
+def _for_each(ids: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return ids.expand(shape) if ids.ndim == 0 and shape else ids
+
+
+def _mismatch(ids: Tensor, shape: tuple[int, ...], scores: Tensor) -> Mismatch:
+    help = f"give class ids of shape {list(shape)}"
     if ids.ndim == 1 and len(shape) == 1:
-        return f"the target is {list(ids.shape)}, and the batch wants {list(shape)} class ids"
-    return (
-        f"the target is {list(ids.shape)}; scores {list(scores.shape)} go with class ids "
-        f"{list(shape)}"
-    )
+        said = f"the target is {list(ids.shape)}, and the batch wants {list(shape)} class ids"
+        help = f"give {shape[0]} class ids, one for each row of the output"
+    else:
+        said = (
+            f"the target is {list(ids.shape)}; scores {list(scores.shape)} go with class ids "
+            f"{list(shape)}"
+        )
+    if len(shape) > 0 and tuple(ids.shape) == (shape[0], 1, *shape[1:]):
+        help = "drop its dimension of one: `target.squeeze(1)`"
+    return Mismatch(said, kind="shape-mismatch", help=help)
 
 
 def values(output: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
@@ -135,8 +160,9 @@ def values(output: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
         return wanted.reshape(()).expand(output.shape)
     if _squeezed(wanted) == _squeezed(output):
         return wanted.reshape(output.shape)
-    raise ModelError(
+    raise Mismatch(
         f"the target is {list(wanted.shape)} and the output {shape}: {name} compares like shapes",
+        kind="shape-mismatch",
         help=f"give a target of shape {shape}",
     )
 

@@ -159,9 +159,10 @@ class Criterion:
             output = _first(output, f"no {self.name}")[1]
         wants = _CLASSES.get(self.name) if _of_torch(loss) else None
         if wants:
-            # Probabilities are for the loss itself to judge: it may have been told to take them.
-            if not (isinstance(target, Tensor) and target.is_floating_point()):
+            if target is None or isinstance(target, str):
                 target = comparisons.classes(output, target, wants, draws)
+            else:  # what it would refuse in training is refused here too
+                target = comparisons.given_classes(output, target, wants)
         elif isinstance(target, str):
             tensor = _first(output, f"no {self.name}")[1]
             scored = tensor.ndim == 2 and not _of_torch(loss)

@@ -94,7 +94,7 @@ def freeze(model: nn.Module, patterns: Sequence[str], place: At = _nowhere) -> l
         ) from None
     for key, (first, *_) in names.items():
         if first in chosen:
-            parameters[key].requires_grad_(False)
+            parameters[key].requires_grad = False
     values = sum(p.numel() for key, p in parameters.items() if names[key][0] in chosen)
     total = sum(p.numel() for p in parameters.values())
     return [

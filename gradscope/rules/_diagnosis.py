@@ -9,7 +9,7 @@ from gradscope.rules._rule import SEVERITIES
 from gradscope.rules._settings import RuleSettings
 
 #: What a rule may ask for after the first look; whoever runs the model knows how to take each.
-LOOKS = frozenset({"missing", "zero", "births", "activity", "precision"})
+LOOKS = frozenset({"missing", "elsewhere", "zero", "births", "activity", "precision", "lines"})
 
 
 def wanted(report: Report, settings: RuleSettings | None = None) -> frozenset[str]:

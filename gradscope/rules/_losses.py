@@ -38,3 +38,8 @@ def output_of(report: Report, name: str | None, call: int | None) -> TensorStats
 def where(link: Link) -> str:
     """The module that the finding names: the operation's own, else the one that takes it in."""
     return link.name if link.name is not None else link.into_name or ""
+
+
+def whose(link: Link) -> str:
+    """Who applies the operation: that module, or the loss where it is outside every module."""
+    return "its" if link.name is not None else "the loss's own"

@@ -153,6 +153,19 @@ def ancestors(name: str) -> Iterator[str]:
         yield name
 
 
+#: Causes that may be chance's or the data's choice, and not the user's mistake.
+LENIENT = (None, "not-in-loss", "not-called")
+
+
+def asks_elsewhere(report: Report) -> bool:
+    """Whether other seeds and batches have still to say if something is missing there too."""
+    lost = {p.name for p in missing(report)} if report.elsewhere is None else set()
+    return any(
+        a.state == "missing" and a.cause in LENIENT and lost.intersection((a.name, *a.behind))
+        for a in report.answers
+    )
+
+
 def never_called(report: Report) -> dict[str, tuple[str, ...]]:
     """The outermost modules that never ran, with their trainable parameters without a gradient.
 

@@ -53,13 +53,14 @@ class RuleSettings:
         place: Where = _nowhere,
         *,
         preset: str | None = None,
-        select: Sequence[str] = (),
-        ignore: Sequence[str] = (),
+        select: Sequence[str] | str = (),
+        ignore: Sequence[str] | str = (),
         fail_on: str | None = None,
     ) -> RuleSettings:
         """Settings from the config's ``rules`` (its data, checked for types), options winning.
 
         An ``ignore`` adds to the config's; every other option takes the place of what it says.
+        One word alone is a list of one.
 
         Raises:
             ConfigError: codes, names or thresholds of the config that no rule has, with the lines.
@@ -69,6 +70,8 @@ class RuleSettings:
         problems = list(_problems(said, place))
         if problems:
             raise ConfigError(*problems)
+        select = (select,) if isinstance(select, str) else select
+        ignore = (ignore,) if isinstance(ignore, str) else ignore
         for word in (*select, *ignore):
             chosen(word)
         _must_be("preset", preset, PRESETS)

@@ -57,7 +57,8 @@ RULE = Rule(
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """At most one finding each for too much, too little, and nothing."""
     stepped = [p for p in report.parameters if p.update_ratio is not None and p.requires_grad]
-    still = [p for p in stepped if p.update_ratio == 0 and _has_gradient(p)]
+    # By its elements: a bias whose norm is 0 has no ratio.
+    still = [p for p in report.parameters if p.requires_grad and _is_still(p) and _has_gradient(p)]
     # A token or a scale has axes of length 1, and starts as near to zero as it likes.
     weights = [p for p in stepped if sum(size > 1 for size in p.shape) > 1]
     ratios = [(p.name, p.update_ratio) for p in weights if p.update_ratio]
@@ -107,6 +108,10 @@ def _small(ratios: list[tuple[str, float]], limits: Limits) -> Iterator[Finding]
             threshold=limit,
             source=limits.source("small"),
         )
+
+
+def _is_still(parameter: ParameterStats) -> bool:
+    return parameter.moved is False or (parameter.moved is None and parameter.update_ratio == 0)
 
 
 def _has_gradient(parameter: ParameterStats) -> bool:

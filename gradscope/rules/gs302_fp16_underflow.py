@@ -82,6 +82,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         worst.name if worst else "",
         f"at a loss scale of {number(scale)} a cast to fp16 flushes {percent(lost)} of all "
         f"non-zero gradient elements to zero{own}; {best}.",
+        advice=None if safe else "Train in bfloat16, which has float32's range.",
         value=lost,
         threshold=limit,
         source=limits.source("share"),

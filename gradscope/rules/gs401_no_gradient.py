@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gradscope.records import Answer, Finding, Report
-from gradscope.rules._reading import Tree, is_inferred, missing, never_called
+from gradscope.rules._reading import (
+    LENIENT,
+    Tree,
+    asks_elsewhere,
+    is_inferred,
+    missing,
+    never_called,
+)
 from gradscope.rules._rule import Limits, Rule
 from gradscope.rules._words import plural, sentence
 
@@ -17,9 +24,11 @@ RULE = Rule(
     what=(
         "Looks for parameters that require a gradient and have none after backward, and asks for "
         "the one cause: run without gradients, detached, through an operation without a "
-        "derivative, or not in the loss. Modules that never ran are GS402's. It is a warning "
-        "where the loss is not your own (inferred from the output's shape) or the model is in "
-        "eval mode, which may leave parts out on purpose."
+        "derivative, or not in the loss. Modules that never ran are GS402's. A parameter that is "
+        "merely not used is a warning where the loss is not your own (inferred from the output's "
+        "shape) or the model is in eval mode, which may leave parts out on purpose, and an info "
+        "where another seed or the next batch does reach it. A path that is cut is an error "
+        "everywhere."
     ),
     why=(
         "Without a gradient the optimizer skips the parameter: it keeps its first values for good, "
@@ -40,6 +49,8 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
     """The cause, where something is missing."""
     if missing(report):
         yield "missing"
+        if asks_elsewhere(report):
+            yield "elsewhere"
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
@@ -58,7 +69,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         yield RULE.finding(
             name,
             f"no gradient reaches {these}.",
-            severity="warning" if _lenient(report, None) else "error",
+            severity=_severity(report, None, behind),
             advice="Run `gradscope why`: it names the one cause and the line.",
             value=float(len(behind)),
         )
@@ -69,11 +80,13 @@ def _explained(report: Report, answer: Answer) -> Finding:
     where = (
         f" in `{answer.module}`" if answer.module and answer.module not in answer.message else ""
     )
+    severity = _severity(report, answer.cause, answer.behind or (answer.name,))
+    there = ", which another seed or the next batch does reach" if severity == "info" else ""
     return RULE.finding(
         answer.name,
         f"{answer.message.rstrip('.')}{where}; behind it {plural(count, 'parameter')} without a "
-        "gradient.",
-        severity="warning" if _lenient(report, answer.cause) else "error",
+        f"gradient{there}.",
+        severity=severity,
         advice=sentence(answer.advice) if answer.advice else None,
         call=answer.call,
         value=float(count),
@@ -82,7 +95,11 @@ def _explained(report: Report, answer: Answer) -> Finding:
     )
 
 
-def _lenient(report: Report, cause: str | None) -> bool:
-    """Whether leaving the parameter out may well be meant, or is not the user's doing."""
-    elsewhere = cause in (None, "not-in-loss", "not-called")
-    return elsewhere and (is_inferred(report) or report.run.mode == "eval")
+def _severity(report: Report, cause: str | None, behind: Sequence[str]) -> str:
+    """Milder where leaving the parameters out may well be meant, or is not the user's doing."""
+    if cause not in LENIENT:
+        return "error"
+    lost = {p.name for p in missing(report)}.intersection(behind)
+    if report.elsewhere and lost <= set(report.elsewhere):
+        return "info"
+    return "warning" if is_inferred(report) or report.run.mode == "eval" else "error"

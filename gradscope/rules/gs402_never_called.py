@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from gradscope.records import Finding, Report
-from gradscope.rules._reading import never_called
+from gradscope.records import Finding, ModuleFacts, Report
+from gradscope.rules._reading import Tree, asks_elsewhere, never_called
 from gradscope.rules._rule import Limits, Rule
 from gradscope.rules._words import plural
 
@@ -17,8 +17,11 @@ RULE = Rule(
     what=(
         "Looks for modules that forward never called and whose parameters got no gradient either; "
         "both are asked for, as some modules lend their weights without being called (the out_proj "
-        "of nn.MultiheadAttention). It names the outermost such module. In eval mode it is a "
-        "warning: heads that only training uses are left out there."
+        "of nn.MultiheadAttention). It names the outermost such module, and of equal members of "
+        "one nn.ModuleList the first. Forward is run again under other seeds and on the next "
+        "batch: what runs then is an info. It is a warning where equal members of the list did "
+        "run, as experts do that the data choose, and in eval mode, which leaves out the heads "
+        "that only training uses."
     ),
     why=(
         "The layer that you think is there is not: its parameters are stored, counted and saved, "
@@ -33,16 +36,87 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
     """The cause of what is missing: a parameter may be used though its module never ran."""
     if never_called(report):
         yield "missing"
+        if asks_elsewhere(report):
+            yield "elsewhere"
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per outermost module."""
-    for name, behind in never_called(report).items():
+    """One finding per outermost module, or for all of a list that are equal and fare alike."""
+    tree, idle = Tree(report), never_called(report)
+    families = _families(tree, idle)
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name in idle:
+        family = families.get(name, [name])
+        if set(idle[name]).intersection(report.elsewhere or ()):
+            fate = "info"
+        elif any(_ran(tree, member) for member in family):
+            fate = "warning"
+        else:
+            fate = "error"
+        alike.setdefault((family[0], fate), []).append(name)
+    for (_, fate), names in alike.items():
+        lost = sum(len(idle[name]) for name in names)
+        lenient = fate == "error" and report.run.mode == "eval"
+        severity = "warning" if lenient else fate
         yield RULE.finding(
-            name,
-            f"forward never ran this module, and its {plural(len(behind), 'parameter')} got no "
-            "gradient.",
-            severity="warning" if report.run.mode == "eval" else None,
-            value=float(len(behind)),
+            names[0],
+            _message(names, lost, fate, tree, families.get(names[0], [])),
+            severity=severity,
+            advice=_ADVICE.get(fate),
+            value=float(lost),
             cause="not-called",
         )
+
+
+_LISTS = ("ModuleList", "ModuleDict")
+_ADVICE = {
+    "info": (
+        "Nothing needs to change where chance or the data choose what runs; "
+        "DistributedDataParallel then wants `find_unused_parameters=True`."
+    ),
+    "warning": (
+        "All is well where the data choose which of them run; DistributedDataParallel then wants "
+        "`find_unused_parameters=True`. Otherwise call it in `forward`, or remove it."
+    ),
+}
+
+
+def _message(names: Sequence[str], lost: int, fate: str, tree: Tree, family: Sequence[str]) -> str:
+    around = names[0].rpartition(".")[0]
+    more = f" and {plural(len(names) - 1, 'other', 'others')} like it in `{around}`"
+    these = f"this module{more if len(names) > 1 else ''}"
+    whose = "its" if len(names) == 1 else "their"
+    without = f"{whose} {plural(lost, 'parameter')} got no gradient"
+    if fate == "info":
+        runs = "it does run" if len(names) == 1 else "they do run"
+        said = f"forward left out {these} this time, so that {without}"
+        return f"{said}; under another seed or with another batch {runs}."
+    if fate == "warning":
+        ran = sum(_ran(tree, member) for member in family)
+        return f"forward left out {these}, and {without}; of their kind {ran} did run."
+    return f"forward never ran {these}, and {without}."
+
+
+def _families(tree: Tree, idle: Iterable[str]) -> dict[str, list[str]]:
+    """The equal members of each list that one is in: of one class, with the same parameters."""
+    lists = {name.rpartition(".")[0] for name in idle}
+    lists = {name for name in lists if name in tree.modules and _is_list(tree.modules[name])}
+    alike: dict[object, list[str]] = {}
+    for name, facts in tree.modules.items():
+        if name and name.rpartition(".")[0] in lists:
+            held = tuple(
+                (one[len(name) :], tree.known[one].shape if one in tree.known else None)
+                for one in tree.below(name)
+            )
+            alike.setdefault((name.rpartition(".")[0], facts.type, held), []).append(name)
+    return {name: family for family in alike.values() for name in family}
+
+
+def _is_list(facts: ModuleFacts) -> bool:
+    return any(kind in _LISTS for kind in facts.kinds)
+
+
+def _ran(tree: Tree, name: str) -> bool:
+    """Whether a module was called, or at least used."""
+    below = [tree.known.get(one) for one in tree.below(name)]
+    return bool(tree.modules[name].calls) or any(p and p.gradient is not None for p in below)

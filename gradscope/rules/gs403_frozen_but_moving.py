@@ -25,8 +25,8 @@ RULE = Rule(
         "dropout scatters features that were meant to be fixed."
     ),
     fix=(
-        "Put the frozen part into eval mode, `model.backbone.eval()`, and again after every "
-        "`model.train()`, which undoes it."
+        "Put the frozen part into eval mode, and again after every `model.train()`, which undoes "
+        "it."
     ),
     sources=("pytorch/pytorch#86590", "pytorch/pytorch#66073"),
 )
@@ -71,6 +71,7 @@ def _statistics(part: str, norms: list[ModuleFacts]) -> Finding:
         first.name,
         f"{_part(part, first)} is frozen, and in train mode: forward wrote to {listed(written)}"
         f"{others(len(norms) - 1, 'norm')}.",
+        advice=_advice(part),
         value=float(len(norms)),
         cause="batch-norm",
     )
@@ -83,9 +84,16 @@ def _dropout(part: str, dropouts: list[ModuleFacts]) -> Finding:
         f"{_part(part, first)} is frozen, and in train mode: "
         f"{plural(len(dropouts), 'module')} in it drop{'s' if len(dropouts) == 1 else ''} "
         f"activations ({rate(first):g} here).",
+        advice=_advice(part),
         value=float(len(dropouts)),
         cause="dropout",
     )
+
+
+def _advice(part: str) -> str:
+    """The call that ends it, as Python writes the way to the part."""
+    way = "".join(f"[{one}]" if one.isdigit() else f".{one}" for one in part.split(".") if one)
+    return f"Call `model{way}.eval()`, and again after every `model.train()`, which undoes it."
 
 
 def _part(part: str, first: ModuleFacts) -> str:

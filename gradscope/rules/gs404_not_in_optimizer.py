@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records import Finding, Report
+from gradscope.records import Finding, Report, Unregistered
 from gradscope.rules._reading import Tree
 from gradscope.rules._rule import Limits, Rule
 from gradscope.rules._words import listed, plural
@@ -16,8 +16,9 @@ RULE = Rule(
     summary="a trainable parameter is in no group of the optimizer",
     what=(
         "Compares the parameters that require a gradient with those that the optimizer's groups "
-        "hold, and names the outermost module of which it holds nothing. It needs an optimizer to "
-        "look at."
+        "hold, and names the outermost module of which it holds nothing; that needs an optimizer "
+        "to look at. Tensors that get a gradient in backward and that a module keeps in a plain "
+        "list, dict or attribute are told in any case: `model.parameters()` does not have them."
     ),
     why=(
         "The gradient is computed, and nobody uses it. Most often the optimizer was made before a "
@@ -43,3 +44,24 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             f"{'it requires' if len(behind) == 1 else 'they require'} a gradient.",
             value=float(len(behind)),
         )
+    for kept in report.unregistered:
+        yield _unregistered(kept)
+
+
+def _unregistered(kept: Unregistered) -> Finding:
+    shapes = [list(shape) for shape in dict.fromkeys(kept.shapes)]
+    shown = ", ".join(map(str, shapes[:3])) + (" and others" if len(shapes) > 3 else "")
+    one = len(kept.shapes) == 1
+    return RULE.finding(
+        kept.name,
+        f"{plural(len(kept.shapes), 'tensor')} of shape{'' if len(shapes) == 1 else 's'} {shown} "
+        f"in its plain attribute `{kept.attribute}` get{'s' if one else ''} gradients and "
+        f"{'is no parameter' if one else 'are no parameters'} of the model: neither "
+        "`model.parameters()` nor `state_dict()` has them.",
+        advice=(
+            "Keep modules in nn.ModuleList or nn.ModuleDict, and tensors in nn.ParameterList, "
+            "nn.ParameterDict or nn.Parameter."
+        ),
+        value=float(len(kept.shapes)),
+        cause="unregistered",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records import Finding, Link, Report
-from gradscope.rules._losses import LOG_SOFTMAX, unique, where
+from gradscope.rules._losses import LOG_SOFTMAX, unique, where, whose
 from gradscope.rules._rule import Limits, Rule
 
 RULE = Rule(
@@ -32,21 +32,27 @@ RULE = Rule(
 _SOFTMAX = "SoftmaxBackward0"
 
 
+def wants(report: Report, limits: Limits) -> Iterator[str]:
+    """The line that applies it, where there is one to show."""
+    if any(find(report, limits)):
+        yield "lines"
+
+
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """One finding per place."""
     for link in unique(report):
         if link.op == _SOFTMAX and link.into == LOG_SOFTMAX:
-            yield _finding(link, "its softmax goes into a cross entropy, which applies its own.")
+            yield _finding(link, "softmax goes into a cross entropy, which applies its own.")
         elif link.op == _SOFTMAX and link.into.startswith("NllLoss"):
             yield _finding(
                 link,
-                "its softmax goes into a negative log-likelihood, which wants the logarithm.",
+                "softmax goes into a negative log-likelihood, which wants the logarithm.",
                 advice="Use `log_softmax` in place of `softmax`, or cross entropy on raw scores.",
             )
         elif link.op == LOG_SOFTMAX and link.into == LOG_SOFTMAX:
             yield _finding(
                 link,
-                "its log-softmax goes into a cross entropy, which applies its own; the second "
+                "log-softmax goes into a cross entropy, which applies its own; the second "
                 "changes nothing.",
                 severity="warning",
                 advice="Use `nll_loss`, or drop the `log_softmax`.",
@@ -56,4 +62,11 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 def _finding(
     link: Link, said: str, *, severity: str | None = None, advice: str | None = None
 ) -> Finding:
-    return RULE.finding(where(link), said, severity=severity, advice=advice, call=link.call)
+    return RULE.finding(
+        where(link),
+        f"{whose(link)} {said}",
+        severity=severity,
+        advice=advice,
+        call=link.call,
+        location=link.location,
+    )

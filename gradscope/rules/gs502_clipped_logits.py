@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records import Finding, Link, Report
-from gradscope.rules._losses import into_cross_entropy, output_of, where
+from gradscope.rules._losses import into_cross_entropy, output_of, where, whose
 from gradscope.rules._rule import Limits, Rule
 
 RULE = Rule(
@@ -30,6 +30,12 @@ _SAID = {"ReluBackward0": "ReLU", "HardtanhBackward0": "ReLU6 or hard tanh"}
 _SQUASHED = {"SigmoidBackward0": "error", "HardsigmoidBackward0": "error", "TanhBackward0": None}
 
 
+def wants(report: Report, limits: Limits) -> Iterator[str]:
+    """The line that applies it, where there is one to show."""
+    if any(find(report, limits)):
+        yield "lines"
+
+
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """One finding per place."""
     for link in into_cross_entropy(report):
@@ -37,16 +43,19 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         if link.op in _CUT or (link.op.startswith("Clamp") and _at_zero(report, link)):
             yield RULE.finding(
                 where(link),
-                f"its {kind} goes into a cross entropy: scores below zero are cut off"
+                f"{whose(link)} {kind} goes into a cross entropy: scores below zero are cut off"
                 f"{_share(report, link)}.",
                 call=link.call,
+                location=link.location,
             )
         elif link.op in _SQUASHED:
             yield RULE.finding(
                 where(link),
-                f"its {kind} goes into a cross entropy: scores are held within narrow bounds.",
+                f"{whose(link)} {kind} goes into a cross entropy: scores are held within narrow "
+                "bounds.",
                 severity=_SQUASHED[link.op] or "warning",
                 call=link.call,
+                location=link.location,
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records import Finding, Report
-from gradscope.rules._losses import unique, where
+from gradscope.rules._losses import unique, where, whose
 from gradscope.rules._rule import Limits, Rule
 
 RULE = Rule(
@@ -30,13 +30,20 @@ RULE = Rule(
 _OPS = {"SigmoidBackward0": "sigmoid", "SoftmaxBackward0": "softmax"}
 
 
+def wants(report: Report, limits: Limits) -> Iterator[str]:
+    """The line that applies it, where there is one to show."""
+    if any(find(report, limits)):
+        yield "lines"
+
+
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """One finding per place."""
     for link in unique(report):
         if link.op in _OPS and link.into.startswith("BinaryCrossEntropyWithLogits"):
             yield RULE.finding(
                 where(link),
-                f"its {_OPS[link.op]} goes into a binary cross entropy with logits, which applies "
-                "its own sigmoid.",
+                f"{whose(link)} {_OPS[link.op]} goes into a binary cross entropy with logits, "
+                "which applies its own sigmoid.",
                 call=link.call,
+                location=link.location,
             )

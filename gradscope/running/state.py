@@ -39,10 +39,9 @@ def kept_as_found(model: nn.Module, *, weights: bool) -> Iterator[None]:
             restore.callback(_gradient(parameter))
         for tensor in (*model.buffers(), *(parameters if weights else ())):
             restore.callback(_value(tensor))
-        with random_state_kept({parameter.device for parameter in parameters}), switches_kept():
-            # Inside of the switches, which modes of a value's own tell it how to be written.
-            with restore.pop_all():
-                yield
+        devices = {parameter.device for parameter in parameters}
+        with random_state_kept(devices), switches_kept(), restore.pop_all():
+            yield
 
 
 @contextmanager

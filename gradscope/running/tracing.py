@@ -109,7 +109,7 @@ def _step(
     names = {id(t): input_name(name, len(args)) for name, t in given}
     with contextlib.ExitStack() as watching:
         watching.enter_context(recorder.installed())
-        with _stacks_kept(lines):
+        with stacks_kept(lines):
             outcome.phase = "forward"
             seed_everything(workload.seed)
             with autocast(workload):
@@ -129,7 +129,7 @@ def _step(
             assert loss is not None
             backward(loss, workload)  # raises, and says that there is no graph
             return
-        followed = recorder.trace(start.node, names, locate, lambda: _stacks_kept(lines))
+        followed = recorder.trace(start.node, names, locate, lambda: stacks_kept(lines))
         watching.callback(lambda: nodes.extend(followed.release()))
         watching.enter_context(gradients_kept(_foreign(followed, workload.model, args, kwargs)))
         try:
@@ -144,7 +144,7 @@ def _step(
 
 
 @contextlib.contextmanager
-def _stacks_kept(lines: bool) -> Iterator[None]:
+def stacks_kept(lines: bool) -> Iterator[None]:
     """Each node made in this block remembers the Python stack that made it."""
     if not lines:
         yield

@@ -24,12 +24,12 @@ def frozen(model: nn.Module, seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=sorted(cuda)):
         torch.manual_seed(seed)
         for parameter in asked:
-            parameter.requires_grad_(False)
+            parameter.requires_grad = False  # its method may be hidden by a misspelt flag
         try:
             yield
         finally:
             for parameter in asked:
-                parameter.requires_grad_(True)
+                parameter.requires_grad = True
             with torch.no_grad():
                 for buffer, value in kept:
                     buffer.copy_(value)
