@@ -97,6 +97,7 @@ class ModuleFacts:
     are its own, by full name; ``written`` are its own buffers that the run's forward wrote to.
     ``settings`` are plain attributes that rules read, such as a dropout's ``p``; ``misspelt`` are
     those that were meant to be ``requires_grad`` and that a parameter below does not follow.
+    ``library`` is the installed package, other than PyTorch, that its class is of.
     """
 
     name: str
@@ -109,6 +110,7 @@ class ModuleFacts:
     written: tuple[str, ...] = field(default=(), metadata=SPARSE)
     settings: dict[str, Any] = field(default_factory=dict, metadata=SPARSE)
     misspelt: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    library: str | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

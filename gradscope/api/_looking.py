@@ -1,10 +1,11 @@
-"""The first look of ``why``: one plain forward and backward, of which only gradients are kept."""
+"""The first look of ``why``: plain steps, and of the last one's backward the gradients."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -16,9 +17,9 @@ from gradscope.capture.hooks import named_modules, named_parameters
 from gradscope.capture.parameters import statistics
 from gradscope.capture.recorder import Recorder
 from gradscope.errors import ConfigError
-from gradscope.loading import Workload, seed_everything
+from gradscope.loading import Batch, Workload, seed_everything
 from gradscope.records import ModuleCall, ParameterStats, TensorStats
-from gradscope.running.plain import autocast, backward, fresh
+from gradscope.running.plain import autocast, backward, fresh, take_step
 from gradscope.running.state import deeper_recursion, gradients_kept, kept_as_found, run_eagerly
 from gradscope.running.steps import input_name
 
@@ -30,6 +31,7 @@ class Look:
     parameters: tuple[ParameterStats, ...] = ()
     calls: tuple[ModuleCall, ...] = ()  # of the modules that were asked for
     phase: str = "input"
+    last: int = 0  # the number of the step that was looked at
     complete: bool = False  # what has no gradient by now will have none
     recorder: Recorder | None = None
     failure: BaseException | None = field(default=None, repr=False)
@@ -40,7 +42,7 @@ class Look:
 
 
 def look(workload: Workload, modules: Collection[str], *, restore: bool) -> Look:
-    """Run one step. An exception, of the user's code or Ctrl-C, is found in ``failure``.
+    """Run the steps. An exception, of the user's code or Ctrl-C, is found in ``failure``.
 
     Args:
         workload: what to run.
@@ -48,24 +50,61 @@ def look(workload: Workload, modules: Collection[str], *, restore: bool) -> Look
         restore: give the weights back, for a model that somebody goes on to use.
     """
     found = Look()
-    with contextlib.ExitStack() as kept:
-        kept.enter_context(kept_as_found(workload.model, weights=restore))
-        kept.enter_context(run_eagerly())
-        kept.enter_context(deeper_recursion())
-        if isinstance(workload.criterion.spec, nn.Module):
-            kept.enter_context(kept_as_found(workload.criterion.spec, weights=restore))
+    with _kept(workload, weights=restore or workload.steps > 1):
         try:
-            _step(workload, set(modules), found)
+            for _ in _steps(workload, set(modules), found):
+                pass
         except BaseException as failure:
             found.failure = failure
         found.parameters = _parameters(workload.model)
     return found
 
 
-def _step(workload: Workload, modules: set[str], found: Look) -> None:
-    batch = next(workload.batches(), None)
-    if batch is None:
-        raise ConfigError("the input gives no batch at all", help="yield one or more")
+@contextlib.contextmanager
+def before(workload: Workload, last: int) -> Iterator[Workload]:
+    """The model as it stands before its ``last`` step, with the batches from that one on."""
+    with _kept(workload, weights=True):
+        steps = _steps(workload, set(), Look())
+        batch, following = next(itertools.islice(steps, last, None))
+        yield replace(workload, batches=lambda: itertools.chain([batch], following))
+
+
+@contextlib.contextmanager
+def _kept(workload: Workload, *, weights: bool) -> Iterator[None]:
+    with contextlib.ExitStack() as kept:
+        kept.enter_context(kept_as_found(workload.model, weights=weights))
+        kept.enter_context(run_eagerly())
+        kept.enter_context(deeper_recursion())
+        if isinstance(workload.criterion.spec, nn.Module):
+            kept.enter_context(kept_as_found(workload.criterion.spec, weights=weights))
+        yield
+
+
+def _steps(
+    workload: Workload, modules: set[str], found: Look
+) -> Iterator[tuple[Batch, Iterator[Batch]]]:
+    """Run step after step; before each one begins, its batch and what yields those after it."""
+    optimizer = None
+    if workload.steps > 1 and workload.make_optimizer is not None:
+        optimizer = workload.make_optimizer(workload.model)
+    batches = workload.batches()
+    batch: Batch | None = None
+    for number in range(workload.steps):
+        found.complete = False
+        if batch is not None and optimizer is not None:
+            found.phase = "step"
+            take_step(optimizer, workload, batch)
+        found.phase, found.last = "input", number
+        batch = next(batches, batch)
+        if batch is None:
+            raise ConfigError("the input gives no batch at all", help="yield one or more")
+        for parameter in workload.model.parameters():
+            parameter.grad = None
+        yield batch, batches
+        _step(workload, batch, modules, found)
+
+
+def _step(workload: Workload, batch: Batch, modules: set[str], found: Look) -> None:
     model = workload.model
     args, kwargs, target = fresh(batch)
     asked = {m: named for m, named in named_modules(model).items() if named.name in modules}

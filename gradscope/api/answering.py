@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from torch import nn
 from gradscope import config as configs
 from gradscope.answers import severity
 from gradscope.api._asking import Asked, asked_for, disagreements, problems_first, replies
-from gradscope.api._looking import look
-from gradscope.api.explaining import explained
+from gradscope.api._looking import before, look
+from gradscope.api.explaining import explained, unlooked
 from gradscope.api.failing import explained_failure
 from gradscope.api.runs import (
     fail,
@@ -154,7 +154,7 @@ def _answered(
             restore=restore,
         )
     report = WhyReport(
-        run_info(workload, (), steps=1),
+        run_info(workload, (), steps=found.last + 1),
         status="ok" if error is None else "failed",
         versions=versions(),
         config=workload.config,
@@ -163,15 +163,19 @@ def _answered(
         error=error,
     )
     found.recorder = None
-    if found.complete and not isinstance(found.failure, KeyboardInterrupt):
+    if found.complete:
+        stopped = isinstance(found.failure, KeyboardInterrupt)
+        told: Iterable[Answer] = ()
         try:
-            answers = _answers(workload, parameters, asked, found.calls, restore=restore)
+            if not stopped:
+                told = _causes(workload, parameters, found.last, restore=restore)
         except KeyboardInterrupt:
-            said = "interrupted while looking closer: nothing is answered yet"
+            stopped = True
+        told = unlooked(parameters) if stopped else told
+        report = _with(report, _answers(told, parameters, asked, found.calls))
+        if stopped and found.failure is None:
+            said = "interrupted while looking closer: causes were not looked for"
             raise Interrupted(said, report=report) from None
-        report = replace(report, answers=answers)
-        if error is None and any(severity(answer) for answer in answers):
-            report = replace(report, status="findings")
     if found.failure is not None:
         fail(found, report)
     return report
@@ -186,18 +190,33 @@ def _inside(model: nn.Module, patterns: Sequence[str]) -> set[str]:
     }
 
 
+def _causes(
+    workload: Workload, parameters: Sequence[ParameterStats], last: int, *, restore: bool
+) -> tuple[Answer, ...]:
+    """Why gradients are not useful in the last step that was run."""
+    if not last:
+        return explained(workload, parameters, restore=restore)
+    with before(workload, last) as there:
+        return explained(there, parameters, restore=False)
+
+
 def _answers(
-    workload: Workload,
+    told: Iterable[Answer],
     parameters: Sequence[ParameterStats],
     asked: Asked,
     calls: Sequence[ModuleCall],
-    *,
-    restore: bool,
 ) -> tuple[Answer, ...]:
     """The causes, then what else was asked for. Of names, only the answers that concern them."""
-    told = list(explained(workload, parameters, restore=restore))
-    told += disagreements(asked, parameters)
+    told = [*told, *disagreements(asked, parameters)]
     if asked.any:
         told = [answer for answer in told if asked.all & {answer.name, *answer.behind}]
         told += replies(asked, parameters, calls, told)
     return problems_first(told, {p.name: i for i, p in enumerate(parameters)})
+
+
+def _with(report: WhyReport, answers: tuple[Answer, ...]) -> WhyReport:
+    """The report with answers, and the status that they make."""
+    status = report.status
+    if report.error is None and any(severity(answer) for answer in answers):
+        status = "findings"
+    return replace(report, answers=answers, status=status)

@@ -136,7 +136,7 @@ class _Step:
 
 
 @contextlib.contextmanager
-def _again(workload: Workload, number: int) -> Iterator[_Step]:
+def again(workload: Workload, number: int) -> Iterator[_Step]:
     """The model as it stood before a step of the run, and that step; then as it was found."""
     model = workload.model
     with contextlib.ExitStack() as kept:
@@ -171,7 +171,7 @@ def _answers(workload: Workload, report: Report, asked: Collection[str]) -> dict
     """Why gradients are missing or zero, each state only where it was asked for."""
     from gradscope.api.explaining import explained
 
-    with _again(workload, _last(report)) as step:
+    with again(workload, _last(report)) as step:
         batches = (step.batch, step.following)
         there = replace(workload, batches=lambda: iter(batches))
         # The weights come back at the end of it all: no need to keep them twice.
@@ -184,7 +184,7 @@ def _elsewhere(workload: Workload, report: Report, asked: Collection[str]) -> di
     parameters = {named.name: p for p, named in named_parameters(workload.model).items()}
     lost = {p.name for p in report.parameters if p.requires_grad and p.gradient is None}
     found: set[str] = set()
-    with _again(workload, _last(report)) as step:
+    with again(workload, _last(report)) as step:
         for number in range(1, _SEEDS + 1):
             other = replace(workload, seed=workload.seed + number)
             batch = step.following if number % 2 else step.batch
@@ -198,7 +198,7 @@ def _elsewhere(workload: Workload, report: Report, asked: Collection[str]) -> di
 
 def _lines(workload: Workload, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """The user's lines that made what goes into the loss."""
-    with _again(workload, _last(report)) as step:
+    with again(workload, _last(report)) as step:
         with stacks_kept(lines=True):
             loss = step.forward()
         return {"links": located(report.links, walk([edge_of(loss)], set()), locate)}
@@ -211,7 +211,7 @@ def _births(workload: Workload, report: Report, asked: Collection[str]) -> dict[
 
     first = _first_bad(report)
     for number in range(max(0, first - 1), first + 1):
-        with _again(workload, number) as step:
+        with again(workload, number) as step:
             move = None if step.optimizer is None else step.move
             given = fresh(step.batch)
             forward = functools.partial(step.forward, given)
@@ -241,12 +241,12 @@ def _last(report: Report) -> int:
 
 
 def _activity(workload: Workload, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    with _again(workload, _last(report)) as step:
+    with again(workload, _last(report)) as step:
         return {"activity": unit_activity(workload.model, step.forward)}
 
 
 def _precision(workload: Workload, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    with _again(workload, _last(report)) as step:
+    with again(workload, _last(report)) as step:
         return {"precision": forecast(workload.model, step.forward, step.backward)}
 
 

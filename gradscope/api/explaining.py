@@ -11,17 +11,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradscope.api._later import Later
 from gradscope.capture.calls import call_tensors
 from gradscope.capture.graph import edge_of, walk
-from gradscope.capture.hooks import named_parameters
 from gradscope.explain.births import find_births
 from gradscope.explain.cuts import explain_missing
 from gradscope.explain.zeros import explain_zeros
 from gradscope.loading import Batch, Workload
-from gradscope.loading.optimizers import RATE
 from gradscope.records import Answer, Birth, ParameterStats
 from gradscope.running.onlookers import onlookers_silent
-from gradscope.running.plain import backward, fresh, loss_of, take_step
+from gradscope.running.plain import backward, fresh, loss_of
 from gradscope.running.state import (
     deeper_recursion,
     gradients_kept,
@@ -40,6 +39,7 @@ _SAID = {
     ZERO: "the gradient is all zeros",
     NON_FINITE: "the gradient has a NaN or an infinity",
 }
+_UNSEEN = "a second run, watched closely, did not show where that comes from."
 
 
 def state_of(parameter: ParameterStats) -> str:
@@ -88,7 +88,7 @@ def explained(
         found = run.births() if births is None else births
         answers += _born(found, names[NON_FINITE])
     if names[ZERO]:  # at the end, for it moves the weights
-        answers += run.zero(names[ZERO], next(batches, batch))
+        answers += run.zero(names[ZERO], batches)
     told = {name for answer in answers for name in answer.behind}
     for state, listed in names.items():
         answers += _unexplained(state, [name for name in listed if name not in told])
@@ -131,15 +131,15 @@ class _Again:
                 self.workload.model, lambda: loss_of(self.workload, args, kwargs, target), names
             )
 
-    def zero(self, names: Sequence[str], following: Batch) -> tuple[Answer, ...]:
-        """What makes these zero, and whether a step changes that."""
+    def zero(self, names: Sequence[str], following: Iterator[Batch]) -> tuple[Answer, ...]:
+        """What makes these zero, and whether a few steps change that."""
         with self._kept(weights=self.restore) as kept:
             return explain_zeros(
                 self.workload.model,
                 self._forward(kept, lambda: fresh(self.batch)),
                 self._backward,
                 names,
-                later=lambda: self._zero_later(names, following),
+                later=Later(self.workload, names, self.batch, following, self.once_more),
             )
 
     def births(self) -> tuple[Birth, ...]:
@@ -170,50 +170,27 @@ class _Again:
     def _backward(self, loss: torch.Tensor) -> None:
         backward(loss, replace(self.workload, retain_graph=True))
 
-    def _zero_later(self, names: Sequence[str], following: Batch) -> Collection[str] | None:
-        """The names whose gradient is still zero after one optimizer step; None: none was taken.
-
-        The step takes the gradients that the watched run has left.
-        """
-        model = self.workload.model
-        parameters = {named.name: p for p, named in named_parameters(model).items()}
-        try:
-            self._step()
-            for parameter in model.parameters():
-                parameter.grad = None
-            with contextlib.ExitStack() as kept:
-                self._backward(self._forward(kept, lambda: fresh(following))())
-        except Exception:
-            # An optimizer that cannot step like this leaves one question open.
-            return None
-        gradients = {name: parameters[name].grad for name in names}
-        return [name for name, g in gradients.items() if g is None or not _any(g)]
-
-    def _step(self) -> None:
-        model, make = self.workload.model, self.workload.make_optimizer
-        if make is not None:
-            take_step(make(model), self.workload, self.batch)
-            return
-        # SGD by hand: PyTorch's own would load its compiler first, which takes a second.
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.grad is not None:
-                    parameter.sub_(parameter.grad, alpha=RATE)
+    def once_more(self, batch: Batch) -> None:
+        """A plain forward and backward, which leaves gradients."""
+        with contextlib.ExitStack() as kept:
+            self._backward(self._forward(kept, lambda: fresh(batch))())
 
 
-def _any(gradient: torch.Tensor) -> bool:
-    values = gradient._values() if gradient.layout == torch.sparse_coo else gradient
-    return bool(values.any())
+def unlooked(parameters: Sequence[ParameterStats]) -> Iterator[Answer]:
+    """What the first look found, where nobody came to look for causes."""
+    for state in _SAID:
+        names = [p.name for p in parameters if p.requires_grad and state_of(p) == state]
+        yield from _unexplained(state, names, "interrupted before its cause was looked for.")
 
 
-def _unexplained(state: str, names: Sequence[str]) -> Iterator[Answer]:
+def _unexplained(state: str, names: Sequence[str], why: str = _UNSEEN) -> Iterator[Answer]:
     """What a second run did not explain is told all the same."""
     if names:
         yield Answer(
             names[0],
             "parameter",
             state,
-            f"{_SAID[state]}; a second run, watched closely, did not show where that comes from.",
+            f"{_SAID[state]}; {why}",
             behind=tuple(names),
             advice="see whether it lasts with another `seed`: what comes by chance cannot be"
             " followed, nor what scripted code does",

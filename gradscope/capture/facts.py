@@ -6,7 +6,10 @@ import difflib
 import dis
 import functools
 import math
+import os
 import re
+import sys
+import sysconfig
 from collections.abc import Collection, Iterable, Mapping
 from types import CodeType, FunctionType
 from typing import Any
@@ -71,9 +74,21 @@ def module_facts(
                 written=tuple(_joined(named.name, name) for name in written.get(module, ())),
                 settings=_settings(module, SETTINGS if kinds else _DROPOUT),
                 misspelt=_misspelt_of_module(module),
+                library=_library(kind),
             )
         )
     return tuple(facts)
+
+
+@functools.cache
+def _library(kind: type[nn.Module]) -> str | None:
+    """The installed package that a class is of; None for PyTorch's, gradscope's and one's own."""
+    package = kind.__module__.partition(".")[0]
+    if package in ("torch", "gradscope"):
+        return None
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    folders = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    return package if file.startswith(tuple(folder + os.sep for folder in folders)) else None
 
 
 def misspelt_flags(parameter: nn.Parameter) -> tuple[str, ...]:

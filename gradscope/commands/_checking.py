@@ -28,13 +28,18 @@ class Task:
 
 @dataclass(slots=True)
 class Checked:
-    """What came of the models so far. ``raised`` are models' own errors, ``wrong`` the configs'."""
+    """What came of the models so far. ``raised`` are models' own errors, ``wrong`` the configs'.
+
+    ``brief`` says of each in ``raised`` no more than a reader of the report needs.
+    """
 
     models: list[CheckedModel] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     raised: list[Problem] = field(default_factory=list)
+    brief: list[Problem] = field(default_factory=list)
     wrong: list[Problem] = field(default_factory=list)
     interrupted: bool = False
+    left: list[str] = field(default_factory=list)  # what nobody came to look at
 
     @property
     def ran(self) -> bool:
@@ -53,13 +58,19 @@ class Checked:
             models=tuple(self.models),
         )
 
-    def stopped(self) -> GradscopeError | None:
-        """The error that the command ends with, if one stopped a model."""
+    def stopped(self, *, told: bool = False) -> GradscopeError | None:
+        """The error that the command ends with, if one stopped a model.
+
+        ``told`` where the report says before the same eyes what each model raised, and why.
+        """
         if self.interrupted:
-            return Interrupted("interrupted: what was found until then is shown")
+            names = ", ".join(f"`{name}`" for name in self.left)
+            none = f"; not looked at: {names}" if names else ""
+            return Interrupted(f"interrupted: what was found until then is shown{none}")
+        raised = self.brief if told else self.raised
         if self.wrong:
-            return ConfigError(*self.wrong, *self.raised)
-        return ModelError(*self.raised) if self.raised else None
+            return ConfigError(*self.wrong, *raised)
+        return ModelError(*raised) if raised else None
 
 
 def check_all(
@@ -75,6 +86,9 @@ def check_all(
         except KeyboardInterrupt:
             checked.interrupted = True
         if checked.interrupted:
+            # The one that was running is among them where it came to nothing that can be shown.
+            begun = len(checked.models) == number
+            checked.left = [_said(one) for one in loaded[number if begun else number - 1 :]]
             break
         # The next model may need the memory: what refers to itself goes now.
         gc.collect()
@@ -101,6 +115,7 @@ def _check(
         checked.interrupted = isinstance(error, Interrupted)
         if not checked.interrupted:
             checked.raised += _of(config, error)
+            checked.brief += _briefly(config, error)
         if not isinstance(error.report, Report):
             return
         report = error.report
@@ -121,8 +136,21 @@ def _show(error: GradscopeError, task: Task) -> None:
 
 def _of(loaded: configs.LoadedConfig, error: GradscopeError) -> list[Problem]:
     """The problems with the model that they are of: on standard error they stand without it."""
-    said = f"of the model {loaded.file or loaded.name}"
+    said = f"of the model {_said(loaded)}"
     return [replace(problem, notes=(said, *problem.notes)) for problem in error.problems]
+
+
+def _briefly(loaded: configs.LoadedConfig, error: ModelError | Interrupted) -> list[Problem]:
+    """Which model raised, and where; all of it where no report has the rest."""
+    record = error.report.error if isinstance(error.report, Report) else None
+    if record is None:
+        return _of(loaded, error)
+    where = f" in `{record.name}`" if record.name else ""
+    return [Problem(f"{loaded.file or loaded.name}: {record.phase} raised{where}")]
+
+
+def _said(loaded: configs.LoadedConfig) -> str:
+    return loaded.file or loaded.name
 
 
 def _model(report: Report, task: Task) -> CheckedModel:

@@ -39,6 +39,9 @@ from gradscope.commands._write import say
 from gradscope.rules import reaches
 from gradscope.typeset.numbers import plural
 
+#: Formats that tell a person the whole of a failure.
+_TEXTS = ("terminal", "markdown")
+
 Models = Annotated[
     list[str] | None,
     typer.Argument(
@@ -114,7 +117,8 @@ def run(
         debug=debug,
     )
     checked = check_all(loaded, rules, task)
-    stopped = checked.stopped()
+    on_screen = destination.path is None and destination.format in _TEXTS
+    stopped = checked.stopped(told=on_screen and checked.ran)
     report = checked.report(rules)
     if known is not None:
         report = known_aside(report, known, report.rules)

@@ -80,7 +80,8 @@ class Given:
 
     def outside(self, tensor: torch.Tensor, found: int, place: Place) -> int:
         """A tensor that nobody saw being made: a constant, a closure's, a file's."""
-        told = Told("a tensor that was made before the run", _LOOK)
+        count = _count(tensor, found)
+        told = Told(_share(tensor, count), _LOOK, count)
         return self._origins.add(
             Origin(found, "input", None, place, told, given=found == INF, inputs=(measure(tensor),))
         )
@@ -93,15 +94,14 @@ class Given:
         found = level(tensor)
         if not found:
             return 0
-        count = int(broken(tensor.detach(), found).sum()) if not tensor.is_sparse else None
-        said = "some values" if count is None else f"{count} of {tensor.numel()} values"
+        count = _count(tensor, found)
         mask = self._origins.add(
             Origin(
                 found,
                 phase,
                 None,
                 Place(),
-                Told(said, advice, count),
+                Told(_share(tensor, count), advice, count),
                 given=found == INF and only_negative(tensor),
                 name=name,
                 inputs=(measure(tensor),),
@@ -109,3 +109,12 @@ class Given:
         )
         self._origins.put(tensor, mask, whole=False)
         return mask
+
+
+def _count(tensor: torch.Tensor, found: int) -> int | None:
+    """How many elements are not finite; nobody counts those of a sparse tensor."""
+    return None if tensor.is_sparse else int(broken(tensor.detach(), found).sum())
+
+
+def _share(tensor: torch.Tensor, count: int | None) -> str:
+    return "some values" if count is None else f"{count} of {tensor.numel()} values"

@@ -97,7 +97,9 @@ def _message(origin: Origin) -> str:
     name = f"`{origin.name}`"
     if origin.phase == "input" and origin.op is None:
         if origin.name is None:
-            held = f"a tensor from outside holds {what}; it is first used{_at(origin.place)}"
+            used = _at(origin.place)
+            held = f"a tensor that was made before the run holds {what}: {origin.told.reason}"
+            held += f"; it is first used{used}" if used else ""
         else:
             called = f"the {origin.name}" if origin.name in _ROLES else f"the input {name}"
             held = f"{called} holds {what} before the model runs: {origin.told.reason}"

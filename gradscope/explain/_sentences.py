@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 import torch
@@ -44,6 +45,8 @@ _SOFT = {
     "topk": "use the values that `topk` returns beside the indices",
     "argsort": "use the values that `sort` returns beside the indices",
 }
+#: A line that takes a state, and detaches nothing itself.
+_STATE = re.compile(r"^(?!.*detach).*state_dict\(")
 _THRESHOLD = "use the scores themselves, or `sigmoid` of them for a soft threshold"
 _CAST = "keep the floating-point values, or copy the gradient past the cast: `x + (q - x).detach()`"
 _INDEX = "use the values that it returns beside the indices"
@@ -145,6 +148,8 @@ def _message(verdict: Verdict, start: str | None) -> str:
     at = _at(value)
     said = _SAID.get(value.op, f"`{value.op}`")
     reason = value.reason
+    if _is_copied(value):
+        return f"`state_dict()`{at} gives copies without a graph: no gradient passes them."
     if cause == "no-grad":
         return f"{said}{at} ran while gradients were disabled{_by(reason)}."
     if cause == "detached":
@@ -161,6 +166,13 @@ def _message(verdict: Verdict, start: str | None) -> str:
         by = _SAID.get(left.op, f"`{left.op}`")
         return f"{ends} and leaves for Python by {by}{_at(left)}: no gradient comes back."
     return f"{ends} and never reaches {goal}."
+
+
+def _is_copied(value: Value) -> bool:
+    """Whether it is `state_dict()` that detaches, in PyTorch's own code."""
+    place = value.place
+    line = source(place.file, place.line) if place.file and place.line else None
+    return value.op == "detach" and line is not None and _STATE.search(line) is not None
 
 
 def _at(value: Value) -> str:
@@ -202,5 +214,7 @@ def _advice(verdict: Verdict, start: str | None) -> str:
 
 def _kept(value: Value) -> str:
     """What to write instead of an operation that leaves the graph."""
+    if _is_copied(value):
+        return "call the module with the tensors themselves: `torch.func.functional_call`"
     op = _SAME.get(value.op, value.op)
     return _ADVICE.get(op) or "keep the tensor itself, not a copy of its numbers"

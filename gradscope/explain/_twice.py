@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from torch.autograd.graph import Node
 
 from gradscope.explain._told import Case, Told, at, line, within
 from gradscope.explain._watched import Backward, Carried, Event
 from gradscope.explain._watching import Watch
+from gradscope.explain.frames import source
 
 _ADVICE_REPEATS = (
     "keep the graph with `retain_graph=True` (`backward.retain_graph=true`) on every backward but"
@@ -126,9 +129,14 @@ def _advice(watch: Watch, failing: Backward, run: Backward, bridge: Carried | No
 def _two_losses(failing: Backward, run: Backward, bridge: Carried) -> bool:
     """Whether two losses of one step meet in the tensor, as a GAN's do in what it generated.
 
-    One backward at the same line again is a loop, which comes back to its own past.
+    One backward at the same line again is a loop, which comes back to its own past, as does what
+    is made of itself.
     """
     one, other = run.event, failing.event
+    place, x = bridge.event.place, re.escape(bridge.text or "")
+    code = (source(place.file, place.line) or "") if x and place.file and place.line else ""
+    if re.match(rf"(?:[\w.]+, *)*{x}(?:, *[\w.]+)* *=[^=].*\b{x}\b", code):
+        return False  # `h = cell(x, h)`
     here = (one.place.file, one.place.line) != (other.place.file, other.place.line)
     return not bridge.attribute and here and one.step == other.step
 

@@ -59,7 +59,7 @@ class Watch(TorchFunctionMode):
         self.kept: dict[Node, list[Kept]] = {}
         self.writes: dict[int, list[Write]] = {}
         self.freed: dict[Node, Backward] = {}
-        self.applied: dict[Node, Place] = {}  # where the user's own functions were
+        self.applied: dict[object, Place] = {}  # where the user's own functions were
         self.carried: dict[Node, Carried] = {}
         self.flattened: dict[tuple[int, ...], tuple[int, ...]] = {}
         self.backwards: list[Backward] = []
@@ -188,9 +188,9 @@ class Watch(TorchFunctionMode):
     def _applied(self) -> None:
         """Note where a function of the user's was applied: its ``ctx`` is the node to be."""
         for frame in outwards(sys._getframe(2), self.executing.last):
-            node = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
-            if isinstance(node, BackwardCFunction) and node not in self.applied:
-                self.applied[node] = self.executing.place(frame.f_back)
+            context: Any = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+            if isinstance(context, BackwardCFunction) and context not in self.applied:
+                self.applied[context] = self.executing.place(frame.f_back)
 
     def _is_old(self, tensor: torch.Tensor) -> bool:
         return self.names.attribute(tensor) is not None

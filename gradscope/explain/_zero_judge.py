@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
+from gradscope.capture.graph import LEAF
 from gradscope.explain._zero_asking import Asked
+from gradscope.explain._zero_curves import Verdict, curved, flat_figures, normalised, underflow
 from gradscope.explain._zero_factors import Origin, Origins, factor, op, saved
 from gradscope.explain._zero_graph import Stop
 from gradscope.explain._zero_operations import (
@@ -24,28 +23,14 @@ from gradscope.explain._zero_operations import (
 )
 from gradscope.explain._zero_passing import Gradients
 
-#: A slope below this is an end of the curve.
-_GENTLE = 1e-4
 #: Losses whose gradient is the distance to the target.
 _DISTANCES = frozenset(
     ["MseLoss", "SmoothL1Loss", "HuberLoss", "Abs", "Pow", "LinalgVectorNorm", "Norm", "Cdist"]
 )
 _CERTAIN = frozenset(["BinaryCrossEntropyWithLogits", "BinaryCrossEntropy"])
 _ATTENTION = "ScaledDotProduct"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """One cause at one node. ``why`` is a key of the sentences, ``figures`` fill it in."""
-
-    cause: str | None
-    node: Node | None
-    why: str
-    figures: tuple[tuple[str, Any], ...] = ()
-
-    def figure(self, name: str) -> Any:
-        """One of the figures; None where it is not known."""
-        return dict(self.figures).get(name)
+#: What PyTorch wraps a module in that has a hook in backward.
+MODULE_HOOK = "BackwardHookFunction"
 
 
 def judge(stop: Stop, got: Gradients, origins: Origins) -> Verdict:
@@ -56,17 +41,19 @@ def judge(stop: Stop, got: Gradients, origins: Origins) -> Verdict:
     if stop.kind == "met":
         return _met(stop)
     name = op(node)
+    if name == MODULE_HOOK:
+        return Verdict("masked", node, "module-hook")
     if isinstance(node, BackwardCFunction):
         return Verdict("non-differentiable", node, "function")
     asked = Asked(node, position, got)
     if asked.empty:
-        return Verdict("masked", _emptied(node, position), "nothing-chosen")
+        return _emptied(node, position)
     if name in CURVED or name in SOFT:
-        return _curved(asked, name)
+        return curved(asked, name)
     if name in NORMALISED:
-        return _normalised(asked, name)
+        return normalised(asked, name)
     if asked.passes(asked.scaled()):
-        return _underflow(asked)
+        return underflow(asked)
     if name.startswith(_ATTENTION) and position < 2:
         return _attention(node)
     if asked.passes(asked.weighed()):
@@ -83,61 +70,26 @@ def _met(stop: Stop) -> Verdict:
     return Verdict(None, latest, "cancelled")
 
 
-def _emptied(node: Node, position: int) -> Node:
-    """The operation that chose nothing, from the one that got a gradient for an empty tensor."""
-    if op(node) in ROUTING:
-        return node
-    following = node.next_functions[position][0]
-    while following is not None and op(following) not in ROUTING and following.next_functions:
-        node, following = following, following.next_functions[0][0]
-    return node if following is None else following
+def _emptied(node: Node, position: int) -> Verdict:
+    """The operation that chose nothing, or was given nothing, before one that got an empty one."""
+    behind = node.next_functions[position][0]
+    node = node if op(node) in ROUTING or behind is None else behind
+    while op(node) not in ROUTING:
+        empty = [one for one, _ in node.next_functions if one is not None and _is_empty(one)]
+        if not empty:
+            break
+        if isinstance(empty[0], LEAF):
+            return Verdict("masked", node, "empty")
+        node = empty[0]
+    return Verdict("masked", node, "nothing-chosen" if op(node) in ROUTING else "empty")
 
 
-def _curved(asked: Asked, name: str) -> Verdict:
-    slopes = asked.slopes()
-    steepest = None
-    if slopes is not None:
-        known = slopes[~slopes.isnan()].abs()
-        steepest = float(known.max()) if known.numel() else 0.0
-    if steepest is not None and steepest > _GENTLE:
-        if asked.passes(asked.scaled()):
-            return _underflow(asked)
-        return Verdict(None, asked.node, "unknown")
-    cause = "dead-activation" if name in SOFT else "saturated"
-    if name == "Hardsigmoid":
-        given = saved(asked.node, "self")
-        if given is not None and float(given.max()) <= 0:  # its lower end is 0, as a ReLU's
-            cause = "dead-activation"
-    return Verdict(cause, asked.node, "flat", _flat_figures(asked, slopes))
-
-
-def _normalised(asked: Asked, name: str) -> Verdict:
-    node = asked.node
-    result = saved(node, "result")
-    certain = False
-    if result is not None and result.numel():
-        dim = _signed(getattr(node, "_saved_dim", -1), result.dim())
-        if result.shape[dim] == 1:
-            return Verdict("saturated", node, "single")
-        top = result.float().amax(dim)
-        certain = bool(((top.exp() if name == "LogSoftmax" else top) > 1 - _GENTLE).all())
-    if not certain and asked.passes(asked.scaled()):
-        return _underflow(asked)
-    if not certain and asked.passes(asked.weighed()):
-        return Verdict(None, node, "constant-sum")
-    rows = None if result is None else result.numel() // max(1, result.shape[dim])
-    return Verdict("saturated", node, "certain", (("rows", rows),))
-
-
-def _signed(dim: int, of: int) -> int:
-    """A dimension as autograd keeps it: unsigned, where it was counted from the end."""
-    dim = dim - 2**64 if dim >= 2**63 else dim
-    return dim if -of <= dim < of else -1
-
-
-def _underflow(asked: Asked) -> Verdict:
-    figures = (("largest", asked.largest), ("dtype", asked.dtype))
-    return Verdict("underflow", asked.node, "small", figures)
+def _is_empty(node: Node) -> bool:
+    """Whether what a node made has no elements."""
+    if isinstance(node, LEAF):
+        return not node.variable.numel()
+    made = getattr(node, "_input_metadata", ())
+    return any(0 in tuple(one.shape) for one in made)
 
 
 def _structural(asked: Asked, name: str, origins: Origins) -> Verdict:
@@ -146,9 +98,10 @@ def _structural(asked: Asked, name: str, origins: Origins) -> Verdict:
     if name in FLAT:
         bounds = (saved(node, "min"), saved(node, "max")) if name == "Clamp" else (None, None)
         lower = bounds[0] is not None and not bool(bounds[0].any())
-        below = lower and _below(node)
-        cause = "masked" if name == "Clamp" and not below else "dead-activation"
-        return Verdict(cause, node, "flat", _flat_figures(asked, asked.slopes()))
+        figures = flat_figures(asked, asked.slopes())
+        if name == "Clamp" and not (lower and _below(node)):
+            return Verdict("saturated", node, "clipped", figures)
+        return Verdict("dead-activation", node, "flat", figures)
     if name in STEPS:
         return Verdict("non-differentiable", node, "step")
     if name == "Exp":
@@ -162,7 +115,7 @@ def _structural(asked: Asked, name: str, origins: Origins) -> Verdict:
     if name == "Pow" and (base := saved(node, "self")) is not None and bool(base.all()):
         return Verdict("underflow", node, "power", (("dtype", asked.dtype),))
     if name == "Maximum" and _with_zero(node):
-        return Verdict("dead-activation", node, "flat", _flat_figures(asked, None))
+        return Verdict("dead-activation", node, "flat", flat_figures(asked, None))
     if name.startswith("NllLoss"):
         return Verdict("masked", node, "labels")
     if name in _DISTANCES:
@@ -240,20 +193,3 @@ def _multiplied(asked: Asked, origin: Origin, met: torch.Tensor | None) -> Verdi
     if origin.kind == "underflow":
         return Verdict("underflow", origin.at, "factor-small", (("dtype", asked.dtype),))
     return Verdict(origin.kind, origin.at, "zeros-out", figures)
-
-
-def _flat_figures(asked: Asked, slopes: torch.Tensor | None) -> tuple[tuple[str, Any], ...]:
-    """How many places and units are flat, and the range of what went in."""
-    figures: list[tuple[str, Any]] = [("dtype", asked.dtype)]
-    if slopes is not None:
-        reached = ~slopes.isnan()
-        figures += [("reached", int(reached.sum())), ("places", slopes.numel())]
-        if slopes.dim() > 1:
-            axis = 1 if slopes.dim() > 3 else slopes.dim() - 1
-            touched = reached.movedim(axis, 0).flatten(1).any(1)
-            figures += [("units", int(touched.sum())), ("of", touched.numel())]
-    given = saved(asked.node, "self")
-    if given is not None and given.numel() and given.is_floating_point():
-        low, high = (float(end) for end in given.float().aminmax())
-        figures += [("low", low), ("high", high)]
-    return tuple(figures)

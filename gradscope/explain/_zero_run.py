@@ -27,6 +27,7 @@ class Seen:
     zero: bool
     low: float | None = None
     high: float | None = None
+    dropped: bool = False  # by a dropout that leaves nothing
 
 
 class Values(TorchFunctionMode):
@@ -48,20 +49,26 @@ class Values(TorchFunctionMode):
         given = _range(args)  # before: what works in place overwrites it
         result = func(*args, **(kwargs or {}))
         self.hooks = self.hooks or func is torch.Tensor.register_hook
+        dropped = _drops_all(func, args, kwargs or {})
         several = result if isinstance(result, tuple | list) else (result,)
         for tensor in several:
             # What is wrapped (vmap) or was overtaken by a write in place has no numbers to show.
             with suppress(RuntimeError, NotImplementedError, TypeError):
                 if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
-                    self._note(tensor, given)
+                    self._note(tensor, given, dropped)
         return result
 
-    def _note(self, tensor: torch.Tensor, given: tuple[float, float] | None) -> None:
+    def _note(self, tensor: torch.Tensor, given: tuple[float, float] | None, dropped: bool) -> None:
         node = tensor.grad_fn
         if node is None or node in self.of:
             return
         low, high = given or (None, None)
-        self.of[node] = Seen(not some(tensor.detach()), low, high)
+        self.of[node] = Seen(not some(tensor.detach()), low, high, dropped)
+
+
+def _drops_all(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    p = args[1] if len(args) > 1 else kwargs.get("p")
+    return "dropout" in getattr(func, "__name__", "") and isinstance(p, int | float) and p == 1
 
 
 def _range(args: tuple[Any, ...]) -> tuple[float, float] | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import linecache
-
 import torch
+from torch.autograd.function import BackwardCFunction
 
+from gradscope.explain._zero_curves import Verdict
 from gradscope.explain._zero_factors import op
-from gradscope.explain._zero_judge import Verdict
 from gradscope.explain._zero_run import Seen
+from gradscope.explain.frames import source
 from gradscope.typeset.numbers import plural
 
 #: Operations by the name that their users know.
@@ -52,6 +52,8 @@ def called(verdict: Verdict) -> str:
     name = op(verdict.node)
     if name in _KNOWN:
         return _KNOWN[name]
+    if isinstance(verdict.node, BackwardCFunction):
+        return f"`{name}`"  # a class of the user's, as it is written
     if name.startswith("ScaledDotProduct"):
         return "`scaled_dot_product_attention`"
     return "`" + "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_") + "`"
@@ -66,20 +68,25 @@ def _at(at: str | None) -> str:
     if at is None:
         return ""
     file, _, line = at.rpartition(":")
-    text = linecache.getline(file, int(line)).strip()
+    text = source(file, int(line))
     return f" at {at}" + (f" (`{text}`)" if text else "")
 
 
 def _sentence(verdict: Verdict, said: str, seen: Seen | None) -> str:
     name, dtype = verdict.figure("name"), _word(verdict.figure("dtype"))
     whole = verdict.figure("whole") is not False
-    if verdict.why == "flat":
+    if verdict.why in ("flat", "clipped"):
         return f"{said} is flat {_where(verdict)}{_range(verdict, seen)}"
     if verdict.why == "zeros-out":
         count = "zeros only" if whole else "zero wherever a gradient meets it"
         return f"{said} gives {count}{_range(verdict, seen)}, and gradients are multiplied by that"
     if verdict.why == "single":
         return f"{said} over a single entry is always 1: no gradient passes it"
+    if verdict.why == "module-hook":
+        at = said.partition(" at ")[2]
+        return (
+            f"a backward hook{f', {at},' if at else ''} on the module turns its gradient into zeros"
+        )
     if verdict.why == "certain":
         rows = verdict.figure("rows")
         every = f" in all {rows} rows" if rows else ""
@@ -91,7 +98,8 @@ def _sentence(verdict: Verdict, said: str, seen: Seen | None) -> str:
         return f"{said} sends no gradient to its queries and keys: {why}"
     if verdict.why == "zero-weight":
         zeros = "is all zeros" if whole else "is zero wherever a gradient meets it"
-        return f"{said} multiplies by `{name}`, which {zeros}"
+        frozen = " and frozen (requires_grad is False)" if verdict.figure("frozen") else ""
+        return f"{said} multiplies by `{name}`, which {zeros}{frozen}"
     if verdict.why == "input":
         return f"{said} multiplies by the model's input, which is {_zeros(whole)}"
     if verdict.why == "mask":
@@ -104,6 +112,10 @@ def _sentence(verdict: Verdict, said: str, seen: Seen | None) -> str:
 _SENTENCES = {
     "start": "the gradient that backward starts from is zero",
     "hook": "{said} on the tensor turns its gradient into zeros",
+    "single-log": "{said} over a single entry is always 0, the softmax 1: no gradient passes it",
+    "dropout": "dropout with p=1 replaces everything by zeros",
+    "satisfied": "{said} is 0 for this batch, and so is the loss: there is nothing left to learn",
+    "empty": "{said} is given a tensor without elements: the input is empty",
     "cancelled": "the gradients that meet at {said} cancel each other exactly",
     "cancelled-inside": "the gradients that {said} adds up cancel each other exactly",
     "constant-sum": "{said} gets the same gradient for every entry of a row: since they add up to"
@@ -186,6 +198,15 @@ _PRECISE = {
     "cancelled-inside": "see whether the loss depends on this at all",
     "constant-sum": "compute the loss from single entries, not from their sum",
     "single": "normalise over all entries before choosing one",
+    "clipped": "look at what comes in: beyond its bounds no gradient passes. A smaller scale, a"
+    " smooth bound (`sigmoid`, `tanh`), or the clip in evaluation alone",
+    "single-log": "use `BCEWithLogitsLoss` on the one logit, or give it two classes",
+    "module-hook": "look at what the hook returns",
+    "dropout": "give it a `p` below 1: it is the share that is dropped, not the one that is kept",
+    "satisfied": "nothing to mend, if this is a margin: this batch satisfies it. Harder examples"
+    " have a gradient",
+    "empty": "give it a batch with elements: look at the input, a filter or a split",
+    "frozen": "unfreeze it (`requires_grad_(True)`), or give it values other than zeros",
     "parts": "look at what is read of it afterwards: nothing depends on this part",
     "padding": "look at the input: with this batch there is nothing but padding",
     "labels": "look at the labels of this batch and at `ignore_index`",
@@ -204,19 +225,21 @@ _PRECISE = {
 }
 
 
-def advice(verdict: Verdict, recovers: bool | None, *, inside: bool) -> str:
-    """The next step, by what a look after an optimizer step has shown.
+def advice(verdict: Verdict, recovers: bool | None, steps: int, *, inside: bool) -> str:
+    """The next step, by what a look after one or more optimizer ``steps`` has shown.
 
     ``inside`` is whether the place lies in a module; what is outside of all belongs to the loss.
     """
-    if verdict.cause == "zero-weight" and recovers:
-        return "nothing to mend: after one optimizer step a gradient arrives"
-    if verdict.cause == "masked" and recovers:
-        return "nothing to mend, if it was meant: after one optimizer step a gradient arrives"
+    after = "one optimizer step" if steps == 1 else f"{steps} optimizer steps"
+    if recovers:
+        meant = "" if verdict.cause == "zero-weight" else ", if it was meant"
+        return f"nothing to mend{meant}: after {after} a gradient arrives"
     dead = verdict.cause == "dead-activation"
     clipped = dead and verdict.figure("logits")
     key = "logits" if clipped else "margin" if dead and not inside else verdict.why
+    if verdict.figure("frozen"):
+        key = "frozen"
     said = _PRECISE.get(key) or _ADVICE.get(verdict.cause or "") or _PRECISE["unknown"]
     if recovers is False:
-        return f"{said}; it is still zero after one optimizer step"
+        return f"{said}; it is still zero after {after}"
     return said

@@ -17,6 +17,7 @@ import torch
 from gradscope.records import Frame
 
 PACKAGE = str(Path(__file__).parents[1])
+_ABOVE = str(Path(PACKAGE).parent)
 _TORCH = str(Path(torch.__file__).parent)
 #: The folders of installed code, those that lie in another first.
 _LIBRARIES = tuple(
@@ -52,7 +53,10 @@ def shown(file: str) -> str:
     """The path as the user would type it: relative below the working directory.
 
     An installed file goes by its package, as an import would name it: `torchvision/models/vgg.py`.
+    So does gradscope's own demo, wherever it lies.
     """
+    if file.startswith(PACKAGE + os.sep):
+        return file.removeprefix(_ABOVE + os.sep)
     for folder in _LIBRARIES:
         if file.startswith(folder):
             return file.removeprefix(folder)
@@ -84,7 +88,10 @@ def raised_at(trace: TracebackType | None) -> str | None:
 
 
 def source(file: str, line: int) -> str | None:
-    """The text of a line, where the file can be read."""
+    """The text of a line, where the file, as it is or as it is ``shown``, can be read."""
+    if not Path(file).exists():
+        places = [Path(folder, file) for folder in (_ABOVE, *_LIBRARIES)]
+        file = str(next((place for place in places if place.exists()), file))
     return linecache.getline(file, line).strip() or None
 
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import let_go, storage_key
+from gradscope.explain._zero_curves import Verdict
 from gradscope.explain._zero_factors import Origins, op
 from gradscope.explain._zero_graph import Reach, Stop
-from gradscope.explain._zero_judge import Verdict, judge
-from gradscope.explain._zero_run import Calls, Seen, Values, location, watching, with_hooks
-from gradscope.explain._zero_words import advice, message
+from gradscope.explain._zero_judge import judge
+from gradscope.explain._zero_passing import some
+from gradscope.explain._zero_places import Place, Places
+from gradscope.explain._zero_run import Calls, Values, watching, with_hooks
+from gradscope.explain._zero_words import advice
 from gradscope.records import Answer
 
 #: Causes that are often meant: whether they last is looked at.
 _PASSING = ("zero-weight", "masked")
+#: So many steps are taken to see it: a zero head in front of zero gates needs two, with a zero
+#: layer in front of these three.
+_STEPS = 3
 #: What takes logits as they are.
 _LOGITS = ("LogSoftmax", "BinaryCrossEntropyWithLogits")
 
@@ -44,8 +50,8 @@ def explain_zeros(
         zero: names of the parameters whose gradient is zero.
         later: makes an optimizer step and gives the names whose gradient is zero after it, or None
             where it cannot be made. Asked only where a cause is found that may pass,
-            ``zero-weight`` or ``masked``. The parameters then have the ``.grad`` of this run; where
-            it is zero, it may be None.
+            ``zero-weight`` or ``masked``, and again, three times at most, while something is left.
+            At first the parameters have the ``.grad`` of this run; it may be None for a zero.
 
     Returns:
         One answer per cause and place, those with the earliest first name in ``zero`` first. The
@@ -57,7 +63,7 @@ def explain_zeros(
         names.setdefault(owned[name], []).append(name)
     if not names:
         return ()
-    places = _Places(model)
+    places = Places(model)
     nodes: list[Node] = []
     try:
         _run(model, forward, backward, names, places, nodes)
@@ -65,14 +71,12 @@ def explain_zeros(
         places.forget()
         let_go(nodes)
     found = places.found
-    still = None
-    if later is not None and any(place.verdict.cause in _PASSING for place in found):
-        still = later()
+    arrived, steps = _arrived([place for place in found if _may_pass(place.verdict)], later)
     order = {name: i for i, name in enumerate(zero)}
     for place in found:
         place.behind.sort(key=lambda name: order[name])
     found.sort(key=lambda place: order[place.behind[0]])
-    return tuple(_answer(place, still) for place in found)
+    return tuple(_answer(place, arrived, steps) for place in found)
 
 
 def _run(
@@ -80,7 +84,7 @@ def _run(
     forward: Callable[[], torch.Tensor],
     backward: Callable[[torch.Tensor], None],
     names: dict[torch.Tensor, list[str]],
-    places: _Places,
+    places: Places,
     nodes: list[Node],
 ) -> None:
     """The watched step; what ends the gradients goes into ``places``."""
@@ -98,7 +102,8 @@ def _run(
         try:
             short = not (values.hooks or with_hooks(model))
             reach.backward(lambda: backward(loss), short=short)
-            _judge(model, reach, calls, values, names, places)
+            satisfied = not some(loss.detach())
+            _judge(model, reach, calls, values, names, places, satisfied=satisfied)
         finally:
             values.of.clear()
             nodes += reach.release()
@@ -110,21 +115,26 @@ def _judge(
     calls: Calls,
     values: Values,
     names: dict[torch.Tensor, list[str]],
-    places: _Places,
+    places: Places,
+    *,
+    satisfied: bool,
 ) -> None:
     origins = Origins(_named(model), _stored(model), values.of)
     decided: dict[Stop, Verdict] = {}
+    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     for leaf, stops in reach.stops().items():
         for stop in stops if leaf in names else ():
             if stop not in decided:
                 got = reach.gradients(stop.node) if stop.kind == "op" else ()
-                decided[stop] = _with_logits(judge(stop, got, origins), reach)
+                decided[stop] = _told_more(judge(stop, got, origins), reach, frozen)
             places.add(decided[stop], names[leaf])
-    places.locate(calls, values, reach)
+    places.locate(calls, values, reach, satisfied=satisfied)
 
 
-def _with_logits(verdict: Verdict, reach: Reach) -> Verdict:
-    """Note where what an activation gives goes straight into a loss's softmax."""
+def _told_more(verdict: Verdict, reach: Reach, frozen: Collection[str]) -> Verdict:
+    """Note where a weight of zeros is frozen, and where what an activation gives are logits."""
+    if verdict.why == "zero-weight" and verdict.figure("name") in frozen:
+        return replace(verdict, figures=(*verdict.figures, ("frozen", True)))
     node = verdict.node
     taken = [] if node is None else [op(one) for one in reach.consumers(node)]
     if not any(name.startswith(_LOGITS) for name in taken):
@@ -132,76 +142,31 @@ def _with_logits(verdict: Verdict, reach: Reach) -> Verdict:
     return replace(verdict, figures=(*verdict.figures, ("logits", True)))
 
 
-@dataclass(slots=True)
-class _Place:
-    """One cause at one place, while its names are collected."""
-
-    verdict: Verdict
-    behind: list[str]
-    module: str | None = None
-    call: int | None = None
-    location: str | None = None
-    said: str = ""
+def _may_pass(verdict: Verdict) -> bool:
+    return verdict.cause in _PASSING or verdict.why == "clipped"
 
 
-@dataclass(slots=True)
-class _Places:
-    """The verdicts, each with what is behind it; those of one cause and line are one."""
-
-    model: nn.Module
-    found: list[_Place] = field(default_factory=list)
-    _by_verdict: dict[tuple[str | None, Node | None, str], _Place] = field(default_factory=dict)
-
-    def add(self, verdict: Verdict, names: Sequence[str]) -> None:
-        """These parameters are behind this verdict too."""
-        key = (verdict.cause, verdict.node, verdict.why if verdict.node is None else "")
-        place = self._by_verdict.setdefault(key, _Place(verdict, []))
-        if place.verdict.why == "zeros-out" and verdict.why == "flat":
-            place.verdict = verdict  # that it passes nothing on says more than that it gives zeros
-        place.behind.extend(name for name in names if name not in place.behind)
-
-    def locate(self, calls: Calls, values: Values, reach: Reach) -> None:
-        """Say where each is, and merge what is at one place."""
-        listed = list(self._by_verdict.values())
-        nodes = [place.verdict.node for place in listed if place.verdict.node is not None]
-        makers = dict(zip(nodes, calls.makers(nodes), strict=True))
-        merged: dict[object, _Place] = {}
-        for place in listed:
-            node = place.verdict.node
-            made = makers.get(node) if node is not None else None
-            if node is not None:
-                place.location = location(node) or location(reach.around.get(node, node))
-            if made is not None:
-                place.module, place.call = made
-            seen: Seen | None = None if node is None else values.of.get(node)
-            place.said = message(place.verdict, place.location, seen)
-            first = merged.setdefault(self._key(place), place)
-            if first is not place:
-                first.behind += [name for name in place.behind if name not in first.behind]
-        self.found = list(merged.values())
-
-    def _key(self, place: _Place) -> object:
-        cause, node = place.verdict.cause, place.verdict.node
-        if node is None:  # a hook on one parameter
-            return (cause, *place.behind)
-        if cause == "underflow" and place.location:
-            # It runs out somewhere in a loop or a stack of layers: where exactly differs by weight.
-            return (cause, place.location)
-        return (cause, place.module, place.location)
-
-    def forget(self) -> None:
-        """Let the graph's nodes go; what was said of them stays."""
-        self._by_verdict.clear()
-        for place in self.found:
-            verdict = place.verdict
-            place.verdict = Verdict(verdict.cause, None, verdict.why, verdict.figures)
+def _arrived(
+    places: Sequence[Place], later: Callable[[], Collection[str] | None] | None
+) -> tuple[dict[str, int], int]:
+    """After how many optimizer steps each name had a gradient, and how many were made."""
+    left = {name for place in places for name in place.behind}
+    arrived: dict[str, int] = {}
+    for step in range(1, _STEPS + 1):
+        still = later() if later is not None and left else None
+        if still is None:
+            return arrived, step - 1
+        arrived |= dict.fromkeys(left.difference(still), step)
+        left.intersection_update(still)
+    return arrived, _STEPS
 
 
-def _answer(place: _Place, still: Collection[str] | None) -> Answer:
+def _answer(place: Place, arrived: dict[str, int], made: int) -> Answer:
     verdict = place.verdict
-    recovers = None
-    if still is not None and verdict.cause in _PASSING:
-        recovers = not any(name in still for name in place.behind)
+    recovers, steps = None, made
+    if made and _may_pass(verdict):
+        recovers = all(name in arrived for name in place.behind)
+        steps = max(arrived[name] for name in place.behind) if recovers else made
     return Answer(
         name=place.behind[0],
         kind="parameter",
@@ -212,7 +177,7 @@ def _answer(place: _Place, still: Collection[str] | None) -> Answer:
         call=place.call,
         location=place.location,
         behind=tuple(place.behind),
-        advice=advice(verdict, recovers, inside=place.module is not None),
+        advice=advice(verdict, recovers, steps, inside=place.module is not None),
         recovers=recovers,
     )
 

@@ -66,6 +66,8 @@ def summary(check: CheckReport) -> str:
     said = ", ".join(facts)
     if check.rules:
         said += f"; {plural(len(check.rules), 'rule')} looked"
+        if check.models and all(model.run.device == "meta" for model in check.models):
+            said += ", those of values at nothing: the device `meta` has none"
     if known:
         said += f"; {plural(known, 'finding')} in the baseline not counted"
     return said

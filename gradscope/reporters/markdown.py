@@ -94,9 +94,9 @@ def _table(table: Table) -> str:
 def _found(findings: Sequence[Finding]) -> Iterator[str]:
     for group in _findings.grouped(findings):
         _, *details = _findings.lines(group)
-        place, said = _code(_findings.place(group.first)), _escape(plain(group.first.message))
+        place, said = _code(_findings.place(group.first)), _spans(plain(group.first.message))
         yield f"- **{_escape(_findings.lead(group.first))}** {place}: {said}"
-        yield from (f"  - {_escape(_prose(replace(line, indent=0)))}" for line in details)
+        yield from (f"  - {_spans(_prose(replace(line, indent=0)))}" for line in details)
 
 
 def _chain(chain: Chain) -> Iterator[str]:
@@ -109,6 +109,12 @@ def _chain(chain: Chain) -> Iterator[str]:
 
 def _prose(line: Line) -> str:
     return "  " * line.indent + (f"{line.lead} {line.text}" if line.lead else line.text)
+
+
+def _spans(text: str) -> str:
+    """A sentence: its code spans stay what they are, the rest is shown as it stands."""
+    parts = re.split(r"(`[^`]+`)", text)
+    return "".join(part if i % 2 else _escape(part) for i, part in enumerate(parts))
 
 
 def _escape(text: str) -> str:

@@ -100,6 +100,28 @@ def is_inferred(report: Report) -> bool:
     return said and report.config.get("loss") is None
 
 
+def of_library(report: Report, names: Iterable[str]) -> bool:
+    """Whether an installed library's code decides about all these modules and parameters.
+
+    What such a model leaves out or holds back, its makers mean. The nearest class around a name
+    that is not PyTorch's own decides.
+    """
+    modules = {name: facts for facts in report.modules for name in (facts.name, *facts.aliases)}
+    decided = []
+    for name in names:
+        around = (modules[one] for one in (name, *ancestors(name)) if one in modules)
+        own = (facts for facts in around if not facts.kinds or facts.kinds[0] != facts.type)
+        nearest = next(own, None)
+        decided.append(nearest is not None and nearest.library is not None)
+    return bool(decided) and all(decided)
+
+
+def in_library_code(report: Report, location: str | None) -> bool:
+    """Whether a line is in one of the installed libraries that the model's classes are of."""
+    packages = {facts.library for facts in report.modules} - {None}
+    return location is not None and location.partition("/")[0] in packages
+
+
 class Tree:
     """The modules by name, with what lies below each."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gradscope.records import Answer, Finding, ParameterStats, Report
-from gradscope.rules._reading import Tree, complete, is_zero
+from gradscope.rules._reading import Tree, complete, in_library_code, is_zero
 from gradscope.rules._rule import Limits, Rule, Threshold
 from gradscope.rules._words import plural, sentence
 
@@ -19,8 +19,8 @@ RULE = Rule(
         "says which of five causes made it so: a dead activation, a saturated one, a weight of "
         "zero on the way (LoRA's B, a residual scale), a mask, or underflow. It is an error where "
         "the path is dead, and a warning where a zero-initialised partner or a mask explains it "
-        "(with another batch there may be none), a gradient arrives after one step, or gradients "
-        "cancel."
+        "(with another batch there may be none), a gradient arrives within three steps, gradients "
+        "cancel, the loss is at its minimum, or an installed library's own code makes the zero."
     ),
     why=(
         "A parameter with a zero gradient does not learn, and unlike a missing gradient it raises "
@@ -53,22 +53,24 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """One finding per cause and place, or per module where nobody looked for the cause.
 
-    All zeros that one step ends by the same cause are one finding: they are how a network begins.
+    All zeros that a few steps end, by one cause, are one finding: they are how a network begins.
     """
     zeros = {p.name: p for p in _zeros(report, limits)}
     told: set[str] = set()
-    passing: dict[str | None, list[Answer]] = {}
+    passing: dict[tuple[str | None, str | None], list[Answer]] = {}
     for answer in report.answers:
         if answer.state != "zero" or not zeros.keys() & {answer.name, *answer.behind}:
             continue
         told |= {answer.name, *answer.behind}
         if answer.recovers:
-            passing.setdefault(answer.cause, []).append(answer)
+            # The advice says after how many steps.
+            passing.setdefault((answer.cause, answer.advice), []).append(answer)
         else:
             # Without a cause gradients cancel: the loss does not depend on it, and works.
             lenient = answer.cause in ("masked", None) or (
                 answer.cause == "zero-weight" and answer.recovers is None
             )
+            lenient = lenient or in_library_code(report, answer.location)
             yield _explained([answer], "warning" if lenient else "error")
     for answers in passing.values():
         yield _explained(answers, "warning")
@@ -85,7 +87,7 @@ def _explained(answers: list[Answer], severity: str) -> Finding:
     answer, more = answers[0], len(answers) - 1
     count = sum(len(one.behind) or 1 for one in answers)
     also = f", and {plural(more, 'place')} more like it" if more else ""
-    later = "; a gradient arrives after one step" if answer.recovers else ""
+    later = "; a gradient arrives within a few steps" if answer.recovers else ""
     return RULE.finding(
         answer.name,
         f"{answer.message.rstrip('.')}{also}; behind {'them' if more else 'it'} "

@@ -9,9 +9,11 @@ from gradscope.rules._reading import (
     LENIENT,
     Tree,
     asks_elsewhere,
+    in_library_code,
     is_inferred,
     missing,
     never_called,
+    of_library,
 )
 from gradscope.rules._rule import Limits, Rule
 from gradscope.rules._words import plural, sentence
@@ -27,8 +29,9 @@ RULE = Rule(
         "derivative, or not in the loss. Modules that never ran are GS402's. A parameter that is "
         "merely not used is a warning where the loss is not your own (inferred from the output's "
         "shape) or the model is in eval mode, which may leave parts out on purpose, and an info "
-        "where another seed or the next batch does reach it. A path that is cut is an error "
-        "everywhere."
+        "where another seed or the next batch does reach it. A path that is cut is an error. Where "
+        "an installed library's code leaves a parameter out or cuts its path, its makers mean it, "
+        "and it is a warning."
     ),
     why=(
         "Without a gradient the optimizer skips the parameter: it keeps its first values for good, "
@@ -81,6 +84,8 @@ def _explained(report: Report, answer: Answer) -> Finding:
         f" in `{answer.module}`" if answer.module and answer.module not in answer.message else ""
     )
     severity = _severity(report, answer.cause, answer.behind or (answer.name,))
+    if severity == "error" and in_library_code(report, answer.location):
+        severity = "warning"
     there = ", which another seed or the next batch does reach" if severity == "info" else ""
     return RULE.finding(
         answer.name,
@@ -102,4 +107,5 @@ def _severity(report: Report, cause: str | None, behind: Sequence[str]) -> str:
     lost = {p.name for p in missing(report)}.intersection(behind)
     if report.elsewhere and lost <= set(report.elsewhere):
         return "info"
-    return "warning" if is_inferred(report) or report.run.mode == "eval" else "error"
+    meant = is_inferred(report) or report.run.mode == "eval" or of_library(report, behind)
+    return "warning" if meant else "error"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from gradscope.records import Finding, ModuleFacts, Report
-from gradscope.rules._reading import Tree, asks_elsewhere, never_called
+from gradscope.rules._reading import Tree, asks_elsewhere, never_called, of_library
 from gradscope.rules._rule import Limits, Rule
 from gradscope.rules._words import plural
 
@@ -20,8 +20,8 @@ RULE = Rule(
         "of nn.MultiheadAttention). It names the outermost such module, and of equal members of "
         "one nn.ModuleList the first. Forward is run again under other seeds and on the next "
         "batch: what runs then is an info. It is a warning where equal members of the list did "
-        "run, as experts do that the data choose, and in eval mode, which leaves out the heads "
-        "that only training uses."
+        "run, as experts do that the data choose, where the code around it is an installed "
+        "library's, and in eval mode, which leaves out the heads that only training uses."
     ),
     why=(
         "The layer that you think is there is not: its parameters are stored, counted and saved, "
@@ -56,7 +56,8 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         alike.setdefault((family[0], fate), []).append(name)
     for (_, fate), names in alike.items():
         lost = sum(len(idle[name]) for name in names)
-        lenient = fate == "error" and report.run.mode == "eval"
+        around = {name.rpartition(".")[0] for name in names}
+        lenient = fate == "error" and (report.run.mode == "eval" or of_library(report, around))
         severity = "warning" if lenient else fate
         yield RULE.finding(
             names[0],
@@ -68,7 +69,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         )
 
 
-_LISTS = ("ModuleList", "ModuleDict")
+_LISTS = ("ModuleList",)  # what a ModuleDict has is asked for by name
 _ADVICE = {
     "info": (
         "Nothing needs to change where chance or the data choose what runs; "

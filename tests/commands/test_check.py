@@ -122,6 +122,29 @@ def test_a_sound_model_is_one_line_and_exits_with_0(check: Check) -> None:
     assert second.endswith(" rules looked")
 
 
+def test_meta_has_no_values_that_a_rule_could_look_at(check: Check) -> None:
+    _, out, _ = check("sound.yaml", "--device", "meta")
+    assert out.splitlines()[-1].endswith("at nothing: the device `meta` has none")
+
+
+def test_an_interrupt_names_what_was_not_looked_at(
+    check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = gradscope.api.check_config
+
+    def stopped(loaded: Any, **options: Any) -> Any:
+        if loaded.name == "detached.yaml":
+            raise KeyboardInterrupt
+        return real(loaded, **options)
+
+    monkeypatch.setattr(gradscope.api, "check_config", stopped)
+    code, out, err = check("sound.yaml", "detached.yaml", "normed.yaml")
+    assert code == 130
+    assert out.startswith("sound.yaml: ok\n")
+    assert "not looked at: `detached.yaml`, `normed.yaml`" in err
+    assert "sound" not in err
+
+
 def test_without_a_model_the_demo_is_checked(check: Check) -> None:
     code, out, _ = check()
     assert code == 0
@@ -166,6 +189,22 @@ def test_a_model_that_raises_keeps_no_other_from_being_checked(check: Check) -> 
     assert data(out)["status"] == "failed"
     assert err.count("error: ") == 2
     assert "forward raised in `2`" in err
+    assert "= note: of the model mismatched.yaml" in err
+
+
+@pytest.mark.parametrize("more", [[], ["-f", "markdown"]])
+def test_a_failure_is_told_once(check: Check, more: list[str]) -> None:
+    code, out, err = check("mismatched.yaml", *more)
+    assert code == 3
+    assert (out + err).count("cannot be multiplied") == 1
+    assert "cannot be multiplied" in out
+    assert err.strip() == "error: mismatched.yaml: forward raised in `2`"
+
+
+def test_a_report_in_a_file_leaves_the_failure_to_be_told(check: Check) -> None:
+    _, out, err = check("mismatched.yaml", "-o", "report.md")
+    assert out == ""
+    assert "cannot be multiplied" in err
     assert "= note: of the model mismatched.yaml" in err
 
 

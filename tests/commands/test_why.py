@@ -86,6 +86,35 @@ class Misspelt(nn.Module):
     def forward(self, x):
         return self.fc(x)
 
+class StoppedLater(Net):
+    ran = 0
+
+    def forward(self, x):
+        StoppedLater.ran += 1
+        if StoppedLater.ran > 1:
+            raise KeyboardInterrupt
+        return super().forward(x)
+
+# The first step throws the bias far below zero, and the ReLU is dead from then on.
+class DiesLater(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.act = nn.Linear(4, 2), nn.ReLU()
+        nn.init.constant_(self.fc.bias, 5.0)
+
+    def forward(self, x):
+        return self.act(self.fc(x)).sum()
+
+class Carries(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+        self.h = 0
+
+    def forward(self, x):
+        self.h = torch.tanh(self.h + self.fc(x))
+        return self.h
+
 class Twins(nn.Module):
     def __init__(self):
         super().__init__()
@@ -387,6 +416,41 @@ def test_a_loss_without_a_graph_is_answered_too(why) -> None:
 
 def test_ctrl_c(why) -> None:
     assert why("./net.py:Stopped", SHAPE)[0] == 130
+
+
+def test_ctrl_c_in_the_deep_look_says_what_is_known(why) -> None:
+    code, out, _ = why("./net.py:StoppedLater", SHAPE, "-f", "json")
+    data = as_json(out)
+    assert (code, data["status"]) == (130, "findings")
+    (answer,) = data["answers"]
+    assert (answer["state"], answer["cause"]) == ("missing", None)
+    assert answer["behind"] == ["stem.weight", "stem.bias", "spare.weight", "spare.bias"]
+    assert "interrupted before its cause was looked for" in answer["message"]
+
+
+def test_ctrl_c_in_the_deep_look_is_not_called_healthy(why) -> None:
+    code, out, _ = why("./net.py:StoppedLater", SHAPE)
+    assert code == 130
+    assert "healthy:" not in out and "4 of them without a useful gradient" in out
+
+
+def test_the_last_of_several_steps_is_answered(why) -> None:
+    """As `inspect` does: what the first step does to the weights is what the last one runs into."""
+    steps = ["optimizer={_target_: torch.optim.SGD, lr: 100}", SHAPE]
+    assert why("./net.py:DiesLater", SHAPE)[0] == 0
+    code, out, _ = why("./net.py:DiesLater", "steps=3", *steps, "-f", "json")
+    data = as_json(out)
+    assert (code, data["status"], data["run"]["steps"]) == (0, "findings", 3)
+    (answer,) = data["answers"]
+    assert (answer["cause"], answer["module"]) == ("dead-activation", "act")
+    assert "healthy" in why("./net.py:DiesLater", "steps=1", *steps)[1]
+
+
+def test_what_a_later_step_raises_is_told(why) -> None:
+    code, out, err = why("./net.py:Carries", SHAPE, "steps=3")
+    assert code == 3
+    assert "backward-twice" in out and "step 2" in out + err
+    assert why("./net.py:Carries", SHAPE)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -233,3 +233,27 @@ def memory_joined_from_another_device(mended: bool) -> Program:
             return torch.cat([self.fc(x), memory])  # here
 
     return Program(Net(), X)
+
+
+@broken("dtype-mismatch", None, "int32", "target.long()")
+def class_ids_of_four_bytes(mended: bool) -> Program:
+    """Labels out of an array of int32, which cross entropy does not take."""
+    ids = torch.tensor([0, 1, 1], dtype=torch.int32)
+    model = nn.Sequential(nn.Linear(4, 2))
+    return Program(model, X, ids.long() if mended else ids, nn.CrossEntropyLoss())
+
+
+@broken("dtype-mismatch", "", "float16", "-1e+09", "65504", "torch.finfo(a.dtype).min")
+def mask_too_low_for_half(mended: bool) -> Program:
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q = nn.Linear(4, 4)
+
+        def forward(self, x):
+            a = (self.q(x) @ x.T).half()
+            low = torch.finfo(a.dtype).min if mended else -1e9
+            a = a.masked_fill(torch.eye(3, dtype=torch.bool), low)  # here
+            return a.float().softmax(-1)
+
+    return Program(Net(), X)

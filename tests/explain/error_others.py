@@ -291,3 +291,107 @@ def loss_module_given_one_class_more(mended: bool) -> Program:
 
     loss = nn.CrossEntropyLoss()
     return Program(Net(), X, torch.tensor([0, 2, 3]), lambda output, ids: loss(output, ids))
+
+
+@broken("model-error", None, "-1", "BCEWithLogitsLoss", "sigmoid", "logits")
+def scores_where_probabilities_are_wanted(mended: bool) -> Program:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Hardtanh())
+    nn.init.eye_(model[0].weight)
+    nn.init.zeros_(model[0].bias)
+    if mended:
+        model.append(nn.Sigmoid())
+    return Program(model, X, torch.ones(3, 4), nn.BCELoss())
+
+
+@broken("model-error", None, "nan", "where the nan comes from")
+def nan_where_probabilities_are_wanted(mended: bool) -> Program:
+    """The same message, and a sigmoid would not help."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 1)
+
+        def forward(self, x):
+            y = self.fc(x).sigmoid()
+            return y if mended else y * (x[:, :1] * 0).log().mul(0)
+
+    return Program(Net(), X, torch.ones(3, 1), nn.BCELoss())
+
+
+@broken("model-error", "head", "`h` [3, 4]", "inference_mode", "no_grad", "h.clone()")
+def features_of_inference(mended: bool) -> Program:
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            with torch.no_grad() if mended else torch.inference_mode():
+                h = self.body(x)
+            return self.head(h)  # here
+
+    return Program(Net(), X)
+
+
+@broken("model-error", "act", "Sum.backward", "[4]", "[3, 4]", "`x`")
+def gradient_of_the_wrong_shape(mended: bool) -> Program:
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2 if mended else g.sum(0)  # here
+
+    class Act(nn.Module):
+        def forward(self, x):
+            return Sum.apply(x)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.act = nn.Linear(4, 4), Act()
+
+        def forward(self, x):
+            return self.act(self.fc(x))
+
+    return Program(Net(), X)
+
+
+@broken("model-error", "", "2 arguments", "(x, k)", "returned 1", "None")
+def gradient_for_one_of_two_arguments(mended: bool) -> Program:
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, k):
+            ctx.k = k
+            return x * k
+
+        @staticmethod
+        def backward(ctx, g):
+            return (g * ctx.k, None) if mended else g * ctx.k  # here
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return Scale.apply(self.fc(x), 2.0)
+
+    return Program(Net(), X)
+
+
+@broken("model-error", "", "inside of the one before", "Net.forward", "loop")
+def forward_that_calls_itself(mended: bool) -> Program:
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = self.fc(x)
+            return x if mended else self(x)  # here
+
+    return Program(Net(), X)

@@ -1,8 +1,8 @@
 """The table of programs that raise: a program builds the model, its input and its loss.
 
 Lines that an explanation must point to bear a comment: ``# here`` is the error's location,
-``# saved``, ``# mutated`` and ``# freed`` are related places of that role. With ``mended`` the same
-program has its smallest fix and runs.
+``# saved``, ``# mutated``, ``# freed`` and ``# carried`` are related places of that role. With
+``mended`` the same program has its smallest fix and runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-ROLES = ("saved", "mutated", "freed")
+ROLES = ("saved", "mutated", "freed", "carried")
 
 
 @dataclass(frozen=True)

@@ -359,3 +359,42 @@ def backbone_without_its_pooling(mended: bool) -> Program:
             return self.fc(x)  # here
 
     return Program(Net(), torch.zeros(2, 3, 4, 4))
+
+
+@broken("shape-mismatch", "norm", "batch dimension is missing", "x.unsqueeze(0)", "BatchNorm2d")
+def image_without_a_batch(mended: bool) -> Program:
+    """The convolution takes one image; the normalisation after it is the first to complain."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+        def forward(self, x):
+            return self.norm(self.conv(x))  # here
+
+    image = torch.zeros(3, 8, 8)
+    return Program(Net(), image.unsqueeze(0) if mended else image)
+
+
+@broken("shape-mismatch", "1", "BatchNorm1d", "nn.BatchNorm1d")
+def norm_for_images_over_sequences(mended: bool) -> Program:
+    """Three dimensions are no missing batch where the channels stand second."""
+    norm = nn.BatchNorm1d(8) if mended else nn.BatchNorm2d(8)
+    return Program(nn.Sequential(nn.Conv1d(4, 8, 3), norm), torch.zeros(2, 4, 9))
+
+
+@broken("shape-mismatch", None, "[3, 1]", "[3, 2]", "target.squeeze(1)")
+def class_ids_in_a_column(mended: bool) -> Program:
+    ids = torch.tensor([[0], [1], [1]])
+    model = nn.Sequential(nn.Linear(8, 2), nn.Flatten())
+    x = torch.zeros(3, 8)
+    return Program(model, x, ids.squeeze(1) if mended else ids, nn.CrossEntropyLoss())
+
+
+@broken("shape-mismatch", None, "4 predictions", "3 targets", "give 4 targets")
+def targets_of_another_batch(mended: bool) -> Program:
+    ids = torch.tensor([0, 1, 1, 0])
+    x = torch.zeros(4, 8)
+    loss = nn.CrossEntropyLoss()
+    return Program(nn.Sequential(nn.Linear(8, 2)), x, ids if mended else ids[:3], loss)

@@ -298,3 +298,58 @@ def reconstruction_without_a_reduction(mended: bool) -> Program:
         return reconstruction.sum(1).mean() if mended else reconstruction
 
     return Program(nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 4)), X, X, loss)
+
+
+@broken("backward-twice", "maker", "`fake`", "fake.detach()", "retain_graph=True", "addmm")
+def generator_after_the_discriminators_backward(mended: bool) -> Program:
+    """A GAN's step in one forward: cut off at its second use, the generator would not learn."""
+
+    class Judge(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.fc(x)
+
+    class Maker(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(4, 4))
+
+        def forward(self, z):
+            return torch.addmm(z, z.exp() @ self.w, self.w)  # saved
+
+    class Step(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.maker, self.judge = Maker(), Judge()
+
+        def forward(self, real):
+            fake = self.maker(real[:, :4].new_ones(4, 4))
+            seen = fake.detach() if mended else fake
+            first = F.softplus(-self.judge(real)).mean() + F.softplus(self.judge(seen)).mean()
+            first.backward()  # freed
+            return F.softplus(-self.judge(fake)).mean()  # carried
+
+    return Program(Step(), X)
+
+
+@broken("backward-twice", "", "h = h.detach()", "tanh")
+def second_half_of_a_sequence(mended: bool) -> Program:
+    """Truncated backpropagation without a loop: the second backward is at another line."""
+
+    class Step(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rec = nn.Linear(4, 4)
+
+        def forward(self, x):
+            h = torch.tanh(self.rec(x[:1]))  # saved
+            h.sum().backward()  # freed
+            if mended:
+                h = h.detach()
+            h = torch.tanh(self.rec(h) + x[1:2])
+            return h.sum()
+
+    return Program(Step(), X)

@@ -100,6 +100,19 @@ def test_the_whole_record_of_one() -> None:
     assert birth.advice is not None and "sqrt(x + eps)" in birth.advice
 
 
+def test_a_tensor_of_nobodys_is_counted() -> None:
+    outside = torch.full((2, 4), 1.0)
+    outside[1, 2] = float("nan")
+    net = nn.Linear(4, 2)
+    with kept_as_found(net, weights=False):
+        (birth,) = find_births(net, lambda: (net(outside.new_ones(2, 4)) * outside[:, :2]).sum()
+                               + outside.sum(), lambda loss: loss.backward())  # fmt: skip
+    assert birth.message.startswith(
+        "a tensor that was made before the run holds NaN: 1 of 8 values; it is first used at "
+    )
+    assert birth.count == 1
+
+
 def test_what_made_nan_of_an_infinity_is_told() -> None:
     (birth,) = births_of(BIRTHS["entropy_of_a_saturated_policy"].build(False))
     assert "made an infinity of finite numbers: log of 0" in birth.message

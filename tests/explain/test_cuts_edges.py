@@ -233,3 +233,21 @@ def test_numbers_keep_their_trace() -> None:
     assert sum([one, two]).sources == {1, 2}
     assert (2 / one, -two, one < two) == (1.0, -3.0, True)
     assert torch.tensor([one, two]).tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("way", ["load", "copy"])
+def test_a_state_is_a_copy_without_a_graph(way: str) -> None:
+    """No `detach` stands in the user's code: `state_dict()` does it."""
+    model = nn.ModuleDict({"slow": nn.Linear(4, 2), "fast": nn.Linear(4, 2)})
+
+    def forward() -> torch.Tensor:
+        if way == "load":
+            model["fast"].load_state_dict(model["slow"].state_dict())
+            return model["fast"](X).sum()
+        state = model["slow"].state_dict()
+        return F.linear(X, state["weight"], state["bias"]).sum() + model["fast"](X).sum()
+
+    (one,) = explain_missing(model, forward, ["slow.weight", "slow.bias"])
+    assert one.cause == "detached"
+    assert one.message.startswith("`state_dict()` at ")
+    assert "functional_call" in (one.advice or "") and "detach" not in (one.advice or "")

@@ -90,7 +90,7 @@ def faults(broken: Broken, error: ErrorRecord) -> list[str]:
 
 def test_the_table_is_whole() -> None:
     assert {case.build.__module__ for case in PROGRAMS.values()} == {f.__name__ for f in FILES}
-    assert len(PROGRAMS) == 101
+    assert len(PROGRAMS) == 115
     counts = Counter(case.kind for case in PROGRAMS.values())
     assert counts.keys() == KINDS
     assert min(counts.values()) >= 4
@@ -248,6 +248,45 @@ def test_a_chained_error_names_its_cause() -> None:
     error = explained(Program(Net(body, bad=nn.Linear(7, 4)), X))
     assert error.kind == "model-error"
     assert "RuntimeError" in error.details[0]
+
+
+@pytest.mark.parametrize(
+    ("loss", "target", "kind", "fix"),
+    [
+        ("cross_entropy", torch.tensor([0.0, 1, 1]), "dtype-mismatch", "`target.long()`"),
+        ("cross_entropy", torch.tensor([[0], [1], [1]]), "shape-mismatch", "`target.squeeze(1)`"),
+        ("cross_entropy", torch.tensor([0, 1]), "shape-mismatch", "give 3 class ids"),
+        ("mse", torch.ones(3), "shape-mismatch", "give a target of shape [3, 4]"),
+    ],
+)
+def test_targets_that_a_named_loss_refuses(
+    loss: str, target: torch.Tensor, kind: str, fix: str
+) -> None:
+    model = nn.Linear(4, 4)
+    error = explained(Program(model, X, target, loss))
+    assert (error.kind, error.phase, error.name) == (kind, "loss", None)
+    assert fix in (error.advice or "")
+    assert str(list(target.shape)) in error.message
+
+
+def test_a_recursion_is_told_once_and_is_no_bug_of_the_tool() -> None:
+    report = failed(PROGRAMS["forward_that_calls_itself"].build(False))
+    error = report.error
+    assert error is not None
+    own = [f"{frame.file}:{frame.line}" for frame in error.frames]
+    assert own.count(error.location or "") == 1
+    assert error.call == 0
+    with pytest.raises(ModelError):
+        gradscope.why(PROGRAMS["forward_that_calls_itself"].build(False).model, X)
+
+
+def test_a_deep_model_that_meets_the_limit_is_no_endless_one() -> None:
+    def body(net: Any, x: torch.Tensor) -> torch.Tensor:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    error = explained(Program(Net(body, fc=nn.Linear(4, 4)), X))
+    assert (error.kind, error.details) == ("model-error", ())
+    assert "sys.setrecursionlimit" in (error.advice or "")
 
 
 def test_words_of_the_users_own_are_no_sign() -> None:

@@ -10,7 +10,7 @@ import torchvision
 
 import gradscope
 from gradscope.errors import ModelError
-from gradscope.explain.frames import locate, raised_at, shown
+from gradscope.explain.frames import locate, raised_at, shown, source
 
 
 def test_a_path_below_the_working_directory(tmp_path: Path, monkeypatch) -> None:
@@ -27,6 +27,17 @@ def test_installed_code_goes_by_its_package() -> None:
     stack = [f'  File "{resnet}", line 97, in forward\n    x = 1\n']
     assert locate(stack) == "torchvision/models/resnet.py:97"
     assert locate([*stack, f'  File "{Path.cwd() / "net.py"}", line 3, in f\n']) == "net.py:3"
+
+
+def test_the_demo_goes_by_its_package_wherever_it_is(tmp_path: Path, monkeypatch) -> None:
+    networks = str(Path(gradscope.__file__).parent / "demo" / "networks.py")
+    for folder in (tmp_path, Path(gradscope.__file__).parent):
+        monkeypatch.chdir(folder)
+        assert shown(networks) == "gradscope/demo/networks.py"
+        assert source(shown(networks), 1) == source(networks, 1) is not None
+    (answer,) = gradscope.why("demo:lecture").answers
+    assert (answer.location or "").startswith("gradscope/demo/networks.py:")
+    assert f"{answer.location} (`" in answer.message
 
 
 def test_what_an_error_says_is_the_same_place() -> None:

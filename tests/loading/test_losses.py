@@ -282,6 +282,23 @@ def test_refused(spec, output, target, message):
         Criterion(spec, target, seed=0)(output, None)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.float32])
+def test_a_loss_of_the_users_own_gets_the_target_as_it_was_given(dtype):
+    target = torch.ones(2, dtype=dtype)
+    for loss in (nn.CrossEntropyLoss(), torch.nn.functional.cross_entropy):
+        with pytest.raises(RuntimeError, match="expected target dtype"):
+            loss(LOGITS, target)
+        with pytest.raises(RuntimeError, match="expected target dtype"):
+            Criterion(loss, target, seed=0)(LOGITS, None)
+    assert Criterion("cross_entropy", torch.ones(2, dtype=torch.int32), seed=0)(LOGITS).ndim == 0
+
+
+def test_one_id_stands_for_every_row_of_a_loss_of_the_users_own():
+    loss = nn.CrossEntropyLoss()
+    expected = loss(LOGITS, torch.tensor([1, 1]))
+    assert torch.equal(Criterion(loss, 1, seed=0)(LOGITS), expected)
+
+
 def test_the_losss_own_exception_passes_unchanged():
     with pytest.raises(IndexError, match="out of bounds"):
         Criterion("cross_entropy", [1, 9], seed=0)(LOGITS, None)

@@ -36,6 +36,7 @@ from gradscope.records import (
     TensorStats,
     Totals,
     UnitActivity,
+    Unregistered,
     Verification,
 )
 
@@ -110,6 +111,8 @@ FULL = Report(
             misspelt=("requires_grad",),
         ),
     ),
+    unregistered=(Unregistered("", "layers", ((3, 4),)),),
+    elsewhere=("fc.bias",),
     links=(Link("ReluBackward0", "LogSoftmaxBackward0", "", 0, None, None, shared=True),),
     activity=(UnitActivity("relu", "act", 0, 8, 32, 2, 1, "net.py:3"),),
     precision=(PrecisionForecast("fc", "activation", "float16", 1.0, 6, 0.5, 0.0, 0),),

@@ -56,6 +56,16 @@ def test_other_formats(name: str, format: str) -> None:
     golden(f"check-{name}{reporter.suffix}", text)
 
 
+def test_code_in_a_finding_is_code_in_markdown() -> None:
+    finding = replace(missing("a_b"), message="`x_*` meets a * b", advice="call `f(x)` | g")
+    check = CheckReport(
+        "findings", models=(CheckedModel("findings", run("m"), findings=(finding,)),)
+    )
+    text = markdown.render_check(check, View())
+    assert "`x_*` meets a \\* b" in text
+    assert "help: call `f(x)` \\| g" in text
+
+
 def test_a_changed_text_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GRADSCOPE_GOLDEN", raising=False)
     with pytest.raises(AssertionError, match="has changed"):

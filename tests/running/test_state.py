@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import gradscope
+from gradscope.running.state import kept_as_found
 from gradscope.running.verification import Verifier, _difference, same_bits
 
 
@@ -77,6 +78,38 @@ def test_a_model_that_raises_comes_back_as_it_was():
     with pytest.raises(gradscope.GradscopeError):
         gradscope.inspect(model, x)
     assert same(before, state(model))
+
+
+@pytest.mark.parametrize("look", [gradscope.inspect, gradscope.check, gradscope.why])
+def test_a_flag_that_hides_the_method_of_its_name(look):
+    model, x = network(), torch.randn(6, 4)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    model[0].weight.requires_grad_ = False
+    before = state(model)
+    report = look(model, x)
+    assert same(before, state(model))
+    if look is gradscope.check:
+        assert [f.name for f in report.findings if f.code == "GS405"] == ["0.weight"]
+
+
+def test_what_cannot_be_put_back_keeps_nothing_else_from_it():
+    class Stubborn(nn.Parameter):
+        def __setattr__(self, name, value):
+            if name == "grad" and value is not None:
+                raise RuntimeError("not this one")
+            super().__setattr__(name, value)
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].weight = Stubborn(torch.ones(2, 2))
+    torch.Tensor.grad.__set__(model[0].weight, torch.ones(2, 2))
+    kept = {name: p for name, p in model.named_parameters() if name != "0.weight"}
+    for parameter in kept.values():
+        parameter.grad = torch.ones_like(parameter)
+    with pytest.raises(RuntimeError, match="not this one"), kept_as_found(model, weights=True):
+        model.eval()
+    assert all(parameter.grad is not None for parameter in kept.values())
+    assert model.training
 
 
 def test_the_comparison_of_states_can_fail():

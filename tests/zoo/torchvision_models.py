@@ -153,7 +153,7 @@ def _detector(name: str) -> Made:
 
 def _video(name: str) -> Made:
     if name == "s3d":  # pools over 7 × 7 places, which takes clips of 224 × 224
-        return _model(name, num_classes=10), torch.randn(1, 3, 16, 224, 224)
+        return _model(name, num_classes=10), torch.randn(2, 3, 16, 224, 224)
     if name.startswith("mvit"):
         return _mvit(second=name.startswith("mvit_v2")), torch.randn(2, 3, 4, 64, 64)
     side = 64 if name.startswith("swin3d") else 32
