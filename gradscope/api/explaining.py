@@ -39,7 +39,13 @@ _SAID = {
     ZERO: "the gradient is all zeros",
     NON_FINITE: "the gradient has a NaN or an infinity",
 }
-_UNSEEN = "a second run, watched closely, did not show where that comes from."
+#: What is said where no cause is known, and what to do.
+_UNSEEN = (
+    "a second run, watched closely, did not show where that comes from.",
+    "see whether it lasts with another `seed`: what comes by chance cannot be"
+    " followed, nor what scripted code does",
+)
+_STOPPED = ("interrupted before its cause was looked for.", "run it again, and let it finish")
 
 
 def state_of(parameter: ParameterStats) -> str:
@@ -180,20 +186,21 @@ def unlooked(parameters: Sequence[ParameterStats]) -> Iterator[Answer]:
     """What the first look found, where nobody came to look for causes."""
     for state in _SAID:
         names = [p.name for p in parameters if p.requires_grad and state_of(p) == state]
-        yield from _unexplained(state, names, "interrupted before its cause was looked for.")
+        yield from _unexplained(state, names, _STOPPED)
 
 
-def _unexplained(state: str, names: Sequence[str], why: str = _UNSEEN) -> Iterator[Answer]:
+def _unexplained(
+    state: str, names: Sequence[str], why: tuple[str, str] = _UNSEEN
+) -> Iterator[Answer]:
     """What a second run did not explain is told all the same."""
     if names:
         yield Answer(
             names[0],
             "parameter",
             state,
-            f"{_SAID[state]}; {why}",
+            f"{_SAID[state]}; {why[0]}",
             behind=tuple(names),
-            advice="see whether it lasts with another `seed`: what comes by chance cannot be"
-            " followed, nor what scripted code does",
+            advice=why[1],
         )
 
 

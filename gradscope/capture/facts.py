@@ -57,10 +57,12 @@ def module_facts(
         written: the names of each one's own buffers that the forward wrote to.
     """
     facts = []
-    known: dict[type[nn.Module], tuple[str, ...]] = {}
+    known: dict[type[nn.Module], tuple[tuple[str, ...], str | None]] = {}
     for module, named in named_modules(model).items():
         kind = type(module)
-        kinds = known[kind] if kind in known else known.setdefault(kind, _kinds(kind))
+        if kind not in known:
+            known[kind] = _kinds(kind), _library(kind)
+        kinds, library = known[kind]
         own = module.named_parameters(recurse=False)
         facts.append(
             ModuleFacts(
@@ -74,21 +76,24 @@ def module_facts(
                 written=tuple(_joined(named.name, name) for name in written.get(module, ())),
                 settings=_settings(module, SETTINGS if kinds else _DROPOUT),
                 misspelt=_misspelt_of_module(module),
-                library=_library(kind),
+                library=library,
             )
         )
     return tuple(facts)
 
 
-@functools.cache
 def _library(kind: type[nn.Module]) -> str | None:
     """The installed package that a class is of; None for PyTorch's, gradscope's and one's own."""
     package = kind.__module__.partition(".")[0]
     if package in ("torch", "gradscope"):
         return None
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-    folders = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-    return package if file.startswith(tuple(folder + os.sep for folder in folders)) else None
+    return package if file.startswith(_installed()) else None
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    return tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 
 
 def misspelt_flags(parameter: nn.Parameter) -> tuple[str, ...]:

@@ -426,6 +426,7 @@ def test_ctrl_c_in_the_deep_look_says_what_is_known(why) -> None:
     assert (answer["state"], answer["cause"]) == ("missing", None)
     assert answer["behind"] == ["stem.weight", "stem.bias", "spare.weight", "spare.bias"]
     assert "interrupted before its cause was looked for" in answer["message"]
+    assert answer["advice"] == "run it again, and let it finish"
 
 
 def test_ctrl_c_in_the_deep_look_is_not_called_healthy(why) -> None:

@@ -184,6 +184,7 @@ def test_ctrl_c_in_a_deep_look_keeps_what_was_found(
 
 def test_the_step_that_broke_is_the_one_looked_at() -> None:
     """The birth is in the second step: the first one's figures are all finite."""
+    torch.manual_seed(4)  # under some others every output falls to 0
     optimizer = {"_target_": "torch.optim.SGD", "lr": 1e30}
     report = gradscope.check(
         Exploding(), inputs(), loss=lambda output: output.mean(), optimizer=optimizer, steps=4
