@@ -86,4 +86,4 @@ def test_an_inferred_loss_excuses_what_is_not_used_and_no_detach():
         answers = (loses("a.weight", cause),)
         (found,) = of("GS401", report(run=run, parameters=(lost,), answers=answers))
         assert found.severity == severity
-    assert "A path that is cut is an error everywhere" in lookup("GS401").what
+    assert "A path that is cut is an error." in lookup("GS401").what
