@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from saliency.saliency_nets import Pooled, digits, network, off, trained
@@ -43,9 +45,13 @@ def test_one_step_of_integrated_gradients_is_the_middle():
 
 @pytest.mark.parametrize("name", ["digits", "resnet18"])
 def test_without_noise_smooth_grad_is_the_gradient_and_var_grad_nothing(name):
-    with Subject(*network(name)) as subject:
-        plain = gradient.attribute(subject)
-        assert off(smooth_grad.attribute(subject, n_samples=3, sigma=0), plain) < 1e-6
+    """Against the gradient in float64: samples that share a pass round otherwise than one alone."""
+    model, inputs, *more = network(name)
+    with Subject(deepcopy(model).double(), inputs.double(), *more) as subject:
+        exact = gradient.attribute(subject)
+    with Subject(model, inputs, *more) as subject:
+        assert off(gradient.attribute(subject), exact) < 1e-6
+        assert off(smooth_grad.attribute(subject, n_samples=3, sigma=0), exact) < 1e-6
         assert float(var_grad.attribute(subject, n_samples=3, sigma=0).max()) < 1e-9
 
 
@@ -134,7 +140,7 @@ def test_points_share_passes_and_halve_where_memory_runs_out(monkeypatch):
 
     with Subject(trained(), digits(3, 7)) as subject:
         expected = smooth_grad.attribute(subject, n_samples=7)
-    monkeypatch.setitem(_gradients.ROWS, "cpu", 10)
+    monkeypatch.setattr(_gradients, "ROWS", 10)
     sizes = []
 
     def limited(subject, points):
@@ -148,3 +154,25 @@ def test_points_share_passes_and_halve_where_memory_runs_out(monkeypatch):
     with Subject(trained(), digits(3, 7)) as subject:
         assert off(smooth_grad.attribute(subject, n_samples=7), expected) < 1e-5
     assert sizes == [10, 4, 4, 4, 2]
+
+
+class Flattened(nn.Module):
+    """Its view holds for one storage only: channels-last inputs fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.fc = nn.Linear(4 * 16 * 16, 5)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.conv(x)).view(len(x), -1))
+
+
+def test_a_model_that_only_one_memory_layout_suits_keeps_it():
+    torch.manual_seed(0)
+    model, x = Flattened().eval(), torch.randn(1, 3, 16, 16)
+    with pytest.raises(RuntimeError):
+        model(x.expand(4, -1, -1, -1).contiguous(memory_format=torch.channels_last))
+    with Subject(model, x, Objective(torch.tensor([2]))) as subject:
+        plain = gradient.attribute(subject)
+        assert off(smooth_grad.attribute(subject, n_samples=8, sigma=0), plain) < 1e-6
