@@ -87,6 +87,9 @@ def gradscope(case: Case, layers: tuple[str, ...] = ("**",)) -> Step:
     plan = Plan(layers, restore=False)
 
     def step() -> None:
+        case.model.zero_grad(
+            set_to_none=True
+        )  # as the plain step begins, and as the command finds it
         outcome = run(workload, plan)
         assert outcome.failure is None, outcome.failure
         assert outcome.calls and outcome.gradient_norm

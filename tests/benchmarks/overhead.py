@@ -14,6 +14,7 @@ shows the cost of one layer in chains of 100, 1 000 and 10 000.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import importlib.util
 import json
@@ -41,6 +42,7 @@ def pairs(model: str, who: str, rounds: int, clock: Clock) -> list[tuple[float, 
     step = ONLOOKERS[who](case)
     case.plain()
     step()
+    gc.collect()  # what the imports left would be collected in one of the steps
     taken = []
     for turn in range(rounds):
         if turn % 2:
