@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from gradscope.capture.hooks import named_modules
 from gradscope.capture.recall import version
+from gradscope.capture.stats import Measured, flags, resolve
 from gradscope.nesting import find
 from gradscope.records import ModuleFacts, Unregistered
 
@@ -103,7 +104,10 @@ def misspelt_flags(parameter: nn.Parameter) -> tuple[str, ...]:
 
 
 class Buffers:
-    """The model's buffers before a forward, to tell afterwards which of them it wrote to."""
+    """The model's buffers before a forward, to tell afterwards which of them it wrote to.
+
+    ``compare`` comes right after the forward; ``written`` may wait until the device is read anyway.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._before = {
@@ -114,27 +118,38 @@ class Buffers:
             ]
             for module in model.modules()
         }
+        self._compared = False
+        self._written: dict[nn.Module, set[str]] = {}
+        self._unsure: list[tuple[list[tuple[nn.Module, str]], Measured]] = []
 
-    def written(self) -> dict[nn.Module, tuple[str, ...]]:
-        """The names of each module's own buffers that are not what they were."""
-        found: dict[nn.Module, set[str]] = {}
+    def compare(self) -> None:
+        """Look which buffers are not what they were."""
+        self._compared = True
         unsure: dict[torch.device, list[tuple[nn.Module, str, torch.Tensor]]] = {}
         for module, buffers in self._before.items():
             now = dict(module.named_buffers(recurse=False)) if buffers else {}
             for name, buffer, before, bits in buffers:
                 other = now.get(name) is not buffer or version(buffer) != before
                 if other or (bits is not None and bits.shape != _bits(buffer).shape):
-                    found.setdefault(module, set()).add(name)
+                    self._written.setdefault(module, set()).add(name)
                 elif bits is not None:
                     # Kernels of batch norm write to running statistics behind autograd's back.
                     differs = (_bits(buffer) != bits).any()
                     unsure.setdefault(buffer.device, []).append((module, name, differs))
         for asked in unsure.values():
-            answers = torch.stack([differs for *_, differs in asked]).tolist()
-            for (module, name, _), differs in zip(asked, answers, strict=True):
+            places = [(module, name) for module, name, _ in asked]
+            self._unsure.append((places, flags(torch.stack([differs for *_, differs in asked]))))
+
+    def written(self) -> dict[nn.Module, tuple[str, ...]]:
+        """The names of each module's own buffers that were not what they had been."""
+        if not self._compared:
+            self.compare()
+        done = resolve(answers for _, answers in self._unsure)
+        for places, answers in self._unsure:
+            for (module, name), differs in zip(places, done[id(answers)].values or (), strict=True):
                 if differs:
-                    found.setdefault(module, set()).add(name)
-        return {module: tuple(sorted(names)) for module, names in found.items()}
+                    self._written.setdefault(module, set()).add(name)
+        return {module: tuple(sorted(names)) for module, names in self._written.items()}
 
 
 def _is_statistic(buffer: torch.Tensor) -> bool:

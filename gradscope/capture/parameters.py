@@ -4,35 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from gradscope.capture.facts import misspelt_flags
 from gradscope.capture.hooks import named_parameters
-from gradscope.capture.stats import resolve
-from gradscope.capture.sweep import measure_all
+from gradscope.capture.stats import Measured, head_of, measure, resolve
+from gradscope.capture.sweep import measure_all, surely_finite
 from gradscope.records import ParameterStats, TensorStats
 
 
 def parameter_stats(
     model: nn.Module,
     *,
-    owners: Collection[nn.Module] | None = None,
+    shown: Collection[nn.Module] | None = None,
     held: Collection[nn.Parameter] | None = None,
 ) -> tuple[ParameterStats, ...]:
     """Statistics of every parameter and its ``.grad`` as they are now.
 
     Args:
         model: the module whose parameters are meant.
-        owners: only parameters that one of these modules owns directly.
+        shown: the modules whose own parameters are read in full, all without it; of the values of
+            others only ``nan`` and ``inf`` are sure to be there.
         held: the parameters that the optimizer has; None where there is no optimizer.
     """
     chosen = named_parameters(model)
-    if owners is not None:
-        owned = {p for module in owners for p in module.parameters(recurse=False)}
-        chosen = {p: named for p, named in chosen.items() if p in owned}
-    values = measure_all(chosen)
+    passed = set(chosen)
+    if shown is None:
+        passed.clear()
+    else:
+        passed.difference_update(p for m in shown for p in m.parameters(recurse=False))
+    values = _values(chosen, passed)
     arrived = {p: p.grad for p in chosen if p.grad is not None}
     found = dict(zip(arrived, measure_all(arrived.values()), strict=True))
     gradients = [found.get(p) for p in chosen]
@@ -52,6 +56,13 @@ def parameter_stats(
             chosen.items(), values, gradients, strict=True
         )
     )
+
+
+def _values(parameters: Collection[nn.Parameter], passed: set[nn.Parameter]) -> list[Measured]:
+    """``measure`` of each value; of those passed over it is only asked whether all is finite."""
+    full = [p for p in parameters if not (p in passed and surely_finite(p))]
+    found: dict[nn.Parameter, Measured] = dict(zip(full, measure_all(full), strict=True))
+    return [found.get(p) or replace(head_of(p), nan=0, inf=0) for p in parameters]
 
 
 def statistics(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, TensorStats | None]:
@@ -75,18 +86,17 @@ def updates(
 
     The ratio is None where ‖w‖ was 0 and where it is no number, both None where nobody can tell.
     """
+    moved = [(p, named.name) for p, named in named_parameters(model).items() if p in before]
+    # One difference at a time: all of them would weigh as much as the model.
+    pairs = [(measure(before[p]), measure(p.detach() - before[p])) for p, _ in moved]
+    done = resolve(measured for pair in pairs for measured in pair)
     found: dict[str, tuple[float | None, bool | None]] = {}
-    for parameter, named in named_parameters(model).items():
-        if parameter not in before:
-            continue
-        old = before[parameter]
-        # One difference at a time: all of them would weigh as much as the model.
-        pair = statistics({"weight": old, "change": parameter.detach() - old})
-        weight, change = pair["weight"], pair["change"]
-        if weight is None or change is None or change.zeros is None:
-            found[named.name] = None, None
+    for (_, name), pair in zip(moved, pairs, strict=True):
+        weight, change = (done[id(measured)] for measured in pair)
+        if change.zeros is None:
+            found[name] = None, None
             continue
         known = weight.norm and change.norm is not None and not (change.nan or change.inf)
         ratio = change.norm / weight.norm if known else None  # type: ignore[operator]
-        found[named.name] = ratio, change.zeros < change.numel
+        found[name] = ratio, change.zeros < change.numel
     return found

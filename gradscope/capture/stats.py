@@ -8,6 +8,7 @@ float64 wherever a value is not finite or its square would leave the range of fl
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -24,14 +25,21 @@ _WORDS = 128  # how many words of eight truths are added before their bytes are
 _RANGE = {torch.float32: (1e-12, 1e15), torch.float64: (1e-130, 1e130)}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Deferred:
     """Numbers that still lie on an accelerator; ``resolve`` reads many of them back at once."""
 
     head: TensorStats
     numbers: torch.Tensor  # float64 [8]: norm mean std min max zeros nan inf
     values: torch.Tensor | None
+    found: TensorStats | None = None  # once they have been read
 
+    def __post_init__(self) -> None:
+        _waiting.add(self)
+
+
+#: To read is to wait for the device, so whatever else waits there by then is read as well.
+_waiting: weakref.WeakSet[Deferred] = weakref.WeakSet()
 
 Measured = TensorStats | Deferred
 
@@ -50,7 +58,7 @@ def measure(tensor: torch.Tensor) -> Measured:
         head = TensorStats((tensor.size(0), -1), dtype, sum(t.numel() for t in tensor.unbind()))
         parts = [part.reshape(-1) for part in tensor.unbind()]
         return _numbers(head, torch.cat(parts) if parts else tensor.new_empty(0))
-    head = TensorStats(tuple(map(int, tensor.shape)), dtype, tensor.numel())
+    head = head_of(tensor)
     kind = tensor.device.type
     if kind == "meta":
         return head
@@ -60,25 +68,51 @@ def measure(tensor: torch.Tensor) -> Measured:
     return _numbers(head, tensor)
 
 
+def head_of(tensor: torch.Tensor) -> TensorStats:
+    """Shape, dtype and size alone."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return TensorStats(tuple(map(int, tensor.shape)), dtype, tensor.numel())
+
+
 def resolve(measured: Iterable[Measured]) -> dict[int, TensorStats]:
     """Finished statistics by ``id``, read from each device in one transfer."""
     done: dict[int, TensorStats] = {}
-    waiting: dict[torch.device, list[Deferred]] = {}
     for item in measured:
         if isinstance(item, TensorStats):
             done[id(item)] = item
         else:
-            waiting.setdefault(item.numbers.device, []).append(item)
-    for items in waiting.values():
-        pieces = [p for item in items for p in (item.numbers, item.values) if p is not None]
-        flat = iter(torch.cat(pieces).tolist())
-        for item in items:
-            numbers = [next(flat) for _ in range(8)]
-            values = None
-            if item.values is not None:
-                values = _values([next(flat) for _ in range(item.values.numel())], item.head)
-            done[id(item)] = finish(item.head, numbers, values)
+            if item.found is None:
+                _read(item.numbers.device)
+            assert item.found is not None
+            done[id(item)] = item.found
     return done
+
+
+def flags(truths: torch.Tensor) -> Measured:
+    """Some truths [n], for ``resolve`` to read with the rest: 0 and 1 in ``values``."""
+    head = TensorStats(tuple(truths.shape), "bool", truths.numel())
+    if on_host(truths):
+        return replace(head, values=tuple(truths.int().tolist()))
+    return Deferred(head, truths.new_zeros(8, dtype=torch.float64), truths.double())
+
+
+def _read(device: torch.device) -> None:
+    """Finish all that waits on one device."""
+    items = [item for item in _waiting if item.numbers.device == device]
+    pieces = [p for item in items for p in (item.numbers, item.values) if p is not None]
+    flat = iter(torch.cat(pieces).tolist())
+    for item in items:
+        numbers = [next(flat) for _ in range(8)]
+        values = None
+        if item.values is not None:
+            values = _values([next(flat) for _ in range(item.values.numel())], item.head)
+        item.found = finish(item.head, numbers, values)
+        _waiting.discard(item)
+
+
+def on_host(tensor: torch.Tensor) -> bool:
+    """Whether a number of it can be had without waiting for a device."""
+    return tensor.device.type == "cpu"
 
 
 def _numbers(head: TensorStats, tensor: torch.Tensor) -> Measured:
@@ -101,7 +135,7 @@ def _numbers(head: TensorStats, tensor: torch.Tensor) -> Measured:
         small = tensor.reshape(-1)
         small = torch.view_as_real(small).reshape(-1) if small.is_complex() else small
     flat, copies = _flat(tensor)
-    if flat.device.type != "cpu":
+    if not on_host(flat):
         return Deferred(head, _exact(flat, copies), None if small is None else small.double())
     values, numbers = None, None
     if small is not None:

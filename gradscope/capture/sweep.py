@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch.nn.parameter import is_lazy
 
-from gradscope.capture.stats import BLOCK, SMALL, Measured, finish, measure
+from gradscope.capture.stats import BLOCK, SMALL, Measured, finish, measure, on_host
 from gradscope.records import TensorStats
 
 _ROWS = 1 << 19  # elements that are held in float64 at a time
@@ -34,16 +35,29 @@ def measure_all(tensors: Iterable[torch.Tensor]) -> list[Measured]:
     return [measure(t) if d is None else d for t, d in zip(tensors, done, strict=True)]
 
 
-def _is_small(tensor: torch.Tensor) -> bool:
-    """Whether a row of a matrix in float64 tells all of this tensor."""
+@torch.no_grad()
+def surely_finite(tensor: torch.Tensor) -> bool:
+    """Whether no element is NaN or infinite, which would show in the sum.
+
+    False also where the sum leaves the dtype's range, and for what is no plain tensor here.
+    """
+    return _is_here(tensor) and math.isfinite(tensor.sum().item())
+
+
+def _is_here(tensor: torch.Tensor) -> bool:
+    """Whether it is a plain tensor in the processor's memory, of a common floating dtype."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and not is_lazy(tensor)
-        and tensor.device.type == "cpu"
+        and on_host(tensor)
         and tensor.layout == torch.strided
         and tensor.dtype in _NARROW
-        and SMALL < tensor.numel() <= BLOCK
     )
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    """Whether a row of a matrix in float64 tells all of this tensor."""
+    return _is_here(tensor) and SMALL < tensor.numel() <= BLOCK
 
 
 @torch.no_grad()

@@ -117,8 +117,9 @@ def _no_kind(value: Mapping[str, Any], path: Path) -> list[Complaint]:
     if mistyped:
         return mistyped
     modifiers = [key for key in value if key in _KEYS]
-    if not path[1:] and set(value) <= {"batch", "requires_grad"}:
-        return []  # wishes about the input that is inferred
+    if not path[1:] and set(value) <= {"batch", "requires_grad", "transform"}:
+        # Wishes about the input that is inferred, or about pictures that are named elsewhere.
+        return _check_parts(value, path)
     if modifiers:
         names = either(f"`{key}`" for key in modifiers)
         return [Complaint(path, f"`{dotted(path)}` has {names} and no kind of source", _KINDS)]

@@ -51,6 +51,13 @@ def make_batches(
     context = Context(model, model_kind, directory, place, device, dtype, instantiate)
     wishes = ("batch", "requires_grad")
     target = config_target
+    keys = set(config_input) if isinstance(config_input, Mapping) else set()
+    if "transform" in keys and keys <= {*wishes, "transform"}:
+        raise context.error(
+            "input.transform",
+            "`input.transform` is for pictures, and `input` names none",
+            help="put `image: PATH` beside it; for `gradscope saliency` it can stand alone",
+        )
     if config_input is None or (
         isinstance(config_input, Mapping) and config_input and set(config_input) <= {*wishes}
     ):

@@ -159,8 +159,9 @@ def _value(tensor: torch.Tensor) -> Restore:
     def put_back() -> None:
         if tensor.shape != value.shape or _address(tensor) != _address(memory):
             tensor.data = memory if memory.shape == value.shape else value
-        # By its bits, for some kernels write to a buffer and leave its version alone.
-        if not same_bits(tensor, value):
+        # By its bits, for some kernels write to a buffer and leave its version alone. Elsewhere
+        # than on the processor the question would wait for the device.
+        if tensor.device.type != "cpu" or not same_bits(tensor, value):
             with torch.inference_mode(inference), torch.no_grad():
                 tensor.copy_(value)
         if version is not None:

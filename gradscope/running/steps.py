@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +16,7 @@ from gradscope.capture.hooks import select_layers
 from gradscope.capture.parameters import parameter_stats, statistics, total_norm, updates
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.saved import keeps_scores
+from gradscope.capture.stats import Measured, measure, resolve
 from gradscope.errors import ConfigError
 from gradscope.loading import Batch, Workload, seed_everything
 from gradscope.records import (
@@ -28,6 +27,7 @@ from gradscope.records import (
     StepParameter,
     StepRecord,
     TensorRecord,
+    TensorStats,
     Verification,
 )
 from gradscope.running.plain import (
@@ -45,6 +45,7 @@ from gradscope.running.state import (
     kept_as_found,
     run_eagerly,
 )
+from gradscope.running.stopwatch import Stopwatch
 from gradscope.running.verification import Verifier
 
 _SCORES = (
@@ -108,14 +109,18 @@ def run(workload: Workload, plan: Plan) -> Outcome:
         loss = workload.criterion.spec
         if isinstance(loss, nn.Module):
             kept.enter_context(kept_as_found(loss, weights=plan.restore))
+        runner = _Runner(workload, plan, outcome, selected, chained)
         try:
-            _Runner(workload, plan, outcome, selected, chained).run()
+            runner.run()
         except BaseException as failure:
             outcome.failure = failure
-        if outcome.recorder:
-            outcome.calls = outcome.recorder.calls()
-        if not outcome.parameters:
-            outcome.parameters = parameter_stats(model)
+        try:
+            runner.finish()
+        except RuntimeError as failure:
+            if workload.device.type == "cpu":
+                raise
+            # What went wrong on a device shows when it is read, and it may answer nothing more.
+            outcome.failure = outcome.failure or failure
         norms = [p.gradient.norm for p in outcome.parameters if p.gradient]
         outcome.gradient_norm = total_norm(norms)
         outcome.all_parameters = outcome.parameters
@@ -145,6 +150,9 @@ class _Runner:
         self.selected = selected
         self.chained = chained
         self.optimizer: torch.optim.Optimizer | None = None
+        self.forward, self.backward = Stopwatch(workload.device), Stopwatch(workload.device)
+        self.buffers: Buffers | None = None
+        self.loss: Measured | None = None
 
     def run(self) -> None:
         workload, outcome = self.workload, self.outcome
@@ -189,7 +197,8 @@ class _Runner:
             outcome.verified = verifier.compare(gradients(workload, args, kwargs))
         del loss
         recorder.let_go()
-        outcome.parameters = parameter_stats(workload.model, held=self._held())
+        outcome.parameters = parameter_stats(workload.model, shown=self.selected, held=self._held())
+        self.read()
         if self.optimizer:
             self._move(batch)
 
@@ -197,31 +206,43 @@ class _Runner:
         outcome = self.outcome
         outcome.phase = "forward"
         model = self.workload.model
-        buffers = Buffers(model)
+        self.loss, self.buffers = None, Buffers(model)
         seed_everything(self.workload.seed)
-        began = self._clock()
         try:
-            with autocast(self.workload):
+            with self.forward, autocast(self.workload):
                 output = model(*args, **kwargs)
                 outcome.phase = "loss"
                 loss = self.workload.criterion(output, target)
         finally:
-            seconds = outcome.seconds
-            outcome.seconds = replace(seconds, forward=seconds.forward + self._clock() - began)
-            counts = outcome.recorder.counts if outcome.recorder else {}
-            outcome.modules = module_facts(model, counts, buffers.written())
-        outcome.loss, outcome.loss_nonfinite = loss_value(loss)
+            self.buffers.compare()
+        self.loss = measure(loss)
         return loss
 
     def _backward(self, loss: torch.Tensor) -> None:
-        outcome = self.outcome
-        outcome.phase = "backward"
-        began = self._clock()
-        try:
+        self.outcome.phase = "backward"
+        with self.backward:
             backward(loss, self.workload)
-        finally:
-            seconds = outcome.seconds
-            outcome.seconds = replace(seconds, backward=seconds.backward + self._clock() - began)
+
+    def finish(self) -> None:
+        """Complete the outcome, whether or not the steps came to their end."""
+        outcome = self.outcome
+        if outcome.failure:
+            self.read()
+        if outcome.recorder:
+            outcome.calls = outcome.recorder.calls()
+        if not outcome.parameters:
+            outcome.parameters = parameter_stats(self.workload.model, shown=self.selected)
+
+    def read(self) -> None:
+        """What the step left on its device besides gradients, all of it at once."""
+        workload, outcome = self.workload, self.outcome
+        if self.loss is not None:
+            loss = resolve([self.loss])[id(self.loss)]
+            outcome.loss, outcome.loss_nonfinite = loss_value(loss)
+        if self.buffers is not None:
+            counts = outcome.recorder.counts if outcome.recorder else {}
+            outcome.modules = module_facts(workload.model, counts, self.buffers.written())
+        outcome.seconds = Seconds(self.forward.seconds, self.backward.seconds)
 
     def _move(self, batch: Batch) -> None:
         assert self.optimizer is not None
@@ -258,6 +279,7 @@ class _Runner:
         named = list(self.workload.model.named_parameters())
         measured = statistics({name: p.grad for name, p in named})
         arrived = statistics({name: t.grad for name, t in inputs.items()})
+        self.read()
         norms = {name: None if stats is None else stats.norm for name, stats in measured.items()}
         return StepRecord(
             step=step,
@@ -286,11 +308,6 @@ class _Runner:
             first = (str(error) or type(error).__name__).splitlines()[0]
             self.outcome.notices.append(f"saved bytes: not counted: {first}")
 
-    def _clock(self) -> float:
-        if self.workload.device.type == "cuda":
-            torch.cuda.synchronize(self.workload.device)
-        return time.perf_counter()
-
 
 def input_name(path: str, positional: int) -> str:
     """A keyword argument by its name; ``input``, numbered where there are several, for the rest."""
@@ -299,11 +316,11 @@ def input_name(path: str, positional: int) -> str:
     return f"input {path}" if positional > 1 else "input"
 
 
-def loss_value(loss: torch.Tensor) -> tuple[float | None, str | None]:
+def loss_value(loss: TensorStats) -> tuple[float | None, str | None]:
     """Its one number, or which kind of number it is not."""
-    if loss.numel() != 1 or loss.is_complex() or loss.device.type == "meta":
+    if loss.numel != 1 or not loss.values:
         return None, None
-    value = float(loss.detach().item())
-    if math.isfinite(value):
-        return value, None
-    return None, "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    (value,) = loss.values
+    if isinstance(value, tuple):  # complex
+        return None, None
+    return (None, value) if isinstance(value, str) else (float(value), None)

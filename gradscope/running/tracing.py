@@ -15,6 +15,7 @@ from gradscope.capture.calls import Call, call_tensors
 from gradscope.capture.graph import let_go
 from gradscope.capture.hooks import named_modules
 from gradscope.capture.recorder import Recorder
+from gradscope.capture.stats import measure, resolve
 from gradscope.capture.trace import Trace
 from gradscope.errors import ConfigError
 from gradscope.loading import Batch, Workload, seed_everything
@@ -119,7 +120,8 @@ def _step(
         outcome.calls = recorder.graph_calls()
         if root is None:
             assert loss is not None
-            outcome.loss, outcome.loss_nonfinite = loss_value(loss)
+            found = measure(loss)
+            outcome.loss, outcome.loss_nonfinite = loss_value(resolve([found])[id(found)])
             start = get_gradient_edge(loss) if loss.requires_grad else None
         else:
             outcome.root, start = chosen(root, recorder.outputs(), outcome.calls)

@@ -28,11 +28,11 @@ class Case:
         return self.kwargs or self.args
 
     def plain(self) -> None:
-        """Forward, loss and backward, with nobody watching."""
-        self.model.zero_grad(set_to_none=True)
+        """Forward, loss and backward, with nobody watching; the gradients are let go."""
         output = self.model(*self.args, **self.kwargs)
         loss = self.loss(output) if self.target is None else self.loss(output, self.target)
         loss.backward()
+        self.model.zero_grad(set_to_none=True)
 
 
 def _picture(name: str, batch: int, three: tuple[str, ...]) -> Case:
@@ -87,9 +87,6 @@ def gradscope(case: Case, layers: tuple[str, ...] = ("**",)) -> Step:
     plan = Plan(layers, restore=False)
 
     def step() -> None:
-        case.model.zero_grad(
-            set_to_none=True
-        )  # as the plain step begins, and as the command finds it
         outcome = run(workload, plan)
         assert outcome.failure is None, outcome.failure
         assert outcome.calls and outcome.gradient_norm

@@ -254,3 +254,25 @@ def test_a_model_that_raises_is_explained(
     data = json.loads(capsys.readouterr().out)
     assert data["status"] == "failed"
     assert data["error"]["message"] == "no eyes"
+
+
+def test_a_transform_can_stand_without_pictures_of_its_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("photo.jpg", "-m", "net.py:Net", "--save-maps", "maps")
+    Path("maps").mkdir()
+    assert run(monkeypatch, *arguments, "input.transform.resize=30") == 0
+    (saved,) = Path("maps").rglob("*.npy")
+    assert np.load(saved).shape == (30, 40)
+
+
+def test_what_runs_without_pictures_refuses_a_transform_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "sys.argv", ["gradscope", "inspect", "net.py:Net", "input.transform.resize=30"]
+    )
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert "put `image: PATH` beside it" in " ".join(capsys.readouterr().err.split())

@@ -71,6 +71,12 @@ def test_inputs_that_pass(value):
             "unknown key `resise` in `input.transform`",
             "did you mean `resize`?",
         ),
+        (
+            {"transform": {"resise": 1}},
+            "unknown key `resise` in `input.transform`",
+            "did you mean `resize`?",
+        ),
+        ({"batch": 0}, "`input.batch` expects a whole number from 1", None),
         ({"x": {"shpe": [1]}}, "unknown key `shpe` in `input.x`", "did you mean `shape`?"),
         ({"class_path": "a.B", "x": 1}, "unknown key `x` in `input`", "put it into `init_args`"),
     ],

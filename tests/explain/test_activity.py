@@ -15,6 +15,12 @@ from gradscope.explain.activity import unit_activity
 from gradscope.records import UnitActivity
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Whatever other tests drew before."""
+    torch.manual_seed(0)
+
+
 def watched(model: nn.Module, *inputs: torch.Tensor, **options) -> tuple[UnitActivity, ...]:
     return unit_activity(model, lambda: model(*inputs), **options)
 
@@ -216,7 +222,6 @@ def by_hooks(model: nn.Module, kinds: tuple[type, ...], x: torch.Tensor) -> dict
 
 @pytest.mark.parametrize("name", ["resnet18", "vgg11_bn", "densenet121", "mobilenet_v3_small"])
 def test_pictures_against_plain_hooks(name):
-    torch.manual_seed(0)
     model = torchvision.models.get_model(name, weights=None).eval()
     x = torch.randn(2, 3, 64, 64)
     kinds = (nn.ReLU, nn.ReLU6, nn.Hardswish)
@@ -233,7 +238,6 @@ def test_pictures_against_plain_hooks(name):
 
 
 def test_channels_last_as_swin_and_convnext_have_them():
-    torch.manual_seed(0)
     model = torchvision.models.convnext_tiny(weights=None)
     found = [a for a in watched(model, torch.randn(2, 3, 64, 64)) if a.op == "gelu"]
     linear = [m.out_features for m in model.modules() if isinstance(m, nn.Linear)][:-1:2]
@@ -319,7 +323,6 @@ def test_recurrent_layers_run():
 
 @pytest.mark.parametrize("name", ["resnet18", "swin_t"])
 def test_looking_changes_nothing(name, unchanged):
-    torch.manual_seed(0)
     model = torchvision.models.get_model(name, weights=None).eval()
     x = torch.randn(2, 3, 64, 64)
     plain, seen = model(x), []
