@@ -11,6 +11,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -48,14 +49,12 @@ _FLAG = re.compile(r"([a-z]+?)_*(?:grads?|gradients?|gradd|gard|garad|grd)_*")
 def module_facts(
     model: nn.Module,
     calls: Mapping[nn.Module, int],
-    written: Mapping[nn.Module, tuple[str, ...]],
 ) -> tuple[ModuleFacts, ...]:
     """Every module of the model as it is now, those that never ran included.
 
     Args:
         model: the module whose modules are meant.
         calls: how often each ran.
-        written: the names of each one's own buffers that the forward wrote to.
     """
     facts = []
     known: dict[type[nn.Module], tuple[tuple[str, ...], str | None]] = {}
@@ -74,7 +73,6 @@ def module_facts(
                 calls=calls.get(module, 0),
                 aliases=named.aliases,
                 parameters=tuple(_joined(named.name, name) for name, _ in own),
-                written=tuple(_joined(named.name, name) for name in written.get(module, ())),
                 settings=_settings(module, SETTINGS if kinds else _DROPOUT),
                 misspelt=_misspelt_of_module(module),
                 library=library,
@@ -106,7 +104,7 @@ def misspelt_flags(parameter: nn.Parameter) -> tuple[str, ...]:
 class Buffers:
     """The model's buffers before a forward, to tell afterwards which of them it wrote to.
 
-    ``compare`` comes right after the forward; ``written`` may wait until the device is read anyway.
+    ``compare`` comes right after the forward; the rest may wait until the device is read anyway.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -118,9 +116,20 @@ class Buffers:
             ]
             for module in model.modules()
         }
+        self._names = {module: named.name for module, named in named_modules(model).items()}
         self._compared = False
         self._written: dict[nn.Module, set[str]] = {}
         self._unsure: list[tuple[list[tuple[nn.Module, str]], Measured]] = []
+
+    def entered(self, facts: Iterable[ModuleFacts]) -> tuple[ModuleFacts, ...]:
+        """Facts about the same modules, with the names of what the forward wrote to."""
+        written = {self._names[module]: names for module, names in self.written().items()}
+        return tuple(
+            replace(f, written=tuple(_joined(f.name, name) for name in written[f.name]))
+            if f.name in written
+            else f
+            for f in facts
+        )
 
     def compare(self) -> None:
         """Look which buffers are not what they were."""

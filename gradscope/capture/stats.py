@@ -8,8 +8,9 @@ float64 wherever a value is not finite or its square would leave the range of fl
 from __future__ import annotations
 
 import math
+import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,11 +36,13 @@ class Deferred:
     found: TensorStats | None = None  # once they have been read
 
     def __post_init__(self) -> None:
-        _waiting.add(self)
+        with _lock:
+            _waiting.add(self)
 
 
 #: To read is to wait for the device, so whatever else waits there by then is read as well.
 _waiting: weakref.WeakSet[Deferred] = weakref.WeakSet()
+_lock = threading.Lock()  # each device has a thread of its own in backward
 
 Measured = TensorStats | Deferred
 
@@ -81,10 +84,7 @@ def resolve(measured: Iterable[Measured]) -> dict[int, TensorStats]:
         if isinstance(item, TensorStats):
             done[id(item)] = item
         else:
-            if item.found is None:
-                _read(item.numbers.device)
-            assert item.found is not None
-            done[id(item)] = item.found
+            done[id(item)] = item.found or _read_along(item)
     return done
 
 
@@ -96,9 +96,39 @@ def flags(truths: torch.Tensor) -> Measured:
     return Deferred(head, truths.new_zeros(8, dtype=torch.float64), truths.double())
 
 
-def _read(device: torch.device) -> None:
-    """Finish all that waits on one device."""
-    items = [item for item in _waiting if item.numbers.device == device]
+def _read_along(item: Deferred) -> TensorStats:
+    """Finish ``item`` and all else that waits on its device.
+
+    Raises:
+        RuntimeError: the device answers nothing.
+    """
+    with _lock:
+        items = [item, *(w for w in _waiting if w.numbers.device == item.numbers.device)]
+        _waiting.difference_update(items)  # whatever happens: nobody else stumbles over them
+    items = list(dict.fromkeys(items))
+    try:
+        _read(items)
+    except RuntimeError:
+        readable = [each for each in items if _readable(each)]
+        if not readable:
+            raise
+        # One of them has no numbers to read (inside `vmap`, fake): it goes without.
+        for each in items:
+            each.found = each.found or each.head
+    assert item.found is not None
+    return item.found
+
+
+def _readable(item: Deferred) -> bool:
+    try:
+        _read([item])
+    except RuntimeError:
+        return False
+    return True
+
+
+def _read(items: Sequence[Deferred]) -> None:
+    """Finish these, in one transfer."""
     pieces = [p for item in items for p in (item.numbers, item.values) if p is not None]
     flat = iter(torch.cat(pieces).tolist())
     for item in items:
@@ -107,7 +137,6 @@ def _read(device: torch.device) -> None:
         if item.values is not None:
             values = _values([next(flat) for _ in range(item.values.numel())], item.head)
         item.found = finish(item.head, numbers, values)
-        _waiting.discard(item)
 
 
 def on_host(tensor: torch.Tensor) -> bool:
@@ -320,7 +349,11 @@ def _sparse(head: TensorStats, tensor: torch.Tensor) -> Measured:
     """Stored values joined with the zeros that are not (Chan et al. 1979 for the variance)."""
     stored = tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.values()
     inner = measure(stored)
-    inner = resolve([inner])[id(inner)]
+    if isinstance(inner, Deferred):
+        # Alone: in the middle of backward, other streams may still be at work on the others.
+        _read([inner])
+        assert inner.found is not None
+        inner = inner.found
     implicit = head.numel - inner.numel
     if inner.norm is None or inner.mean is None or inner.std is None:
         zeros = (inner.zeros or 0) + implicit

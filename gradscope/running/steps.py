@@ -215,7 +215,9 @@ class _Runner:
                 loss = self.workload.criterion(output, target)
         finally:
             self.buffers.compare()
-        self.loss = measure(loss)
+            counts = outcome.recorder.counts if outcome.recorder else {}
+            outcome.modules = module_facts(model, counts)
+        self.loss = measured_loss(loss)
         return loss
 
     def _backward(self, loss: torch.Tensor) -> None:
@@ -235,13 +237,12 @@ class _Runner:
 
     def read(self) -> None:
         """What the step left on its device besides gradients, all of it at once."""
-        workload, outcome = self.workload, self.outcome
+        outcome = self.outcome
         if self.loss is not None:
             loss = resolve([self.loss])[id(self.loss)]
             outcome.loss, outcome.loss_nonfinite = loss_value(loss)
         if self.buffers is not None:
-            counts = outcome.recorder.counts if outcome.recorder else {}
-            outcome.modules = module_facts(workload.model, counts, self.buffers.written())
+            outcome.modules = self.buffers.entered(outcome.modules)
         outcome.seconds = Seconds(self.forward.seconds, self.backward.seconds)
 
     def _move(self, batch: Batch) -> None:
@@ -314,6 +315,15 @@ def input_name(path: str, positional: int) -> str:
     if not path.split(".")[0].isdigit():
         return path
     return f"input {path}" if positional > 1 else "input"
+
+
+def measured_loss(loss: torch.Tensor) -> Measured:
+    """The loss for ``resolve`` to read with the rest."""
+    plain = type(loss) is torch.Tensor and loss.layout == torch.strided
+    if plain or loss.numel() != 1 or loss.is_complex() or loss.device.type == "meta":
+        return measure(loss)
+    # A subclass may hide what it wraps from all but `item`.
+    return measure(torch.tensor(float(loss.detach().item()), dtype=torch.float64))
 
 
 def loss_value(loss: TensorStats) -> tuple[float | None, str | None]:

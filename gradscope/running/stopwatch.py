@@ -19,11 +19,12 @@ class Stopwatch:
         self._device = device
         self._began = 0.0
         self._seconds = 0.0
-        self._events: list[torch.cuda.Event] = []
+        self._start: torch.cuda.Event | None = None
+        self._blocks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def __enter__(self) -> None:
         if self._device.type == "cuda":
-            self._mark()
+            self._start = self._mark()
         else:
             self._began = time.perf_counter()
 
@@ -34,20 +35,21 @@ class Stopwatch:
         trace: TracebackType | None,
     ) -> None:
         if self._device.type == "cuda":
-            self._mark()
+            if self._start is not None:
+                self._blocks.append((self._start, self._mark()))
         else:
             self._seconds += time.perf_counter() - self._began
 
-    def _mark(self) -> None:
+    def _mark(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
-        self._events.append(event)
+        return event
 
     @property
     def seconds(self) -> float:
         """Of all blocks together."""
-        if self._events:
-            self._events[-1].synchronize()
-        blocks = zip(self._events[::2], self._events[1::2], strict=True)
-        milliseconds = sum(float(start.elapsed_time(end)) for start, end in blocks)
+        milliseconds = 0.0
+        for start, end in self._blocks:
+            end.synchronize()
+            milliseconds += float(start.elapsed_time(end))
         return self._seconds + milliseconds / 1000

@@ -15,7 +15,7 @@ from gradscope.capture.calls import Call, call_tensors
 from gradscope.capture.graph import let_go
 from gradscope.capture.hooks import named_modules
 from gradscope.capture.recorder import Recorder
-from gradscope.capture.stats import measure, resolve
+from gradscope.capture.stats import resolve
 from gradscope.capture.trace import Trace
 from gradscope.errors import ConfigError
 from gradscope.loading import Batch, Workload, seed_everything
@@ -28,7 +28,7 @@ from gradscope.running.state import (
     kept_as_found,
     run_eagerly,
 )
-from gradscope.running.steps import input_name, loss_value
+from gradscope.running.steps import input_name, loss_value, measured_loss
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ def _step(
         outcome.calls = recorder.graph_calls()
         if root is None:
             assert loss is not None
-            found = measure(loss)
+            found = measured_loss(loss)
             outcome.loss, outcome.loss_nonfinite = loss_value(resolve([found])[id(found)])
             start = get_gradient_edge(loss) if loss.requires_grad else None
         else:

@@ -108,8 +108,8 @@ class _Passes:
         """
         best, worse, size = float("inf"), 0, 1
         while self.left >= 2 * size:
-            if size == 2 and not self.alike_in_a_pair():
-                self.batches.single = "the model's output for an input depends on its batch"
+            if size == 2 and (why := self.apart()):
+                self.batches.single = why
                 self.size = 1
                 return
             try:
@@ -137,14 +137,21 @@ class _Passes:
         largest = LARGEST.get(device, LARGEST_ELSEWHERE)
         return largest if values is None else min(largest, max(1, values // first.numel()))
 
-    def alike_in_a_pair(self) -> bool:
-        """Whether the first two items, which ran alone, score the same in one pass."""
+    def apart(self) -> str | None:
+        """Why the first two items, which ran alone, do not go together; None where they do."""
         pair = slice(0, 2)
-        together = self.run(self.inputs(pair), pair).reshape(-1)
+        try:
+            together = self.run(self.inputs(pair), pair).reshape(-1)
+        except Exception as error:
+            if isinstance(error, RuntimeError) and is_out_of_memory(error):
+                return "memory has no room for two inputs"
+            return "the model takes one input at a time"
         alone = torch.cat(self.scores)[:2]
         half = alone.dtype in (torch.float16, torch.bfloat16)
         within = 5e-2 if half else 1e-3
-        return torch.allclose(together, alone, rtol=within, atol=within / 100, equal_nan=True)
+        if torch.allclose(together, alone, rtol=within, atol=within / 100, equal_nan=True):
+            return None
+        return "the model's output for an input depends on its batch"
 
     def other_layout_wins(self, took: float) -> bool:
         """Try channels-last inputs and keep them where an item then takes less than ``took``."""

@@ -22,30 +22,96 @@ VALUES_ON_CPU = 4 * 3 * 224 * 224
 WORTH_A_LAYOUT = 4
 
 
+#: Gradients of the first point, alone and in company, that differ by more than this share of the
+#: largest value tell of a model whose output for one picture depends on the others.
+WITHIN = 1e-3
+WITHIN_HALF = 5e-2
+
+
 def gradients_at(
     subject: Subject, point: Callable[[int], Tensor], count: int
 ) -> Iterator[tuple[int, Tensor]]:
     """(i, d score / d x [N, C, H, W] at ``point(i)``) for i = 0 … count − 1.
 
-    ``point(i)`` gives inputs [N, C, H, W], one for each image; several points share a pass where
-    the device gains from it and memory allows.
+    ``point(i)`` gives inputs [N, C, H, W], one for each image, and is called once for each i, in
+    order: a point may be drawn at random. Several points share a pass where memory allows, and
+    where the first one's gradient was seen to be the same in company as alone.
     """
-    images = len(subject.inputs)
-    size = 1 if shares_statistics(subject.model) else max(1, _rows(subject.inputs) // images)
-    done = 0
-    points: list[Tensor] = []  # made once, in order: a point may be drawn at random
+    passes = subject.shared.setdefault(_Passes, _Passes(subject))
+    first = point(0)
+    (alone,) = passes.gradients([first])
+    yield 0, alone
+    done = 1
+    points: list[Tensor] = []
     while done < count:
-        size = min(size, count - done)
+        size = min(passes.room, count - done)
         points += [point(done + i) for i in range(len(points), size)]
+        found = passes.together(points[:size], first, alone)
+        if found is not None:
+            yield from enumerate(found, done)
+            done, points = done + size, points[size:]
+
+
+class _Passes:
+    """How many points a pass of this subject's model takes, and in which memory layout.
+
+    Attributes:
+        size: points in one pass; 1 where they must not share any.
+        shared: whether points have been seen to go together.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        images = len(subject.inputs)
+        alone = shares_statistics(subject.model)
+        self._subject = subject
+        self.size = 1 if alone else max(1, _rows(subject.inputs) // images)
+        self.shared = False
+        self._relaid = True
+
+    @property
+    def room(self) -> int:
+        """How many new points the next pass has room for."""
+        return self.size if self.shared or self.size == 1 else self.size - 1
+
+    def together(self, points: list[Tensor], first: Tensor, alone: Tensor) -> list[Tensor] | None:
+        """The gradients at ``points`` from one pass, or None: ``room`` has become less.
+
+        Until points have shared a pass, the first one comes along to be compared.
+        """
+        asked = self.size > 1 and not self.shared
+        company = [first, *points] if asked else points
         try:
-            found = _gradients(subject, torch.cat(points[:size]))
-        except RuntimeError as error:
-            if not is_out_of_memory(error) or size == 1:
+            found = self.gradients(company)
+        except Exception as error:
+            if len(company) == 1:
                 raise
-            size //= 2
-            continue
-        yield from ((done + i, found[i * images : (i + 1) * images]) for i in range(size))
-        done, points = done + size, points[size:]
+            # Some models take one picture and no more.
+            out_of_memory = isinstance(error, RuntimeError) and is_out_of_memory(error)
+            self.size = len(company) // 2 if out_of_memory else 1
+            return None
+        if asked:
+            half = alone.dtype in (torch.float16, torch.bfloat16)
+            within = (WITHIN_HALF if half else WITHIN) * float(alone.abs().max())
+            again = found.pop(0)
+            self.shared = torch.allclose(again, alone, rtol=0.0, atol=within, equal_nan=True)
+            if not self.shared:
+                self.size = 1
+                return None
+        return found
+
+    def gradients(self, points: list[Tensor]) -> list[Tensor]:
+        """The gradient [N, C, H, W] at each point, from one pass."""
+        inputs = torch.cat(points)
+        images = len(self._subject.inputs)
+        if self._relaid and _gains_by_layout(inputs):
+            try:
+                relaid = inputs.contiguous(memory_format=torch.channels_last)
+                return list(torch.split(_gradient(self._subject, relaid), images))
+            except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise
+                self._relaid = False  # such as a `view` that only the other layout allows
+        return list(torch.split(_gradient(self._subject, inputs.contiguous()), images))
 
 
 def _rows(inputs: Tensor) -> int:
@@ -54,25 +120,13 @@ def _rows(inputs: Tensor) -> int:
     return min(ROWS, VALUES_ON_CPU // inputs[0].numel())
 
 
-def _gradients(subject: Subject, points: Tensor) -> Tensor:
-    layout = _layout(points)
-    try:
-        return _gradient(subject, points.contiguous(memory_format=layout))
-    except RuntimeError as error:
-        if layout is torch.contiguous_format or is_out_of_memory(error):
-            raise
-        # Such as a `view` that only the other layout allows.
-        return _gradient(subject, points)
+def _gains_by_layout(inputs: Tensor) -> bool:
+    pictures = inputs.dim() == 4 and inputs.shape[1] > 1 and inputs.device.type == "cpu"
+    return pictures and len(inputs) >= WORTH_A_LAYOUT
 
 
-def _layout(points: Tensor) -> torch.memory_format:
-    several = points.dim() == 4 and len(points) >= WORTH_A_LAYOUT and points.shape[1] > 1
-    wins = several and points.device.type == "cpu"
-    return torch.channels_last if wins else torch.contiguous_format
-
-
-def _gradient(subject: Subject, points: Tensor) -> Tensor:
-    x = points.detach().requires_grad_()
+def _gradient(subject: Subject, inputs: Tensor) -> Tensor:
+    x = inputs.detach().requires_grad_()
     with torch.enable_grad():
         score = subject.score(x)
     return input_gradient(score, x, keep=False).contiguous()

@@ -78,7 +78,7 @@ def test_kinds_are_of_torch_nn_alone():
 
     wrapped = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
     model = nn.ModuleDict({"mine": Mine(2), "wrapped": wrapped})
-    facts = {f.name: f for f in module_facts(model, {}, {})}
+    facts = {f.name: f for f in module_facts(model, {})}
     assert facts["mine"].kinds == ("BatchNorm2d", "_BatchNorm", "_NormBase")
     assert facts["wrapped"].kinds == ("Linear",)
     settings = {"momentum": 0.1, "eps": 1e-5, "affine": True, "track_running_stats": True}
@@ -86,12 +86,12 @@ def test_kinds_are_of_torch_nn_alone():
 
 
 def test_a_setting_that_is_none_is_one():
-    facts = module_facts(nn.BatchNorm1d(2, momentum=None), {}, {})
+    facts = module_facts(nn.BatchNorm1d(2, momentum=None), {})
     assert facts[0].settings["momentum"] is None
 
 
 def test_dropout_as_others_write_it():
-    facts = module_facts(torchvision.ops.StochasticDepth(0.3, "row"), {}, {})
+    facts = module_facts(torchvision.ops.StochasticDepth(0.3, "row"), {})
     assert facts[0].settings == {"p": 0.3}
 
 
@@ -115,9 +115,7 @@ def test_written_buffers_are_those_that_changed(name, options, mode):
     before = {n: b.clone() for n, b in model.named_buffers()}
     buffers = Buffers(model)
     model(x)
-    written = {
-        name for facts in module_facts(model, {}, buffers.written()) for name in facts.written
-    }
+    written = {name for facts in buffers.entered(module_facts(model, {})) for name in facts.written}
     changed = {n for n, b in model.named_buffers() if not torch.equal(b, before[n])}
     assert written == changed
     assert bool(written) is (mode == "train")
@@ -188,7 +186,7 @@ def test_a_misspelt_flag(name):
     setattr(layer.weight, name, False)
     assert misspelt_flags(layer.weight) == (name,)
     setattr(layer, name, False)
-    assert module_facts(layer, {}, {})[0].misspelt == (name,)
+    assert module_facts(layer, {})[0].misspelt == (name,)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -197,16 +195,16 @@ def test_other_attributes(name):
     setattr(layer.bias, name, None if name == "grad" else False)
     assert misspelt_flags(layer.bias) == ()
     setattr(layer, name, False)
-    assert module_facts(layer, {}, {})[0].misspelt == ()
+    assert module_facts(layer, {})[0].misspelt == ()
 
 
 def test_a_flag_that_agrees_says_nothing():
     layer = nn.Linear(2, 2)
     layer.weight.require_grad = layer.require_grad = True
-    assert misspelt_flags(layer.weight) == module_facts(layer, {}, {})[0].misspelt == ()
+    assert misspelt_flags(layer.weight) == module_facts(layer, {})[0].misspelt == ()
     layer.requires_grad_(False)
     assert misspelt_flags(layer.weight) == ("require_grad",)
-    assert module_facts(layer, {}, {})[0].misspelt == ("require_grad",)
+    assert module_facts(layer, {})[0].misspelt == ("require_grad",)
 
 
 def test_requires_grad_of_a_module_does_nothing():
@@ -235,7 +233,7 @@ def test_a_switch_of_the_modules_own():
     model = Switched()
     model.requires_grad_ = lambda on: None  # no flag at all
     model.inner.requires_grad_(False)
-    assert module_facts(model, {}, {})[0].misspelt == ()
+    assert module_facts(model, {})[0].misspelt == ()
 
 
 def test_misspelt_flags_of_parameters_in_a_report():

@@ -10,6 +10,7 @@ from torch import nn
 
 import gradscope
 from gradscope.capture import stats, sweep
+from gradscope.records import TensorStats
 
 READS = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__", "numpy", "cpu")
 
@@ -97,3 +98,83 @@ def test_a_loss_that_is_no_number_is_told_from_there_too(reads, factor, word):
         nn.Linear(3, 1), torch.ones(2, 3), loss=lambda y: y.sum().exp() * factor
     )
     assert (report.loss, report.loss_nonfinite) == (None, word)
+
+
+class Mapped(nn.Module):
+    """Its layer runs inside vmap, where a tensor has no numbers to read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.mapped = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return torch.func.vmap(self.mapped)(self.first(x))
+
+
+def test_what_cannot_be_read_takes_nothing_else_along(reads):
+    report = gradscope.inspect(Mapped(), torch.randn(5, 3), loss="sum")
+    assert report.loss is not None
+    calls = {call.name: call.outputs[0].activation for call in report.calls}
+    assert calls["first"].norm is not None
+    assert calls["mapped"].norm is None
+    assert gradscope.inspect(nn.Linear(3, 1), torch.randn(5, 3), loss="sum").loss is not None
+
+
+def test_a_device_that_answers_nothing_is_an_error(monkeypatch):
+    deferred = stats.Deferred(TensorStats((2,), "float32", 2), torch.zeros(8), None)
+    monkeypatch.setattr(torch, "cat", lambda pieces: torch.empty(8, device="meta"))
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        stats.resolve([deferred])
+
+
+class Wrapped(torch.Tensor):
+    """A loss that gives its number to ``item`` alone."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args = [a.inner if isinstance(a, Wrapped) else a for a in args]
+        found = func(*args, **(kwargs or {}))
+        return cls(found) if isinstance(found, torch.Tensor) else found
+
+
+class Wrap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return Wrapped(x.clone())
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.inner if isinstance(gradient, Wrapped) else gradient
+
+
+def test_a_loss_that_wraps_a_tensor_has_its_number():
+    torch.manual_seed(0)
+    net, x = nn.Linear(3, 1), torch.randn(5, 3)
+    report = gradscope.inspect(net, x, loss=lambda y: Wrap.apply(y.sum()))
+    assert report.loss == pytest.approx(net(x).sum().item())
+
+
+class Settles(nn.Module):
+    """Its backward turns a dropout off, which the forward ran with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.drop = nn.Linear(3, 4), nn.Dropout(0.5)
+
+    def forward(self, x):
+        y = self.drop(self.fc(x))
+        y.register_hook(lambda gradient: self.drop.eval() and None)
+        return y
+
+
+def test_facts_are_those_of_the_forward():
+    report = gradscope.inspect(Settles(), torch.randn(5, 3), loss="sum", mode="train")
+    assert {f.name: f.training for f in report.modules}["drop"] is True

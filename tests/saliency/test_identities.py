@@ -18,6 +18,8 @@ from gradscope.saliency import (
     hires_cam,
     input_x_gradient,
     integrated_gradients,
+    occlusion,
+    rise,
     smooth_grad,
     var_grad,
     xgrad_cam,
@@ -143,17 +145,18 @@ def test_points_share_passes_and_halve_where_memory_runs_out(monkeypatch):
     monkeypatch.setattr(_gradients, "ROWS", 10)
     sizes = []
 
-    def limited(subject, points):
-        sizes.append(len(points))
-        if len(points) > 4:
+    def limited(subject, inputs):
+        sizes.append(len(inputs))
+        if len(inputs) > 4:
             raise torch.OutOfMemoryError
-        return original(subject, points)
+        return original(subject, inputs)
 
-    original = _gradients._gradients
-    monkeypatch.setattr(_gradients, "_gradients", limited)
+    original = _gradients._gradient
+    monkeypatch.setattr(_gradients, "_gradient", limited)
     with Subject(trained(), digits(3, 7)) as subject:
         assert off(smooth_grad.attribute(subject, n_samples=7), expected) < 1e-5
-    assert sizes == [10, 4, 4, 4, 2]
+    # The first sample alone; it comes along until a pass of several has been seen to agree.
+    assert sizes == [2, 10, 4, 4, 4, 2]
 
 
 class Flattened(nn.Module):
@@ -176,3 +179,41 @@ def test_a_model_that_only_one_memory_layout_suits_keeps_it():
     with Subject(model, x, Objective(torch.tensor([2]))) as subject:
         plain = gradient.attribute(subject)
         assert off(smooth_grad.attribute(subject, n_samples=8, sigma=0), plain) < 1e-6
+
+
+class Alone(Flattened):
+    """Takes one picture and no more, as a class token that nobody expanded has it."""
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.conv(x)).reshape(1, -1))
+
+
+class Sociable(Flattened):
+    """What it says of a picture depends on the others."""
+
+    def forward(self, x):
+        return super().forward(x - 0.5 * x.mean(0))
+
+
+@pytest.mark.parametrize("kind", [Alone, Sociable])
+@pytest.mark.parametrize("method", [smooth_grad, integrated_gradients, var_grad])
+def test_pictures_that_must_not_share_a_pass_do_not(kind, method, monkeypatch):
+    from gradscope.saliency import _gradients
+
+    torch.manual_seed(0)
+    model, x = kind().eval(), torch.randn(1, 3, 16, 16)
+    with Subject(model, x, Objective(torch.tensor([2]))) as subject:
+        found = method.attribute(subject)
+    monkeypatch.setattr(_gradients, "ROWS", 1)
+    with Subject(model, x, Objective(torch.tensor([2]))) as subject:
+        assert torch.equal(found, method.attribute(subject))
+
+
+@pytest.mark.parametrize("method", [occlusion, rise])
+def test_a_model_for_one_picture_is_perturbed_one_by_one(method):
+    torch.manual_seed(0)
+    model, x = Alone().eval(), torch.randn(1, 3, 16, 16)
+    options = {"window": 4, "stride": 4} if method is occlusion else {"n_samples": 16}
+    with Subject(model, x, Objective(torch.tensor([2]))) as subject:
+        assert method.attribute(subject, **options).isfinite().all()
+        assert subject.batches.single is not None
