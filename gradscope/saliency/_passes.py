@@ -88,9 +88,12 @@ def above_layer(model: nn.Module, inputs: Tensor, layer: nn.Module) -> Pass:
 
 
 def from_input(model: nn.Module, inputs: Tensor, layer: nn.Module | None = None) -> Pass:
-    """A forward whose graph begins at the input; the layer's calls are noted on the way."""
+    """A forward whose graph begins at ``inputs``, which are for it alone to mark.
+
+    The layer's calls are noted on the way.
+    """
     calls: list[LayerCall] = []
-    x = inputs.detach().clone().requires_grad_()
+    x = inputs.detach().requires_grad_()
     noted = _noted(layer, calls) if layer is not None else nullcontext()
     with torch.enable_grad(), noted:
         # A copy: a model may normalise its input in place, which a leaf refuses.

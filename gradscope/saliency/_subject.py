@@ -16,6 +16,7 @@ from gradscope.errors import OptionError
 from gradscope.saliency._batching import Batches
 from gradscope.saliency._frozen import frozen
 from gradscope.saliency._layers import WITHOUT_LAYER, Choice, choose, named_layer
+from gradscope.saliency._layout import Layout
 from gradscope.saliency._maps import map_of
 from gradscope.saliency._objective import Objective
 from gradscope.saliency._passes import Pass, above_layer, from_input, input_gradient, logits_of
@@ -38,6 +39,7 @@ class Subject:
         batches: the batch size that another subject measured for this model.
 
     Attributes:
+        layout: how the inputs are stored for passes with a graph.
         shared: what methods compute and others can use (SmoothGrad's noise serves VarGrad).
         notes: sentences that methods leave about their maps, such as which ReLUs were covered.
     """
@@ -63,6 +65,7 @@ class Subject:
         self._whole = whole
         self._batches = batches
         self._exit = ExitStack()
+        self.layout = Layout()
 
     def __enter__(self) -> Subject:
         self._exit.enter_context(frozen(self.model, self.seed))
@@ -120,7 +123,10 @@ class Subject:
     @cached_property
     def _input_pass(self) -> Pass:
         layer = self.model.get_submodule(self.layer) if self._layer else None
-        return from_input(self.model, self.inputs, layer)
+        return self._from_input(layer)
+
+    def _from_input(self, layer: nn.Module | None) -> Pass:
+        return self.layout.run(self.inputs, lambda x: from_input(self.model, x, layer))
 
     def graph_to_input(self) -> tuple[Tensor, Tensor]:
         """The score [N] with its graph, and the input [N, C, H, W] that is the graph's leaf."""
@@ -165,7 +171,8 @@ class Subject:
     def _layer_pass(self) -> Pass:
         if self._whole and self._layer and self._input_pass.calls:
             return self._input_pass
-        run = above_layer(self.model, self.inputs, self.model.get_submodule(self.layer))
+        layer = self.model.get_submodule(self.layer)
+        run = self.layout.run(self.inputs, lambda x: above_layer(self.model, x, layer))
         self.__dict__.setdefault("logits", run.logits.detach())
         if not run.calls:
             raise OptionError(
@@ -186,7 +193,7 @@ class Subject:
         found = run.at_layer(objective(run.logits, everyone))
         if found is None:
             # An in-place layer whose result the model does not take has no place to cut at.
-            run = from_input(self.model, self.inputs, self.model.get_submodule(self.layer))
+            run = self._from_input(self.model.get_submodule(self.layer))
             found = run.at_layer(objective(run.logits, everyone))
         if found is None:
             raise OptionError(
