@@ -137,7 +137,7 @@ class SavedBytes:
     """What autograd nodes keep alive for backward: per call and in all, each storage once."""
 
     def __init__(self, excluded: Iterable[torch.Tensor]) -> None:
-        self._excluded = {storage_key(tensor) for tensor in excluded}
+        self._excluded = {storage_key(part) for t in excluded for part in dense_parts(t)}
         self._by_call: dict[int, dict[int, int]] = {}
 
     def add(self, tensor: torch.Tensor, call: int) -> None:

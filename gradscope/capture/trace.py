@@ -68,7 +68,7 @@ class Trace:
         self, root: Node, spans: Sequence[Span], label: Label, around: Surroundings
     ) -> None:
         self._around = around
-        self._excluded = {storage_key(tensor) for tensor in around.excluded}
+        self._excluded = {storage_key(part) for t in around.excluded for part in dense_parts(t)}
         self._numbers: dict[Node, int] = {}
         self._records: list[GraphNode] = []
         self._arrivals: list[_Arrivals] = []

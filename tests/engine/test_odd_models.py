@@ -237,3 +237,27 @@ def test_odd_results_of_modules_are_left_alone() -> None:
 
     report = gradscope.inspect(Net(forward, fc=nn.Linear(4, 2), **parts), torch.randn(3, 4))
     assert all(call(report, name).outputs == () for name in results)
+
+
+class SparseWeight(nn.Module):
+    """A parameter that is stored as a sparse tensor, as graph networks' adjacency may be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+        self.mix = nn.Parameter(torch.eye(3).to_sparse())
+
+    def forward(self, x):
+        return torch.sparse.mm(self.mix, self.fc(x).t()).t()
+
+
+def test_a_sparse_parameter():
+    torch.manual_seed(0)
+    model, x = SparseWeight(), torch.randn(2, 4)
+    model(x).sum().backward()
+    norms = {n: p.grad.to_dense().norm().item() for n, p in model.named_parameters()}
+    report = gradscope.inspect(model, x, loss="sum", verify=True)
+    assert report.run.verified.identical
+    assert {p.name: p.gradient.norm for p in report.parameters} == pytest.approx(norms)
+    drawn = gradscope.graph(model, x, loss="sum")
+    assert {node.name for node in drawn.nodes} >= {"mix", "fc.weight", "fc.bias"}
