@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import nn
 
 from gradscope.capture.calls import Call, call_tensors
@@ -16,9 +15,10 @@ from gradscope.capture.graph import edge_of, let_go, walk
 from gradscope.capture.hooks import named_modules, named_parameters
 from gradscope.capture.parameters import statistics
 from gradscope.capture.recorder import Recorder
+from gradscope.capture.stats import head_of
 from gradscope.errors import ConfigError
 from gradscope.loading import Batch, Workload, seed_everything
-from gradscope.records import ModuleCall, ParameterStats, TensorStats
+from gradscope.records import ModuleCall, ParameterStats
 from gradscope.running.plain import autocast, backward, fresh, take_step
 from gradscope.running.state import deeper_recursion, gradients_kept, kept_as_found, run_eagerly
 from gradscope.running.steps import input_name
@@ -146,14 +146,10 @@ def _parameters(model: nn.Module) -> tuple[ParameterStats, ...]:
             name=each.name,
             shape=tuple(p.shape),
             requires_grad=p.requires_grad,
-            value=TensorStats(tuple(p.shape), _word(p.dtype), p.numel()),
+            value=head_of(p),
             gradient=gradients[each.name],
             aliases=each.aliases,
             misspelt=misspelt_flags(p),
         )
         for p, each in named.items()
     )
-
-
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -31,11 +31,9 @@ def parameter_stats(
         held: the parameters that the optimizer has; None where there is no optimizer.
     """
     chosen = named_parameters(model)
-    passed = set(chosen)
-    if shown is None:
-        passed.clear()
-    else:
-        passed.difference_update(p for m in shown for p in m.parameters(recurse=False))
+    passed: set[nn.Parameter] = set()
+    if shown is not None:
+        passed = set(chosen).difference(p for m in shown for p in m.parameters(recurse=False))
     values = _values(chosen, passed)
     arrived = {p: p.grad for p in chosen if p.grad is not None}
     found = dict(zip(arrived, measure_all(arrived.values()), strict=True))

@@ -31,7 +31,7 @@ from gradscope.capture.nodes import Label, describe, ordered
 from gradscope.capture.recall import Recall, version
 from gradscope.capture.recompute import Recomputation, in_backward
 from gradscope.capture.saved import noticing_hooked_saves
-from gradscope.capture.stats import Measured, resolve
+from gradscope.capture.stats import Measured, head_of, resolve
 from gradscope.capture.trace import Surroundings, Trace
 from gradscope.capture.views import view_of
 from gradscope.nesting import find
@@ -236,9 +236,7 @@ class Recorder:
         except Exception as error:
             # What cannot be reduced (inside vmap, fake, an opaque layout) has a row that says so.
             call.note(f"unmeasured: {(str(error) or type(error).__name__).splitlines()[0]}")
-            shape = tuple(int(n) for n in tensor.shape)
-            head = TensorStats(shape, str(tensor.dtype).removeprefix("torch."), tensor.numel())
-            return self._recall.remember(tensor, head).measured
+            return self._recall.remember(tensor, head_of(tensor)).measured
 
     # ---------------------------------------------------------------- before backward
 

@@ -58,9 +58,7 @@ def make_batches(
             "`input.transform` is for pictures, and `input` names none",
             help="put `image: PATH` beside it; for `gradscope saliency` it can stand alone",
         )
-    if config_input is None or (
-        isinstance(config_input, Mapping) and config_input and set(config_input) <= {*wishes}
-    ):
+    if config_input is None or (keys and keys <= {*wishes}):
         inferred = _infer(config_input or {}, context)
         config_input = inferred.input
         target = inferred.target if target is None else target

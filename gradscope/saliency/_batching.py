@@ -143,7 +143,7 @@ class _Passes:
         try:
             together = self.run(self.inputs(pair), pair).reshape(-1)
         except Exception as error:
-            if isinstance(error, RuntimeError) and is_out_of_memory(error):
+            if is_out_of_memory(error):
                 return "memory has no room for two inputs"
             return "the model takes one input at a time"
         alone = torch.cat(self.scores)[:2]
@@ -181,10 +181,12 @@ class _Passes:
                     self.batches.size = size
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether a device, or the allocator of the CPU, had no memory left."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
+    if not isinstance(error, RuntimeError):
+        return False
     said = str(error).lower()
     return any(words in said for words in ("out of memory", "not enough memory", "can't allocate"))
 

@@ -82,8 +82,7 @@ class _Passes:
             if len(company) == 1:
                 raise
             # Some models take one picture and no more.
-            out_of_memory = isinstance(error, RuntimeError) and is_out_of_memory(error)
-            self.size = len(company) // 2 if out_of_memory else 1
+            self.size = len(company) // 2 if is_out_of_memory(error) else 1
             return None
         if asked:
             half = alone.dtype in (torch.float16, torch.bfloat16)
