@@ -4,16 +4,55 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-TOLERANCE = 1e-4
+#: What two computations of the same step in one process may differ by, relative.
+TOLERANCE = 1e-5
+#: What is left of a gradient that is zero but for rounding, such as that of a bias before a norm.
+RESIDUE = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """A number and what was expected, and how far they are apart in units of ``scale``."""
+
+    place: str
+    found: float
+    expected: float
+    scale: float  # the size that its error is measured by; 0: an absolute error
+
+    @property
+    def share(self) -> float:
+        """The error, relative where there is a scale."""
+        error = abs(self.found - self.expected)
+        return error / self.scale if self.scale else error
 
 
 def differences(report: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """What the expected facts say otherwise than the report, each with its place."""
-    facts = dict(expected)
-    tolerance = facts.pop("tolerance", TOLERANCE)
-    return list(_differences(_keyed(report), facts, "", tolerance))
+    """What the expected facts say otherwise than the report, each with its place.
+
+    Args:
+        report: as ``gradscope inspect -f json`` writes it.
+        expected: the facts; their ``tolerance`` and ``residue``, where given, go before the
+            module's own, and ``computed`` is words for people.
+    """
+    return facts_differ(_keyed(report), expected)
+
+
+def facts_differ(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+    """The same for facts whose calls and parameters are mappings by name already."""
+    facts = {key: value for key, value in expected.items() if key != "computed"}
+    tolerance, residue = facts.pop("tolerance", TOLERANCE), facts.pop("residue", RESIDUE)
+    wrong = []
+    for difference in compared(found, facts):
+        if isinstance(difference, str):
+            wrong.append(difference)
+        elif not difference.share <= (tolerance if difference.scale else residue):
+            wrong.append(
+                f"{difference.place} is {difference.found}, expected {difference.expected}"
+            )
+    return wrong
 
 
 def _keyed(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +74,8 @@ def _by_path(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, **sides}
 
 
-def _differences(found: Any, expected: Any, where: str, tolerance: float) -> Iterator[str]:
+def compared(found: Any, expected: Any, where: str = "") -> Iterator[str | Deviation]:
+    """What is missing or of another kind as a sentence, each number as its deviation."""
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         rms = _rms(expected)
         for key, value in expected.items():
@@ -44,18 +84,16 @@ def _differences(found: Any, expected: Any, where: str, tolerance: float) -> Ite
                 yield f"{place} is missing"
             elif key == "mean" and rms is not None:
                 # A mean is a sum of cancelling parts: its error is measured by their size.
-                if not math.isclose(found[key], value, abs_tol=tolerance * rms):
-                    yield f"{place} is {found[key]}, expected {value}"
+                yield Deviation(place, found[key], value, rms)
             else:
-                yield from _differences(found[key], value, place, tolerance)
+                yield from compared(found[key], value, place)
     elif isinstance(expected, list) and isinstance(found, list):
         if len(found) != len(expected):
             yield f"{where} has {len(found)} entries, expected {len(expected)}"
         for index, (one, other) in enumerate(zip(found, expected, strict=False)):
-            yield from _differences(one, other, f"{where}[{index}]", tolerance)
+            yield from compared(one, other, f"{where}[{index}]")
     elif isinstance(expected, float) and isinstance(found, int | float):
-        if not math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance * 1e-3):
-            yield f"{where} is {found}, expected {expected}"
+        yield Deviation(where, found, expected, 0.0 if abs(expected) < RESIDUE else abs(expected))
     elif found != expected or isinstance(found, bool) is not isinstance(expected, bool):
         yield f"{where} is {found!r:.80}, expected {expected!r:.80}"
 

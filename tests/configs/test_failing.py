@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 FAILING = Path(__file__).parent / "failing"
@@ -18,12 +17,7 @@ LAYERS = {"shape-mismatch": "second"}
 @pytest.mark.parametrize("kind", sorted(path.stem for path in FAILING.glob("*.yaml")))
 def test_a_failure_is_named_and_reported(kind):
     config = str(FAILING / f"{kind}.yaml")
-    done = subprocess.run(
-        [sys.executable, "-m", "gradscope", "inspect", config, "-f", "json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = processes.gradscope(["inspect", config, "-f", "json"], cwd=FAILING)
     assert done.returncode == 3, done.stderr
     report = json.loads(done.stdout)
     assert report["status"] == "failed"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 
+import processes
 import torch
 from expected import CONFIGS, beside
 
@@ -14,15 +13,9 @@ import gradscope
 
 
 def test_the_chain_of_w_reaches_x_twice():
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "gradscope", "inspect", str(CONFIGS / "grad-fn.yaml")),
-            *("--chain", "added", "-f", "json"),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words = ["inspect", "grad-fn.yaml", "--chain", "added", "-f", "json"]
+    done = processes.gradscope(words, cwd=CONFIGS)
+    assert done.returncode == 0, done.stderr
     (chain,) = json.loads(done.stdout)["chains"]
     nodes = {node["id"]: node for node in chain["nodes"]}
     ends = Counter(to[0] for node in nodes.values() for to in node["to"] if to is not None)

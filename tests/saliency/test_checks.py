@@ -62,6 +62,22 @@ def test_completeness_without_a_gain(digits):
     assert all(f["residual_share"] is None for f in found)
 
 
+class Offset(nn.Module):
+    """Scores of the size of 100, of which a picture's mean makes the difference."""
+
+    def forward(self, x):
+        mean = x.mean((1, 2, 3))
+        return torch.stack([100 + mean, -mean], dim=1)
+
+
+@pytest.mark.parametrize(("mean", "judged"), [(1e-5, False), (0.0, False), (1e-2, True)])
+def test_a_gain_of_some_roundings_is_none(mean, judged):
+    picture = torch.full((1, 1, 4, 4), mean)
+    with Subject(Offset(), picture, Objective(torch.tensor([0]))) as subject:
+        (found,) = completeness(subject, torch.zeros(1, 4, 4))
+    assert (found["residual_share"] is not None) is judged
+
+
 # Deletion and insertion
 
 

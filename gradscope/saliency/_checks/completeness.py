@@ -8,12 +8,15 @@ from torch import Tensor
 from gradscope.saliency._checks import Found
 from gradscope.saliency._subject import Subject
 
+#: Two forwards of one picture may differ by some roundings of its score: that is no gain.
+_ROUNDINGS = 64
+
 
 def completeness(subject: Subject, maps: Tensor, *, baseline: float = 0.0) -> list[Found]:
     """Σ map against S(x) − S(x′), x′ being the baseline everywhere (Sundararajan et al. 2017).
 
     ``residual`` is Σ map minus the gain, ``residual_share`` its size over the gain's (None where
-    there is no gain). Only methods that promise completeness should be judged by it, such as
+    there is no gain but for rounding). Only methods that promise completeness should be judged by it, such as
     integrated-gradients, whose residual falls with its number of steps.
     """
 
@@ -23,9 +26,11 @@ def completeness(subject: Subject, maps: Tensor, *, baseline: float = 0.0) -> li
     empty = subject.scores_of(make, len(subject.inputs))
     gains = (subject.scores - empty).double().cpu()
     sums = maps.flatten(1).double().cpu().sum(1)
+    largest = torch.maximum(subject.scores.abs(), empty.abs()).double().cpu()
+    least = largest * (_ROUNDINGS * torch.finfo(empty.dtype).eps)
     found: list[Found] = []
-    for total, gain in zip(sums.tolist(), gains.tolist(), strict=True):
+    for total, gain, rounding in zip(sums.tolist(), gains.tolist(), least.tolist(), strict=True):
         off = total - gain
-        share = abs(off / gain) if gain else None
+        share = abs(off / gain) if abs(gain) > rounding else None
         found.append({"sum": total, "gain": gain, "residual": off, "residual_share": share})
     return found

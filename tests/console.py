@@ -1,0 +1,59 @@
+"""Whether a command prints what a page shows: the text exactly, numbers to their last digit."""
+
+from __future__ import annotations
+
+import re
+
+_TIME = re.compile(r"[\d.]+ (s|ms|µs)\b")
+_RULE = re.compile(r"─+")
+_NUMBER = re.compile(r"(?P<digits>-?[\d,]*\.?\d+)(?:e(?P<exponent>[-+]\d+))?")
+#: Around a number that stands in a sentence or a list.
+_AROUND = "()[],;:%…–"
+
+
+def same(found: list[str], shown: list[str], *, bound: float = 0.0) -> bool:
+    """Equal but for times, for spacing, and for rounding.
+
+    Args:
+        found: the lines that were printed.
+        shown: the lines of the page, which another processor may have printed.
+        bound: how far apart two processors' numbers may be, relative, by the network; a number
+            may always differ by one in its last digit, for it may lie where rounding turns.
+    """
+    one, other = (_words(lines) for lines in (found, shown))
+    return len(one) == len(other) and all(
+        _alike(a, b, bound) for a, b in zip(one, other, strict=True)
+    )
+
+
+def _words(lines: list[str]) -> list[str]:
+    text = _RULE.sub("─", "\n".join(line.rstrip() for line in lines).strip())
+    return _TIME.sub("TIME", text).split()
+
+
+def _alike(one: str, other: str, bound: float) -> bool:
+    if one == other:
+        return True
+    numbers = [_number(word) for word in (one, other)]
+    if numbers[0] is None or numbers[1] is None:
+        return False
+    (a, step), (b, other_step) = numbers
+    return abs(a - b) <= 1.01 * max(step, other_step) + bound * max(abs(a), abs(b))
+
+
+def _number(word: str) -> tuple[float, float] | None:
+    """A number and what one in its last digit is worth; None for a word or a count.
+
+    A count is exact, and the same everywhere: it has no point, and a comma from four digits on,
+    which a number in four digits has not.
+    """
+    match = _NUMBER.fullmatch(word.strip(_AROUND))
+    if match is None:
+        return None
+    digits, exponent = match["digits"].replace(",", ""), int(match["exponent"] or 0)
+    if "," in match["digits"]:
+        return None
+    if match["digits"].lstrip("-").isdigit() and len(digits) != 4 and match["exponent"] is None:
+        return None
+    places = len(digits.partition(".")[2])
+    return float(f"{digits}e{exponent}"), 10.0 ** (exponent - places)
