@@ -59,6 +59,7 @@ def run(command: str, folder: Path) -> tuple[int, list[str]]:
     return done.returncode, done.stdout.splitlines()
 
 
+@pytest.mark.numbers
 @pytest.mark.parametrize("session", sessions(), ids=lambda session: session[0][0])
 def test_a_console_block_shows_what_its_commands_print(session, clone):
     for command, shown, code in session:

@@ -11,6 +11,8 @@ import torch
 from gradscope.capture.stats import Deferred, _exact, _flat, measure, resolve
 from gradscope.records import TensorStats
 
+pytestmark = pytest.mark.numbers
+
 BIG = 25_000_000
 
 

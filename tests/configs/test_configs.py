@@ -12,6 +12,8 @@ from expected import CONFIGS, EXPECTED, exactly, expected, names, written
 import gradscope
 from gradscope import reports
 
+pytestmark = pytest.mark.numbers
+
 NAMES = list(names())
 #: What is wrong on purpose, or would be in training: everywhere else no rule may call an error.
 ERRORS = {

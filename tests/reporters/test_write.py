@@ -140,7 +140,7 @@ def test_a_device_and_a_pipe_are_written_not_replaced(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe").read_text()))
     reader.start()
     write_output("text", tmp_path / "pipe")
-    reader.join(timeout=10)
+    reader.join()
     assert got == ["text"]
 
 

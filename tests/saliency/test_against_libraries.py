@@ -27,6 +27,8 @@ from gradscope.saliency import (
 )
 from gradscope.saliency._subject import Objective, Subject
 
+pytestmark = pytest.mark.numbers
+
 NETS = ("digits", "resnet18", "vgg11", "densenet121", "vit")
 CONVOLUTIONAL = NETS[:4]
 TARGETS = torch.tensor([2, 5])

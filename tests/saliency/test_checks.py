@@ -27,6 +27,8 @@ from gradscope.saliency._checks.randomisation import randomisation
 from gradscope.saliency._checks.spread import spread
 from gradscope.saliency._subject import Objective, Subject
 
+pytestmark = pytest.mark.numbers
+
 
 @pytest.fixture
 def digits():

@@ -26,6 +26,8 @@ from gradscope.saliency import (
 )
 from gradscope.saliency._subject import Objective, Subject
 
+pytestmark = pytest.mark.numbers
+
 
 @pytest.mark.parametrize("baseline", [0.0, 0.3])
 def test_integrated_gradients_are_complete(baseline):

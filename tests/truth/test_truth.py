@@ -23,6 +23,8 @@ from truth.compare import Comparison, compare
 from truth.reference import observe
 from truth.steps import identical, inspected, plain_step, report_of, truth_of
 
+pytestmark = pytest.mark.numbers
+
 # Nested reentrant checkpoints: the inner one's first pass runs without gradients, as it should.
 pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")
 
