@@ -6,11 +6,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-#: Threads of one test worker; workers beside each other would otherwise fight for the cores.
-WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-THREADS = max(1, min(2, (os.cpu_count() or 1) // WORKERS))
-
-os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))  # before torch starts its pool
+# Before torch starts its pool. Test workers beside each other would otherwise fight for the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
 
 import guards
 import pytest
@@ -30,7 +27,7 @@ def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_threads() -> None:
-    torch.set_num_threads(min(THREADS, torch.get_num_threads()))
+    torch.set_num_threads(min(2, torch.get_num_threads()))
 
 
 @pytest.fixture(autouse=True)

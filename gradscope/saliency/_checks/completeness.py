@@ -16,8 +16,8 @@ def completeness(subject: Subject, maps: Tensor, *, baseline: float = 0.0) -> li
     """Σ map against S(x) − S(x′), x′ being the baseline everywhere (Sundararajan et al. 2017).
 
     ``residual`` is Σ map minus the gain, ``residual_share`` its size over the gain's (None where
-    there is no gain but for rounding). Only methods that promise completeness should be judged by it, such as
-    integrated-gradients, whose residual falls with its number of steps.
+    there is no gain but for rounding). Only methods that promise completeness should be judged by
+    it, such as integrated-gradients, whose residual falls with its number of steps.
     """
 
     def make(items: slice) -> Tensor:

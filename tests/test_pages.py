@@ -1,0 +1,131 @@
+"""The pages' commands run and print what is shown; their YAML is a config, their Python runs.
+
+A Python block whose first line is the comment ``# name.py`` is a file for the page's commands. What
+the others print is the ``text`` block right behind them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import processes
+import pytest
+from console import same
+from pages import all_pages, blocks, broken_links, broken_rows, scripts, sessions, write_files
+
+import gradscope
+from gradscope import config, plugins
+
+ROOT = Path(__file__).parents[1]
+PAGES = all_pages(ROOT)
+README = PAGES["README.md"]
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that looks like a clone of the repository to the pages' commands."""
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS")
+    return tmp_path
+
+
+def run(command: str, folder: Path) -> tuple[int, list[str]]:
+    program, *words = shlex.split(command)
+    assert program == "gradscope"
+    home = str(Path(gradscope.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": home}
+    done = processes.gradscope(words, cwd=folder, env=environment, merged=True)
+    return done.returncode, done.stdout.splitlines()
+
+
+CONSOLE = [
+    pytest.param(page, session, id=f"{page}: {session[0][0]}")
+    for page, text in PAGES.items()
+    for session in sessions(text)
+]
+
+
+@pytest.mark.numbers
+@pytest.mark.parametrize(("page", "session"), CONSOLE)
+def test_a_console_block_shows_what_its_commands_print(page, session, clone):
+    write_files(PAGES[page], clone)
+    for command, shown, code in session:
+        exit_code, printed = run(command, clone)
+        assert exit_code == code, "\n".join(printed)
+        if shown:
+            assert same(printed, shown), "\n".join([command, *printed])
+
+
+def test_no_command_is_shown_twice():
+    commands = [command for page in PAGES.values() for s in sessions(page) for command, *_ in s]
+    assert [command for command in set(commands) if commands.count(command) > 1] == []
+
+
+def test_the_set_up_commands_are_those_that_ci_runs():
+    commands = [line for block in blocks("sh", README) for line in block.splitlines()]
+    assert commands == ["pip install . && gradscope inspect", "pip install '.[test]' && pytest"]
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    patterns = re.findall(r'grep -m 1 "(.*)" README\.md', script)
+    assert [
+        line for pattern in patterns for line in README.splitlines() if re.match(pattern, line)
+    ] == commands
+
+
+def test_the_readme_is_short_and_leads_to_every_page_and_command():
+    assert len(README.encode()) <= 15_000
+    assert [page for page in PAGES if page != "README.md" and f"]({page})" not in README] == []
+    commands = plugins.names("gradscope.commands")
+    shown = [command.split()[1] for session in sessions(README) for command, *_ in session]
+    assert [name for name in commands if name not in shown] == []
+
+
+def test_each_yaml_is_a_config_and_one_has_every_key(clone):
+    texts = [text for page in PAGES.values() for text in blocks("yaml", page)]
+    given = []
+    for text in texts:
+        (clone / "model.yaml").write_text(text, encoding="utf-8")
+        given.append(config.read("model.yaml").given)
+    every = set(config.Config.model_fields) - {"backward"}
+    assert any(keys >= every for keys in given)
+
+
+PYTHON = [page for page, text in PAGES.items() if scripts(text)]
+
+
+@pytest.mark.parametrize("page", PYTHON)
+def test_the_python_prints_what_is_shown(page, clone):
+    write_files(PAGES[page], clone)
+    names: dict[str, object] = {}
+    for code, shown in scripts(PAGES[page]):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, page, "exec"), names)
+        assert same(printed.getvalue().splitlines(), shown), printed.getvalue()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere_and_tables_are_whole(page):
+    assert broken_links(ROOT / page) == []
+    assert broken_rows(PAGES[page]) == []
+
+
+def test_links_that_lead_nowhere_are_noticed(tmp_path):
+    page = tmp_path / "a.md"
+    (tmp_path / "b.md").write_text("# One\n## Why `x`?\n## One\n", encoding="utf-8")
+    page.write_text("# Here\n[a](b.md#why-x) [b](b.md#one-1) [c](#here) [d](https://x.y/z)\n")
+    assert broken_links(page) == []
+    page.write_text("# Here\n[a](c.md) [b](b.md#two) [c](#there) [d](b.md#one-2) [e](d.png)\n")
+    assert broken_links(page) == ["c.md", "b.md#two", "#there", "b.md#one-2", "d.png"]
+
+
+def test_a_row_with_a_cell_too_many_is_noticed():
+    head = "| a | b |\n| --- | --- |\n"
+    assert broken_rows(f"{head}| 1 \\| 2 | 3 |\n") == []
+    assert broken_rows(f"{head}| `1 | 2` | 3 |\n") == ["| `1 | 2` | 3 |"]
