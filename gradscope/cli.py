@@ -1,25 +1,33 @@
-"""The command line: every file in ``commands/`` is a command; the process ends rightly here."""
+"""The command line: every file in ``commands/`` is a command; the process ends rightly here.
+
+A command's file is imported when the command is asked for. Help and completion read the others.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from functools import cached_property
 from typing import Annotated, NoReturn, TextIO
 
 import typer
 
-# Typer carries its own copy of click, and exports only some of its exceptions.
+# Typer carries its own copy of click, and exports only some of it.
+from typer._click import Command, Context
 from typer._click.exceptions import (
     ClickException,
     MissingParameter,
     NoArgsIsHelpError,
     NoSuchOption,
 )
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 import gradscope
 from gradscope import plugins
 from gradscope.errors import GradscopeError, Problem, did_you_mean
 
+_COMMANDS = "gradscope.commands"
 _INTERRUPTED = 130
 _BUG = """\
 error: gradscope itself failed: {name}: {error}
@@ -48,18 +56,51 @@ def _root(
     """
 
 
+class _Commands(TyperGroup):
+    """The commands, listed from their files' text; the one that is asked for is imported."""
+
+    @cached_property
+    def names(self) -> list[str]:
+        return plugins.names(_COMMANDS)
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        return self.names
+
+    def get_command(self, ctx: Context, cmd_name: str) -> TyperCommand | None:
+        """A command as help and completion show it: its name, and the docstring of its ``run``."""
+        if cmd_name not in self.names:
+            return None
+        help = plugins.docstring(_COMMANDS, cmd_name, "run")
+        return TyperCommand(cmd_name, help=help, rich_markup_mode="markdown")
+
+    def resolve_command(
+        self, ctx: Context, args: list[str]
+    ) -> tuple[str | None, Command | None, list[str]]:
+        """The command to run, with its options."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, None if listed is None else _imported(args[0]), rest
+
+
+def _imported(name: str) -> Command:
+    """The command behind a name, as typer makes it of the ``run`` in its file."""
+    app = typer.Typer(
+        add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
+    )
+    app.command(name)(plugins.load(_COMMANDS, name).run)
+    return get_command(app)
+
+
 def build() -> typer.Typer:
     """The app with one command per file of ``gradscope/commands``."""
     app = typer.Typer(
         name="gradscope",
+        cls=_Commands,
         no_args_is_help=True,
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for name in plugins.names("gradscope.commands"):
-        app.command(name)(plugins.load("gradscope.commands", name).run)
     return app
 
 
@@ -113,7 +154,7 @@ def main() -> NoReturn:
 
 def _usage(error: ClickException) -> Problem:
     """A mistake on the command line, in the form of all other errors."""
-    commands = plugins.names("gradscope.commands")
+    commands = plugins.names(_COMMANDS)
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
     command = words[0] if words and words[0] in commands else None
     lists = f"`{' '.join(filter(None, ['gradscope', command]))} --help` lists what there is"

@@ -1,13 +1,17 @@
 """A folder is a registry: the file's name is the name that the user types.
 
-``names`` lists a package's files without importing them; ``load`` imports one.
+``names`` lists a package's files without importing them, ``docstring`` reads what a function in
+one of them is for, and ``load`` imports one.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import inspect
 import pkgutil
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 from gradscope.errors import OptionError, did_you_mean
 
@@ -33,3 +37,13 @@ def load(package: str, name: str) -> ModuleType:
             help=did_you_mean(name, choices) or f"one of {', '.join(choices)}",
         )
     return importlib.import_module(f"{package}.{name.replace('-', '_')}")
+
+
+def docstring(package: str, name: str, function: str) -> str | None:
+    """What a function in the file behind a choice says of itself, without importing the file."""
+    spec: Any = importlib.util.find_spec(f"{package}.{name.replace('-', '_')}")
+    module = spec.loader.get_code(spec.name)  # the bytecode, where an earlier run has left it
+    for one in module.co_consts:
+        if isinstance(one, CodeType) and one.co_name == function:
+            return inspect.getdoc(FunctionType(one, {}))
+    return None

@@ -1,4 +1,6 @@
-"""Commands that need no torch load none. The last tests show that these can fail."""
+"""What a call of the command line imports: no torch where no model runs, no command but the one
+that was asked for. The last tests show that these can fail.
+"""
 
 from __future__ import annotations
 
@@ -27,26 +29,50 @@ try:
 except SystemExit as stop:
     code = stop.code or 0
 import json
-print(json.dumps([code, [name for name in {heavy!r} if name in sys.modules]]), file=sys.stderr)
+print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
 """
 
 
-def loaded(arguments: list[str], folder: Path, *, first: str = "") -> tuple[int, list[str]]:
-    """The exit code of a command in a process of its own, and the heavy packages it imported."""
-    code = RUN.format(first=first, arguments=arguments, heavy=HEAVY)
+def modules(
+    arguments: list[str], folder: Path, *, first: str = "", variables: dict[str, str] | None = None
+) -> tuple[int, str, set[str]]:
+    """What a command in a process of its own ended with and printed, and all that it imported."""
+    code = RUN.format(first=first, arguments=arguments)
     # The package that this test imported, wherever it is, and nothing that lies in the folder.
     home = str(Path(gradscope.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": home},
+        env={**os.environ, "PYTHONPATH": home, **(variables or {})},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     exit_code, names = json.loads(done.stderr.splitlines()[-1])
-    return exit_code, names
+    return exit_code, done.stdout, set(names)
+
+
+def loaded(arguments: list[str], folder: Path, *, first: str = "") -> tuple[int, list[str]]:
+    """The exit code of a command, and the heavy packages it imported."""
+    code, _, names = modules(arguments, folder, first=first)
+    return code, [name for name in HEAVY if name in names]
+
+
+def commands(names: set[str]) -> set[str]:
+    """The commands whose files are among the modules."""
+    room = "gradscope.commands."
+    files = {name.removeprefix(room) for name in names if name.startswith(room)}
+    return {file for file in files if not file.startswith("_")}
+
+
+def completing(words: str) -> dict[str, str]:
+    """The variables with which bash asks for what may follow the words."""
+    return {
+        "_GRADSCOPE_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
 
 
 @pytest.fixture
@@ -99,6 +125,59 @@ def test_inspecting_the_demo_loads_no_torchvision(folder):
     assert code == 0
     assert "torch" in names
     assert not {"torchvision", "sklearn", "timm", "transformers", "matplotlib"} & set(names)
+
+
+#: Arguments, the exit code, the commands that may be imported, and packages that nothing needs yet.
+ASKED = {
+    "help": (["--help"], 0, set(), {"pydantic", "yaml"}),
+    "no arguments": ([], 0, set(), {"pydantic", "yaml"}),
+    "version": (["--version"], 0, set(), {"pydantic", "yaml", "rich"}),
+    "an unknown command": (["inspct"], 2, set(), {"yaml", "rich"}),
+    "an unknown option": (["--colour"], 2, set(), {"yaml", "rich"}),
+    "help of one": (["graph", "--help"], 0, {"graph"}, {"yaml"}),
+    "an unknown option of one": (["check", "--colour"], 2, {"check"}, set()),
+    "an argument missing": (["show"], 2, {"show"}, {"yaml"}),
+    "one that runs": (["schema"], 0, {"schema"}, {"rich"}),
+}
+
+
+@pytest.mark.parametrize(("arguments", "code", "asked", "needless"), ASKED.values(), ids=ASKED)
+def test_only_the_command_that_was_asked_for_is_imported(arguments, code, asked, needless, folder):
+    ended, _, names = modules(arguments, folder)
+    assert (ended, commands(names), needless & names) == (code, asked, set())
+
+
+COMPLETED = {
+    "a command": ("gradscope in", ["init", "inspect"], set()),
+    "any command": ("gradscope ", plugins.names("gradscope.commands"), set()),
+    "an option": ("gradscope graph --dep", ["--depth"], {"graph"}),
+    "an option of no command": ("gradscope --vers", ["--version"], set()),
+}
+
+
+@pytest.mark.parametrize(("words", "offered", "asked"), COMPLETED.values(), ids=COMPLETED)
+def test_completion_imports_no_other_command(words, offered, asked, folder):
+    code, out, names = modules([], folder, variables=completing(words))
+    assert (code, out.split()) == (0, offered)
+    assert commands(names) == asked
+    assert not {"torch", "yaml"} & names
+
+
+def test_a_command_imported_for_its_help_is_noticed(folder):
+    planted = "from gradscope import plugins\n"
+    planted += "def docstring(room, name, function):\n"
+    planted += "    return getattr(plugins.load(room, name), function).__doc__\n"
+    planted += "plugins.docstring = docstring"
+    every = {name.replace("-", "_") for name in plugins.names("gradscope.commands")}
+    assert commands(modules(["--help"], folder, first=planted)[2]) == every
+    variables = completing("gradscope in")
+    offered = {"init", "inspect"}
+    assert commands(modules([], folder, first=planted, variables=variables)[2]) == offered
+
+
+def test_a_package_that_nothing_needs_yet_is_noticed(folder):
+    _, _, names = modules(["--version"], folder, first="import yaml, rich, pydantic")
+    assert {"yaml", "rich", "pydantic"} <= names
 
 
 def test_a_heavy_import_is_noticed(folder):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gradscope import config as configs
+from gradscope.commands._model import importing_torch
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import ConfigError, GradscopeError, Interrupted, ModelError, Problem
 from gradscope.records import CheckedModel, CheckReport, ErrorRecord, Report, RunInfo
@@ -98,11 +99,11 @@ def check_all(
 def _check(
     config: configs.LoadedConfig, settings: RuleSettings, task: Task, checked: Checked
 ) -> None:
-    from gradscope import api
-
     try:
         with keep_stdout_clean():
-            report = api.check_config(
+            with importing_torch():
+                from gradscope.api import check_config
+            report = check_config(
                 config,
                 rules=settings,
                 layers=task.layers,

@@ -19,6 +19,7 @@ from gradscope.commands._model import (
     Seed,
     Set,
     Words,
+    importing_torch,
     read_model,
 )
 from gradscope.commands._views import (
@@ -157,14 +158,13 @@ def run(
         redraw(saved, destination, layers or (), without)
         return
     loaded = read_model(words, settings, options)
-    # Imported once the config holds together: an error in it must not wait for torch.
-    from gradscope import api
-
     if lines is None:
         lines = bool(source or target) or chosen in _WITH_LINES
     try:
         with keep_stdout_clean():
-            graph = api.graph_config(
+            with importing_torch():
+                from gradscope.api import graph_config
+            graph = graph_config(
                 loaded, root=root, lines=lines, exclude=exclude or (), allow=allow or ()
             )
     except (ModelError, Interrupted) as error:

@@ -17,6 +17,7 @@ from gradscope.commands._model import (
     Seed,
     Set,
     Words,
+    importing_torch,
     read_model,
 )
 from gradscope.commands._views import (
@@ -103,12 +104,11 @@ def run(
     options = {"layers": layers, "steps": steps, "device": device, "dtype": dtype, "seed": seed}
     loaded = read_model(words, settings, options)
     rules = chosen.settings(loaded)
-    # Imported once the config holds together: an error in it must not wait for torch.
-    from gradscope import api
-
     try:
         with keep_stdout_clean():
-            report = api.inspect_config(
+            with importing_torch():
+                from gradscope.api import inspect_config
+            report = inspect_config(
                 loaded,
                 rules=rules,
                 exclude=exclude or (),

@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 from rich.cells import cell_len
 
-from gradscope.commands._model import Allow, Debug, Device, Exclude, Layers, Set, Words, read_model
+from gradscope.commands._model import (
+    Allow,
+    Debug,
+    Device,
+    Exclude,
+    Layers,
+    Set,
+    Words,
+    importing_torch,
+    read_model,
+)
 from gradscope.commands._write import keep_stdout_clean, write_output
 from gradscope.errors import OptionError
 from gradscope.records import LayerInfo
@@ -32,10 +42,10 @@ def run(
     if format not in ("terminal", "json"):
         raise OptionError(f"unknown format `{format}`", help="one of terminal, json")
     loaded = read_model(words, settings, {"layers": layers, "device": device})
-    from gradscope import api
-
     with keep_stdout_clean():
-        found = api.layers(loaded, exclude=exclude or (), allow=allow or ())
+        with importing_torch():
+            from gradscope.api import layers as layers_of
+        found = layers_of(loaded, exclude=exclude or (), allow=allow or ())
     if format == "json":
         write_output(json.dumps({"layers": to_data(found)}, indent=1) + "\n", None)
     else:

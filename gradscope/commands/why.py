@@ -21,6 +21,7 @@ from gradscope.commands._model import (
     Layers,
     Seed,
     Set,
+    importing_torch,
     read_model,
 )
 from gradscope.commands._views import (
@@ -150,12 +151,11 @@ def _run(
     destination: Destination,
 ) -> WhyReport:
     loaded = read_model(words, settings, options)
-    # Imported once the config holds together: an error in it must not wait for torch.
-    from gradscope import api
-
     try:
         with keep_stdout_clean():
-            return api.why_config(loaded, names=names, exclude=exclude or (), allow=allow or ())
+            with importing_torch():
+                from gradscope.api import why_config
+            return why_config(loaded, names=names, exclude=exclude or (), allow=allow or ())
     except (ModelError, Interrupted) as error:
         destination.write(error.report)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,12 @@ def test_no_words_at_all_show_the_help(
     out, err = capsys.readouterr()
     assert "Usage:" in out
     assert not err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_listed_with_what_its_own_help_says_first(command: str) -> None:
+    run = plugins.load("gradscope.commands", command).run
+    assert plugins.docstring("gradscope.commands", command, "run") == inspect.getdoc(run)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
