@@ -14,14 +14,16 @@ from torch import Tensor, nn
 
 from gradscope import config as configs
 from gradscope import images
-from gradscope.api.runs import problem, versions
+from gradscope.api.failing import problem
+from gradscope.api.opened import live_model_kept
+from gradscope.api.runs import versions
 from gradscope.errors import ConfigError, GradscopeError, ModelError, OptionError
 from gradscope.explain.errors import explain_error
 from gradscope.explain.frames import is_ours
 from gradscope.loading.classes import class_id
 from gradscope.loading.viewing import Viewer, live_viewer, load_viewer
 from gradscope.records import ClassScore, ImageAttribution, RunInfo, SaliencyReport
-from gradscope.running.state import kept_as_found, random_state_kept, run_eagerly
+from gradscope.running.state import run_eagerly
 from gradscope.saliency import _options
 from gradscope.saliency._explaining import Found, Plan, explain
 from gradscope.saliency._subject import Subject
@@ -122,9 +124,7 @@ def saliency(
                 "a live model has no transform for picture files",
                 help="give a tensor [N, C, H, W] that the model takes",
             )
-        devices = {parameter.device for parameter in model.parameters()}
-        with random_state_kept(devices), kept_as_found(model, weights=False):
-            model.train(mode == "train")
+        with live_model_kept(model, mode or "eval"):
             return attribute(live_viewer(model), _given(pictures), wish, seed=seed)
     settings = {"mode": mode, "device": device, "dtype": dtype, "seed": seed}
     given = {key: value for key, value in settings.items() if value is not None}

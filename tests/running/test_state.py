@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.running.state import kept_as_found
-from gradscope.running.verification import Verifier, _difference, same_bits
+from gradscope.running.state import kept_as_found, same_bits
+from gradscope.running.verification import Verifier, _difference
 
 
 def network() -> nn.Module:
