@@ -16,9 +16,9 @@ from typer._click.exceptions import (
     NoSuchOption,
 )
 
-import gradscope
 from gradscope import plugins
 from gradscope.errors import GradscopeError, Problem, did_you_mean
+from gradscope.version import __version__
 
 _INTERRUPTED = 130
 _BUG = """\
@@ -29,7 +29,7 @@ error: gradscope itself failed: {name}: {error}
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"gradscope {gradscope.__version__}")
+        print(f"gradscope {__version__}")
         raise typer.Exit
 
 

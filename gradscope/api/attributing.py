@@ -24,9 +24,7 @@ from gradscope.loading.classes import class_id
 from gradscope.loading.viewing import Viewer, live_viewer, load_viewer
 from gradscope.records import ClassScore, ImageAttribution, RunInfo, SaliencyReport
 from gradscope.running.state import run_eagerly
-from gradscope.saliency import _options
-from gradscope.saliency._explaining import Found, Plan, explain
-from gradscope.saliency._subject import Subject
+from gradscope.saliency import Found, Plan, Subject, explain, names, options_of, read_options
 
 if TYPE_CHECKING:
     from gradscope.images import Photo
@@ -329,10 +327,10 @@ def _plan(viewer: Viewer, first: Tensor, wish: Wish, seed: int) -> Plan:
     """Names become class ids and methods; the first picture tells how many classes there are."""
     lenient = "all" in wish.methods
     pair = wish.versus is not None or wish.why_not is not None
-    names = _options.names() if lenient else list(dict.fromkeys(wish.methods))
-    if not names and not pair:
-        names = [USUAL]
-    chosen = {name: _options.options_of(name) for name in names}  # unknown ones are refused here
+    methods = names() if lenient else list(dict.fromkeys(wish.methods))
+    if not methods and not pair:
+        methods = [USUAL]
+    chosen = {name: options_of(name) for name in methods}  # unknown ones are refused here
     classes = 0
     if any(word is not None for word in (wish.target, wish.versus, wish.why_not)):
         with Subject(viewer.model, first, seed=seed) as subject:
@@ -348,7 +346,7 @@ def _plan(viewer: Viewer, first: Tensor, wish: Wish, seed: int) -> Plan:
             help="`--versus` takes another class than `--target`",
         )
     return Plan(
-        methods=_options.read_options(wish.options, list(chosen)),
+        methods=read_options(wish.options, list(chosen)),
         lenient=lenient,
         target=target,
         versus=versus,

@@ -83,7 +83,7 @@ class StepsUntilGradient:
             batch = next(self.step.following, self.step.batch)
             with ExitStack() as kept:
                 step = replace(self.step, batch=batch, given=cloned_batch(batch), kept=kept)
-                step.backward(step.loss())
+                step.compute_gradients()
             self.step = replace(self.step, batch=batch)
         except Exception:
             # An optimizer that cannot step like this leaves one question open.

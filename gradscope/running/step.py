@@ -138,9 +138,7 @@ class Step:
         observer = self.observer
         observer.before_step(self)
         with observer.around(self):
-            root = self.forward()
-            self.backward(root)
-        del root
+            self.compute_gradients()
         # Before the optimizer: what is not the model's is none of its business.
         self.kept.close()
         observer.after_backward(self)
@@ -148,6 +146,10 @@ class Step:
             observer.phase = "step"
             with observer.around_update(self):
                 self.update()
+
+    def compute_gradients(self) -> None:
+        """Forward, loss and backward: the graph is gone when it returns."""
+        self.backward(self.forward())
 
     def forward(self) -> GraphRoot:
         """Seeded forward and loss; what backward starts from."""

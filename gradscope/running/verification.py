@@ -16,7 +16,7 @@ Gradients = list[torch.Tensor | None]
 def plain_gradients(step: Step) -> Gradients:
     """What one run of a step gives with nobody looking on; everything is then as it was."""
     with repeated(step, weights=True) as plain:
-        plain.backward(plain.forward())
+        plain.compute_gradients()
         return gradients(plain)
 
 
