@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from gradscope.answers import severity
-from gradscope.api._asking import Asked, asked_for, disagreements, problems_first, replies
+from gradscope.api._selection import Selection, disagreements, problems_first, replies, select
 from gradscope.api.explaining import (
     CAUSED,
     NON_FINITE,
@@ -108,8 +108,8 @@ def _answered(
     workload: Workload, names: Sequence[str], *, frozen_at: str | None = None
 ) -> WhyReport:
     inside = _inside(workload.model, workload.layers)
-    asked = asked_for(workload.model, names, workload.config.get("freeze") or (), frozen_at)
-    quiet = [name for name, parameters in asked.modules if not parameters]
+    selection = select(workload.model, names, workload.config.get("freeze") or (), frozen_at)
+    quiet = [name for name, parameters in selection.modules if not parameters]
     looked_at = workload if workload.steps > 1 else replace(workload, make_optimizer=None)
     began = time.perf_counter()
     seen = observe_gradients(looked_at, quiet)
@@ -135,7 +135,7 @@ def _answered(
         except KeyboardInterrupt:
             stopped = True
         causes = unexplained(parameters) if stopped else causes
-        report = _with(report, _answers(causes, parameters, asked, seen.calls))
+        report = _with(report, _answers(causes, parameters, selection, seen.calls))
         if stopped and seen.failure is None:
             message = "interrupted while looking closer: causes were not looked for"
             raise Interrupted(message, report=report) from None
@@ -169,14 +169,14 @@ def _causes(
 def _answers(
     causes: Iterable[Answer],
     parameters: Sequence[ParameterStats],
-    asked: Asked,
+    selection: Selection,
     calls: Sequence[ModuleCall],
 ) -> tuple[Answer, ...]:
     """The causes, then what else was asked for. Of names, only the answers that concern them."""
-    answers = [*causes, *disagreements(asked, parameters)]
-    if asked.any:
-        answers = [answer for answer in answers if asked.all & {answer.name, *answer.behind}]
-        answers += replies(asked, parameters, calls, answers)
+    answers = [*causes, *disagreements(selection, parameters)]
+    if selection.any:
+        answers = [answer for answer in answers if selection.all & {answer.name, *answer.behind}]
+        answers += replies(selection, parameters, calls, answers)
     return problems_first(answers, {p.name: i for i, p in enumerate(parameters)})
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -44,12 +44,6 @@ class GradientObserver(Observer):
         self.complete = False
         asked = {m: n for m, n in named_modules(model).items() if n.name in self.modules}
         self.recorder = Recorder(model, asked, accumulate=step.workload.repeats > 1)
-
-    @contextmanager
-    def around(self, step: Step) -> Iterator[None]:
-        assert self.recorder is not None
-        with self.recorder.installed():
-            yield
 
     def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
         assert self.recorder is not None

@@ -96,12 +96,6 @@ class Observation(Observer):
         )
 
     @contextmanager
-    def around(self, step: Step) -> Iterator[None]:
-        assert self.recorder is not None
-        with self.recorder.installed():
-            yield
-
-    @contextmanager
     def around_forward(self, step: Step) -> Iterator[None]:
         assert self.recorder is not None
         self._loss, self._buffers = None, Buffers(step.workload.model)

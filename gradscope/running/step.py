@@ -57,8 +57,8 @@ class Observer:
         """Before anything of the step has run."""
 
     def around(self, step: Step) -> AbstractContextManager[None]:
-        """From before forward to after the last backward."""
-        return nullcontext()
+        """From before forward to after the last backward: the recorder, if there is one, is on."""
+        return nullcontext() if self.recorder is None else self.recorder.installed()
 
     def around_forward(self, step: Step) -> AbstractContextManager[None]:
         """Forward and loss."""

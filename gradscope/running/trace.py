@@ -58,8 +58,7 @@ class GraphTrace(Observer):
 
     @contextmanager
     def around(self, step: Step) -> Iterator[None]:
-        assert self.recorder is not None
-        with self.recorder.installed():
+        with super().around(step):
             try:
                 yield
             finally:
