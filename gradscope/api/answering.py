@@ -78,8 +78,9 @@ def why(
     """
     options = Options.of(locals())
     names = (names,) if isinstance(names, str) else tuple(names)
-    with opened(read(model, options), options, WhyReport) as workload:
-        return _answered(workload, names)
+    source = read(model, options)
+    with opened(source, options, WhyReport) as workload:
+        return _answered(workload, names, frozen_at=_frozen_at(source))
 
 
 def why_config(
@@ -96,17 +97,20 @@ def why_config(
     Raises:
         GradscopeError: as ``why``.
     """
-    place = loaded.place("freeze")
-    in_file = place is not None and place.file.endswith((".yaml", ".yml"))
-    frozen_at = f"{place.file}:{place.line}" if place is not None and in_file else None
     with opened(loaded, Options(allow=allow), WhyReport) as workload:
         workload.layers = without(workload.layers, exclude)
-        return _answered(workload, names, frozen_at=frozen_at)
+        return _answered(workload, names, frozen_at=_frozen_at(loaded))
 
 
-def _answered(
-    workload: Workload, names: Sequence[str], *, frozen_at: str | None = None
-) -> WhyReport:
+def _frozen_at(source: nn.Module | LoadedConfig) -> str | None:
+    """The line of a config's file that freezes parameters."""
+    place = None if isinstance(source, nn.Module) else source.place("freeze")
+    if place is None or not place.file.endswith((".yaml", ".yml")):
+        return None
+    return f"{place.file}:{place.line}"
+
+
+def _answered(workload: Workload, names: Sequence[str], *, frozen_at: str | None) -> WhyReport:
     inside = _inside(workload.model, workload.layers)
     selection = select(workload.model, names, workload.config.get("freeze") or (), frozen_at)
     quiet = [name for name, parameters in selection.modules if not parameters]

@@ -91,11 +91,12 @@ def graph_config(
         GradscopeError: as ``graph``.
     """
     with opened(loaded, Options(allow=allow), AutogradGraph) as workload:
-        select_layers(workload.model, without(workload.layers, exclude))
+        workload.layers = without(workload.layers, exclude)
         return _traced(workload, root, lines=lines)
 
 
 def _traced(workload: Workload, word: str | None, *, lines: bool) -> AutogradGraph:
+    select_layers(workload.model, workload.layers)  # a wrong pattern is told before anything runs
     workload = replace(workload, steps=1, make_optimizer=None)
     root = root_of(word, workload.model)
     start = LOSS if root is None else root.word

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -213,8 +213,9 @@ def run(workload: Workload, observer: Observer) -> None:
 
 def run_steps(workload: Workload, observer: Observer) -> None:
     """Run all steps, and put nothing back."""
-    for step in steps(workload, observer):
-        step.run()
+    with closing(steps(workload, observer)) as run:
+        for step in run:
+            step.run()
 
 
 def steps(workload: Workload, observer: Observer | None = None) -> Generator[Step, None, None]:
