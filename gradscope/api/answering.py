@@ -116,35 +116,35 @@ def _answered(workload: Workload, names: Sequence[str], *, frozen_at: str | None
     quiet = [name for name, parameters in selection.modules if not parameters]
     looked_at = workload if workload.steps > 1 else replace(workload, make_optimizer=None)
     began = time.perf_counter()
-    seen = observe_gradients(looked_at, quiet)
+    observer = observe_gradients(looked_at, quiet)
     took = time.perf_counter() - began
-    parameters = tuple(p for p in seen.parameters if {p.name, *p.aliases} & inside)
-    error = explained_failure(looked_at, seen, seconds=took)
+    parameters = tuple(p for p in observer.parameters if {p.name, *p.aliases} & inside)
+    error = explained_failure(looked_at, observer, seconds=took)
     report = WhyReport(
-        run_info(workload, (), steps=seen.number + 1),
+        run_info(workload, (), steps=observer.number + 1),
         status="ok" if error is None else "failed",
         versions=versions(),
         config=workload.config,
-        checked=sum(p.requires_grad for p in parameters) if seen.complete else 0,
+        checked=sum(p.requires_grad for p in parameters) if observer.complete else 0,
         frozen=sum(not p.requires_grad for p in parameters),
         error=error,
     )
-    seen.recorder = None
-    if seen.complete:
-        stopped = isinstance(seen.failure, KeyboardInterrupt)
+    observer.recorder = None
+    if observer.complete:
+        stopped = isinstance(observer.failure, KeyboardInterrupt)
         causes: Iterable[Answer] = ()
         try:
             if not stopped:
-                causes = _causes(workload, parameters, seen)
+                causes = _causes(workload, parameters, observer)
         except KeyboardInterrupt:
             stopped = True
         causes = unexplained(parameters) if stopped else causes
-        report = _with(report, _answers(causes, parameters, selection, seen.calls))
-        if stopped and seen.failure is None:
+        report = _with(report, _answers(causes, parameters, selection, observer.calls))
+        if stopped and observer.failure is None:
             message = "interrupted while looking closer: causes were not looked for"
             raise Interrupted(message, report=report) from None
-    if seen.failure is not None:
-        fail(seen, report)
+    if observer.failure is not None:
+        fail(observer, report)
     return report
 
 
@@ -158,15 +158,15 @@ def _inside(model: nn.Module, patterns: Sequence[str]) -> set[str]:
 
 
 def _causes(
-    workload: Workload, parameters: Sequence[ParameterStats], seen: GradientObserver
+    workload: Workload, parameters: Sequence[ParameterStats], observer: GradientObserver
 ) -> tuple[Answer, ...]:
     """Why gradients are not useful in the last step that was run."""
     states = {state_of(p) for p in parameters if p.requires_grad}
     if not states & CAUSED:
         return ()
-    first = seen.number if seen.first_nonfinite is None else seen.first_nonfinite
+    first = observer.number if observer.first_nonfinite is None else observer.first_nonfinite
     origins = find_origins(workload, first) if NON_FINITE in states else ()
-    with rerun(workload, seen.number, weights=None) as step:
+    with rerun(workload, observer.number, weights=None) as step:
         return explained(step, parameters, origins=origins)
 
 

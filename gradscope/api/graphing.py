@@ -137,7 +137,7 @@ def _missing(
     """Why these are not in the graph: a second forward, watched closely."""
     if not missing:
         return ()
-    root = traced.asked
+    root = traced.output
     silent = _silent(traced.nodes) if traced.unreached else None
     observer = None if root is None else RootSum(output=root)
     with rerun(workload, observer=observer, weights=None) as step:

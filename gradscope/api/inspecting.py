@@ -183,32 +183,32 @@ def report_of(
     """
     only = workload.layers if only is None else only
     select_layers(workload.model, only)  # a wrong pattern is told before anything runs
-    seen = observe(workload, layers=workload.layers, chain=chain, verify=verify)
-    report = _report(workload, seen)
+    observation = observe(workload, layers=workload.layers, chain=chain, verify=verify)
+    report = _report(workload, observation)
     report = replace(report, run=replace(report.run, file=file))
-    seen.recorder = None
-    if seen.failure is None or is_users(seen.failure):
+    observation.recorder = None
+    if observation.failure is None or is_users(observation.failure):
         shown = report.parameters
-        whole = replace(report, parameters=seen.all_parameters)
+        whole = replace(report, parameters=observation.all_parameters)
         found = diagnosed(
             workload,
             whole,
             rules,
             only=only,
             looks=looks,
-            last=seen.number,
-            first_nonfinite=seen.first_nonfinite,
+            last=observation.number,
+            first_nonfinite=observation.first_nonfinite,
         )
         report = replace(found, parameters=shown)
-    if seen.failure is not None:
-        fail(seen, report)
+    if observation.failure is not None:
+        fail(observation, report)
     return report
 
 
-def _report(workload: Workload, seen: Observation) -> Report:
-    took = seen.seconds.forward + seen.seconds.backward
-    error = explained_failure(workload, seen, seconds=took)
-    recorder = seen.recorder
+def _report(workload: Workload, observation: Observation) -> Report:
+    took = observation.seconds.forward + observation.seconds.backward
+    error = explained_failure(workload, observation, seconds=took)
+    recorder = observation.recorder
     parameters = list(named_parameters(workload.model))
     return Report(
         status="ok" if error is None else "failed",
@@ -216,42 +216,42 @@ def _report(workload: Workload, seen: Observation) -> Report:
         config=workload.config,
         run=run_info(
             workload,
-            seen.notices,
+            observation.notices,
             steps=workload.steps,
-            optimizer=seen.optimizer,
-            verified=seen.verified,
+            optimizer=observation.optimizer,
+            verified=observation.verified,
         ),
-        loss=seen.loss,
-        loss_nonfinite=seen.loss_nonfinite,
+        loss=observation.loss,
+        loss_nonfinite=observation.loss_nonfinite,
         totals=Totals(
             parameters=sum(_numel(p) for p in parameters),
             trainable=sum(_numel(p) for p in parameters if p.requires_grad),
-            gradient_norm=seen.gradient_norm,
+            gradient_norm=observation.gradient_norm,
             saved_bytes=recorder.total_saved if recorder else None,
             modules=len(named_modules(workload.model)),
             calls=recorder.count if recorder else 0,
-            seconds=seen.seconds,
+            seconds=observation.seconds,
         ),
-        calls=seen.calls,
-        parameters=seen.parameters,
-        history=tuple(seen.history),
+        calls=observation.calls,
+        parameters=observation.parameters,
+        history=tuple(observation.history),
         chains=tuple(recorder.chains) if recorder else (),
         error=error,
-        modules=seen.modules,
+        modules=observation.modules,
         links=tuple(recorder.links) if recorder else (),
-        unregistered=_unregistered(workload, seen),
+        unregistered=_unregistered(workload, observation),
     )
 
 
-def _unregistered(workload: Workload, seen: Observation) -> tuple[Unregistered, ...]:
+def _unregistered(workload: Workload, observation: Observation) -> tuple[Unregistered, ...]:
     """What gets a gradient and is no parameter, once the model is as it was before the run."""
-    if seen.recorder is None or seen.failure is not None:
+    if observation.recorder is None or observation.failure is not None:
         return ()
-    kept = unregistered(workload.model, seen.recorder.leaves)
+    kept = unregistered(workload.model, observation.recorder.leaves)
     if kept and workload.make_optimizer is not None:
         optimizer = workload.make_optimizer(workload.model)
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        others = [leaf for leaf in seen.recorder.leaves if id(leaf) not in held]
+        others = [leaf for leaf in observation.recorder.leaves if id(leaf) not in held]
         return unregistered(workload.model, others)
     return kept
 

@@ -29,14 +29,14 @@ class GraphTrace(Observer):
     """What a traced step left, complete or not.
 
     Attributes:
-        asked: the output that the graph starts from; None is the loss. With its call and its place
-            once they are known.
+        output: what the graph starts from, with its call and its place once they are known; None is
+            the loss.
         lines: whether the stack of each operation is kept, and with it the user's line.
         locate: the user's line in a stack of formatted frames.
         unreached: leaves in the graph without a gradient.
     """
 
-    asked: Root | None
+    output: Root | None
     lines: bool
     locate: Callable[[Sequence[str]], str | None]
     nodes: tuple[GraphNode, ...] = ()
@@ -51,9 +51,9 @@ class GraphTrace(Observer):
 
     def before_step(self, step: Step) -> None:
         model, chained = step.workload.model, {}
-        if self.asked is not None:
+        if self.output is not None:
             modules = named_modules(model)
-            chained = {m: named for m, named in modules.items() if named.name == self.asked.name}
+            chained = {m: named for m, named in modules.items() if named.name == self.output.name}
         self.recorder = Recorder(model, {}, chained=chained)
 
     @contextmanager
@@ -73,10 +73,10 @@ class GraphTrace(Observer):
 
     def root(self, step: Step, output: Any) -> GraphRoot:
         assert self.recorder is not None
-        if self.asked is None:
+        if self.output is None:
             return super().root(step, output)
         calls = self.recorder.graph_calls()
-        self.asked, edge = chosen(self.asked, self.recorder.outputs(), calls)
+        self.output, edge = chosen(self.output, self.recorder.outputs(), calls)
         return edge
 
     def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
@@ -95,7 +95,7 @@ class GraphTrace(Observer):
         return self._trace.leaves
 
     def after_backward(self, step: Step) -> None:
-        if self.saved_bytes is None and self.asked is None:
+        if self.saved_bytes is None and self.output is None:
             saved = count_saved(step, self.notices)
             self.saved_bytes = None if saved is None else saved.totals([])[1]
 
@@ -121,7 +121,7 @@ def trace(
         lines: keep the stack of each operation, and with it the user's line.
         locate: the user's line in a stack of formatted frames.
     """
-    traced = GraphTrace(asked=root, lines=lines, locate=locate)
+    traced = GraphTrace(output=root, lines=lines, locate=locate)
     run(workload, traced)
     return traced
 
