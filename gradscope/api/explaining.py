@@ -117,7 +117,7 @@ def _zero(step: Step, names: Sequence[str]) -> tuple[Answer, ...]:
 def _inputs(step: Step) -> dict[str, Any]:
     """What the model and the loss are given, by the names that a record has for them."""
     named: dict[str, Any] = dict(step.named_inputs)
-    target = step.given[2]
+    target = step.clone.target
     target = step.workload.criterion.target if target is None else target
     return named if "target" in named else {**named, "target": target}
 

@@ -82,7 +82,7 @@ class StepsUntilGradient:
             zero_gradients(model)
             batch = next(self.step.following, self.step.batch)
             with ExitStack() as kept:
-                step = replace(self.step, batch=batch, given=cloned_batch(batch), kept=kept)
+                step = replace(self.step, batch=batch, clone=cloned_batch(batch), kept=kept)
                 step.compute_gradients()
             self.step = replace(self.step, batch=batch)
         except Exception:

@@ -31,8 +31,6 @@ from gradscope.running.state import (
     run_eagerly,
 )
 
-#: Arguments, keyword arguments and target.
-Given = tuple[tuple[Any, ...], dict[str, Any], Any]
 #: What backward starts from: the loss, or the output of a module's call as it was returned.
 GraphRoot = torch.Tensor | GradientEdge
 
@@ -66,7 +64,7 @@ class Observer:
 
     def root(self, step: Step, output: Any) -> GraphRoot:
         """What backward starts from, made of what the model returned."""
-        return step.workload.criterion(output, step.given[2])
+        return step.workload.criterion(output, step.clone.target)
 
     def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
         """After the loss: the leaves of the graph behind it."""
@@ -103,7 +101,7 @@ class Step:
 
     Attributes:
         batch: as the workload gave it, and ``following`` what gives those after it.
-        given: the batch on tensors of its own.
+        clone: the batch on tensors of its own.
         kept: at the end of the step it puts back the gradients of leaves that are not the model's.
     """
 
@@ -111,7 +109,7 @@ class Step:
     number: int
     batch: Batch
     following: Iterator[Batch]
-    given: Given
+    clone: Batch
     observer: Observer
     kept: ExitStack
     make_optimizer: Callable[[], Optimizer | None]
@@ -124,13 +122,12 @@ class Step:
     @property
     def inputs(self) -> dict[str, torch.Tensor]:
         """The tensors that the model takes, by their places."""
-        args, kwargs, _ = self.given
-        return dict(call_tensors(args, kwargs))
+        return dict(call_tensors(self.clone.args, self.clone.kwargs))
 
     @property
     def named_inputs(self) -> list[tuple[str, torch.Tensor]]:
         """The same, by the names that a reader has for them; what is nested shares one."""
-        positional = len(self.given[0])
+        positional = len(self.clone.args)
         return [(_input_name(path, positional), t) for path, t in self.inputs.items()]
 
     def run(self) -> None:
@@ -154,11 +151,10 @@ class Step:
     def forward(self) -> GraphRoot:
         """Seeded forward and loss; what backward starts from."""
         workload, observer = self.workload, self.observer
-        args, kwargs, _ = self.given
         observer.phase = "forward"
         seed_everything(workload.seed)
         with observer.around_forward(self), _autocast(workload):
-            output = workload.model(*args, **kwargs)
+            output = workload.model(*self.clone.args, **self.clone.kwargs)
             observer.phase = "loss"
             root = observer.root(self, output)
         own = {*workload.model.parameters(), *self.inputs.values()}
@@ -190,7 +186,7 @@ class Step:
 
     def _evaluated(self) -> torch.Tensor:
         """The loss and its gradients anew, for an optimizer that asks for them, as LBFGS does."""
-        again = replace(self, given=cloned_batch(self.batch), observer=Observer())
+        again = replace(self, clone=cloned_batch(self.batch), observer=Observer())
         zero_gradients(self.workload.model)
         with torch.enable_grad():
             loss = again.loss()
@@ -236,16 +232,16 @@ def steps(workload: Workload, observer: Observer | None = None) -> Generator[Ste
         if batch is None:
             raise ConfigError("the input gives no batch at all", help="yield one or more")
         zero_gradients(workload.model)
-        given = cloned_batch(batch)
+        clone = cloned_batch(batch)
         with ExitStack() as kept:
-            yield Step(workload, number, batch, batches, given, observer, kept, make_optimizer)
+            yield Step(workload, number, batch, batches, clone, observer, kept, make_optimizer)
 
 
 @contextmanager
 def repeated(step: Step, *, weights: bool = False) -> Iterator[Step]:
     """The same step on tensors of its own, with nobody looking on; then all as it was found."""
     with as_found(step.workload, weights=weights), ExitStack() as kept:
-        yield replace(step, given=cloned_batch(step.batch), observer=Observer(), kept=kept)
+        yield replace(step, clone=cloned_batch(step.batch), observer=Observer(), kept=kept)
 
 
 @contextmanager
@@ -268,14 +264,13 @@ def as_found(workload: Workload, *, weights: bool | None = None) -> Iterator[Non
         yield
 
 
-def cloned_batch(batch: Batch) -> Given:
+def cloned_batch(batch: Batch) -> Batch:
     """A batch on tensors of its own: what the model or the loss writes into them stays there."""
 
     def clone(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
-    args, kwargs, target = replaced((batch.args, batch.kwargs, batch.target), torch.Tensor, clone)
-    return args, kwargs, target
+    return Batch(*replaced((batch.args, batch.kwargs, batch.target), torch.Tensor, clone))
 
 
 def zero_gradients(model: nn.Module) -> None:
