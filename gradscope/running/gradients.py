@@ -15,9 +15,10 @@ from gradscope.capture.graph import edge_of, free_nodes, walk
 from gradscope.capture.hooks import named_modules, named_parameters
 from gradscope.capture.parameters import any_nonfinite, statistics
 from gradscope.capture.recorder import Recorder
-from gradscope.capture.stats import head_of, measure, resolve
+from gradscope.capture.stats import head_of
 from gradscope.loading import Workload
 from gradscope.records import ModuleCall, ParameterStats
+from gradscope.running.observe import loss_value
 from gradscope.running.step import GraphRoot, Observer, Step, run
 
 
@@ -50,8 +51,7 @@ class GradientObserver(Observer):
         assert isinstance(root, torch.Tensor)
         self.complete = not root.requires_grad
         if step.workload.steps > 1:
-            measured = measure(root)
-            self._loss_is_finite = not any_nonfinite([resolve([measured])[id(measured)]])
+            self._loss_is_finite = loss_value(root)[1] is None
         if self.modules:
             self.recorder.connect([root], {id(t): name for name, t in step.named_inputs})
         walked = walk([edge_of(root)] if root.requires_grad else [], set())

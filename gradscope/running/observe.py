@@ -109,7 +109,7 @@ class Observation(Observer):
     def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
         assert self.recorder is not None
         assert isinstance(root, torch.Tensor)
-        self._loss = measured_loss(root)
+        self._loss = _measured(root)
         self.recorder.connect([root], {id(t): name for name, t in step.named_inputs})
         if step.workload.device.type == "meta" and keeps_scores(root):
             self.notices.append(_SCORES)
@@ -185,7 +185,7 @@ class Observation(Observer):
     def _read(self) -> None:
         """What the step left on its device besides gradients, all of it at once."""
         if self._loss is not None:
-            self.loss, self.loss_nonfinite = loss_value(resolve([self._loss])[id(self._loss)])
+            self.loss, self.loss_nonfinite = _value(resolve([self._loss])[id(self._loss)])
         if self._buffers is not None:
             self.modules = self._buffers.entered(self.modules)
         self.seconds = Seconds(self.forward.seconds, self.backward.seconds)
@@ -195,9 +195,8 @@ class Observation(Observer):
         measured = statistics({name: p.grad for name, p in named})
         arrived = statistics({name: t.grad for name, t in self._inputs.items()})
         self._read()
-        if self.first_nonfinite is None and (
-            self.loss_nonfinite or any_nonfinite(measured.values())
-        ):
+        bad = self.loss_nonfinite is not None or any_nonfinite(measured.values())
+        if bad and self.first_nonfinite is None:
             self.first_nonfinite = step.number
         norms = {name: None if stats is None else stats.norm for name, stats in measured.items()}
         self.history.append(
@@ -248,7 +247,13 @@ def observe(
     return observation
 
 
-def measured_loss(loss: torch.Tensor) -> Measured:
+def loss_value(loss: torch.Tensor) -> tuple[float | None, str | None]:
+    """The loss's one number, or which kind of number it is not."""
+    measured = _measured(loss)
+    return _value(resolve([measured])[id(measured)])
+
+
+def _measured(loss: torch.Tensor) -> Measured:
     """The loss for ``resolve`` to read with the rest."""
     plain = type(loss) is torch.Tensor and loss.layout == torch.strided
     if plain or loss.numel() != 1 or loss.is_complex() or loss.device.type == "meta":
@@ -257,8 +262,7 @@ def measured_loss(loss: torch.Tensor) -> Measured:
     return measure(torch.tensor(float(loss.detach().item()), dtype=torch.float64))
 
 
-def loss_value(loss: TensorStats) -> tuple[float | None, str | None]:
-    """Its one number, or which kind of number it is not."""
+def _value(loss: TensorStats) -> tuple[float | None, str | None]:
     if loss.numel != 1 or not loss.values:
         return None, None
     (value,) = loss.values

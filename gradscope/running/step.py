@@ -139,7 +139,7 @@ class Step:
         # Before the optimizer: what is not the model's is none of its business.
         self.kept.close()
         observer.after_backward(self)
-        if observer.wants_update(self) and self.optimizer is not None:
+        if self.workload.make_optimizer is not None and observer.wants_update(self):
             observer.phase = "step"
             with observer.around_update(self):
                 self.update()

@@ -14,11 +14,10 @@ from torch.autograd.graph import Node, get_gradient_edge
 from gradscope.capture.graph import free_nodes
 from gradscope.capture.hooks import named_modules
 from gradscope.capture.recorder import Recorder
-from gradscope.capture.stats import resolve
 from gradscope.capture.trace import Trace
 from gradscope.loading import Workload
 from gradscope.records import GraphCall, GraphNode
-from gradscope.running.observe import loss_value, measured_loss
+from gradscope.running.observe import loss_value
 from gradscope.running.roots import Root, chosen
 from gradscope.running.saved import count_saved
 from gradscope.running.step import GraphRoot, Observer, Step, run
@@ -83,8 +82,7 @@ class GraphTrace(Observer):
         assert self.recorder is not None
         self.calls = self.recorder.graph_calls()
         if isinstance(root, torch.Tensor):
-            measured = measured_loss(root)
-            self.loss, self.loss_nonfinite = loss_value(resolve([measured])[id(measured)])
+            self.loss, self.loss_nonfinite = loss_value(root)
             if not root.requires_grad:
                 return ()
             root = get_gradient_edge(root)
