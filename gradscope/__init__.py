@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gradscope.version import __version__
+
 if TYPE_CHECKING:
     from gradscope.api import check, graph, inspect, why
     from gradscope.errors import GradscopeError
     from gradscope.records import AutogradGraph, Report, WhyReport
 
-__version__ = "0.1.0"
 __all__ = [
     "AutogradGraph",
     "GradscopeError",

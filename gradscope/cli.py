@@ -23,9 +23,9 @@ from typer._click.exceptions import (
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-import gradscope
 from gradscope import plugins
 from gradscope.errors import GradscopeError, Problem, did_you_mean
+from gradscope.version import __version__
 
 _COMMANDS = "gradscope.commands"
 _INTERRUPTED = 130
@@ -37,7 +37,7 @@ error: gradscope itself failed: {name}: {error}
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"gradscope {gradscope.__version__}")
+        print(f"gradscope {__version__}")
         raise typer.Exit
 
 

@@ -1,4 +1,4 @@
-"""Who may import whom. The second half shows that the first can fail."""
+"""Who may import whom, and who may do what. The second half shows that the first can fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGE = Path(gradscope.__file__).parent
 #: A room is a folder or a file at the top of the package. It imports from lower floors only.
 FLOORS = {
     "records": 0, "reports": 0, "errors": 0, "plugins": 0, "patterns": 0, "nesting": 0,
-    "typeset": 0, "soundness": 0,
+    "typeset": 0, "soundness": 0, "version": 0,
     "config": 1, "answers": 1, "reporters": 1, "diagrams": 1, "images": 1, "demo": 1,
     "rules": 1,
     "loading": 2, "capture": 2,
@@ -29,6 +29,33 @@ FLOORS = {
 
 #: Only this file sets hooks, and only these kinds: what is set in one place is removed in one.
 HOOKS, KINDS = "capture/hooks.py", r"register_(forward_|forward_pre_)?hook|register_prehook"
+
+#: Only this file runs a workload's step, and only it leaves everything as it was found.
+STEP = "running/step.py"
+
+#: What runs a part of a workload's step, as methods are called: forward, the loss, backward, the
+#: optimizer, and what the loop goes over. Rooms below `running` do not know a workload.
+PARTS = {"model", "criterion", "backward", "step", "zero_grad", "batches"}
+RUNNERS = {"running", "api", "commands"}
+
+#: What puts something back after a run, in running/state.py and running/switches.py.
+PUT_BACK = {
+    "kept_as_found",
+    "gradients_kept",
+    "random_state_kept",
+    "switches_kept",
+    "run_eagerly",
+    "deeper_recursion",
+    "post_accumulate_hooks_disabled",
+}
+#: Who else calls which of them, and why.
+ALSO_PUT_BACK = {
+    "running/state.py": {"random_state_kept", "switches_kept"},  # parts of `kept_as_found`
+    "running/rerun.py": {"post_accumulate_hooks_disabled"},  # a first run calls them
+    # Loading draws random numbers and turns switches, and a live model has its mode set for it.
+    "api/opened.py": {"kept_as_found", "random_state_kept", "switches_kept"},
+    "api/attributing.py": {"run_eagerly"},  # saliency has no steps
+}
 
 #: Calls that import what a string names.
 BY_NAME = {"import_module", "find_spec", "files", "load", "names", "__import__"}
@@ -69,9 +96,9 @@ def breaches(package: Path) -> list[str]:
             continue
         for line, target in imports(path, package):
             parts = target.split(".")
-            if len(parts) == 1 or parts[1] in {home, "__version__"}:
+            if len(parts) > 1 and parts[1] == home:
                 continue
-            floor = FLOORS.get(parts[1])
+            floor = FLOORS.get(parts[1] if len(parts) > 1 else "__init__")
             if floor is None or not (floor < FLOORS[home] or floor == FLOORS[home] == 0):
                 found.append(f"{path.relative_to(package)}:{line} imports {target}")
     return found
@@ -90,12 +117,71 @@ def hooks_set_elsewhere(package: Path) -> list[str]:
     ]
 
 
+def calls(package: Path) -> Iterator[tuple[str, int, str, bool]]:
+    """File, line and name of each call, and whether it is a method's."""
+    for path in sorted(package.rglob("*.py")):
+        file = path.relative_to(package).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                yield file, node.lineno, node.func.attr, True
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                yield file, node.lineno, node.func.id, False
+
+
+def steps_run_elsewhere(package: Path) -> list[str]:
+    """Each call outside the one file for it that runs a part of a workload's step."""
+    return [
+        f"{file}:{line} calls {name}"
+        for file, line, name, method in calls(package)
+        if method and name in PARTS and file.split("/")[0] in RUNNERS and file != STEP
+    ]
+
+
+def put_back_elsewhere(package: Path) -> list[str]:
+    """Each call outside the one file for it that leaves something as it was found."""
+    return [
+        f"{file}:{line} calls {name}"
+        for file, line, name, _ in calls(package)
+        if name in PUT_BACK and file != STEP and name not in ALSO_PUT_BACK.get(file, ())
+    ]
+
+
+def borrowed(package: Path) -> list[str]:
+    """Each import, from another room, of a module or a name with an underscore."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        home = f"{package.name}.{room(path, package)}"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or node.level:
+                continue
+            for alias in node.names:
+                target = f"{node.module}.{alias.name}"
+                own = target == home or target.startswith(f"{home}.")
+                hidden = any(re.match("_(?!_)", part) for part in target.split("."))
+                if target.startswith(f"{package.name}.") and hidden and not own:
+                    found.append(f"{path.relative_to(package)}:{node.lineno} imports {target}")
+    return found
+
+
 def test_imports_go_down():
     assert breaches(PACKAGE) == []
 
 
 def test_hooks_are_set_in_one_file():
     assert hooks_set_elsewhere(PACKAGE) == []
+
+
+def test_a_step_is_run_in_one_file():
+    assert steps_run_elsewhere(PACKAGE) == []
+
+
+def test_everything_is_left_as_found_by_one_file():
+    assert put_back_elsewhere(PACKAGE) == []
+
+
+def test_nobody_borrows_what_a_room_keeps_to_itself():
+    # Commands do, of the rooms that set text: to be mended where these are put in order.
+    assert [one for one in borrowed(PACKAGE) if not one.startswith("commands/")] == []
 
 
 def test_no_room_without_a_subject():
@@ -107,7 +193,7 @@ ALLOWED = {
     "config/keys.py": "from gradscope.config.yaml import read",
     "records.py": "from gradscope import errors",
     "running/step.py": "def f():\n    from gradscope.capture.hooks import hooked",
-    "commands/show.py": "from gradscope import __version__, reports\nimport gradscope",
+    "commands/show.py": "from gradscope import reports\nfrom gradscope.version import __version__",
     "cli.py": "names('gradscope.commands')",
 }
 
@@ -115,6 +201,8 @@ REFUSED = {
     "upwards": ("config/yaml.py", "from gradscope.loading import load"),
     "sideways": ("loading/inputs.py", "from gradscope.capture.stats import reduce"),
     "the top": ("capture/stats.py", "from gradscope import api"),
+    "the package": ("api/runs.py", "import gradscope"),
+    "what the package holds": ("commands/doctor.py", "from gradscope import __version__"),
     "plain import": ("errors.py", "import gradscope.config.yaml"),
     "inside a function": ("reporters/json.py", "def f():\n    import gradscope.api"),
     "for types only": (
@@ -160,4 +248,53 @@ def test_a_hook_set_elsewhere_is_found(tmp_path):
         "api.py:2 calls register_full_backward_pre_hook",
         "capture/hooks.py:2 calls register_full_backward_hook",
         "running/step.py:1 calls register_hook",
+    ]
+
+
+def test_a_step_run_elsewhere_is_found(tmp_path):
+    package = write(
+        tmp_path / "gradscope",
+        {
+            STEP: "for batch in workload.batches():\n    loss.backward()\n    optimizer.step()",
+            "demo/train.py": "loss.backward()\noptimizer.step()",
+            "running/trace.py": "def f(loss):\n    loss.backward()",
+            "api/looking.py": "output = workload.model(*args)\nself.optimizer.step(closure)",
+        },
+    )
+    assert steps_run_elsewhere(package) == [
+        "api/looking.py:1 calls model",
+        "api/looking.py:2 calls step",
+        "running/trace.py:2 calls backward",
+    ]
+
+
+def test_who_else_leaves_things_as_found_is_found(tmp_path):
+    package = write(
+        tmp_path / "gradscope",
+        {
+            STEP: "with kept_as_found(model, weights=True), deeper_recursion():\n    pass",
+            "api/graphing.py": "with state.kept_as_found(model), run_eagerly():\n    pass",
+            "api/attributing.py": "with run_eagerly(), switches_kept():\n    pass",
+        },
+    )
+    assert put_back_elsewhere(package) == [
+        "api/attributing.py:1 calls switches_kept",
+        "api/graphing.py:1 calls kept_as_found",
+        "api/graphing.py:1 calls run_eagerly",
+    ]
+
+
+def test_what_is_borrowed_is_found(tmp_path):
+    package = write(
+        tmp_path / "gradscope",
+        {
+            "saliency/cam.py": "from gradscope.saliency._layers import Choice",
+            "api/attributing.py": "from gradscope.saliency._options import names",
+            "api/graphing.py": "from gradscope.saliency import _options, names",
+            "commands/show.py": "from gradscope import __version__",
+        },
+    )
+    assert borrowed(package) == [
+        "api/attributing.py:1 imports gradscope.saliency._options.names",
+        "api/graphing.py:1 imports gradscope.saliency._options",
     ]

@@ -1,7 +1,8 @@
 """The Python entries: a config or a live model in, a record out. Nothing here prints.
 
-One file for each record: ``inspecting`` makes a report, ``checking`` one for its findings alone,
-``graphing`` an autograd graph, ``attributing`` attribution maps, ``answering`` answers. Names are
+One file for each entry: ``inspecting`` makes a report, ``checking`` one for its findings alone,
+``graphing`` an autograd graph, ``attributing`` attribution maps, ``answering`` answers. ``opened``
+is where each begins, and a keyword that several take is a field of its ``Options``. Names are
 loaded when they are first used: no command waits for what another one needs.
 """
 
@@ -14,19 +15,19 @@ if TYPE_CHECKING:
     from gradscope.api.answering import why, why_config
     from gradscope.api.attributing import (
         Saliency,
-        Wish,
+        SaliencyRequest,
         attribute,
-        read_pictures,
         saliency,
         view,
     )
     from gradscope.api.checking import check, check_config
     from gradscope.api.graphing import graph, graph_config
     from gradscope.api.inspecting import inspect, inspect_config, layers
+    from gradscope.api.pictures import read_pictures
 
 __all__ = [
     "Saliency",
-    "Wish",
+    "SaliencyRequest",
     "attribute",
     "check",
     "check_config",
@@ -47,7 +48,8 @@ _HOMES = {
     "inspecting": ("inspect", "inspect_config", "layers"),
     "checking": ("check", "check_config"),
     "graphing": ("graph", "graph_config"),
-    "attributing": ("Saliency", "Wish", "attribute", "read_pictures", "saliency", "view"),
+    "attributing": ("Saliency", "SaliencyRequest", "attribute", "saliency", "view"),
+    "pictures": ("read_pictures",),
 }
 
 

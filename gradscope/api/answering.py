@@ -10,26 +10,26 @@ from typing import Any
 
 from torch import nn
 
-from gradscope import config as configs
 from gradscope.answers import severity
-from gradscope.api._asking import Asked, asked_for, disagreements, problems_first, replies
-from gradscope.api._looking import before, look
-from gradscope.api.explaining import explained, unlooked
-from gradscope.api.failing import explained_failure
-from gradscope.api.runs import (
-    fail,
-    live_workload,
-    load_workload,
-    read_config,
-    run_info,
-    unloaded,
-    versions,
+from gradscope.api._selection import Selection, disagreements, problems_first, replies, select
+from gradscope.api.explaining import (
+    CAUSED,
+    NON_FINITE,
+    explained,
+    find_origins,
+    state_of,
+    unexplained,
 )
+from gradscope.api.failing import explained_failure, fail
+from gradscope.api.opened import Options, opened, read, without
+from gradscope.api.runs import run_info, versions
 from gradscope.capture.hooks import select_layers
-from gradscope.errors import Interrupted, ModelError
+from gradscope.config import LoadedConfig
+from gradscope.errors import Interrupted
 from gradscope.loading import Workload
 from gradscope.records import Answer, ModuleCall, ParameterStats, WhyReport
-from gradscope.running.switches import switches_kept
+from gradscope.running.gradients import GradientObserver, observe_gradients
+from gradscope.running.rerun import rerun
 
 
 def why(
@@ -76,108 +76,75 @@ def why(
             any, ``__cause__`` the exception.
         GradscopeError: the config, a name or a file is not right.
     """
-    asked = (names,) if isinstance(names, str) else tuple(names)
-    settings = {
-        "mode": mode,
-        "seed": seed,
-        "device": device,
-        "dtype": dtype,
-        "autocast": autocast,
-        "loss": loss,
-        "gradient": gradient,
-        "optimizer": optimizer,
-    }
-    if isinstance(model, nn.Module):
-        with live_workload(model, settings, inputs=inputs, target=target) as workload:
-            return _answered(workload, asked, restore=True)
-    live = {"inputs": inputs, "loss": loss if callable(loss) else None}
-    loaded = read_config(model, settings | {"target": target}, overrides, live)
-    return why_config(loaded, names=asked, allow=allow, **live)
+    options = Options.of(locals())
+    names = (names,) if isinstance(names, str) else tuple(names)
+    source = read(model, options)
+    with opened(source, options, WhyReport) as workload:
+        return _answered(workload, names, frozen_at=_frozen_at(source))
 
 
-@switches_kept()
 def why_config(
-    loaded: configs.LoadedConfig,
+    loaded: LoadedConfig,
     *,
     names: Sequence[str] = (),
     exclude: Sequence[str] = (),
     allow: Sequence[str] = (),
-    inputs: Any = None,
-    loss: Callable[..., Any] | None = None,
 ) -> WhyReport:
-    """Load what a config names and answer; live ``inputs`` and ``loss`` replace the config's.
+    """Load what a config names and answer.
 
     The parameters of the layers that the config's patterns less ``exclude`` select are looked at.
 
     Raises:
         GradscopeError: as ``why``.
     """
-    try:
-        workload = load_workload(loaded, allow, inputs=inputs, loss=loss)
-    except ModelError as error:
-        run, record = unloaded(loaded, error)
-        data = loaded.config.model_dump(mode="json")
-        error.report = WhyReport(
-            run, status="failed", versions=versions(), config=data, error=record
-        )
-        raise
-    patterns = (*workload.layers, *(f"!{pattern}" for pattern in exclude))
-    place = loaded.place("freeze")
-    in_file = place is not None and place.file.endswith((".yaml", ".yml"))
-    frozen_at = f"{place.file}:{place.line}" if place is not None and in_file else None
-    return _answered(workload, names, patterns=patterns, frozen_at=frozen_at, restore=False)
+    with opened(loaded, Options(allow=allow), WhyReport) as workload:
+        workload.layers = without(workload.layers, exclude)
+        return _answered(workload, names, frozen_at=_frozen_at(loaded))
 
 
-def _answered(
-    workload: Workload,
-    names: Sequence[str],
-    *,
-    patterns: Sequence[str] = ("**",),
-    frozen_at: str | None = None,
-    restore: bool,
-) -> WhyReport:
-    inside = _inside(workload.model, patterns)
-    asked = asked_for(workload.model, names, workload.config.get("freeze") or (), frozen_at)
-    quiet = [name for name, parameters in asked.modules if not parameters]
+def _frozen_at(source: nn.Module | LoadedConfig) -> str | None:
+    """The line of a config's file that freezes parameters."""
+    place = None if isinstance(source, nn.Module) else source.place("freeze")
+    if place is None or not place.file.endswith((".yaml", ".yml")):
+        return None
+    return f"{place.file}:{place.line}"
+
+
+def _answered(workload: Workload, names: Sequence[str], *, frozen_at: str | None) -> WhyReport:
+    inside = _inside(workload.model, workload.layers)
+    selection = select(workload.model, names, workload.config.get("freeze") or (), frozen_at)
+    quiet = [name for name, parameters in selection.modules if not parameters]
+    looked_at = workload if workload.steps > 1 else replace(workload, make_optimizer=None)
     began = time.perf_counter()
-    found = look(workload, quiet, restore=restore)
+    observer = observe_gradients(looked_at, quiet)
     took = time.perf_counter() - began
-    parameters = tuple(p for p in found.parameters if {p.name, *p.aliases} & inside)
-    error = None
-    if found.failure is not None:
-        error = explained_failure(
-            workload,
-            found.failure,
-            found.phase,
-            found.executing(),
-            seconds=took,
-            restore=restore,
-        )
+    parameters = tuple(p for p in observer.parameters if {p.name, *p.aliases} & inside)
+    error = explained_failure(looked_at, observer, seconds=took)
     report = WhyReport(
-        run_info(workload, (), steps=found.last + 1),
+        run_info(workload, (), steps=observer.number + 1),
         status="ok" if error is None else "failed",
         versions=versions(),
         config=workload.config,
-        checked=sum(p.requires_grad for p in parameters) if found.complete else 0,
+        checked=sum(p.requires_grad for p in parameters) if observer.complete else 0,
         frozen=sum(not p.requires_grad for p in parameters),
         error=error,
     )
-    found.recorder = None
-    if found.complete:
-        stopped = isinstance(found.failure, KeyboardInterrupt)
-        told: Iterable[Answer] = ()
+    observer.recorder = None
+    if observer.complete:
+        stopped = isinstance(observer.failure, KeyboardInterrupt)
+        causes: Iterable[Answer] = ()
         try:
             if not stopped:
-                told = _causes(workload, parameters, found.last, restore=restore)
+                causes = _causes(workload, parameters, observer)
         except KeyboardInterrupt:
             stopped = True
-        told = unlooked(parameters) if stopped else told
-        report = _with(report, _answers(told, parameters, asked, found.calls))
-        if stopped and found.failure is None:
-            said = "interrupted while looking closer: causes were not looked for"
-            raise Interrupted(said, report=report) from None
-    if found.failure is not None:
-        fail(found, report)
+        causes = unexplained(parameters) if stopped else causes
+        report = _with(report, _answers(causes, parameters, selection, observer.calls))
+        if stopped and observer.failure is None:
+            message = "interrupted while looking closer: causes were not looked for"
+            raise Interrupted(message, report=report) from None
+    if observer.failure is not None:
+        fail(observer, report)
     return report
 
 
@@ -191,27 +158,30 @@ def _inside(model: nn.Module, patterns: Sequence[str]) -> set[str]:
 
 
 def _causes(
-    workload: Workload, parameters: Sequence[ParameterStats], last: int, *, restore: bool
+    workload: Workload, parameters: Sequence[ParameterStats], observer: GradientObserver
 ) -> tuple[Answer, ...]:
     """Why gradients are not useful in the last step that was run."""
-    if not last:
-        return explained(workload, parameters, restore=restore)
-    with before(workload, last) as there:
-        return explained(there, parameters, restore=False)
+    states = {state_of(p) for p in parameters if p.requires_grad}
+    if not states & CAUSED:
+        return ()
+    first = observer.number if observer.first_nonfinite is None else observer.first_nonfinite
+    origins = find_origins(workload, first) if NON_FINITE in states else ()
+    with rerun(workload, observer.number, weights=None) as step:
+        return explained(step, parameters, origins=origins)
 
 
 def _answers(
-    told: Iterable[Answer],
+    causes: Iterable[Answer],
     parameters: Sequence[ParameterStats],
-    asked: Asked,
+    selection: Selection,
     calls: Sequence[ModuleCall],
 ) -> tuple[Answer, ...]:
     """The causes, then what else was asked for. Of names, only the answers that concern them."""
-    told = [*told, *disagreements(asked, parameters)]
-    if asked.any:
-        told = [answer for answer in told if asked.all & {answer.name, *answer.behind}]
-        told += replies(asked, parameters, calls, told)
-    return problems_first(told, {p.name: i for i, p in enumerate(parameters)})
+    answers = [*causes, *disagreements(selection, parameters)]
+    if selection.any:
+        answers = [answer for answer in answers if selection.all & {answer.name, *answer.behind}]
+        answers += replies(selection, parameters, calls, answers)
+    return problems_first(answers, {p.name: i for i, p in enumerate(parameters)})
 
 
 def _with(report: WhyReport, answers: tuple[Answer, ...]) -> WhyReport:

@@ -8,23 +8,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gradscope import config as configs
-from gradscope import images
-from gradscope.api.runs import problem, versions
+from gradscope.api.failing import problem
+from gradscope.api.opened import live_model_kept
+from gradscope.api.pictures import Picture, read_pictures, tensor_pictures
+from gradscope.api.runs import versions
 from gradscope.errors import ConfigError, GradscopeError, ModelError, OptionError
 from gradscope.explain.errors import explain_error
 from gradscope.explain.frames import is_ours
 from gradscope.loading.classes import class_id
 from gradscope.loading.viewing import Viewer, live_viewer, load_viewer
 from gradscope.records import ClassScore, ImageAttribution, RunInfo, SaliencyReport
-from gradscope.running.state import kept_as_found, random_state_kept, run_eagerly
-from gradscope.saliency import _options
-from gradscope.saliency._explaining import Found, Plan, explain
-from gradscope.saliency._subject import Subject
+from gradscope.running.state import run_eagerly
+from gradscope.saliency import Found, Plan, Subject, explain, names, options_of, read_options
 
 if TYPE_CHECKING:
     from gradscope.images import Photo
@@ -38,7 +37,7 @@ BATCH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SaliencyRequest:
     """What to explain and how; ``None`` methods are the default one, alone or for the contrasts.
 
     Class names and numbers are as the user wrote them; without a target each picture's best class
@@ -106,7 +105,7 @@ def saliency(
     Raises:
         GradscopeError: a name, a file or an option is not right, or the model raised.
     """
-    wish = Wish(
+    request = SaliencyRequest(
         methods=tuple(methods),
         options=tuple(options),
         target=_word(target),
@@ -122,15 +121,14 @@ def saliency(
                 "a live model has no transform for picture files",
                 help="give a tensor [N, C, H, W] that the model takes",
             )
-        devices = {parameter.device for parameter in model.parameters()}
-        with random_state_kept(devices), kept_as_found(model, weights=False):
-            model.train(mode == "train")
-            return attribute(live_viewer(model), _given(pictures), wish, seed=seed)
+        with live_model_kept(model, mode or "eval"):
+            return attribute(live_viewer(model), tensor_pictures(pictures), request, seed=seed)
     settings = {"mode": mode, "device": device, "dtype": dtype, "seed": seed}
     given = {key: value for key, value in settings.items() if value is not None}
     viewer = view(None if model is None else str(model), overrides, given, allow)
-    shots = _given(several) if isinstance(several, Tensor) else read_pictures(several, viewer)
-    return attribute(viewer, shots, wish, seed=seed)
+    if isinstance(several, Tensor):
+        return attribute(viewer, tensor_pictures(several), request, seed=seed)
+    return attribute(viewer, read_pictures(several, viewer), request, seed=seed)
 
 
 def _word(given: int | str | None) -> str | None:
@@ -160,9 +158,9 @@ def view(
             raise
         viewer = load_viewer(_read("demo", overrides, settings), allow)
         help = f"; {problem.help}" if problem.help else ""
-        said = f"{problem.message}: the bundled demo is used instead"
-        viewer.notices.insert(0, said + help)
-        return replace(viewer, instead=said)
+        notice = f"{problem.message}: the bundled demo is used instead"
+        viewer.notices.insert(0, notice + help)
+        return replace(viewer, instead=notice)
 
 
 def _read(model: str, overrides: Sequence[str], settings: dict[str, Any]) -> configs.LoadedConfig:
@@ -173,73 +171,10 @@ def _read(model: str, overrides: Sequence[str], settings: dict[str, Any]) -> con
     return configs.read(model, overrides, options={"mode": "eval", **settings})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Shot:
-    """One picture: its name, what the model gets of it [C, H, W], and the photograph to draw on."""
-
-    path: str
-    values: Tensor
-    photo: Photo
-
-
-def read_pictures(words: Sequence[str | Path], viewer: Viewer) -> list[Shot]:
-    """The files of paths, patterns and folders, through the viewer's transform; arrays as they are.
-
-    Raises:
-        ConfigError: no such file, or one that is no picture and no array.
-    """
-    folder = Path.cwd()
-    files: list[Path] = []
-    for word in words:
-        inside = folder / Path(word).expanduser()
-        files += (
-            images.pictures_in(inside) if inside.is_dir() else images.find_images(str(word), folder)
-        )
-    return [_shot(path, viewer) for path in dict.fromkeys(files)]
-
-
-def _shot(path: Path, viewer: Viewer) -> Shot:
-    name = images.shown(path)
-    if path.suffix.lower() == ".npy":
-        values = _array(path)
-        photo = images.Photo(images.input_picture(values), path.name, "")
-        return Shot(name, torch.from_numpy(values), photo)
-    picture = images.read_image(path)
-    geometry = images.trace(viewer.transform, picture.size, picture.mode)
-    remarks = images.reading_remarks(path)
-    photo = images.Photo(picture, path.name, "", None, geometry, tuple(remarks))
-    return Shot(name, viewer.transform(picture), photo)
-
-
-def _array(path: Path) -> Any:
-    """C×H×W or H×W numbers from a ``.npy``, as float32 [C, H, W]."""
-    help = "save it with `numpy.save`, as float C×H×W or H×W, the way the model takes it"
-    try:
-        values = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        first = str(error).splitlines()[0]
-        raise ConfigError(f"{path} cannot be read as an array: {first}", help=help) from None
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiub":
-        raise ConfigError(f"{path} holds no numbers", help=help)
-    if values.ndim not in (2, 3) or not values.size:
-        raise ConfigError(f"{path} has the shape {list(values.shape)}", help=help)
-    return np.ascontiguousarray(values[None] if values.ndim == 2 else values, dtype=np.float32)
-
-
-def _given(tensor: Tensor) -> list[Shot]:
-    if tensor.dim() != 4 or not len(tensor):
-        raise OptionError(f"a tensor {list(tensor.shape)}", help="pictures are [N, C, H, W]")
-    # The values keep their precision; only what is drawn is float32.
-    return [
-        Shot(f"[{i}]", one, images.Photo(images.input_picture(one.float().numpy()), f"[{i}]", ""))
-        for i, one in enumerate(tensor.detach().cpu())
-    ]
-
-
 def attribute(
     viewer: Viewer,
-    shots: Sequence[Shot],
-    wish: Wish,
+    pictures: Sequence[Picture],
+    request: SaliencyRequest,
     *,
     seed: int | None = None,
     told: Callable[[int, int, str], None] = lambda done, whole, what: None,
@@ -252,7 +187,7 @@ def attribute(
     seed = int(viewer.config.get("seed") or 0) if seed is None else seed
     results: dict[int, tuple[ImageAttribution, Photo, tuple[Tensor, ...]]] = {}
     plan: Plan | None = None
-    some: list[Shot] = []
+    some: list[Picture] = []
     notices = list(viewer.notices)
     if viewer.random:
         notices.append(
@@ -261,15 +196,15 @@ def attribute(
         )
     try:
         with run_eagerly():
-            for places in _batches(shots):
-                inputs = torch.stack([shots[i].values for i in places])
+            for places in _batches(pictures):
+                inputs = torch.stack([pictures[i].values for i in places])
                 inputs = inputs.to(viewer.device, viewer.dtype)
-                some = [shots[i] for i in places]
+                some = [pictures[i] for i in places]
                 if plan is None:
-                    plan = _planned(viewer, inputs[:1], wish, seed)
+                    plan = _planned(viewer, inputs[:1], request, seed)
                 done = len(results)
-                plan.told = lambda what, done=done: told(done, len(shots), what)  # type: ignore[misc]
-                subject, found = _explained(viewer, inputs, plan, some, len(shots))
+                plan.told = lambda what, done=done: told(done, len(pictures), what)  # type: ignore[misc]
+                subject, found = _explained(viewer, inputs, plan, some, len(pictures))
                 results.update(zip(places, _recorded(viewer, subject, some, found), strict=True))
     except (GradscopeError, KeyboardInterrupt):
         raise
@@ -280,10 +215,10 @@ def attribute(
         run = _run(viewer, notices, seed)
         report = SaliencyReport(run, status="failed", versions=versions(), error=record)
         raised = problem(record)
-        during = f"while explaining {_pictures(some)}"
+        during = f"while explaining {_names(some)}"
         raise ModelError(replace(raised, notes=(during, *raised.notes)), report=report) from error
     notices += plan.notices if plan else []
-    ordered = [results[i] for i in range(len(shots))]
+    ordered = [results[i] for i in range(len(pictures))]
     report = SaliencyReport(
         _run(viewer, notices, seed),
         tuple(image for image, _, _ in ordered),
@@ -295,28 +230,28 @@ def attribute(
 
 
 def _explained(
-    viewer: Viewer, inputs: Tensor, plan: Plan, shots: Sequence[Shot], whole: int
+    viewer: Viewer, inputs: Tensor, plan: Plan, pictures: Sequence[Picture], whole: int
 ) -> tuple[Subject, list[list[Found]]]:
     """The maps of some pictures; of several sizes the ones that cannot be explained are named."""
     try:
         return explain(viewer.model, inputs, plan)
     except OptionError as error:
-        if len(shots) == whole:
+        if len(pictures) == whole:
             raise
-        message = f"{_pictures(shots)}: {error}"
+        message = f"{_names(pictures)}: {error}"
         raise OptionError(message, help=error.problems[0].help) from error
 
 
-def _pictures(shots: Sequence[Shot]) -> str:
+def _names(pictures: Sequence[Picture]) -> str:
     """Pictures that share a pass, by the first one's name."""
-    more = f" and {len(shots) - 1} more of its size" if len(shots) > 1 else ""
-    return f"{shots[0].path}{more}"
+    more = f" and {len(pictures) - 1} more of its size" if len(pictures) > 1 else ""
+    return f"{pictures[0].path}{more}"
 
 
-def _planned(viewer: Viewer, first: Tensor, wish: Wish, seed: int) -> Plan:
-    """The plan; a wish that another model could not fulfil is told which one has its place."""
+def _planned(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) -> Plan:
+    """The plan; a request that another model could not fulfil is told which one has its place."""
     try:
-        return _plan(viewer, first, wish, seed)
+        return _plan(viewer, first, request, seed)
     except OptionError as error:
         if viewer.instead is None:
             raise
@@ -325,47 +260,47 @@ def _planned(viewer: Viewer, first: Tensor, wish: Wish, seed: int) -> Plan:
         raise OptionError(wrong.message, help=wrong.help, notes=notes) from error
 
 
-def _plan(viewer: Viewer, first: Tensor, wish: Wish, seed: int) -> Plan:
+def _plan(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) -> Plan:
     """Names become class ids and methods; the first picture tells how many classes there are."""
-    lenient = "all" in wish.methods
-    pair = wish.versus is not None or wish.why_not is not None
-    names = _options.names() if lenient else list(dict.fromkeys(wish.methods))
-    if not names and not pair:
-        names = [USUAL]
-    chosen = {name: _options.options_of(name) for name in names}  # unknown ones are refused here
+    lenient = "all" in request.methods
+    pair = request.versus is not None or request.why_not is not None
+    methods = names() if lenient else list(dict.fromkeys(request.methods))
+    if not methods and not pair:
+        methods = [USUAL]
+    chosen = {name: options_of(name) for name in methods}  # unknown ones are refused here
     classes = 0
-    if any(word is not None for word in (wish.target, wish.versus, wish.why_not)):
+    if any(word is not None for word in (request.target, request.versus, request.why_not)):
         with Subject(viewer.model, first, seed=seed) as subject:
             classes = subject.logits.shape[1]
 
     def number(word: str | None) -> int | None:
         return None if word is None else class_id(word, viewer.classes, classes)
 
-    target, versus = number(wish.target), number(wish.versus)
+    target, versus = number(request.target), number(request.versus)
     if target is not None and target == versus:
         raise OptionError(
             f"class {target} cannot be compared with itself",
             help="`--versus` takes another class than `--target`",
         )
     return Plan(
-        methods=_options.read_options(wish.options, list(chosen)),
+        methods=read_options(request.options, list(chosen)),
         lenient=lenient,
         target=target,
         versus=versus,
-        why_not=number(wish.why_not),
-        layer=wish.layer,
-        check=wish.check,
+        why_not=number(request.why_not),
+        layer=request.layer,
+        check=request.check,
         seed=seed,
     )
 
 
 def _recorded(
-    viewer: Viewer, subject: Subject, shots: Sequence[Shot], found: Sequence[Sequence[Found]]
+    viewer: Viewer, subject: Subject, pictures: Sequence[Picture], found: Sequence[Sequence[Found]]
 ) -> Iterator[tuple[ImageAttribution, Photo, tuple[Tensor, ...]]]:
     classes = subject.logits.shape[1]
     names = viewer.classes if viewer.classes and len(viewer.classes) == classes else None
     shares = subject.logits.float().softmax(1)
-    for i, (shot, maps) in enumerate(zip(shots, found, strict=True)):
+    for i, (picture, maps) in enumerate(zip(pictures, found, strict=True)):
         target, score = int(subject.target[i]), float(subject.scores[i])
         best = subject.logits[i].float().topk(min(TOP, classes))
         top = tuple(
@@ -374,10 +309,10 @@ def _recorded(
         )
         name = names[target] if names else None
         image = ImageAttribution(
-            shot.path, target, score, name, top, tuple(record for record, _ in maps)
+            picture.path, target, score, name, top, tuple(record for record, _ in maps)
         )
-        said = f"class {target}" if name in (None, str(target)) else f"{name} (class {target})"
-        photo = replace(shot.photo, target=said, score=score)
+        shown = f"class {target}" if name in (None, str(target)) else f"{name} (class {target})"
+        photo = replace(picture.photo, target=shown, score=score)
         yield image, photo, tuple(values for _, values in maps)
 
 
@@ -400,10 +335,10 @@ def _is_own(error: Exception) -> bool:
     return bool(frames) and is_ours(frames[-1].filename)
 
 
-def _batches(shots: Sequence[Shot]) -> Iterator[list[int]]:
+def _batches(pictures: Sequence[Picture]) -> Iterator[list[int]]:
     """Pictures of one shape side by side, a few at a time."""
     by_shape: dict[tuple[int, ...], list[int]] = {}
-    for i, shot in enumerate(shots):
-        by_shape.setdefault(tuple(shot.values.shape), []).append(i)
+    for i, picture in enumerate(pictures):
+        by_shape.setdefault(tuple(picture.values.shape), []).append(i)
     for places in by_shape.values():
         yield from (places[i : i + BATCH] for i in range(0, len(places), BATCH))

@@ -8,13 +8,12 @@ from typing import Any
 
 from torch import nn
 
-from gradscope import config as configs
-from gradscope.api.inspecting import loaded_workload, observe, settings_of
-from gradscope.api.runs import live_workload, read_config
+from gradscope.api.inspecting import report_of, rule_settings
+from gradscope.api.opened import Options, opened, read, without
+from gradscope.config import LoadedConfig
+from gradscope.loading import Workload
 from gradscope.records import Report
 from gradscope.rules import RuleSettings
-from gradscope.running.steps import Plan
-from gradscope.running.switches import switches_kept
 
 
 def check(
@@ -68,68 +67,41 @@ def check(
             what was recorded until then, with the status "failed".
         GradscopeError: the config, a name, a pattern or a file is not right.
     """
-    settings = {
-        "mode": mode,
-        "steps": steps,
-        "seed": seed,
-        "device": device,
-        "dtype": dtype,
-        "autocast": autocast,
-        "backward.repeats": repeats,
-        "backward.retain_graph": retain_graph,
-        "loss": loss,
-        "optimizer": optimizer,
-        "gradient": gradient,
-    }
-    options: dict[str, Any] = {"select": select, "ignore": ignore, "preset": preset}
-    if isinstance(model, nn.Module):
-        own = {code: dict(limits) for code, limits in (thresholds or {}).items()}
-        rules = RuleSettings.of({"thresholds": own}, **options)
-        with live_workload(model, settings, inputs=inputs, target=target) as workload:
-            only, more = _patterns(layers, exclude), _looks(precision)
-            return observe(workload, Plan(), rules, only=only, more=more)
-    live = {"inputs": inputs, "loss": loss if callable(loss) else None}
-    loaded = read_config(model, settings | {"target": target}, overrides, live)
-    return check_config(
-        loaded,
-        rules=settings_of(loaded, thresholds, **options),
-        layers=layers,
-        exclude=exclude,
-        precision=precision,
-        allow=allow,
-        **live,
-    )
+    options = Options.of(locals())
+    source = read(model, options)
+    rules = rule_settings(source, thresholds, select=select, ignore=ignore, preset=preset)
+    with opened(source, options, Report) as workload:
+        file = source.file if isinstance(source, LoadedConfig) else None
+        return _checked(workload, rules, file, without(layers, exclude), precision)
 
 
-@switches_kept()
 def check_config(
-    loaded: configs.LoadedConfig,
+    loaded: LoadedConfig,
     *,
     rules: RuleSettings | None = None,
     layers: Sequence[str] = ("**",),
     exclude: Sequence[str] = (),
     precision: bool = False,
     allow: Sequence[str] = (),
-    inputs: Any = None,
-    loss: Callable[..., Any] | None = None,
 ) -> Report:
-    """Load what a config names and check it; live ``inputs`` and ``loss`` replace the config's.
-
-    ``rules`` None are those of the config.
+    """Load what a config names and check it. ``rules`` None are those of the config.
 
     Raises:
         GradscopeError: as ``check``.
     """
-    rules = rules or settings_of(loaded)
-    workload = loaded_workload(loaded, allow, inputs=inputs, loss=loss)
-    plan = Plan(restore=workload.make_optimizer is not None)
-    only, more = _patterns(layers, exclude), _looks(precision)
-    return observe(workload, plan, rules, file=loaded.file, only=only, more=more)
+    rules = rules or rule_settings(loaded)
+    with opened(loaded, Options(allow=allow), Report) as workload:
+        return _checked(workload, rules, loaded.file, without(layers, exclude), precision)
 
 
-def _patterns(layers: Sequence[str], exclude: Sequence[str]) -> tuple[str, ...]:
-    return (*layers, *(f"!{pattern}" for pattern in exclude))
-
-
-def _looks(precision: bool) -> frozenset[str]:
-    return frozenset({"precision"}) if precision else frozenset()
+def _checked(
+    workload: Workload,
+    rules: RuleSettings,
+    file: str | None,
+    only: Sequence[str],
+    precision: bool,
+) -> Report:
+    """Findings of the layers that ``only`` selects, from a look at all of them."""
+    workload.layers = ("**",)
+    looks = {"precision"} if precision else frozenset[str]()
+    return report_of(workload, rules, file=file, only=only, looks=looks)

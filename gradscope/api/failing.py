@@ -1,69 +1,85 @@
-"""Why a run failed: what the exception tells, and what a second run under a watch adds."""
+"""Why a run failed: what the exception tells, what a second run adds, and how it is raised."""
 
 from __future__ import annotations
 
-import contextlib
+from typing import NoReturn
 
-import torch
-from torch import nn
-
-from gradscope.capture.calls import Call
-from gradscope.errors import GradscopeError
+from gradscope.errors import GradscopeError, Interrupted, ModelError, Problem
 from gradscope.explain.errors import Again, explain_again, explain_error, is_own_bug, worth_again
 from gradscope.loading import Workload
-from gradscope.records import ErrorRecord
-from gradscope.running.again import steps_again
-from gradscope.running.plain import fresh, loss_of
-from gradscope.running.state import deeper_recursion, kept_as_found, run_eagerly
+from gradscope.records import AutogradGraph, ErrorRecord, Report, WhyReport
+from gradscope.running.rerun import StepNames, rerun
+from gradscope.running.step import Observer, run_steps
 
 #: Seconds that the failed run may have taken for it to be run again: a watch makes it slower.
 PATIENCE = 30.0
 
 
 def explained_failure(
-    workload: Workload,
-    failure: BaseException,
-    phase: str,
-    executing: list[Call],
-    *,
-    seconds: float,
-    restore: bool,
-    from_loss: bool = True,
-) -> ErrorRecord:
-    """The record of what stopped a run; the model is afterwards as it was before.
+    workload: Workload, stopped: Observer, *, seconds: float, from_loss: bool = True
+) -> ErrorRecord | None:
+    """The record of what stopped a run, if anything did; the model is then as it was before.
 
     Args:
         workload: what ran.
-        failure: the exception.
-        phase: where it came.
-        executing: calls that had not returned, outermost first.
+        stopped: what looked on.
         seconds: what the run took until then.
-        restore: give the weights back as well, for a model that somebody goes on to use.
         from_loss: whether backward starts from the loss.
     """
-    record = explain_error(failure, phase, executing, workload.model)
-    told = phase in ("forward", "loss", "backward", "step") and seconds <= PATIENCE
-    if not told or isinstance(failure, GradscopeError) or is_own_bug(failure):
+    failure, phase = stopped.failure, stopped.phase
+    if failure is None:
+        return None
+    record = explain_error(failure, phase, stopped.executing(), workload.model)
+    reached = phase in ("forward", "loss", "backward", "step") and seconds <= PATIENCE
+    if not reached or isinstance(failure, GradscopeError) or is_own_bug(failure):
         return record
-    if not worth_again(record, failure):
+    if not worth_again(record, failure) or (phase == "backward" and not from_loss):
         return record
-    if phase == "backward" and not from_loss:
-        return record
-
-    def forward() -> torch.Tensor:
-        batch = next(workload.batches())
-        return loss_of(workload, *fresh(batch))
-
-    again = Again(workload.model, lambda note: steps_again(workload, note), forward)
-    spec = workload.criterion.spec
     try:
-        with contextlib.ExitStack() as kept:
-            kept.enter_context(kept_as_found(workload.model, weights=restore))
-            kept.enter_context(run_eagerly())
-            kept.enter_context(deeper_recursion())
-            if isinstance(spec, nn.Module):
-                kept.enter_context(kept_as_found(spec, weights=restore))
+        with rerun(workload, weights=None, hooks=True) as step:
+            again = Again(
+                workload.model, lambda note: run_steps(workload, StepNames(begins=note)), step.loss
+            )
             return explain_again(record, failure, again)
     except (Exception, KeyboardInterrupt):
         # What the first run raised is what counts: to explain it must never take its place.
         return record
+
+
+def fail(stopped: Observer, record: Report | AutogradGraph | WhyReport) -> NoReturn:
+    """Raise what stopped a run, with what was recorded until then."""
+    failure, stopped.failure = stopped.failure, None
+    assert failure is not None
+    try:
+        if isinstance(failure, KeyboardInterrupt):
+            message = "interrupted: what was recorded until then is shown"
+            raise Interrupted(message, report=record) from None
+        if isinstance(failure, ModelError):  # a mistake that the loss found in the output
+            failure.report = record
+            raise failure
+        if isinstance(failure, GradscopeError) or is_own_bug(failure):
+            raise failure
+        # Whatever else ends a step is the user's: a model that calls `sys.exit` raised as well.
+        raise ModelError(problem(record.error), report=record) from failure
+    finally:
+        # Its traceback holds this frame: a cycle, which would keep all activations alive.
+        del failure
+
+
+def is_users(failure: BaseException) -> bool:
+    """Whether what stopped a run is the model's own doing: neither Ctrl-C nor gradscope's."""
+    if isinstance(failure, KeyboardInterrupt):
+        return False
+    if isinstance(failure, GradscopeError):
+        return isinstance(failure, ModelError)
+    return not is_own_bug(failure)
+
+
+def problem(error: ErrorRecord | None) -> Problem:
+    """The failure in one sentence, for those who see no table."""
+    assert error is not None
+    first = error.message.splitlines()[0]
+    message = first if first == error.exception else f"{error.exception}: {first}"
+    where = f" in `{error.name}`" if error.name else " in the model" if error.name == "" else ""
+    notes = (*((f"at {error.location}",) if error.location else ()), *error.details)
+    return Problem(f"{error.phase} raised{where}: {message}", None, error.advice, notes)

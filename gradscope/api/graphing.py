@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from gradscope import config as configs
-from gradscope.api.failing import explained_failure
-from gradscope.api.runs import (
-    fail,
-    live_workload,
-    load_workload,
-    read_config,
-    run_info,
-    unloaded,
-    versions,
-)
+from gradscope.api.failing import explained_failure, fail
+from gradscope.api.opened import Options, opened, read, without
+from gradscope.api.runs import run_info, versions
 from gradscope.capture.hooks import named_parameters, select_layers
-from gradscope.errors import ModelError
+from gradscope.config import LoadedConfig
 from gradscope.explain.cuts import explain_missing
 from gradscope.explain.frames import locate
 from gradscope.loading import Workload
 from gradscope.records import Answer, AutogradGraph, GraphNode
-from gradscope.running.plain import fresh, loss_of
-from gradscope.running.roots import root_of, sum_again
-from gradscope.running.state import deeper_recursion, kept_as_found, run_eagerly
-from gradscope.running.switches import switches_kept
-from gradscope.running.tracing import Traced, trace
+from gradscope.running.rerun import rerun
+from gradscope.running.roots import LOSS, RootSum, root_of
+from gradscope.running.trace import GraphTrace, trace
 
 
 def graph(
@@ -79,35 +69,20 @@ def graph(
             graph as far as it was known, ``__cause__`` the exception.
         GradscopeError: the config, a name or a file is not right.
     """
-    settings = {
-        "mode": mode,
-        "seed": seed,
-        "device": device,
-        "dtype": dtype,
-        "autocast": autocast,
-        "loss": loss,
-        "gradient": gradient,
-    }
-    if isinstance(model, nn.Module):
-        with live_workload(model, settings, inputs=inputs, target=target) as workload:
-            return _trace(workload, root, lines=lines, restore=True)
-    live = {"inputs": inputs, "loss": loss if callable(loss) else None}
-    loaded = read_config(model, settings | {"target": target}, overrides, live)
-    return graph_config(loaded, root=root, lines=lines, allow=allow, **live)
+    options = Options.of(locals())
+    with opened(read(model, options), options, AutogradGraph) as workload:
+        return _traced(workload, root, lines=lines)
 
 
-@switches_kept()
 def graph_config(
-    loaded: configs.LoadedConfig,
+    loaded: LoadedConfig,
     *,
     root: str | None = None,
     lines: bool = False,
     exclude: Sequence[str] = (),
     allow: Sequence[str] = (),
-    inputs: Any = None,
-    loss: Callable[..., Any] | None = None,
 ) -> AutogradGraph:
-    """Load what a config names and trace it; live ``inputs`` and ``loss`` replace the config's.
+    """Load what a config names and trace it.
 
     The graph is always whole; that the config's layer patterns less ``exclude`` name modules is
     checked, for who draws it by them.
@@ -115,47 +90,29 @@ def graph_config(
     Raises:
         GradscopeError: as ``graph``.
     """
-    try:
-        workload = load_workload(loaded, allow, inputs=inputs, loss=loss)
-    except ModelError as error:
-        run, record = unloaded(loaded, error)
-        data = loaded.config.model_dump(mode="json")
-        error.report = AutogradGraph(
-            run, status="failed", versions=versions(), config=data, error=record
-        )
-        raise
-    select_layers(workload.model, (*workload.layers, *(f"!{pattern}" for pattern in exclude)))
-    return _trace(workload, root, lines=lines, restore=False)
+    with opened(loaded, Options(allow=allow), AutogradGraph) as workload:
+        workload.layers = without(workload.layers, exclude)
+        return _traced(workload, root, lines=lines)
 
 
-def _trace(workload: Workload, word: str | None, *, lines: bool, restore: bool) -> AutogradGraph:
+def _traced(workload: Workload, word: str | None, *, lines: bool) -> AutogradGraph:
+    select_layers(workload.model, workload.layers)  # a wrong pattern is told before anything runs
+    workload = replace(workload, steps=1, make_optimizer=None)
     root = root_of(word, workload.model)
+    start = LOSS if root is None else root.word
     began = time.perf_counter()
-    traced = trace(workload, root, lines=lines, locate=locate, restore=restore)
+    traced = trace(workload, root, lines=lines, locate=locate)
     took = time.perf_counter() - began
-    error = None
-    if traced.failure is not None:
-        error = explained_failure(
-            workload,
-            traced.failure,
-            traced.phase,
-            traced.executing(),
-            seconds=took,
-            restore=restore,
-            from_loss=root is None,
-        )
+    error = explained_failure(workload, traced, seconds=took, from_loss=root is None)
     names = {named.name: p for p, named in named_parameters(workload.model).items()}
     reached = {node.name for node in traced.nodes if node.kind == "parameter"}
     reached -= set(traced.unreached)
     missing = [name for name, p in names.items() if p.requires_grad and name not in reached]
-    answers: tuple[Answer, ...] = ()
-    if missing and traced.phase == "backward":
-        answers = _explained(workload, traced, missing, restore=restore)
     record = AutogradGraph(
         run_info(workload, traced.notices, steps=1),
         root=0 if traced.nodes else None,
         nodes=traced.nodes,
-        start=traced.start,
+        start=start,
         status="ok" if error is None else "failed",
         versions=versions(),
         config=workload.config,
@@ -165,7 +122,7 @@ def _trace(workload: Workload, word: str | None, *, lines: bool, restore: bool) 
         calls=traced.calls,
         names=tuple(names),
         frozen=tuple(name for name, p in names.items() if not p.requires_grad),
-        answers=answers,
+        answers=_missing(workload, traced, missing, start) if traced.phase == "backward" else (),
         error=error,
     )
     traced.recorder = None
@@ -174,24 +131,23 @@ def _trace(workload: Workload, word: str | None, *, lines: bool, restore: bool) 
     return record
 
 
-def _explained(
-    workload: Workload, traced: Traced, missing: Sequence[str], *, restore: bool
+def _missing(
+    workload: Workload, traced: GraphTrace, missing: Sequence[str], start: str
 ) -> tuple[Answer, ...]:
-    """A second forward, watched closely: only where something is missing."""
-    batch = next(workload.batches(), None)
-    if batch is None:
+    """Why these are not in the graph: a second forward, watched closely."""
+    if not missing:
         return ()
-    args, kwargs, target = fresh(batch)
-
-    def forward() -> torch.Tensor:
-        if traced.root is not None:
-            return sum_again(workload, traced.root, args, kwargs)
-        return loss_of(workload, args, kwargs, target)
-
-    with kept_as_found(workload.model, weights=restore), run_eagerly(), deeper_recursion():
-        start = None if traced.root is None else traced.start
-        silent = _silent(traced.nodes) if traced.unreached else None
-        return explain_missing(workload.model, forward, missing, start=start, silent=silent)
+    root = traced.output
+    silent = _silent(traced.nodes) if traced.unreached else None
+    observer = None if root is None else RootSum(output=root)
+    with rerun(workload, observer=observer, weights=None) as step:
+        return explain_missing(
+            workload.model,
+            step.loss,
+            missing,
+            start=None if root is None else start,
+            silent=silent,
+        )
 
 
 def _silent(nodes: Sequence[GraphNode]) -> set[str]:

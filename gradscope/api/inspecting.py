@@ -1,4 +1,4 @@
-"""A report: what flows through every call, forward and backward."""
+"""A report: what flows through every call, forward and backward, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,17 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from gradscope import config as configs
 from gradscope.api.diagnosing import diagnosed
-from gradscope.api.failing import explained_failure
-from gradscope.api.runs import (
-    fail,
-    is_users,
-    live_workload,
-    load_workload,
-    read_config,
-    run_info,
-    unloaded,
-    versions,
-)
+from gradscope.api.failing import explained_failure, fail, is_users
+from gradscope.api.opened import Options, opened, read, without
+from gradscope.api.runs import run_info, versions
 from gradscope.capture.facts import unregistered
 from gradscope.capture.hooks import named_modules, named_parameters, select_layers
-from gradscope.errors import ModelError
+from gradscope.config import LoadedConfig
 from gradscope.loading import Workload, load_model
 from gradscope.records import LayerInfo, Report, Totals, Unregistered
 from gradscope.rules import RuleSettings
-from gradscope.running.steps import Outcome, Plan, run
-from gradscope.running.switches import switches_kept
+from gradscope.running.observe import Observation, observe
 
 
 def inspect(
@@ -96,113 +86,62 @@ def inspect(
             until then, ``__cause__`` the exception.
         GradscopeError: the config, a name, a pattern or a file is not right.
     """
-    patterns = (*layers, *(f"!{pattern}" for pattern in exclude))
-    settings = {
-        "mode": mode,
-        "steps": steps,
-        "seed": seed,
-        "device": device,
-        "dtype": dtype,
-        "autocast": autocast,
-        "backward.repeats": repeats,
-        "backward.retain_graph": retain_graph,
-        "loss": loss,
-        "optimizer": optimizer,
-        "gradient": gradient,
-    }
-    said = {"thresholds": {code: dict(limits) for code, limits in (thresholds or {}).items()}}
-    options: dict[str, Any] = {"select": select, "ignore": ignore, "preset": preset}
-    if isinstance(model, nn.Module):
-        rules = RuleSettings.of(said, **options)
-        with live_workload(model, settings, inputs=inputs, target=target) as workload:
-            return observe(workload, Plan(patterns, tuple(chain), verify), rules)
-    live = {"inputs": inputs, "loss": loss if callable(loss) else None}
-    settings |= {"target": target, "layers": None if patterns == ("**",) else list(patterns)}
-    loaded = read_config(model, settings, overrides, live)
-    rules = settings_of(loaded, thresholds, **options)
-    return inspect_config(loaded, rules=rules, chain=chain, verify=verify, allow=allow, **live)
+    patterns = without(layers, exclude)
+    options = Options.of(locals(), layers=None if patterns == ("**",) else patterns)
+    source = read(model, options)
+    rules = rule_settings(source, thresholds, select=select, ignore=ignore, preset=preset)
+    with opened(source, options, Report) as workload:
+        file = source.file if isinstance(source, LoadedConfig) else None
+        return report_of(workload, rules, file=file, chain=chain, verify=verify)
 
 
-@switches_kept()
 def inspect_config(
-    loaded: configs.LoadedConfig,
+    loaded: LoadedConfig,
     *,
     rules: RuleSettings | None = None,
     exclude: Sequence[str] = (),
     chain: Sequence[str] = (),
     verify: bool = False,
     allow: Sequence[str] = (),
-    inputs: Any = None,
-    loss: Callable[..., Any] | None = None,
 ) -> Report:
-    """Load what a config names and run it; live ``inputs`` and ``loss`` replace the config's.
-
-    ``rules`` None are those of the config.
+    """Load what a config names and run it. ``rules`` None are those of the config.
 
     Raises:
         GradscopeError: as ``inspect``.
     """
-    rules = rules or settings_of(loaded)
-    workload = loaded_workload(loaded, allow, inputs=inputs, loss=loss)
-    patterns = (*workload.layers, *(f"!{pattern}" for pattern in exclude))
-    restore = workload.make_optimizer is not None  # a closer look begins where the run began
-    plan = Plan(patterns, tuple(chain), verify, restore=restore)
-    return observe(workload, plan, rules, file=loaded.file)
+    rules = rules or rule_settings(loaded)
+    with opened(loaded, Options(allow=allow), Report) as workload:
+        workload.layers = without(workload.layers, exclude)
+        return report_of(workload, rules, file=loaded.file, chain=chain, verify=verify)
 
 
-def settings_of(
-    loaded: configs.LoadedConfig,
+def rule_settings(
+    source: nn.Module | LoadedConfig,
     thresholds: Mapping[str, Mapping[str, float]] | None = None,
     **options: Any,
 ) -> RuleSettings:
-    """The config's `rules`, with options put in and thresholds on top.
+    """The config's `rules`, a live module has none, with options put in and thresholds on top.
 
     Raises:
         GradscopeError: rules or thresholds that there are not.
     """
-    said = loaded.config.model_dump(mode="json")["rules"]
-    settings = RuleSettings.of(said, loaded.place, **options)
-    own = RuleSettings.of({"thresholds": {k: dict(v) for k, v in (thresholds or {}).items()}})
+    own = {"thresholds": {code: dict(limits) for code, limits in (thresholds or {}).items()}}
+    if isinstance(source, nn.Module):
+        return RuleSettings.of(own, **options)
+    in_config = source.config.model_dump(mode="json")["rules"]
+    settings = RuleSettings.of(in_config, source.place, **options)
     merged = {code: dict(limits) for code, limits in settings.thresholds.items()}
-    for code, limits in own.thresholds.items():
+    for code, limits in RuleSettings.of(own).thresholds.items():
         merged[code] = merged.get(code, {}) | dict(limits)
     return replace(settings, thresholds=merged)
 
 
-def loaded_workload(
-    loaded: configs.LoadedConfig,
-    allow: Sequence[str],
-    *,
-    inputs: Any = None,
-    loss: Callable[..., Any] | None = None,
-) -> Workload:
-    """What a config names, loaded.
-
-    Raises:
-        ModelError: the model could not be built; ``.report`` says why.
-        GradscopeError: as ``inspect``.
-    """
-    try:
-        return load_workload(loaded, allow, inputs=inputs, loss=loss)
-    except ModelError as error:
-        run, record = unloaded(loaded, error)
-        data = loaded.config.model_dump(mode="json")
-        error.report = Report(
-            status="failed",
-            versions=versions(),
-            config=data,
-            run=replace(run, file=loaded.file),
-            error=record,
-        )
-        raise
-
-
 def layers(
-    loaded: configs.LoadedConfig, *, exclude: Sequence[str] = (), allow: Sequence[str] = ()
+    loaded: LoadedConfig, *, exclude: Sequence[str] = (), allow: Sequence[str] = ()
 ) -> tuple[LayerInfo, ...]:
     """The modules that the config's patterns select, without running them."""
     model = load_model(loaded, allow)
-    patterns = (*loaded.config.layers, *(f"!{pattern}" for pattern in exclude))
+    patterns = without(loaded.config.layers, exclude)
     return tuple(
         LayerInfo(
             name=named.name,
@@ -218,101 +157,101 @@ def layers(
     )
 
 
-def observe(
+def report_of(
     workload: Workload,
-    plan: Plan,
     rules: RuleSettings,
     *,
     file: str | None = None,
+    chain: Sequence[str] = (),
+    verify: bool = False,
     only: Sequence[str] | None = None,
-    more: Collection[str] = (),
+    looks: Collection[str] = (),
 ) -> Report:
-    """Run a workload once and say what is wrong with it.
+    """Run a workload and say what is wrong with it.
 
     Args:
-        workload: what runs.
-        plan: how it is looked at.
+        workload: what runs, with the patterns of the layers to record.
         rules: which rules look.
         file: what names the model.
-        only: layer patterns; findings of others are left out. None: the plan's layers.
-        more: deep looks to take in any case.
+        chain: patterns of the layers whose chains are kept.
+        verify: also prove that looking is harmless.
+        only: layer patterns; findings of others are left out. None: the workload's layers.
+        looks: deep looks to take in any case.
 
     Raises:
         GradscopeError: as ``inspect``.
     """
-    only = plan.layers if only is None else only
-    select_layers(workload.model, only)  # a wrong pattern is said before anything runs
-    outcome = run(workload, plan)
-    report = _report(workload, outcome, restore=plan.restore)
+    only = workload.layers if only is None else only
+    select_layers(workload.model, only)  # a wrong pattern is told before anything runs
+    observation = observe(workload, layers=workload.layers, chain=chain, verify=verify)
+    report = _report(workload, observation)
     report = replace(report, run=replace(report.run, file=file))
-    outcome.recorder = None
-    if outcome.failure is None or is_users(outcome.failure):
+    observation.recorder = None
+    if observation.failure is None or is_users(observation.failure):
         shown = report.parameters
-        whole = replace(report, parameters=outcome.all_parameters)
-        found = diagnosed(workload, whole, rules, only=only, more=more)
+        whole = replace(report, parameters=observation.all_parameters)
+        found = diagnosed(
+            workload,
+            whole,
+            rules,
+            only=only,
+            looks=looks,
+            last=observation.number,
+            first_nonfinite=observation.first_nonfinite,
+        )
         report = replace(found, parameters=shown)
-    if outcome.failure is not None:
-        fail(outcome, report)
+    if observation.failure is not None:
+        fail(observation, report)
     return report
 
 
-def _report(workload: Workload, outcome: Outcome, *, restore: bool) -> Report:
-    model = workload.model
-    error = None
-    if outcome.failure is not None:
-        took = outcome.seconds.forward + outcome.seconds.backward
-        error = explained_failure(
-            workload,
-            outcome.failure,
-            outcome.phase,
-            outcome.executing(),
-            seconds=took,
-            restore=restore,
-        )
-    recorder = outcome.recorder
-    parameters = list(named_parameters(model))
+def _report(workload: Workload, observation: Observation) -> Report:
+    took = observation.seconds.forward + observation.seconds.backward
+    error = explained_failure(workload, observation, seconds=took)
+    recorder = observation.recorder
+    parameters = list(named_parameters(workload.model))
     return Report(
         status="ok" if error is None else "failed",
         versions=versions(),
         config=workload.config,
         run=run_info(
             workload,
-            outcome.notices,
+            observation.notices,
             steps=workload.steps,
-            optimizer=outcome.optimizer,
-            verified=outcome.verified,
+            optimizer=observation.optimizer,
+            verified=observation.verified,
         ),
-        loss=outcome.loss,
-        loss_nonfinite=outcome.loss_nonfinite,
+        loss=observation.loss,
+        loss_nonfinite=observation.loss_nonfinite,
         totals=Totals(
             parameters=sum(_numel(p) for p in parameters),
             trainable=sum(_numel(p) for p in parameters if p.requires_grad),
-            gradient_norm=outcome.gradient_norm,
+            gradient_norm=observation.gradient_norm,
             saved_bytes=recorder.total_saved if recorder else None,
-            modules=len(named_modules(model)),
+            modules=len(named_modules(workload.model)),
             calls=recorder.count if recorder else 0,
-            seconds=outcome.seconds,
+            seconds=observation.seconds,
         ),
-        calls=outcome.calls,
-        parameters=outcome.parameters,
-        history=tuple(outcome.history),
+        calls=observation.calls,
+        parameters=observation.parameters,
+        history=tuple(observation.history),
         chains=tuple(recorder.chains) if recorder else (),
         error=error,
-        modules=outcome.modules,
+        modules=observation.modules,
         links=tuple(recorder.links) if recorder else (),
-        unregistered=_unregistered(workload, outcome),
+        unregistered=_unregistered(workload, observation),
     )
 
 
-def _unregistered(workload: Workload, outcome: Outcome) -> tuple[Unregistered, ...]:
+def _unregistered(workload: Workload, observation: Observation) -> tuple[Unregistered, ...]:
     """What gets a gradient and is no parameter, once the model is as it was before the run."""
-    if outcome.recorder is None or outcome.failure is not None:
+    if observation.recorder is None or observation.failure is not None:
         return ()
-    kept = unregistered(workload.model, outcome.recorder.leaves)
+    kept = unregistered(workload.model, observation.recorder.leaves)
     if kept and workload.make_optimizer is not None:
         optimizer = workload.make_optimizer(workload.model)
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        others = [leaf for leaf in outcome.recorder.leaves if id(leaf) not in held]
+        others = [leaf for leaf in observation.recorder.leaves if id(leaf) not in held]
         return unregistered(workload.model, others)
     return kept
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.capture.frontier import Met
+from gradscope.capture.frontier import ObservedTensor
 from gradscope.nesting import find
 from gradscope.patterns import Named
 
@@ -44,8 +44,8 @@ class Call:
     end: int | None = None  # None while it runs
     returned: bool = False
     notes: list[str] = field(default_factory=list)
-    inputs: list[Met] = field(default_factory=list)
-    outputs: list[Met] = field(default_factory=list)
+    inputs: list[ObservedTensor] = field(default_factory=list)
+    outputs: list[ObservedTensor] = field(default_factory=list)
     arguments: list[tuple[torch.Tensor, int]] = field(default_factory=list)  # while it runs
     saved_bytes: int | None = None
 

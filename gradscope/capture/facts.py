@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture.hooks import named_modules
-from gradscope.capture.recall import version
+from gradscope.capture.measurements import version
 from gradscope.capture.stats import Measured, flags, resolve
 from gradscope.nesting import find
 from gradscope.records import ModuleFacts, Unregistered
@@ -57,12 +57,12 @@ def module_facts(
         calls: how often each ran.
     """
     facts = []
-    known: dict[type[nn.Module], tuple[tuple[str, ...], str | None]] = {}
+    by_kind: dict[type[nn.Module], tuple[tuple[str, ...], str | None]] = {}
     for module, named in named_modules(model).items():
         kind = type(module)
-        if kind not in known:
-            known[kind] = _kinds(kind), _library(kind)
-        kinds, library = known[kind]
+        if kind not in by_kind:
+            by_kind[kind] = _kinds(kind), _library(kind)
+        kinds, library = by_kind[kind]
         own = module.named_parameters(recurse=False)
         facts.append(
             ModuleFacts(
@@ -145,9 +145,11 @@ class Buffers:
                     # Kernels of batch norm write to running statistics behind autograd's back.
                     differs = (_bits(buffer) != bits).any()
                     unsure.setdefault(buffer.device, []).append((module, name, differs))
-        for asked in unsure.values():
-            places = [(module, name) for module, name, _ in asked]
-            self._unsure.append((places, flags(torch.stack([differs for *_, differs in asked]))))
+        for differing in unsure.values():
+            places = [(module, name) for module, name, _ in differing]
+            self._unsure.append(
+                (places, flags(torch.stack([differs for *_, differs in differing])))
+            )
 
     def written(self) -> dict[nn.Module, tuple[str, ...]]:
         """The names of each module's own buffers that were not what they had been."""

@@ -20,25 +20,25 @@ from gradscope.capture.stats import Measured, measure
 Extract = Callable[[torch.Tensor], torch.Tensor | None]
 
 
-class Arrivals:
+class GradientCache:
     """Gradients that came by: the same tensor, unchanged, is measured once.
 
     An addition hands what it gets to both its operands, so a residual network has many of these.
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Measured]] = {}
+        self._found: dict[int, tuple[weakref.ref[torch.Tensor], int, Measured]] = {}
 
     def measured(self, gradient: torch.Tensor) -> Measured:
         """The gradient's statistics as it is now."""
         if gradient.is_inference():  # such a tensor has no version
             return measure(gradient)
         key, version = id(gradient), gradient._version
-        known = self._known.get(key)
-        if known is not None and known[0]() is gradient and known[1] == version:
-            return known[2]
+        found = self._found.get(key)
+        if found is not None and found[0]() is gradient and found[1] == version:
+            return found[2]
         measured = measure(gradient)
-        self._known[key] = (weakref.ref(gradient), version, measured)
+        self._found[key] = (weakref.ref(gradient), version, measured)
         return measured
 
 
@@ -51,7 +51,7 @@ class GradientSlot:
 
     __slots__ = (
         "_arrived",
-        "_came_by",
+        "_cache",
         "_measured",
         "_partial",
         "_total",
@@ -62,13 +62,13 @@ class GradientSlot:
         "shareable",
     )
 
-    def __init__(self, parts: int, came_by: Arrivals, *, accumulate: bool) -> None:
+    def __init__(self, parts: int, cache: GradientCache, *, accumulate: bool) -> None:
         self.parts = parts
         self.accumulate = accumulate
         self.note: str | None = None
         self.differentiated = False  # a gradient of it was itself made part of the graph
         self.shareable = True  # False where a hook of the user's stands between it and the consumer
-        self._came_by = came_by
+        self._cache = cache
         self._measured: Measured | None = None
         self._arrived = 0
         self._partial: torch.Tensor | None = None
@@ -98,7 +98,7 @@ class GradientSlot:
                 kept = partial.detach()
                 self._total = kept.clone() if self._total is None else _plus(self._total, kept)
                 partial = self._total
-            self._measured = self._came_by.measured(partial)
+            self._measured = self._cache.measured(partial)
         except Exception as error:
             # A gradient that cannot be reduced must not stop the user's backward: the row says so.
             self.note = f"unmeasured: {(str(error) or type(error).__name__).splitlines()[0]}"
@@ -118,7 +118,7 @@ class Listeners:
             False  # until backward starts: a gradient taken inside forward is not the run's
         )
         self._accumulate = accumulate
-        self._came_by = Arrivals()
+        self._cache = GradientCache()
         self._slots: list[GradientSlot] = []
         self._handles: list[Handle] = []
         self._histories: list[Node | None] = []
@@ -126,7 +126,7 @@ class Listeners:
 
     def slot(self, parts: int = 1) -> GradientSlot:
         """A new slot that waits for that many parts in each backward."""
-        slot = GradientSlot(parts, self._came_by, accumulate=self._accumulate)
+        slot = GradientSlot(parts, self._cache, accumulate=self._accumulate)
         self._slots.append(slot)
         return slot
 

@@ -61,7 +61,7 @@ class Walk:
         return edge in self.roots or bool(self.consumers.get(edge))
 
 
-def let_go(nodes: list[Node]) -> None:
+def free_nodes(nodes: list[Node]) -> None:
     """Empty a list of nodes, each before those that it leads to, once no tensor holds them.
 
     A node that Python has seen is freed by recursion (torch 2.15): where the last reference to a

@@ -104,26 +104,26 @@ def links(found: Walk, spans: Sequence[Span], label: Label) -> tuple[Link, ...]:
 
 
 def located(
-    known: Sequence[Link], found: Walk, locate: Callable[[Sequence[str]], str | None]
+    unlocated: Sequence[Link], found: Walk, locate: Callable[[Sequence[str]], str | None]
 ) -> tuple[Link, ...]:
     """The links of a run with the line that made each producer, from the same run under anomaly
     mode; as they are where that run computed something else.
 
     Args:
-        known: the links without lines.
+        unlocated: the links without lines.
         found: the walk from the loss of the run in which each node kept its stack.
         locate: the user's line in a stack of formatted frames.
     """
     pairs = _pairs(found)
     same = [(type(producer).__name__, type(reader).__name__) for producer, reader, _ in pairs]
-    if same != [(link.op, link.into) for link in known]:
-        return tuple(known)
+    if same != [(link.op, link.into) for link in unlocated]:
+        return tuple(unlocated)
     lines = []
     for producer, _, _ in pairs:
         kept: dict[str, Any] = producer.metadata  # type: ignore[assignment]  # torch types a method
         stack = kept.get("traceback_")
         lines.append(locate(stack) if stack else None)
-    return tuple(replace(link, location=line) for link, line in zip(known, lines, strict=True))
+    return tuple(replace(link, location=line) for link, line in zip(unlocated, lines, strict=True))
 
 
 def _pairs(found: Walk) -> list[tuple[Node, Node, bool]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import torch
@@ -77,6 +77,11 @@ def total_norm(norms: Collection[float | None]) -> float | None:
     return math.hypot(*present) if present else None
 
 
+def any_nonfinite(gradients: Iterable[TensorStats | None]) -> bool:
+    """Whether any of these that there are has a NaN or an infinity."""
+    return any(stats.nan or stats.inf for stats in gradients if stats is not None)
+
+
 def updates(
     model: nn.Module, before: Mapping[nn.Parameter, torch.Tensor]
 ) -> dict[str, tuple[float | None, bool | None]]:
@@ -94,7 +99,7 @@ def updates(
         if change.zeros is None:
             found[name] = None, None
             continue
-        known = weight.norm and change.norm is not None and not (change.nan or change.inf)
-        ratio = change.norm / weight.norm if known else None  # type: ignore[operator]
+        measurable = weight.norm and change.norm is not None and not (change.nan or change.inf)
+        ratio = change.norm / weight.norm if measurable else None  # type: ignore[operator]
         found[name] = ratio, change.zeros < change.numel
     return found

@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from gradscope.capture.calls import call_tensors, sequence_number
-from gradscope.capture.frontier import Met, between
+from gradscope.capture.frontier import ObservedTensor, between
 from gradscope.capture.gradients import Listeners
 from gradscope.capture.graph import Edge, Span, edge_of, walk
-from gradscope.capture.recall import version
+from gradscope.capture.measurements import version
 from gradscope.capture.views import NOTE
 from gradscope.nesting import find
 
@@ -29,21 +29,21 @@ class FirstPass(Protocol):
 
     index: int
     module: nn.Module
-    inputs: list[Met]
-    outputs: list[Met]
+    inputs: list[ObservedTensor]
+    outputs: list[ObservedTensor]
 
     def note(self, text: str) -> None:
         """Remember a note."""
 
 
 @dataclass(slots=True)
-class _Again:
+class _Recomputed:
     original: FirstPass
     start: int
     span: int
     end: int = 0
-    inputs: list[tuple[Met, Edge]] = field(default_factory=list)
-    arguments: list[tuple[Met, torch.Tensor, int]] = field(default_factory=list)
+    inputs: list[tuple[ObservedTensor, Edge]] = field(default_factory=list)
+    arguments: list[tuple[ObservedTensor, torch.Tensor, int]] = field(default_factory=list)
 
 
 def in_backward() -> bool:
@@ -60,8 +60,8 @@ class Recomputation:
         # are those without gradients from the sequence number after the node's, in their order.
         self._ungraphed: list[tuple[int, FirstPass]] = []
         self._cursors: dict[tuple[int, int], int] = {}
-        self._open: list[_Again] = []
-        self._returned: list[_Again] = []
+        self._open: list[_Recomputed] = []
+        self._returned: list[_Recomputed] = []
         self._spans: list[tuple[int, Span]] = []
 
     def note_ungraphed(self, call: FirstPass) -> None:
@@ -75,17 +75,17 @@ class Recomputation:
             return
         if not torch.is_grad_enabled():  # a checkpoint within a checkpoint: its own first pass
             self.note_ungraphed(original)
-        again = _Again(original, sequence_number(), len(self._spans))
+        repeated = _Recomputed(original, sequence_number(), len(self._spans))
         parent = self._open[-1].span if self._open else -1
-        self._spans.append((original.index, Span(again.start, sys.maxsize, parent)))
-        self._open.append(again)
+        self._spans.append((original.index, Span(repeated.start, sys.maxsize, parent)))
+        self._open.append(repeated)
         original.note("recomputed")
-        records = {met.path: met for met in original.inputs}
+        records = {observed.path: observed for observed in original.inputs}
         for path, tensor in call_tensors(args, kwargs):
             if tensor.requires_grad and path in records:
                 records[path].requires_grad = True
-                again.inputs.append((records[path], edge_of(tensor)))
-                again.arguments.append((records[path], tensor, version(tensor)))
+                repeated.inputs.append((records[path], edge_of(tensor)))
+                repeated.arguments.append((records[path], tensor, version(tensor)))
 
     def take_spans(self) -> list[tuple[int, Span]]:
         """What ran again since the last time this was asked: the first call's index, and its nodes.
@@ -113,49 +113,49 @@ class Recomputation:
         """A module returns inside backward."""
         if not self._open or self._open[-1].original.module is not module:
             return
-        again = self._open.pop()
-        again.end = sequence_number()
-        index, span = self._spans[again.span]
-        self._spans[again.span] = (index, replace(span, end=again.end))
-        records = {met.path: met for met in again.original.outputs}
+        repeated = self._open.pop()
+        repeated.end = sequence_number()
+        index, span = self._spans[repeated.span]
+        self._spans[repeated.span] = (index, replace(span, end=repeated.end))
+        records = {observed.path: observed for observed in repeated.original.outputs}
         roots = [
             (path, tensor) for path, tensor in find(output, torch.Tensor) if tensor.requires_grad
         ]
         for path, tensor in roots:
             if path not in records:
                 continue
-            met = records[path]
-            met.requires_grad = True
-            met.grad_fn = None if tensor.grad_fn is None else type(tensor.grad_fn).__name__
-            met.slot = met.slot or self._listeners.slot()
-            self._listeners.on_tensor(tensor, met.slot)
-            for given, argument, before in again.arguments:
+            observed = records[path]
+            observed.requires_grad = True
+            observed.grad_fn = None if tensor.grad_fn is None else type(tensor.grad_fn).__name__
+            observed.slot = observed.slot or self._listeners.slot()
+            self._listeners.on_tensor(tensor, observed.slot)
+            for given, argument, before in repeated.arguments:
                 if argument is tensor and version(tensor) == before:
-                    given.slot = met.slot
-                    again.original.note("pass-through")
-        self._note_views(again)
-        self._returned.append(again)
+                    given.slot = observed.slot
+                    repeated.original.note("pass-through")
+        self._note_views(repeated)
+        self._returned.append(repeated)
         if not self._open:
-            self._tie_inputs([edge_of(tensor) for _, tensor in roots], again.start)
+            self._assign_input_slots([edge_of(tensor) for _, tensor in roots], repeated.start)
 
-    def _note_views(self, again: _Again) -> None:
+    def _note_views(self, repeated: _Recomputed) -> None:
         """An input that was written to through a view: its node is gone, and so is its gradient."""
-        for met, tensor, before in again.arguments:
+        for observed, tensor, before in repeated.arguments:
             if tensor._is_view() and version(tensor) != before:
-                met.slot = self._listeners.slot()
-                met.slot.note = NOTE
-        again.arguments.clear()
+                observed.slot = self._listeners.slot()
+                observed.slot.note = NOTE
+        repeated.arguments.clear()
 
-    def _tie_inputs(self, roots: list[Edge], start: int) -> None:
+    def _assign_input_slots(self, roots: list[Edge], start: int) -> None:
         """From the outermost call, once for it and all that it encloses."""
-        wanted = {edge for again in self._returned for _, edge in again.inputs}
+        wanted = {edge for repeated in self._returned for _, edge in repeated.inputs}
         found = walk(roots, wanted, since=start)
-        for again in self._returned:
-            for met, edge in again.inputs:
-                consumers = between(found.consumers.get(edge, []), again.start, again.end)
-                if not consumers or (met.slot and met.slot.note):
+        for repeated in self._returned:
+            for observed, edge in repeated.inputs:
+                consumers = between(found.consumers.get(edge, []), repeated.start, repeated.end)
+                if not consumers or (observed.slot and observed.slot.note):
                     continue
-                met.slot = met.slot or self._listeners.slot(len(consumers))
+                observed.slot = observed.slot or self._listeners.slot(len(consumers))
                 for consumer in consumers:
-                    self._listeners.on_node(consumer.node, consumer.position, met.slot)
+                    self._listeners.on_node(consumer.node, consumer.position, observed.slot)
         self._returned.clear()

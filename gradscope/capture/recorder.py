@@ -13,26 +13,26 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from gradscope.capture.calls import Call, CallStack, call_tensors, sequence_number
-from gradscope.capture.frontier import Met, Passage, tie, wanted_edges
+from gradscope.capture.frontier import CallSpan, ObservedTensor, assign_gradient_slots, wanted_edges
 from gradscope.capture.gradients import Listeners
 from gradscope.capture.graph import (
     SavedBytes,
     Span,
     Walk,
     edge_of,
-    let_go,
+    free_nodes,
     owners,
     saved_tensors,
     walk,
 )
 from gradscope.capture.hooks import hooked, named_modules, watchable
 from gradscope.capture.links import links
+from gradscope.capture.measurements import MeasurementCache, version
 from gradscope.capture.nodes import Label, describe, ordered
-from gradscope.capture.recall import Recall, version
 from gradscope.capture.recompute import Recomputation, in_backward
 from gradscope.capture.saved import noticing_hooked_saves
 from gradscope.capture.stats import Measured, head_of, resolve
-from gradscope.capture.trace import Surroundings, Trace
+from gradscope.capture.trace import Trace, TraceContext
 from gradscope.capture.views import view_of
 from gradscope.nesting import find
 from gradscope.patterns import Named
@@ -78,7 +78,7 @@ class Recorder:
         self._counts: dict[nn.Module, int] = {}
         self._kept: list[torch.Tensor] = []
         self._listeners = Listeners(accumulate=accumulate)
-        self._recall = Recall(self._listeners)
+        self._measurements = MeasurementCache(self._listeners)
         self._recomputation = Recomputation(self._listeners)
         self._chain_roots: list[tuple[Call, str, GradientEdge]] = []
         self._nodes: list[Node] = []
@@ -100,17 +100,17 @@ class Recorder:
             self._unfinished = self._stack.abandon()
             self._listeners.release()
             self._recomputation = Recomputation(self._listeners)
-            self._recall.forget()
+            self._measurements.forget()
             self._chain_roots.clear()
             self._kept.clear()
             for call in self._calls:
                 call.arguments.clear()
-                for met in (*call.inputs, *call.outputs):
-                    met.edge = met.view = None
+                for observed in (*call.inputs, *call.outputs):
+                    observed.edge = observed.view = None
 
-    def let_go(self) -> None:
+    def free_nodes(self) -> None:
         """Free the graph, once the loss itself is gone."""
-        let_go(self._nodes)
+        free_nodes(self._nodes)
 
     @property
     def counts(self) -> Mapping[nn.Module, int]:
@@ -129,9 +129,9 @@ class Recorder:
     def calls(self) -> tuple[ModuleCall, ...]:
         """The finished records, in the order of entry."""
         chosen = [call for call in self._calls if call.selected]
-        met = [item for call in chosen for item in (*call.inputs, *call.outputs)]
-        gradients = [item.slot.measured for item in met if item.slot and item.slot.measured]
-        done = resolve([*(item.measured for item in met), *gradients])
+        observed = [item for call in chosen for item in (*call.inputs, *call.outputs)]
+        gradients = [item.slot.measured for item in observed if item.slot and item.slot.measured]
+        done = resolve([*(item.measured for item in observed), *gradients])
         return tuple(_finished(call, done) for call in chosen)
 
     # ---------------------------------------------------------------- while forward runs
@@ -145,7 +145,7 @@ class Recorder:
         call = self._enter(module)
         if call.selected:
             for path, tensor in call_tensors(args, kwargs):
-                call.inputs.append(self._meet(call, path, tensor))
+                call.inputs.append(self._observe(call, path, tensor))
                 call.arguments.append((tensor, version(tensor)))
         # Only now: to look at a view may make its node anew, and that node is not the call's.
         call.start = self._sequence(call)
@@ -164,11 +164,11 @@ class Recorder:
         call.end = self._sequence(call)
         for path, tensor in find(output, torch.Tensor):
             if call.selected:
-                call.outputs.append(self._meet_output(call, path, tensor))
+                call.outputs.append(self._observe_output(call, path, tensor))
             if module in self._chained and tensor.grad_fn is not None:
                 # An edge keeps the graph alive; a node that is written in Python does not.
                 self._chain_roots.append((call, path, get_gradient_edge(tensor)))
-        edges = [met.edge for met in call.inputs if met.edge is not None]
+        edges = [observed.edge for observed in call.inputs if observed.edge is not None]
         if len(set(edges)) < len(edges):
             call.note("shared-input")
         call.arguments.clear()
@@ -204,39 +204,39 @@ class Recorder:
     def _sequence(self, call: Call) -> int:
         return 0 if self._elsewhere() else sequence_number()
 
-    def _meet(self, call: Call, path: str, tensor: torch.Tensor) -> Met:
+    def _observe(self, call: Call, path: str, tensor: torch.Tensor) -> ObservedTensor:
         measured = self._measured(call, tensor)
         try:
             node = tensor.grad_fn
         except RuntimeError:
             call.note(_BROKEN_VIEW)
-            return Met(path, measured, tensor.requires_grad, None)
+            return ObservedTensor(path, measured, tensor.requires_grad, None)
         grad_fn = None if node is None else type(node).__name__
-        met = Met(path, measured, tensor.requires_grad, grad_fn)
+        observed = ObservedTensor(path, measured, tensor.requires_grad, grad_fn)
         if tensor.requires_grad and not self._elsewhere():
-            met.edge = edge_of(tensor)
-            met.view = view_of(tensor)
+            observed.edge = edge_of(tensor)
+            observed.view = view_of(tensor)
             if node is None:
                 self._kept.append(tensor)  # told by its id, which must not be given again
-        return met
+        return observed
 
-    def _meet_output(self, call: Call, path: str, tensor: torch.Tensor) -> Met:
-        met = self._meet(call, path, tensor)
-        if met.edge is not None or (met.grad_fn and self._elsewhere()):
-            met.slot = self._recall.slot(tensor)
+    def _observe_output(self, call: Call, path: str, tensor: torch.Tensor) -> ObservedTensor:
+        observed = self._observe(call, path, tensor)
+        if observed.edge is not None or (observed.grad_fn and self._elsewhere()):
+            observed.slot = self._measurements.slot(tensor)
             for given, (argument, before) in zip(call.inputs, call.arguments, strict=True):
                 if argument is tensor and before == version(tensor):
-                    given.slot = met.slot
+                    given.slot = observed.slot
                     call.note("pass-through")
-        return met
+        return observed
 
     def _measured(self, call: Call, tensor: torch.Tensor) -> Measured:
         try:
-            return self._recall.measured(tensor)
+            return self._measurements.measured(tensor)
         except Exception as error:
             # What cannot be reduced (inside vmap, fake, an opaque layout) has a row that says so.
             call.note(f"unmeasured: {(str(error) or type(error).__name__).splitlines()[0]}")
-            return self._recall.remember(tensor, head_of(tensor)).measured
+            return self._measurements.remember(tensor, head_of(tensor)).measured
 
     # ---------------------------------------------------------------- before backward
 
@@ -248,16 +248,16 @@ class Recorder:
             inputs: names of the model's own input tensors, by ``id``, for the chains' leaves.
         """
         spans = self._spans()
-        passages = [
-            Passage(span.start, span.end, call.inputs, call.outputs)
+        call_spans = [
+            CallSpan(span.start, span.end, call.inputs, call.outputs)
             for call, span in zip(self._calls, spans, strict=True)
             if call.selected
         ]
         edges = [edge_of(root) for root in roots if root.requires_grad]
-        found = walk(edges, wanted_edges(passages))
+        found = walk(edges, wanted_edges(call_spans))
         self._nodes += found.nodes
         self.links = links(found, spans, self._label)
-        tie(found, passages, self._listeners)
+        assign_gradient_slots(found, call_spans, self._listeners)
         self._listeners.armed = True
         if not self.needs_counting_run:
             self._read_saved(found, spans)
@@ -283,7 +283,7 @@ class Recorder:
             locate: the user's line in the stack of formatted frames that anomaly mode keeps.
             stacks: entered where a checkpoint runs its function again.
         """
-        around = Surroundings(
+        context = TraceContext(
             names=dict(inputs) | {id(p): name for name, p in self.model.named_parameters()},
             recomputed=self._recomputed,
             locate=locate,
@@ -291,7 +291,7 @@ class Recorder:
             excluded=self.model.parameters(),
             unreadable=self.needs_counting_run,
         )
-        return Trace(root, self._spans(), self._label, around)
+        return Trace(root, self._spans(), self._label, context)
 
     def graph_calls(self) -> tuple[GraphCall, ...]:
         """Every call, as the graph's nodes refer to it."""
@@ -305,8 +305,8 @@ class Recorder:
         return list(self._chain_roots)
 
     def _recomputed(self) -> tuple[list[Span], Label]:
-        again = self._recomputation.take_spans()
-        return [span for _, span in again], lambda i: self._label(again[i][0])
+        repeated = self._recomputation.take_spans()
+        return [span for _, span in repeated], lambda i: self._label(repeated[i][0])
 
     def _spans(self) -> list[Span]:
         now = sequence_number()
@@ -337,9 +337,9 @@ def _finished(call: Call, done: dict[int, TensorStats]) -> ModuleCall:
     notes = list(call.notes)
     if "recomputed" in notes and "no-grad" in notes:
         notes.remove("no-grad")  # a checkpoint's first pass, not a choice of the user's
-    for met in (*call.inputs, *call.outputs):
-        if met.slot and met.slot.note and met.slot.note not in notes:
-            notes.append(met.slot.note)
+    for observed in (*call.inputs, *call.outputs):
+        if observed.slot and observed.slot.note and observed.slot.note not in notes:
+            notes.append(observed.slot.note)
     if not call.returned:
         notes.append("did-not-return")
     return ModuleCall(
@@ -350,18 +350,18 @@ def _finished(call: Call, done: dict[int, TensorStats]) -> ModuleCall:
         aliases=call.named.aliases,
         training=call.training,
         notes=tuple(notes),
-        inputs=tuple(_record(met, done) for met in call.inputs),
-        outputs=tuple(_record(met, done) for met in call.outputs),
+        inputs=tuple(_record(observed, done) for observed in call.inputs),
+        outputs=tuple(_record(observed, done) for observed in call.outputs),
         saved_bytes=call.saved_bytes,
     )
 
 
-def _record(met: Met, done: dict[int, TensorStats]) -> TensorRecord:
-    gradient = met.slot.measured if met.slot else None
+def _record(observed: ObservedTensor, done: dict[int, TensorStats]) -> TensorRecord:
+    gradient = observed.slot.measured if observed.slot else None
     return TensorRecord(
-        met.path,
-        done[id(met.measured)],
+        observed.path,
+        done[id(observed.measured)],
         None if gradient is None else done[id(gradient)],
-        met.grad_fn,
-        met.requires_grad,
+        observed.grad_fn,
+        observed.requires_grad,
     )

@@ -33,7 +33,7 @@ _CHECKPOINT = "CheckpointFunctionBackward"
 
 
 @dataclass(slots=True)
-class _Arrivals:
+class _NodeGradients:
     """The gradients that reached one node: the latest ones' numbers, and how often any came."""
 
     times: int = 0
@@ -41,7 +41,7 @@ class _Arrivals:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class TraceContext:
     """What a trace has to know of the run.
 
     Args:
@@ -65,13 +65,13 @@ class Trace:
     """The graph behind one node, from after forward to after backward."""
 
     def __init__(
-        self, root: Node, spans: Sequence[Span], label: Label, around: Surroundings
+        self, root: Node, spans: Sequence[Span], label: Label, context: TraceContext
     ) -> None:
-        self._around = around
-        self._excluded = {storage_key(part) for t in around.excluded for part in dense_parts(t)}
+        self._context = context
+        self._excluded = {storage_key(part) for t in context.excluded for part in dense_parts(t)}
         self._numbers: dict[Node, int] = {}
         self._records: list[GraphNode] = []
-        self._arrivals: list[_Arrivals] = []
+        self._gradients: list[_NodeGradients] = []
         self._storages: dict[int, int] = {}
         self._bytes: list[int] = []
         self._inner: dict[int, tuple[tuple[int, int], ...]] = {}
@@ -92,7 +92,7 @@ class Trace:
         return [
             name
             for node, name in leaves
-            if name is not None and not self._arrivals[self._numbers[node]].times
+            if name is not None and not self._gradients[self._numbers[node]].times
         ]
 
     @property
@@ -117,10 +117,10 @@ class Trace:
     def nodes(self) -> tuple[GraphNode, ...]:
         """The records with what has arrived by now, each before those that it leads to."""
         self._remeasure_leaves()
-        done = resolve(item for arrivals in self._arrivals for item in arrivals.measured)
+        done = resolve(item for received in self._gradients for item in received.measured)
         complete = []
-        for record, arrivals in zip(self._records, self._arrivals, strict=True):
-            norm, nonfinite = _together([done[id(item)] for item in arrivals.measured])
+        for record, received in zip(self._records, self._gradients, strict=True):
+            norm, nonfinite = _together([done[id(item)] for item in received.measured])
             changes: dict[str, Any] = {"grad_norm": norm, "grad_nonfinite": nonfinite}
             if record.id in self._inner:
                 changes["inner"] = self._inner[record.id]
@@ -132,32 +132,32 @@ class Trace:
     def _remeasure_leaves(self) -> None:
         """A leaf that several backwards reached: a checkpoint's own and the one around it."""
         for node, number in self._numbers.items():
-            if self._arrivals[number].times > 1 and isinstance(node, LEAF):
+            if self._gradients[number].times > 1 and isinstance(node, LEAF):
                 gradient = node.variable.grad
                 if gradient is not None:
-                    self._arrivals[number].measured = [measure(gradient)]
+                    self._gradients[number].measured = [measure(gradient)]
 
     def _add(self, roots: Sequence[Node], spans: Sequence[Span], label: Label) -> list[Node]:
         """Read the nodes that are new, and listen to them."""
-        fresh = [node for node in ordered(roots) if node not in self._numbers]
+        new = [node for node in ordered(roots) if node not in self._numbers]
         known = len(self._numbers)
-        self._numbers.update((node, known + i) for i, node in enumerate(fresh))
-        described = describe(fresh, spans, label, self._around.names, numbers=self._numbers)
-        for node, record in zip(fresh, described, strict=True):
-            arrivals = _Arrivals()
+        self._numbers.update((node, known + i) for i, node in enumerate(new))
+        described = describe(new, spans, label, self._context.names, numbers=self._numbers)
+        for node, record in zip(new, described, strict=True):
+            received = _NodeGradients()
             self._records.append(self._completed(node, record))
-            self._arrivals.append(arrivals)
-            self._handles.append(hook_node_before(node, _listener(arrivals)))
+            self._gradients.append(received)
+            self._handles.append(hook_node_before(node, _listener(received)))
             if type(node).__name__ == _CHECKPOINT and hasattr(node, "run_function"):
                 self._follow(node, record)
-        return fresh
+        return new
 
     # ---------------------------------------------------------------- what a node keeps
 
     def _completed(self, node: Node, record: GraphNode) -> GraphNode:
         metadata: dict[str, Any] = node.metadata  # type: ignore[assignment]  # torch types a method
         stack = metadata.get("traceback_")  # there under anomaly mode
-        location = self._around.locate(stack) if stack else None
+        location = self._context.locate(stack) if stack else None
         saved = self._saved(node)
         if saved is None:
             return replace(record, location=location)
@@ -169,7 +169,7 @@ class Trace:
     def _saved(self, node: Node) -> list[SavedTensor] | None:
         if isinstance(node, LEAF):
             return []
-        if self._around.unreadable:
+        if self._context.unreadable:
             return None
         try:
             tensors = saved_tensors(node)
@@ -200,7 +200,7 @@ class Trace:
         original = node.run_function
 
         def run_function(*inputs: Any) -> Any:
-            with self._around.stacks():
+            with self._context.stacks():
                 outputs = original(*inputs)
             self._join(self._records[record.id], inputs, outputs)
             return outputs
@@ -216,9 +216,9 @@ class Trace:
         ]
         if not roots:
             return
-        spans, label = self._around.recomputed()
+        spans, label = self._context.recomputed()
         known = len(self._records)
-        fresh = self._add([edge.node for edge in roots], spans, label)
+        new = self._add([edge.node for edge in roots], spans, label)
         for number in range(known, len(self._records)):
             made = self._records[number]
             if made.module is None and made.kind == "function":
@@ -228,21 +228,21 @@ class Trace:
         # The function's own arguments are detached: each leads on to where it was detached from.
         given = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor)]
         outer = {id(t): edge for t, edge in zip(given, record.to, strict=False) if edge}
-        for node in fresh:
+        for node in new:
             if isinstance(node, LEAF) and id(node.variable) in outer:
                 self._joins[self._numbers[node]] = outer[id(node.variable)]
 
 
-def _listener(arrivals: _Arrivals) -> Callable[..., None]:
+def _listener(received: _NodeGradients) -> Callable[..., None]:
     # Holds the numbers, not the node: a node that its own hook holds would never be freed.
     def read(gradients: tuple[torch.Tensor | None, ...]) -> None:
         arrived = [gradient for gradient in gradients if gradient is not None]
         if not arrived:
             return
-        arrivals.times += 1
+        received.times += 1
         # What cannot be reduced must not stop the user's backward; its node has no norm.
         with suppress(RuntimeError, NotImplementedError, TypeError):
-            arrivals.measured = [measure(gradient.detach()) for gradient in arrived]
+            received.measured = [measure(gradient.detach()) for gradient in arrived]
 
     return read
 

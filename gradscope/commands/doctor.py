@@ -8,9 +8,9 @@ from importlib import metadata
 
 import typer
 
-import gradscope
 from gradscope.commands._model import Debug
 from gradscope.commands._write import write_output
+from gradscope.version import __version__
 
 _PACKAGES = ("torch", "torchvision", "timm", "transformers", "safetensors", "numpy", "pillow")
 _EXTRAS = {"timm": "timm", "transformers": "hf"}
@@ -21,7 +21,7 @@ def run(debug: Debug = False) -> None:
 
     Exits with 1 where something that is installed does not work.
     """
-    lines = [f"gradscope     {gradscope.__version__}", f"python        {platform.python_version()}"]
+    lines = [f"gradscope     {__version__}", f"python        {platform.python_version()}"]
     for package in _PACKAGES:
         lines.append(f"{package:<13} {_version(package)}")
     problem = _torchvision_problem()

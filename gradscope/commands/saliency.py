@@ -28,7 +28,7 @@ from gradscope.commands._write import check_output, keep_stdout_clean, write_out
 from gradscope.errors import ModelError, OptionError
 
 if TYPE_CHECKING:
-    from gradscope.api import Saliency, Wish
+    from gradscope.api import Saliency, SaliencyRequest
 
 _OVERRIDE = re.compile(r"[a-z_][\w.]*=", re.DOTALL)
 
@@ -139,7 +139,7 @@ def run(
     from gradscope import api, images
 
     given = {"device": device, "dtype": dtype, "seed": seed}
-    wish = api.Wish(
+    request = api.SaliencyRequest(
         methods=tuple(method or ()),
         options=tuple(option or ()),
         target=target,
@@ -153,16 +153,16 @@ def run(
             options = {key: value for key, value in given.items() if value is not None}
             viewer = api.view(model, overrides, options, allow or ())
             shots = api.read_pictures(pictures, viewer)
-            what = _what(wish)
+            what = _what(request)
             names = _pictures.stems([shot.path for shot in shots])
-            made = _made(wish)
+            made = _made(request)
             if save_maps is not None:
                 _check_maps(save_maps, names, made, force=force)
             stems = [f"{name}-{what}" for name in names]
             if not as_json:
                 album.check(stems, images.page_count(len(shots), len(made)))
             with _progress() as told:
-                found = api.attribute(viewer, shots, wish, seed=seed, told=told)
+                found = api.attribute(viewer, shots, request, seed=seed, told=told)
     except ModelError as error:
         if as_json and error.report is not None:
             write_output(reports.dumps(error.report), output, force=force)
@@ -199,20 +199,20 @@ def _check_folder(folder: Path | None) -> None:
         raise OptionError(f"no such folder: `{folder}`", help=f"create it: mkdir -p '{folder}'")
 
 
-def _made(wish: Wish) -> list[str]:
+def _made(request: SaliencyRequest) -> list[str]:
     """The maps that each picture will have, by their method's name."""
     from gradscope import plugins
 
-    methods = list(dict.fromkeys(wish.methods))
+    methods = list(dict.fromkeys(request.methods))
     if "all" in methods:
         methods = plugins.names("gradscope.saliency")
-    pair = [name for name in ("why_not", "versus") if getattr(wish, name) is not None]
+    pair = [name for name in ("why_not", "versus") if getattr(request, name) is not None]
     return [*methods, *(name.replace("_", "-") for name in pair)] or ["grad-cam"]
 
 
-def _what(wish: Wish) -> str:
+def _what(request: SaliencyRequest) -> str:
     """What the files' names say of their maps."""
-    made = _made(wish)
+    made = _made(request)
     return "saliency" if len(made) > 1 else re.sub(r"[^\w-]+", "-", made[0])
 
 

@@ -101,9 +101,18 @@ def _error(graph: AutogradGraph) -> Iterator[Line]:
     yield Line(f"{kind} in the {plain(failure.phase)}{where}", "error:", "bad")
     for text in failure.message.splitlines():
         yield Line(plain(text), indent=1)
+    for sentence in failure.details:
+        yield Line(plain(sentence), "why:", indent=1)
+    for one in failure.related:
+        call = f" #{one.call}" if one.call else ""
+        within = "" if one.name is None else f" in {plain(one.name) or '(root)'}{call}"
+        yield Line(f"{plain(one.file)}:{one.line}{within}", plain(one.role), indent=1)
+        if one.code:
+            yield Line(plain(one.code.strip()), indent=2)
     for frame in failure.frames:
         yield Line(f"{plain(frame.file)}:{frame.line} in {plain(frame.function)}", "at", indent=1)
-    if not failure.frames and failure.location:
+    explained = {f"{one.file}:{one.line}" for one in failure.related}
+    if not failure.frames and failure.location and failure.location not in explained:
         yield Line(plain(failure.location), "at", indent=1)
     if failure.advice:
         yield Line(plain(failure.advice), "help:", indent=1)

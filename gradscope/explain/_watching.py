@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradscope.capture.calls import sequence_number
-from gradscope.capture.graph import LEAF, let_go, saved_tensors
+from gradscope.capture.graph import LEAF, free_nodes, saved_tensors
 from gradscope.capture.nodes import ordered
 from gradscope.explain._calling import as_called, first_held, local, whole_of
 from gradscope.explain._executing import Executing
@@ -81,7 +81,7 @@ class Watch(TorchFunctionMode):
         for held in (self.made, self.kept, self.freed, self.applied, self.carried, self.backwards):
             held.clear()
         self.failing = self._met = None
-        let_go(nodes)
+        free_nodes(nodes)
 
     def met(self, failure: BaseException) -> Meeting | None:
         """What met in the operation that raised ``failure``, or what ``failure`` was made of."""

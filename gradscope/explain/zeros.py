@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 
-from gradscope.capture.graph import let_go, storage_key
+from gradscope.capture.graph import free_nodes, storage_key
 from gradscope.explain._zero_curves import Verdict
 from gradscope.explain._zero_factors import Origins, op
 from gradscope.explain._zero_graph import Reach, Stop
@@ -69,7 +69,7 @@ def explain_zeros(
         _run(model, forward, backward, names, places, nodes)
     finally:
         places.forget()
-        let_go(nodes)
+        free_nodes(nodes)
     found = places.found
     arrived, steps = _arrived([place for place in found if _may_pass(place.verdict)], later)
     order = {name: i for i, name in enumerate(zero)}

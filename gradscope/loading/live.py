@@ -33,8 +33,8 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
     Args:
         model: the module; its first parameter says device and dtype. What torch has put around it
             (``DataParallel``, a compiled module) is passed over.
-        settings: ``loss``, ``optimizer``, ``gradient``, ``mode``, ``steps``, ``seed``,
-            ``autocast``, ``backward.repeats``, ``backward.retain_graph``, each optional.
+        settings: ``loss``, ``optimizer``, ``mode``, ``steps``, ``seed``, ``autocast``,
+            ``backward.gradient``, ``backward.repeats``, ``backward.retain_graph``, each optional.
         inputs: a tensor, a tuple or list of positional arguments, a mapping of keyword arguments,
             or None to infer.
         target: a tensor, a list of class ids or values, or None.
@@ -71,7 +71,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
         )
     else:
         batches = given(inputs)
-    gradient = settings.get("gradient")
+    gradient = settings.get("backward.gradient")
     wish = settings.get("loss")
     spec = wish if callable(wish) else losses.resolve(wish, targets.instantiate)
     mode = settings.get("mode") or ("train" if model.training else "eval")
@@ -95,6 +95,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
         gradient=gradient,
         notices=wrappers + notices,
         config={"model": type(model).__qualname__, "mode": mode, "steps": steps, "seed": seed},
+        live=True,
     )
 
 

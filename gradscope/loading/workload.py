@@ -47,6 +47,7 @@ class Workload:
     notices: list[str] = field(default_factory=list)  # what was inferred or mended, in sentences
     config: dict[str, Any] = field(default_factory=dict)  # every key's effective value, plain JSON
     kind: ModelKind | None = None
+    live: bool = False  # the caller's own module, weights and all: it is given back as it was
 
 
 def load(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Workload:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +16,10 @@ from torch.autograd.graph import GradientEdge
 from gradscope.capture.calls import Call
 from gradscope.capture.hooks import hooked, named_modules
 from gradscope.errors import LayerError, OptionError, did_you_mean
-from gradscope.loading import Workload, seed_everything
 from gradscope.nesting import find
 from gradscope.patterns import Named
 from gradscope.records import GraphCall
-from gradscope.running.plain import autocast
+from gradscope.running.step import Observer, Step
 from gradscope.typeset.numbers import count
 
 LOSS, OUTPUT = "loss", "output"
@@ -36,8 +37,8 @@ class Root:
     path: str | None = None  # None: the first tensor that has a graph
 
     @property
-    def said(self) -> str:
-        """As the user wrote it."""
+    def word(self) -> str:
+        """As the user writes it."""
         number = "" if self.call is None else f"#{self.call}"
         return f"{self.name or OUTPUT}{number}" + ("" if self.path is None else f":{self.path}")
 
@@ -97,13 +98,13 @@ def chosen(
         ran = [call.call for call in calls if call.name == root.name]
         module = f"`{root.name}`" if root.name else "the model"
         if not ran:
-            said = f"{module} was not called in this forward"
+            message = f"{module} was not called in this forward"
         elif root.call is not None and root.call not in ran:
             times = "once" if len(ran) == 1 else f"{count(len(ran))} times"
-            said = f"{module} ran {times}: there is no call #{root.call}"
+            message = f"{module} ran {times}: there is no call #{root.call}"
         else:
-            said = f"what `{root.said}` returned has no graph: nothing in it requires a gradient"
-        raise OptionError(said, help="`--root` takes an output that requires a gradient")
+            message = f"what `{root.word}` returned has no graph: nothing in it requires a gradient"
+        raise OptionError(message, help="`--root` takes an output that requires a gradient")
     latest = max(call.number for call, _, _ in found)
     last = [(path, edge) for call, path, edge in found if call.number == latest]
     for path, edge in last:
@@ -115,39 +116,40 @@ def chosen(
     if paths:
         places = ", ".join(f"`{path}`" for path in paths)
         help = did_you_mean(root.path, paths) or f"its places with a graph are {places}"
-    said = f"`{root.name or OUTPUT}` returned nothing with a graph at `{root.path}`"
-    raise OptionError(said, help=help)
+    message = f"`{root.name or OUTPUT}` returned nothing with a graph at `{root.path}`"
+    raise OptionError(message, help=help)
 
 
-def sum_again(
-    workload: Workload, root: Root, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> torch.Tensor:
-    """Seeded forward once more, and the sum of the output that was chosen before.
+@dataclass(kw_only=True)
+class RootSum(Observer):
+    """In the place of the loss: the sum of the output that was chosen before."""
 
-    Raises:
-        RuntimeError: this forward did not come to it.
-    """
-    entered = 0
-    running: list[int] = []
-    sums: list[torch.Tensor] = []
+    output: Root
+    _sum: torch.Tensor | None = None
 
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal entered
-        running.append(entered)
-        entered += 1
+    @contextmanager
+    def around_forward(self, step: Step) -> Iterator[None]:
+        entered = itertools.count()
+        running: list[int] = []
 
-    def after(
-        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
-        if running.pop() == root.call:
-            # At once: somebody may write into it later.
-            sums.extend(t.sum() for path, t in find(output, torch.Tensor) if path == root.path)
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            running.append(next(entered))
 
-    modules = named_modules(workload.model)
-    with hooked([m for m, named in modules.items() if named.name == root.name], before, after):
-        seed_everything(workload.seed)
-        with autocast(workload):
-            workload.model(*args, **kwargs)
-    if not sums:
-        raise RuntimeError(f"`{root.said}` was not computed again")
-    return sums[0]
+        def after(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        ) -> None:
+            if running.pop() == self.output.call:
+                for path, tensor in find(output, torch.Tensor):
+                    if path == self.output.path and self._sum is None:
+                        # At once: somebody may write into it later.
+                        self._sum = tensor.sum()
+
+        modules = named_modules(step.workload.model)
+        with hooked([m for m, n in modules.items() if n.name == self.output.name], before, after):
+            yield
+        self._sum = None
+
+    def root(self, step: Step, output: Any) -> torch.Tensor:
+        if self._sum is None:
+            raise RuntimeError(f"`{self.output.word}` was not computed again")
+        return self._sum

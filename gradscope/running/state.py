@@ -15,7 +15,6 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.nn.parameter import is_lazy
 
 from gradscope.running.switches import switches_kept
-from gradscope.running.verification import same_bits
 
 Restore = Callable[[], None]
 #: A module's parameters, buffers, children and hooks are in such, as are caches of its own.
@@ -23,21 +22,23 @@ _CONTAINERS = (dict, OrderedDict, list, set, deque)
 
 
 @contextmanager
-def kept_as_found(model: nn.Module, *, weights: bool) -> Iterator[None]:
-    """Give the model back exactly as it was, whatever happens inside the block.
+def kept_as_found(*models: nn.Module, weights: bool) -> Iterator[None]:
+    """Give models back exactly as they were, whatever happens inside the block.
 
     ``.grad`` is swapped out and put back, and buffers are copied. With ``weights`` so are the
     parameters: an optimizer moves them, and some models write to their own in forward. PyTorch's
     switches are kept too, and inside the block gradients are recorded.
     """
-    parameters = list(model.parameters())
+    modules = dict.fromkeys(module for model in models for module in model.modules())
+    parameters = dict.fromkeys(p for model in models for p in model.parameters())
+    buffers = dict.fromkeys(b for model in models for b in model.buffers())
     # Each is put back whatever the others do, and values before the gradients of their shape.
     with ExitStack() as restore:
-        for module in model.modules():
+        for module in modules:
             restore.callback(_module(module))
         for parameter in parameters:
             restore.callback(_gradient(parameter))
-        for tensor in (*model.buffers(), *(parameters if weights else ())):
+        for tensor in (*buffers, *(parameters if weights else ())):
             restore.callback(_value(tensor))
         devices = {parameter.device for parameter in parameters}
         with random_state_kept(devices), switches_kept(), restore.pop_all():
@@ -89,6 +90,26 @@ def deeper_recursion() -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(limit)
+
+
+@contextmanager
+def post_accumulate_hooks_disabled(model: nn.Module) -> Iterator[None]:
+    """No hook of ``register_post_accumulate_grad_hook`` is called inside the block.
+
+    Such a hook cannot change a gradient on its way. It may count, log, or step an optimizer, which
+    a closer look must not make it do again.
+    """
+    disabled = []
+    for parameter in model.parameters():
+        hooks = getattr(parameter, "_post_accumulate_grad_hooks", None)
+        if hooks:
+            disabled.append((hooks, dict(hooks)))
+            hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, found in disabled:
+            hooks.update(found)
 
 
 def _module(module: nn.Module) -> Restore:
@@ -173,3 +194,15 @@ def _value(tensor: torch.Tensor) -> Restore:
 
 def _address(tensor: torch.Tensor) -> int:
     return tensor.data_ptr() if tensor.layout == torch.strided else 0
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and dtype agree in every bit, as far as can be seen."""
+    if any(t.layout != torch.strided or t.is_quantized for t in (one, other)):
+        return False
+    # Viewed as bytes, equal NaNs are equal and 0.0 differs from -0.0.
+    return torch.equal(_bytes(one), _bytes(other))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)

@@ -7,8 +7,23 @@ from collections.abc import Callable
 import torch
 
 from gradscope.records import Verification
+from gradscope.running.state import same_bits
+from gradscope.running.step import Step, repeated
 
 Gradients = list[torch.Tensor | None]
+
+
+def plain_gradients(step: Step) -> Gradients:
+    """What one run of a step gives with nobody looking on; everything is then as it was."""
+    with repeated(step, weights=True) as plain:
+        plain.compute_gradients()
+        return gradients(plain)
+
+
+def gradients(step: Step) -> Gradients:
+    """``.grad`` of every parameter and every input."""
+    tensors = [*step.workload.model.parameters(), *step.inputs.values()]
+    return [t.grad for t in tensors if t.is_leaf]
 
 
 class Verifier:
@@ -43,15 +58,3 @@ def _difference(left: Gradients, right: Gradients) -> float | None:
             return None
         largest = max(largest, gap.max().item(), torch.finfo(torch.float64).tiny)
     return largest
-
-
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one shape and dtype agree in every bit, as far as can be seen."""
-    if any(t.layout != torch.strided or t.is_quantized for t in (one, other)):
-        return False
-    # Viewed as bytes, equal NaNs are equal and 0.0 differs from -0.0.
-    return torch.equal(_bytes(one), _bytes(other))
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)

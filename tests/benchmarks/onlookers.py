@@ -81,13 +81,12 @@ def plain(case: Case) -> Step:
 def gradscope(case: Case, layers: tuple[str, ...] = ("**",)) -> Step:
     """All that ``gradscope inspect`` does once the model is loaded, from hooks to records."""
     from gradscope.loading.live import adopt
-    from gradscope.running.steps import Plan, run
+    from gradscope.running.observe import observe
 
     workload = adopt(case.model, {"loss": case.loss}, inputs=case.inputs(), target=case.target)
-    plan = Plan(layers, restore=False)
 
     def step() -> None:
-        outcome = run(workload, plan)
+        outcome = observe(workload, layers=layers)
         assert outcome.failure is None, outcome.failure
         assert outcome.calls and outcome.gradient_norm
 

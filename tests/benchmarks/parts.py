@@ -69,24 +69,24 @@ class Parts:
 
 def installed() -> Parts:
     """Timers in gradscope's own places."""
-    from gradscope.capture import gradients, parameters, recall, recorder
-    from gradscope.running import steps
+    from gradscope.capture import gradients, measurements, parameters, recorder
+    from gradscope.running import observe, step
 
     parts = Parts()
-    parts.wrap(recall, "measure", "activations: reductions")
+    parts.wrap(measurements, "measure", "activations: reductions")
     parts.wrap(gradients, "measure", "their gradients: reductions")
     parts.wrap(parameters, "_values", "parameters: values")
-    parts.wrap(steps, "parameter_stats", "parameters: gradients")
+    parts.wrap(observe, "parameter_stats", "parameters: gradients")
     parts.wrap(recorder.Recorder, "_before", "hooks around forward")
     parts.wrap(recorder.Recorder, "_after", "hooks around forward")
     parts.wrap(recorder.Recorder, "connect", "walk of the graph, saved bytes")
     parts.wrap(recorder.Recorder, "calls", "records")
     parts.wrap_context(recorder.Recorder, "installed", "setting up, tearing down")
-    parts.wrap(steps, "select_layers", "setting up, tearing down")
-    parts.wrap(steps, "Recorder", "setting up, tearing down")
-    parts.wrap(steps, "Buffers", "facts about modules and buffers")
-    parts.wrap(steps, "module_facts", "facts about modules and buffers")
-    parts.wrap_context(steps, "kept_as_found", "leaving the model as found")
+    parts.wrap(observe, "select_layers", "setting up, tearing down")
+    parts.wrap(observe, "Recorder", "setting up, tearing down")
+    parts.wrap(observe, "Buffers", "facts about modules and buffers")
+    parts.wrap(observe, "module_facts", "facts about modules and buffers")
+    parts.wrap_context(step, "kept_as_found", "leaving the model as found")
     return parts
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import gradscope
 from gradscope.capture import gradients
-from gradscope.capture.gradients import Arrivals
+from gradscope.capture.gradients import GradientCache
 from gradscope.capture.stats import measure
 
 
@@ -26,22 +26,22 @@ def reduced(monkeypatch):
 
 
 def test_the_same_tensor_is_reduced_once(reduced):
-    came_by, tensor = Arrivals(), torch.randn(20)
-    assert came_by.measured(tensor) is came_by.measured(tensor)
+    cache, tensor = GradientCache(), torch.randn(20)
+    assert cache.measured(tensor) is cache.measured(tensor)
     assert reduced == [20]
 
 
 def test_a_write_in_between_is_seen(reduced):
-    came_by, tensor = Arrivals(), torch.ones(20)
-    came_by.measured(tensor)
-    assert came_by.measured(tensor.mul_(2)).max == 2.0
+    cache, tensor = GradientCache(), torch.ones(20)
+    cache.measured(tensor)
+    assert cache.measured(tensor.mul_(2)).max == 2.0
     assert reduced == [20, 20]
 
 
 def test_another_tensor_with_a_freed_ones_id_is_reduced(reduced):
-    came_by = Arrivals()
+    cache = GradientCache()
     for value in range(50):
-        assert came_by.measured(torch.full((20,), float(value))).max == value
+        assert cache.measured(torch.full((20,), float(value))).max == value
     assert len(reduced) == 50
 
 

@@ -40,6 +40,12 @@ class Stopped(Net):
     def forward(self, x):
         raise KeyboardInterrupt
 
+class InPlace(Net):
+    def forward(self, x):
+        y = self.stem(x).exp()
+        y.add_(1)
+        return self.head(y)
+
 class NamedLoss(nn.Module):
     def __init__(self):
         super().__init__()
@@ -361,6 +367,36 @@ def test_a_run_that_failed_claims_no_cut(
     out = capsys.readouterr().out
     assert "shape-mismatch" in out
     assert "not in the graph" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "roles"),
+    [
+        (("./net.py:InPlace",), {"why:", "saved", "mutated", "help:"}),
+        (("./net.py:Net", "backward.repeats=2"), {"why:", "help:"}),
+    ],
+    ids=["in-place", "backward twice"],
+)
+def test_a_failing_backward_is_explained_as_inspect_does(
+    words: tuple[str, ...],
+    roles: set[str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def explanation(command: str) -> list[str]:
+        monkeypatch.setattr("sys.argv", ["gradscope", command, *words, "input.shape=[3,4]"])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert stop.value.code == 3
+        out = capsys.readouterr().out
+        block = out[out.index("error:") :].split("\n\n")[0].splitlines()
+        first = next(i for i, line in enumerate(block) if line.startswith("  why:"))
+        return block[first:]
+
+    graph = explanation("graph")
+    assert graph == explanation("inspect")
+    assert {line.split()[0] for line in graph} >= roles
 
 
 @pytest.mark.parametrize("suffix", ["svg", "dot", "mmd", "graphml"])

@@ -195,6 +195,18 @@ def test_the_step_that_broke_is_the_one_looked_at() -> None:
     assert "exp" in report.births[0].message
 
 
+def test_why_finds_the_origin_where_inspect_finds_it() -> None:
+    """In the second of four steps; by the last one, the weights themselves are NaN."""
+    overrides = ["steps=4", "optimizer={_target_: torch.optim.SGD, lr: 1e25}"]
+    report = gradscope.inspect("demo", overrides=overrides)
+    answers = gradscope.why("demo", overrides=overrides).answers
+    assert report.births[0].name == "conv2"
+    assert report.births[0].phase == "forward"
+    assert [(a.state, a.module, a.message) for a in answers] == [
+        ("non-finite", "conv2", report.births[0].message)
+    ]
+
+
 def test_what_a_step_broke_is_told_from_what_was_broken_before() -> None:
     """The weights that the only step made infinite are not taken for the beginning."""
     optimizer = {"_target_": "torch.optim.SGD", "lr": 1e30}

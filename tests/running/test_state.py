@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.running.state import kept_as_found
-from gradscope.running.verification import Verifier, _difference, same_bits
+from gradscope.running.state import kept_as_found, same_bits
+from gradscope.running.verification import Verifier, _difference
 
 
 def network() -> nn.Module:
@@ -146,6 +146,38 @@ def test_a_pending_backward_of_the_caller_still_runs(look, options):
     assert [t._version for t in tensors] == versions
     loss.backward()
     assert all(map(torch.equal, expected, (p.grad for p in model.parameters())))
+
+
+class Counting(nn.Module):
+    """A loss that counts how often it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, output):
+        self.count += 1
+        return (output * self.weight).sum()
+
+
+@pytest.mark.parametrize(
+    "look", [gradscope.inspect, gradscope.check, gradscope.why, gradscope.graph]
+)
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+def test_a_loss_that_is_a_module_comes_back_as_it_was(look, cut):
+    """Also where something is missing, and the model runs again to tell why."""
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).detach() if cut else super().forward(x)
+
+    loss = Counting()
+    loss.weight.grad = kept = torch.full((), 7.0)
+    look(Net(3, 3), torch.ones(2, 3), loss=loss)
+    assert loss.count == 0
+    assert loss.weight.grad is kept
+    assert kept == 7
 
 
 @pytest.mark.parametrize("write", ["data", "new data", "in place", "sparse buffer"])

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.running.onlookers import onlookers_silent
+from gradscope.running.state import post_accumulate_hooks_disabled
 
 
 class Clipped(nn.Module):
@@ -21,7 +21,7 @@ class Clipped(nn.Module):
         return self.head(self.body(x).relu())
 
 
-def test_a_closer_look_calls_no_onlooker() -> None:
+def test_a_closer_look_calls_no_post_accumulate_hook() -> None:
     torch.manual_seed(0)
     model, calls = Clipped(), []
     handles = [p.register_post_accumulate_grad_hook(calls.append) for p in model.parameters()]
@@ -43,7 +43,7 @@ def test_they_come_back_after_an_error() -> None:
     model, calls = nn.Linear(2, 1), []
     model.weight.register_post_accumulate_grad_hook(calls.append)
     try:
-        with onlookers_silent(model):
+        with post_accumulate_hooks_disabled(model):
             model(torch.ones(1, 2)).sum().backward()
             raise KeyError
     except KeyError:

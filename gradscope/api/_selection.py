@@ -16,7 +16,7 @@ from gradscope.typeset.numbers import number, plural
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Selection:
     """Parameters and modules by their first names.
 
     Attributes:
@@ -42,9 +42,9 @@ class Asked:
         return bool(self.parameters or self.modules)
 
 
-def asked_for(
+def select(
     model: nn.Module, names: Sequence[str], freeze: Sequence[str], frozen_at: str | None
-) -> Asked:
+) -> Selection:
     """What names and patterns select among parameters and modules.
 
     A pattern that matches parameters means those; one that matches modules alone means these. A
@@ -59,15 +59,15 @@ def asked_for(
     if freeze:
         frozen = frozenset(n.name for n in matching(list(freeze), parameters, what="parameter"))
     if not names:
-        return Asked((), (), frozen, frozen_at)
-    known = [*parameters, *named_modules(model).values()]
-    chosen = {id(named) for named in matching(list(names), known, what="parameter or layer")}
+        return Selection((), (), frozen, frozen_at)
+    candidates = [*parameters, *named_modules(model).values()]
+    chosen = {id(named) for named in matching(list(names), candidates, what="parameter or layer")}
     own = [named.name for named in parameters if id(named) in chosen]
     patterns = [p for p in map(Pattern, names) if not p.negated]
     for_modules = [p for p in patterns if _means_modules(p, parameters)]
     layers = [
         named.name
-        for named in known[len(parameters) :]
+        for named in candidates[len(parameters) :]
         if id(named) in chosen and any(p.matches(named) for p in for_modules)
     ]
     named = {p: each.name for p, each in named_parameters(model).items()}
@@ -75,7 +75,7 @@ def asked_for(
         (name, tuple(dict.fromkeys(named[p] for p in modules[name].parameters())))
         for name in layers
     )
-    return Asked(tuple(own), inside, frozen, frozen_at)
+    return Selection(tuple(own), inside, frozen, frozen_at)
 
 
 def _means_modules(pattern: Pattern, parameters: Sequence[Named]) -> bool:
@@ -85,36 +85,36 @@ def _means_modules(pattern: Pattern, parameters: Sequence[Named]) -> bool:
 
 
 def replies(
-    asked: Asked,
+    selection: Selection,
     parameters: Sequence[ParameterStats],
     calls: Sequence[ModuleCall],
-    told: Sequence[Answer],
+    causes: Sequence[Answer],
 ) -> Iterator[Answer]:
-    """The answers for what was asked for and has no cause of its own in ``told``."""
+    """The answers for what was asked for and has no cause of its own in ``causes``."""
     states = {p.name: p for p in parameters}
-    done = {name for answer in told for name in answer.behind}
+    done = {name for answer in causes for name in answer.behind}
     frozen = [
         name
         for name in states
-        if name in asked.all and not states[name].requires_grad and name not in done
+        if name in selection.all and not states[name].requires_grad and name not in done
     ]
-    yield from _frozen(asked, frozen)
-    for name in asked.parameters:
+    yield from _frozen(selection, frozen)
+    for name in selection.parameters:
         if name in states and name not in done and name not in frozen:
-            yield _well(name, states[name])
-    for name, inside in asked.modules:
+            yield _healthy(name, states[name])
+    for name, inside in selection.modules:
         trains = [states[p] for p in inside if p in states and p not in frozen]
         if not inside:
-            yield _passing(name, [call for call in calls if call.name == name])
+            yield _without_parameters(name, [call for call in calls if call.name == name])
         elif trains and not any(p.name in done for p in trains):
             yield _module(name, trains)
 
 
-def _frozen(asked: Asked, names: Sequence[str]) -> Iterator[Answer]:
-    by_config = [name for name in names if name in asked.frozen]
-    by_code = [name for name in names if name not in asked.frozen]
-    for behind, location, said, advice in (
-        (by_config, asked.frozen_at, "the config's `freeze` says so", "change `freeze`"),
+def _frozen(selection: Selection, names: Sequence[str]) -> Iterator[Answer]:
+    by_config = [name for name in names if name in selection.frozen]
+    by_code = [name for name in names if name not in selection.frozen]
+    for behind, location, reason, advice in (
+        (by_config, selection.frozen_at, "the config's `freeze` says so", "change `freeze`"),
         (by_code, None, "the model's own code set it", "set it to True before training"),
     ):
         if behind:
@@ -123,7 +123,7 @@ def _frozen(asked: Asked, names: Sequence[str]) -> Iterator[Answer]:
                 behind[0],
                 "parameter",
                 MISSING,
-                f"requires_grad is False: {said}{at}.",
+                f"requires_grad is False: {reason}{at}.",
                 cause="frozen",
                 location=location,
                 behind=tuple(behind),
@@ -131,26 +131,26 @@ def _frozen(asked: Asked, names: Sequence[str]) -> Iterator[Answer]:
             )
 
 
-def _well(name: str, parameter: ParameterStats) -> Answer:
+def _healthy(name: str, parameter: ParameterStats) -> Answer:
     gradient = parameter.gradient
     norm = None if gradient is None else gradient.norm
-    said = "a gradient arrives" + ("" if norm is None else f", of norm {number(norm)}")
+    message = "a gradient arrives" + ("" if norm is None else f", of norm {number(norm)}")
     zeros = None if gradient is None else gradient.zeros
     if gradient is not None and zeros and gradient.numel:
-        said += f"; {zeros} of its {gradient.numel} elements are zero"
-    return Answer(name, "parameter", HEALTHY, f"{said}.", behind=(name,))
+        message += f"; {zeros} of its {gradient.numel} elements are zero"
+    return Answer(name, "parameter", HEALTHY, f"{message}.", behind=(name,))
 
 
 def _module(name: str, parameters: Sequence[ParameterStats]) -> Answer:
     norms = [p.gradient.norm for p in parameters if p.gradient and p.gradient.norm is not None]
-    said = f"a gradient arrives at {'all ' if len(parameters) > 1 else ''}"
-    said += f"{plural(len(parameters), 'parameter')} of it"
-    said += f", of norm {number(math.hypot(*norms))}" if norms else ""
+    message = f"a gradient arrives at {'all ' if len(parameters) > 1 else ''}"
+    message += f"{plural(len(parameters), 'parameter')} of it"
+    message += f", of norm {number(math.hypot(*norms))}" if norms else ""
     behind = tuple(p.name for p in parameters)
-    return Answer(name, "module", HEALTHY, f"{said}.", module=name, behind=behind)
+    return Answer(name, "module", HEALTHY, f"{message}.", module=name, behind=behind)
 
 
-def _passing(name: str, calls: Sequence[ModuleCall]) -> Answer:
+def _without_parameters(name: str, calls: Sequence[ModuleCall]) -> Answer:
     """A module without parameters: whether a gradient comes to what it returns."""
     if not calls:
         return Answer(
@@ -164,28 +164,28 @@ def _passing(name: str, calls: Sequence[ModuleCall]) -> Answer:
         )
     gradients = [out.gradient for call in calls for out in call.outputs if out.gradient]
     if not gradients:
-        said = "no gradient comes to what it returns; it has no parameters."
-        return Answer(name, "module", MISSING, said, module=name, call=calls[0].call)
+        message = "no gradient comes to what it returns; it has no parameters."
+        return Answer(name, "module", MISSING, message, module=name, call=calls[0].call)
     norm = math.hypot(*(g.norm for g in gradients if g.norm is not None))
     if norm == 0:
-        said = "the gradient that comes to what it returns is zero; it has no parameters."
-        return Answer(name, "module", ZERO, said, module=name, call=calls[0].call)
-    said = f"a gradient comes to what it returns, of norm {number(norm)}; it has no parameters."
-    return Answer(name, "module", HEALTHY, said, module=name)
+        message = "the gradient that comes to what it returns is zero; it has no parameters."
+        return Answer(name, "module", ZERO, message, module=name, call=calls[0].call)
+    message = f"a gradient comes to what it returns, of norm {number(norm)}; it has no parameters."
+    return Answer(name, "module", HEALTHY, message, module=name)
 
 
-def disagreements(asked: Asked, parameters: Sequence[ParameterStats]) -> Iterator[Answer]:
+def disagreements(selection: Selection, parameters: Sequence[ParameterStats]) -> Iterator[Answer]:
     """Parameters that were meant to be frozen and are not."""
-    thawed = [p.name for p in parameters if p.requires_grad and p.name in asked.frozen]
+    thawed = [p.name for p in parameters if p.requires_grad and p.name in selection.frozen]
     if thawed:
-        at = f" at {asked.frozen_at}" if asked.frozen_at else ""
+        at = f" at {selection.frozen_at}" if selection.frozen_at else ""
         yield Answer(
             thawed[0],
             "parameter",
             HEALTHY,
             f"the config's `freeze` asks for it{at}, but after forward requires_grad is True.",
             cause="frozen",
-            location=asked.frozen_at,
+            location=selection.frozen_at,
             behind=tuple(thawed),
             advice="look for `requires_grad_(True)` in the model's code",
         )

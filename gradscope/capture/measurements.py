@@ -13,7 +13,7 @@ from gradscope.capture.stats import Measured, measure
 
 
 @dataclass(slots=True)
-class _Known:
+class _Measurement:
     tensor: weakref.ref[torch.Tensor]
     version: int
     node: Node | None
@@ -21,7 +21,7 @@ class _Known:
     slot: GradientSlot | None = None
 
 
-class Recall:
+class MeasurementCache:
     """What was measured of each tensor, and the slot that waits for its gradient.
 
     A write that PyTorch does not count (through ``.data`` or NumPy) is not seen.
@@ -29,39 +29,39 @@ class Recall:
 
     def __init__(self, listeners: Listeners) -> None:
         self._listeners = listeners
-        self._known: dict[int, _Known] = {}
+        self._measurements: dict[int, _Measurement] = {}
 
     def measured(self, tensor: torch.Tensor) -> Measured:
         """The tensor's statistics as it is now."""
-        known = self._find(tensor)
-        if known is None:
-            known = self.remember(tensor, measure(tensor))
-        return known.measured
+        found = self._find(tensor)
+        if found is None:
+            found = self.remember(tensor, measure(tensor))
+        return found.measured
 
     def slot(self, tensor: torch.Tensor) -> GradientSlot:
         """The slot that a hook on this tensor, as it is now, fills."""
-        known = self._find(tensor) or self.remember(tensor, measure(tensor))
-        if known.slot is None or known.node is not tensor.grad_fn:
+        found = self._find(tensor) or self.remember(tensor, measure(tensor))
+        if found.slot is None or found.node is not tensor.grad_fn:
             # `detach_()` and the like give a tensor another history without a new version.
-            known.node = tensor.grad_fn
-            known.slot = self._listeners.slot()
-            self._listeners.on_tensor(tensor, known.slot)
-        return known.slot
+            found.node = tensor.grad_fn
+            found.slot = self._listeners.slot()
+            self._listeners.on_tensor(tensor, found.slot)
+        return found.slot
 
     def forget(self) -> None:
         """Let go of every node."""
-        self._known.clear()
+        self._measurements.clear()
 
-    def _find(self, tensor: torch.Tensor) -> _Known | None:
-        known = self._known.get(id(tensor))
-        same = known is not None and known.tensor() is tensor
-        return known if same and known and version(tensor) == known.version >= 0 else None
+    def _find(self, tensor: torch.Tensor) -> _Measurement | None:
+        found = self._measurements.get(id(tensor))
+        same = found is not None and found.tensor() is tensor
+        return found if same and found and version(tensor) == found.version >= 0 else None
 
-    def remember(self, tensor: torch.Tensor, measured: Measured) -> _Known:
+    def remember(self, tensor: torch.Tensor, measured: Measured) -> _Measurement:
         """Keep what is known of a tensor, so that it is not measured again."""
-        known = _Known(weakref.ref(tensor), version(tensor), None, measured)
-        self._known[id(tensor)] = known
-        return known
+        found = _Measurement(weakref.ref(tensor), version(tensor), None, measured)
+        self._measurements[id(tensor)] = found
+        return found
 
 
 def version(tensor: torch.Tensor) -> int:

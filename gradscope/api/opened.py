@@ -1,0 +1,178 @@
+"""What every entry does first: a live model or a config becomes a workload, ready to run.
+
+A keyword that several entries share is a field of ``Options``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from gradscope import config as configs
+from gradscope.api.runs import versions
+from gradscope.config import LoadedConfig
+from gradscope.errors import ModelError, OptionError
+from gradscope.explain.errors import explain_error
+from gradscope.loading import Workload, load
+from gradscope.loading.live import adopt, given
+from gradscope.records import AutogradGraph, Report, RunInfo, WhyReport
+from gradscope.running.state import kept_as_found, random_state_kept
+from gradscope.running.switches import switches_kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the entries take by the same keywords; ``gradscope.inspect`` describes each. None is not
+    given.
+
+    ``layers`` are patterns, as the config has them.
+    """
+
+    inputs: Any = None
+    overrides: Sequence[str] = ()
+    allow: Sequence[str] = ()
+    target: Any = None
+    layers: Sequence[str] | None = None
+    loss: Any = None
+    optimizer: Any = None
+    mode: str | None = None
+    steps: int | None = None
+    gradient: Any = None
+    repeats: int | None = None
+    retain_graph: bool | None = None
+    device: str | None = None
+    dtype: str | None = None
+    autocast: str | None = None
+    seed: int | None = None
+
+    @classmethod
+    def of(cls, keywords: Mapping[str, Any], *, layers: Sequence[str] | None = None) -> Options:
+        """Those among an entry's keywords."""
+        own = {f.name: keywords[f.name] for f in fields(cls) if f.name in keywords}
+        return cls(**own | {"layers": layers})
+
+    def settings(self) -> dict[str, Any]:
+        """What was given, by the keys that a config has for it."""
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NO_KEYS}
+        return {_KEYS.get(name, name): v for name, v in found.items() if v is not None}
+
+
+#: Options that no config has as they are, and the keys of those that it has by another name.
+_NO_KEYS = ("inputs", "overrides", "allow")
+_KEYS = {
+    "gradient": "backward.gradient",
+    "repeats": "backward.repeats",
+    "retain_graph": "backward.retain_graph",
+}
+
+
+def read(model: nn.Module | str | Path, options: Options) -> nn.Module | LoadedConfig:
+    """The config behind a path or a spec, with the options in it; a live module as it is.
+
+    Raises:
+        GradscopeError: the config or an option is not right.
+    """
+    if isinstance(model, nn.Module):
+        return model
+    settings = options.settings()
+    if callable(options.loss):  # as the inputs, it is put in the place of the config's later
+        del settings["loss"]
+    return configs.read(str(model), options.overrides, options=settings)
+
+
+def without(layers: Sequence[str], exclude: Sequence[str]) -> tuple[str, ...]:
+    """The patterns of layers, less those of others."""
+    return (*layers, *(f"!{pattern}" for pattern in exclude))
+
+
+@contextmanager
+def opened(
+    source: nn.Module | LoadedConfig,
+    options: Options,
+    report: type[Report | AutogradGraph | WhyReport],
+) -> Iterator[Workload]:
+    """The workload of a live module, which is given back as it was, or of a config.
+
+    PyTorch's switches are afterwards the caller's again.
+
+    Args:
+        source: what ``read`` gave.
+        options: with which it was read.
+        report: what an error has where the config's model cannot be built.
+
+    Raises:
+        ModelError: the config's model raised while it was built; ``.report`` says why.
+        GradscopeError: an option, a name or a file is not right.
+    """
+    if isinstance(source, nn.Module):
+        with _adopted(source, options) as workload:
+            yield workload
+        return
+    with switches_kept():
+        try:
+            workload = load(source, options.allow)
+        except ModelError as error:
+            error.report = _unbuilt(source, error, report)
+            raise
+        if options.inputs is not None:
+            workload.batches = given(options.inputs)
+        if callable(options.loss):
+            workload.criterion.spec = options.loss
+        yield workload
+
+
+@contextmanager
+def live_model_kept(model: nn.Module, mode: str | None) -> Iterator[None]:
+    """The caller's own module in that mode, None for its own; then it is as it was."""
+    with kept_as_found(model, weights=False):
+        if mode is not None:
+            model.train(mode == "train")
+        yield
+
+
+@contextmanager
+def _adopted(model: nn.Module, options: Options) -> Iterator[Workload]:
+    settings = options.settings()
+    moved = [name for name in ("device", "dtype") if name in settings]
+    if moved:
+        raise OptionError(
+            f"`{moved[0]}` would move a live module, which is to stay as it is",
+            help=f"move it yourself before the call, as in `model.to({settings[moved[0]]!r})`",
+        )
+    # Loading makes inputs from the seed too: the caller's random state is kept around it all.
+    with random_state_kept({p.device for p in model.parameters()}), switches_kept():
+        workload = adopt(model, settings, inputs=options.inputs, target=options.target)
+        if options.layers is not None:
+            workload.layers = tuple(options.layers)
+        with live_model_kept(model, options.mode):
+            yield workload
+
+
+def _unbuilt(
+    loaded: LoadedConfig, error: ModelError, report: type[Report | AutogradGraph | WhyReport]
+) -> Report | AutogradGraph | WhyReport:
+    """The record of a run that failed before there was a model."""
+    config = loaded.config
+    run = RunInfo(
+        model=loaded.name,
+        device=config.device,
+        dtype=config.dtype,
+        mode=config.mode or "train",
+        seed=config.seed,
+        steps=config.steps,
+        loss="",
+    )
+    if report is Report:
+        run = replace(run, file=loaded.file)
+    return report(
+        run=run,
+        status="failed",
+        versions=versions(),
+        config=config.model_dump(mode="json"),
+        error=explain_error(error.__cause__ or error, "construction", []),
+    )

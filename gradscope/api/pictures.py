@@ -1,0 +1,89 @@
+"""The pictures to explain: files through the model's transform, arrays and tensors as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradscope import images
+from gradscope.errors import ConfigError, OptionError
+from gradscope.loading.viewing import Viewer
+
+if TYPE_CHECKING:
+    from gradscope.images import Photo
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """One picture: its name, what the model gets of it [C, H, W], and the photograph to draw on."""
+
+    path: str
+    values: Tensor
+    photo: Photo
+
+
+def read_pictures(words: Sequence[str | Path], viewer: Viewer) -> list[Picture]:
+    """The files of paths, patterns and folders, through the viewer's transform; arrays as they are.
+
+    Raises:
+        ConfigError: no such file, or one that is no picture and no array.
+    """
+    folder = Path.cwd()
+    files: list[Path] = []
+    for word in words:
+        inside = folder / Path(word).expanduser()
+        files += (
+            images.pictures_in(inside) if inside.is_dir() else images.find_images(str(word), folder)
+        )
+    return [_picture(path, viewer) for path in dict.fromkeys(files)]
+
+
+def _picture(path: Path, viewer: Viewer) -> Picture:
+    name = images.shown(path)
+    if path.suffix.lower() == ".npy":
+        values = _array(path)
+        photo = images.Photo(images.input_picture(values), path.name, "")
+        return Picture(name, torch.from_numpy(values), photo)
+    image = images.read_image(path)
+    geometry = images.trace(viewer.transform, image.size, image.mode)
+    remarks = images.reading_remarks(path)
+    photo = images.Photo(image, path.name, "", None, geometry, tuple(remarks))
+    return Picture(name, viewer.transform(image), photo)
+
+
+def _array(path: Path) -> Any:
+    """C×H×W or H×W numbers from a ``.npy``, as float32 [C, H, W]."""
+    help = "save it with `numpy.save`, as float C×H×W or H×W, the way the model takes it"
+    try:
+        values = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        first = str(error).splitlines()[0]
+        raise ConfigError(f"{path} cannot be read as an array: {first}", help=help) from None
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiub":
+        raise ConfigError(f"{path} holds no numbers", help=help)
+    if values.ndim not in (2, 3) or not values.size:
+        raise ConfigError(f"{path} has the shape {list(values.shape)}", help=help)
+    return np.ascontiguousarray(values[None] if values.ndim == 2 else values, dtype=np.float32)
+
+
+def tensor_pictures(tensor: Tensor) -> list[Picture]:
+    """Those of a tensor [N, C, H, W].
+
+    Raises:
+        OptionError: a tensor of another shape.
+    """
+    if tensor.dim() != 4 or not len(tensor):
+        raise OptionError(f"a tensor {list(tensor.shape)}", help="pictures are [N, C, H, W]")
+    # The values keep their precision; only what is drawn is float32.
+    return [
+        Picture(
+            f"[{i}]", one, images.Photo(images.input_picture(one.float().numpy()), f"[{i}]", "")
+        )
+        for i, one in enumerate(tensor.detach().cpu())
+    ]

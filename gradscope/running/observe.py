@@ -1,0 +1,286 @@
+"""Steps under a recorder: what flows through every call, and what the parameters get of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.capture.facts import Buffers, module_facts
+from gradscope.capture.hooks import select_layers
+from gradscope.capture.parameters import (
+    any_nonfinite,
+    parameter_stats,
+    statistics,
+    total_norm,
+    updates,
+)
+from gradscope.capture.recorder import Recorder
+from gradscope.capture.saved import keeps_scores
+from gradscope.capture.stats import Measured, measure, resolve
+from gradscope.loading import Workload
+from gradscope.patterns import Named
+from gradscope.records import (
+    ModuleCall,
+    ModuleFacts,
+    ParameterStats,
+    Seconds,
+    StepParameter,
+    StepRecord,
+    TensorRecord,
+    TensorStats,
+    Verification,
+)
+from gradscope.running.saved import count_saved
+from gradscope.running.step import GraphRoot, Observer, Step, run
+from gradscope.running.stopwatch import Stopwatch
+from gradscope.running.verification import Verifier, gradients, plain_gradients
+
+_SCORES = (
+    "saved bytes: meta has no fused attention, so the scores are among them; a processor or a GPU "
+    "that has it keeps less"
+)
+
+
+@dataclass(kw_only=True)
+class Observation(Observer):
+    """What the steps of a run leave, complete or not.
+
+    Attributes:
+        verify: whether to prove that looking is harmless.
+        selected: the modules whose calls are recorded, and ``chained`` those with their chains.
+        all_parameters: of the whole model; ``parameters`` are those of the selected modules.
+        first_nonfinite: the number of the first of several steps whose loss or gradients were not
+            finite.
+    """
+
+    verify: bool
+    selected: dict[nn.Module, Named] = field(repr=False)
+    chained: dict[nn.Module, Named] = field(repr=False)
+    forward: Stopwatch
+    backward: Stopwatch
+    calls: tuple[ModuleCall, ...] = ()
+    parameters: tuple[ParameterStats, ...] = ()
+    all_parameters: tuple[ParameterStats, ...] = ()
+    modules: tuple[ModuleFacts, ...] = ()
+    history: list[StepRecord] = field(default_factory=list)
+    loss: float | None = None
+    loss_nonfinite: str | None = None
+    first_nonfinite: int | None = None
+    gradient_norm: float | None = None
+    seconds: Seconds = field(default_factory=Seconds)
+    verified: Verification | None = None
+    optimizer: str | None = None
+    notices: list[str] = field(default_factory=list)
+    _buffers: Buffers | None = None
+    _loss: Measured | None = None
+    _verifier: Verifier | None = None
+    _inputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    _activations: dict[str, Any] = field(default_factory=dict)
+
+    def before_step(self, step: Step) -> None:
+        if step.optimizer is not None:
+            self.optimizer = type(step.optimizer).__name__
+        if self.verify and step.number == 0:
+            self._verifier = _verifier(step)
+        self._inputs = {name: t for name, t in step.inputs.items() if t.requires_grad}
+        self.recorder = Recorder(
+            step.workload.model,
+            self.selected,
+            accumulate=step.workload.repeats > 1,
+            chained=self.chained,
+        )
+
+    @contextmanager
+    def around_forward(self, step: Step) -> Iterator[None]:
+        assert self.recorder is not None
+        self._loss, self._buffers = None, Buffers(step.workload.model)
+        try:
+            with self.forward:
+                yield
+        finally:
+            self._buffers.compare()
+            self.modules = module_facts(step.workload.model, self.recorder.counts)
+
+    def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
+        assert self.recorder is not None
+        assert isinstance(root, torch.Tensor)
+        self._loss = _measured(root)
+        self.recorder.connect([root], {id(t): name for name, t in step.named_inputs})
+        if step.workload.device.type == "meta" and keeps_scores(root):
+            self.notices.append(_SCORES)
+        self._activations = statistics(self._inputs)
+        return self.recorder.leaves
+
+    @contextmanager
+    def around_backward(self, step: Step, repeat: int) -> Iterator[None]:
+        with self.backward:
+            yield
+        if step.workload.steps * step.workload.repeats > 1:
+            self._enter_history(step, repeat)
+
+    def after_backward(self, step: Step) -> None:
+        assert self.recorder is not None
+        if self._verifier is not None:
+            self.verified = self._verifier.compare(gradients(step))
+            self._verifier = None
+        self._inputs = {}
+        self.recorder.free_nodes()
+        model, held = step.workload.model, _held(step)
+        self.parameters = parameter_stats(model, shown=self.selected, held=held)
+        self._read()
+        last = step.number + 1 == step.workload.steps
+        if last and self.recorder.needs_counting_run:
+            saved = count_saved(step, self.notices)
+            if saved is not None:
+                self.recorder.set_saved(saved)
+
+    @contextmanager
+    def around_update(self, step: Step) -> Iterator[None]:
+        before = {p: p.detach().clone() for p in _held(step) or ()}
+        yield
+        found = updates(step.workload.model, before)
+        nothing = (None, None)
+        self.parameters = tuple(
+            replace(p, update_ratio=ratio, moved=moved)
+            for p in self.parameters
+            for ratio, moved in [found.get(p.name, nothing)]
+        )
+        if self.history:
+            last = self.history[-1]
+            ratios = tuple(
+                replace(p, update_ratio=found.get(p.name, nothing)[0]) for p in last.parameters
+            )
+            self.history[-1] = replace(last, parameters=ratios)
+
+    def after_run(self, workload: Workload) -> None:
+        try:
+            self._complete(workload)
+        except RuntimeError as failure:
+            if workload.device.type == "cpu":
+                raise
+            # What went wrong on a device shows when it is read, and it may answer nothing more.
+            self.failure = self.failure or failure
+        self.gradient_norm = total_norm([p.gradient.norm for p in self.parameters if p.gradient])
+        self.all_parameters = self.parameters
+        owned = {
+            f"{named.name}.{name}".lstrip(".")
+            for module, named in self.selected.items()
+            for name, _ in module.named_parameters(recurse=False)
+        }
+        self.parameters = tuple(p for p in self.parameters if {p.name, *p.aliases} & owned)
+
+    def _complete(self, workload: Workload) -> None:
+        if self.failure:
+            self._read()
+        if self.recorder:
+            self.calls = self.recorder.calls()
+        if not self.parameters:
+            self.parameters = parameter_stats(workload.model, shown=self.selected)
+
+    def _read(self) -> None:
+        """What the step left on its device besides gradients, all of it at once."""
+        if self._loss is not None:
+            self.loss, self.loss_nonfinite = _value(resolve([self._loss])[id(self._loss)])
+        if self._buffers is not None:
+            self.modules = self._buffers.entered(self.modules)
+        self.seconds = Seconds(self.forward.seconds, self.backward.seconds)
+
+    def _enter_history(self, step: Step, repeat: int) -> None:
+        named = list(step.workload.model.named_parameters())
+        measured = statistics({name: p.grad for name, p in named})
+        arrived = statistics({name: t.grad for name, t in self._inputs.items()})
+        self._read()
+        bad = self.loss_nonfinite is not None or any_nonfinite(measured.values())
+        if bad and self.first_nonfinite is None:
+            self.first_nonfinite = step.number
+        norms = {name: None if stats is None else stats.norm for name, stats in measured.items()}
+        self.history.append(
+            StepRecord(
+                step=step.number,
+                backward=repeat,
+                loss=self.loss,
+                loss_nonfinite=self.loss_nonfinite,
+                gradient_norm=total_norm(list(norms.values())),
+                inputs=tuple(
+                    TensorRecord(name, self._activations[name], arrived[name], None, True)
+                    for name in self._inputs
+                ),
+                parameters=tuple(StepParameter(name, norm) for name, norm in norms.items()),
+            )
+        )
+
+
+def observe(
+    workload: Workload,
+    *,
+    layers: Sequence[str] = ("**",),
+    chain: Sequence[str] = (),
+    verify: bool = False,
+) -> Observation:
+    """Run the steps and record the last one that began.
+
+    An exception, of the user's code or Ctrl-C, ends the run and is found in ``failure``: what was
+    recorded until then is there all the same.
+
+    Args:
+        workload: what to run.
+        layers: patterns of the modules to record.
+        chain: patterns of the modules whose outputs' autograd chains are kept.
+        verify: also run two plain steps, and compare their gradients with the recorded one's.
+
+    Raises:
+        LayerError: a layer pattern that matches nothing.
+    """
+    model = workload.model
+    selected = select_layers(model, layers)
+    chained = select_layers(model, chain) if chain else {}
+    forward, backward = Stopwatch(workload.device), Stopwatch(workload.device)
+    observation = Observation(
+        verify=verify, selected=selected, chained=chained, forward=forward, backward=backward
+    )
+    run(workload, observation)
+    return observation
+
+
+def loss_value(loss: torch.Tensor) -> tuple[float | None, str | None]:
+    """The loss's one number, or which kind of number it is not."""
+    measured = _measured(loss)
+    return _value(resolve([measured])[id(measured)])
+
+
+def _measured(loss: torch.Tensor) -> Measured:
+    """The loss for ``resolve`` to read with the rest."""
+    plain = type(loss) is torch.Tensor and loss.layout == torch.strided
+    if plain or loss.numel() != 1 or loss.is_complex() or loss.device.type == "meta":
+        return measure(loss)
+    # A subclass may hide what it wraps from all but `item`.
+    return measure(torch.tensor(float(loss.detach().item()), dtype=torch.float64))
+
+
+def _value(loss: TensorStats) -> tuple[float | None, str | None]:
+    if loss.numel != 1 or not loss.values:
+        return None, None
+    (value,) = loss.values
+    if isinstance(value, tuple):  # complex
+        return None, None
+    return (None, value) if isinstance(value, str) else (float(value), None)
+
+
+def _verifier(step: Step) -> Verifier | None:
+    try:
+        return Verifier(lambda: plain_gradients(step))
+    except Exception:
+        # The observed step that follows raises the same, and names the layer.
+        return None
+
+
+def _held(step: Step) -> set[nn.Parameter] | None:
+    """The optimizer's parameters; None without one."""
+    if step.optimizer is None:
+        return None
+    return {p for group in step.optimizer.param_groups for p in group["params"]}

@@ -1,0 +1,308 @@
+"""One training step: the only loop over steps, and the only way to leave everything as it was.
+
+Who wants to look at a run writes an ``Observer``, which is told of each moment. Who wants to run a
+part of a step by itself gets a ``Step`` and calls its parts.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import GradientEdge
+from torch.optim import Optimizer
+
+from gradscope.capture.calls import Call, call_tensors
+from gradscope.capture.graph import edge_of, walk
+from gradscope.capture.recorder import Recorder
+from gradscope.errors import ConfigError
+from gradscope.loading import Batch, Workload, seed_everything
+from gradscope.nesting import replaced
+from gradscope.running.state import (
+    deeper_recursion,
+    gradients_kept,
+    kept_as_found,
+    run_eagerly,
+)
+
+#: What backward starts from: the loss, or the output of a module's call as it was returned.
+GraphRoot = torch.Tensor | GradientEdge
+
+
+@dataclass(kw_only=True)
+class Observer:
+    """Looks on while steps run. Its methods are the moments of a step, in their order.
+
+    Attributes:
+        number: of the step that began last, from 0.
+        phase: the part of it that runs: input, forward, loss, backward, or step (the optimizer's).
+        failure: what stopped the run.
+        recorder: of the calls of that step, for those who record them.
+    """
+
+    number: int = 0
+    phase: str = "input"
+    failure: BaseException | None = field(default=None, repr=False)
+    recorder: Recorder | None = field(default=None, repr=False)
+
+    def before_step(self, step: Step) -> None:
+        """Before anything of the step has run."""
+
+    def around(self, step: Step) -> AbstractContextManager[None]:
+        """From before forward to after the last backward: the recorder, if there is one, is on."""
+        return nullcontext() if self.recorder is None else self.recorder.installed()
+
+    def around_forward(self, step: Step) -> AbstractContextManager[None]:
+        """Forward and loss."""
+        return nullcontext()
+
+    def root(self, step: Step, output: Any) -> GraphRoot:
+        """What backward starts from, made of what the model returned."""
+        return step.workload.criterion(output, step.clone.target)
+
+    def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
+        """After the loss: the leaves of the graph behind it."""
+        if isinstance(root, GradientEdge) or not root.requires_grad:
+            return ()
+        return walk([edge_of(root)], set()).leaves
+
+    def around_backward(self, step: Step, repeat: int) -> AbstractContextManager[None]:
+        """Each backward."""
+        return nullcontext()
+
+    def after_backward(self, step: Step) -> None:
+        """All backwards are done, and nobody holds the graph any more."""
+
+    def wants_update(self, step: Step) -> bool:
+        """Whether the optimizer, where there is one, is to make its step."""
+        return True
+
+    def around_update(self, step: Step) -> AbstractContextManager[None]:
+        """The optimizer's step."""
+        return nullcontext()
+
+    def after_run(self, workload: Workload) -> None:
+        """The last step ended or raised. Nothing is put back yet."""
+
+    def executing(self) -> list[Call]:
+        """The calls that had not returned when the run stopped, outermost first."""
+        return self.recorder.executing() if self.recorder and self.phase == "forward" else []
+
+
+@dataclass(slots=True)
+class Step:
+    """One step. ``run`` runs it; each part can be called by itself as well.
+
+    Attributes:
+        batch: as the workload gave it, and ``following`` what gives those after it.
+        clone: the batch on tensors of its own.
+        kept: at the end of the step it puts back the gradients of leaves that are not the model's.
+    """
+
+    workload: Workload
+    number: int
+    batch: Batch
+    following: Iterator[Batch]
+    clone: Batch
+    observer: Observer
+    kept: ExitStack
+    make_optimizer: Callable[[], Optimizer | None]
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """The run's optimizer, made when it is first asked for."""
+        return self.make_optimizer()
+
+    @property
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """The tensors that the model takes, by their places."""
+        return dict(call_tensors(self.clone.args, self.clone.kwargs))
+
+    @property
+    def named_inputs(self) -> list[tuple[str, torch.Tensor]]:
+        """The same, by the names that a reader has for them; what is nested shares one."""
+        positional = len(self.clone.args)
+        return [(_input_name(path, positional), t) for path, t in self.inputs.items()]
+
+    def run(self) -> None:
+        """Forward, loss, backward and the optimizer's step, and the observer told of each."""
+        observer = self.observer
+        observer.before_step(self)
+        with observer.around(self):
+            self.compute_gradients()
+        # Before the optimizer: what is not the model's is none of its business.
+        self.kept.close()
+        observer.after_backward(self)
+        if self.workload.make_optimizer is not None and observer.wants_update(self):
+            observer.phase = "step"
+            with observer.around_update(self):
+                self.update()
+
+    def compute_gradients(self) -> None:
+        """Forward, loss and backward: the graph is gone when it returns."""
+        self.backward(self.forward())
+
+    def forward(self) -> GraphRoot:
+        """Seeded forward and loss; what backward starts from."""
+        workload, observer = self.workload, self.observer
+        observer.phase = "forward"
+        seed_everything(workload.seed)
+        with observer.around_forward(self), _autocast(workload):
+            output = workload.model(*self.clone.args, **self.clone.kwargs)
+            observer.phase = "loss"
+            root = observer.root(self, output)
+        own = {*workload.model.parameters(), *self.inputs.values()}
+        outside = [leaf for leaf in observer.leaves(self, root) if leaf not in own]
+        self.kept.enter_context(gradients_kept(outside))
+        return root
+
+    def loss(self) -> torch.Tensor:
+        """``forward``, for those who start from a tensor."""
+        root = self.forward()
+        assert isinstance(root, torch.Tensor)
+        return root
+
+    def backward(self, root: GraphRoot) -> None:
+        """As many backwards as the workload wants."""
+        self.observer.phase = "backward"
+        for repeat in range(self.workload.repeats):
+            with self.observer.around_backward(self, repeat):
+                _backward(root, self.workload)
+
+    def update(self) -> None:
+        """The optimizer's step on the gradients that there are; one that wants the loss gets it."""
+        assert self.optimizer is not None
+        closure = inspect.signature(self.optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            self.optimizer.step(self._evaluated)  # type: ignore[arg-type]  # LBFGS takes a tensor
+        else:
+            self.optimizer.step()
+
+    def _evaluated(self) -> torch.Tensor:
+        """The loss and its gradients anew, for an optimizer that asks for them, as LBFGS does."""
+        again = replace(self, clone=cloned_batch(self.batch), observer=Observer())
+        zero_gradients(self.workload.model)
+        with torch.enable_grad():
+            loss = again.loss()
+            _backward(loss, self.workload)
+        return loss.detach()
+
+
+def run(workload: Workload, observer: Observer) -> None:
+    """Run all steps under an observer, and leave everything as it was found.
+
+    An exception, of the user's code or Ctrl-C, ends the run and is found in ``failure``.
+    """
+    with as_found(workload):
+        try:
+            run_steps(workload, observer)
+        except BaseException as failure:
+            observer.failure = failure
+        observer.after_run(workload)
+
+
+def run_steps(workload: Workload, observer: Observer) -> None:
+    """Run all steps, and put nothing back."""
+    with closing(steps(workload, observer)) as run:
+        for step in run:
+            step.run()
+
+
+def steps(workload: Workload, observer: Observer | None = None) -> Generator[Step, None, None]:
+    """Each step of a run before it begins, with no gradients: to run it is the caller's part.
+
+    Raises:
+        ConfigError: the input gives no batch at all.
+    """
+    observer = observer or Observer()
+    make_optimizer = functools.cache(
+        lambda: workload.make_optimizer(workload.model) if workload.make_optimizer else None
+    )
+    batches = workload.batches()
+    batch: Batch | None = None
+    for number in range(workload.steps):
+        observer.number, observer.phase = number, "input"
+        batch = next(batches, batch)
+        if batch is None:
+            raise ConfigError("the input gives no batch at all", help="yield one or more")
+        zero_gradients(workload.model)
+        clone = cloned_batch(batch)
+        with ExitStack() as kept:
+            yield Step(workload, number, batch, batches, clone, observer, kept, make_optimizer)
+
+
+@contextmanager
+def repeated(step: Step, *, weights: bool = False) -> Iterator[Step]:
+    """The same step on tensors of its own, with nobody looking on; then all as it was found."""
+    with as_found(step.workload, weights=weights), ExitStack() as kept:
+        yield replace(step, clone=cloned_batch(step.batch), observer=Observer(), kept=kept)
+
+
+@contextmanager
+def as_found(workload: Workload, *, weights: bool | None = None) -> Iterator[None]:
+    """Everything that a run changes is after the block as it was before.
+
+    That is the model and a loss that is a module (modes, attributes, buffers, gradients), random
+    states, PyTorch's switches and the recursion limit. Inside, compiled models run as written.
+
+    Args:
+        workload: what runs inside.
+        weights: put parameters back too. None: where somebody goes on to use the model, or an
+            optimizer moves them.
+    """
+    if weights is None:
+        weights = workload.live or workload.make_optimizer is not None
+    loss = workload.criterion.spec
+    modules = [workload.model, *([loss] if isinstance(loss, nn.Module) else [])]
+    with kept_as_found(*modules, weights=weights), run_eagerly(), deeper_recursion():
+        yield
+
+
+def cloned_batch(batch: Batch) -> Batch:
+    """A batch on tensors of its own: what the model or the loss writes into them stays there."""
+
+    def clone(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+    return Batch(*replaced((batch.args, batch.kwargs, batch.target), torch.Tensor, clone))
+
+
+def zero_gradients(model: nn.Module) -> None:
+    """No parameter has a gradient."""
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
+def _backward(root: GraphRoot, workload: Workload) -> None:
+    """One backward, with the external gradient in the loss's own dtype, device and shape."""
+    if isinstance(root, GradientEdge):
+        head = root.node._input_metadata[root.output_nr]
+        # As the sum of the output would send it.
+        ones = torch.ones([int(n) for n in head.shape], dtype=head.dtype, device=head.device)
+        torch.autograd.backward([root], [ones], retain_graph=workload.repeats > 1)
+        return
+    gradient = workload.gradient
+    if gradient is not None:
+        gradient = torch.as_tensor(gradient, dtype=root.dtype, device=root.device)
+        gradient = gradient.expand_as(root) if gradient.dim() == 0 else gradient
+    root.backward(gradient, retain_graph=workload.retain_graph)  # type: ignore[no-untyped-call]
+
+
+def _autocast(workload: Workload) -> AbstractContextManager[Any]:
+    """The configured autocast around forward and loss."""
+    if workload.autocast is None:
+        return nullcontext()
+    return torch.autocast(workload.device.type, dtype=workload.autocast)
+
+
+def _input_name(path: str, positional: int) -> str:
+    """A keyword argument by its name; ``input``, numbered where there are several, for the rest."""
+    if not path.split(".")[0].isdigit():
+        return path
+    return f"input {path}" if positional > 1 else "input"
