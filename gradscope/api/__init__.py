@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gradscope.api.answering import why, why_config
     from gradscope.api.attributing import (
         Saliency,
-        Wish,
+        SaliencyRequest,
         attribute,
         read_pictures,
         saliency,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Saliency",
-    "Wish",
+    "SaliencyRequest",
     "attribute",
     "check",
     "check_config",
@@ -47,7 +47,14 @@ _HOMES = {
     "inspecting": ("inspect", "inspect_config", "layers"),
     "checking": ("check", "check_config"),
     "graphing": ("graph", "graph_config"),
-    "attributing": ("Saliency", "Wish", "attribute", "read_pictures", "saliency", "view"),
+    "attributing": (
+        "Saliency",
+        "SaliencyRequest",
+        "attribute",
+        "read_pictures",
+        "saliency",
+        "view",
+    ),
 }
 
 

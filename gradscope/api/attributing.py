@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,15 @@ from gradscope.loading.classes import class_id
 from gradscope.loading.viewing import Viewer, live_viewer, load_viewer
 from gradscope.records import ClassScore, ImageAttribution, RunInfo, SaliencyReport
 from gradscope.running.state import kept_as_found, random_state_kept, run_eagerly
-from gradscope.saliency import _options
-from gradscope.saliency._explaining import Found, Plan, explain
-from gradscope.saliency._subject import Subject
+from gradscope.saliency import (
+    AttributionPlan,
+    Found,
+    Subject,
+    explain,
+    method_names,
+    options_of,
+    read_options,
+)
 
 if TYPE_CHECKING:
     from gradscope.images import Photo
@@ -38,7 +45,7 @@ BATCH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SaliencyRequest:
     """What to explain and how; ``None`` methods are the default one, alone or for the contrasts.
 
     Class names and numbers are as the user wrote them; without a target each picture's best class
@@ -106,7 +113,7 @@ def saliency(
     Raises:
         GradscopeError: a name, a file or an option is not right, or the model raised.
     """
-    wish = Wish(
+    request = SaliencyRequest(
         methods=tuple(methods),
         options=tuple(options),
         target=_word(target),
@@ -125,12 +132,12 @@ def saliency(
         devices = {parameter.device for parameter in model.parameters()}
         with random_state_kept(devices), kept_as_found(model, weights=False):
             model.train(mode == "train")
-            return attribute(live_viewer(model), _given(pictures), wish, seed=seed)
+            return attribute(live_viewer(model), _given(pictures), request, seed=seed)
     settings = {"mode": mode, "device": device, "dtype": dtype, "seed": seed}
     given = {key: value for key, value in settings.items() if value is not None}
     viewer = view(None if model is None else str(model), overrides, given, allow)
-    shots = _given(several) if isinstance(several, Tensor) else read_pictures(several, viewer)
-    return attribute(viewer, shots, wish, seed=seed)
+    read = _given(several) if isinstance(several, Tensor) else read_pictures(several, viewer)
+    return attribute(viewer, read, request, seed=seed)
 
 
 def _word(given: int | str | None) -> str | None:
@@ -160,9 +167,9 @@ def view(
             raise
         viewer = load_viewer(_read("demo", overrides, settings), allow)
         help = f"; {problem.help}" if problem.help else ""
-        said = f"{problem.message}: the bundled demo is used instead"
-        viewer.notices.insert(0, said + help)
-        return replace(viewer, instead=said)
+        notice = f"{problem.message}: the bundled demo is used instead"
+        viewer.notices.insert(0, notice + help)
+        return replace(viewer, instead=notice)
 
 
 def _read(model: str, overrides: Sequence[str], settings: dict[str, Any]) -> configs.LoadedConfig:
@@ -174,7 +181,7 @@ def _read(model: str, overrides: Sequence[str], settings: dict[str, Any]) -> con
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shot:
+class Picture:
     """One picture: its name, what the model gets of it [C, H, W], and the photograph to draw on."""
 
     path: str
@@ -182,7 +189,7 @@ class Shot:
     photo: Photo
 
 
-def read_pictures(words: Sequence[str | Path], viewer: Viewer) -> list[Shot]:
+def read_pictures(words: Sequence[str | Path], viewer: Viewer) -> list[Picture]:
     """The files of paths, patterns and folders, through the viewer's transform; arrays as they are.
 
     Raises:
@@ -195,20 +202,20 @@ def read_pictures(words: Sequence[str | Path], viewer: Viewer) -> list[Shot]:
         files += (
             images.pictures_in(inside) if inside.is_dir() else images.find_images(str(word), folder)
         )
-    return [_shot(path, viewer) for path in dict.fromkeys(files)]
+    return [_picture(path, viewer) for path in dict.fromkeys(files)]
 
 
-def _shot(path: Path, viewer: Viewer) -> Shot:
+def _picture(path: Path, viewer: Viewer) -> Picture:
     name = images.shown(path)
     if path.suffix.lower() == ".npy":
         values = _array(path)
         photo = images.Photo(images.input_picture(values), path.name, "")
-        return Shot(name, torch.from_numpy(values), photo)
+        return Picture(name, torch.from_numpy(values), photo)
     picture = images.read_image(path)
     geometry = images.trace(viewer.transform, picture.size, picture.mode)
     remarks = images.reading_remarks(path)
     photo = images.Photo(picture, path.name, "", None, geometry, tuple(remarks))
-    return Shot(name, viewer.transform(picture), photo)
+    return Picture(name, viewer.transform(picture), photo)
 
 
 def _array(path: Path) -> Any:
@@ -226,33 +233,35 @@ def _array(path: Path) -> Any:
     return np.ascontiguousarray(values[None] if values.ndim == 2 else values, dtype=np.float32)
 
 
-def _given(tensor: Tensor) -> list[Shot]:
+def _given(tensor: Tensor) -> list[Picture]:
     if tensor.dim() != 4 or not len(tensor):
         raise OptionError(f"a tensor {list(tensor.shape)}", help="pictures are [N, C, H, W]")
     # The values keep their precision; only what is drawn is float32.
     return [
-        Shot(f"[{i}]", one, images.Photo(images.input_picture(one.float().numpy()), f"[{i}]", ""))
+        Picture(
+            f"[{i}]", one, images.Photo(images.input_picture(one.float().numpy()), f"[{i}]", "")
+        )
         for i, one in enumerate(tensor.detach().cpu())
     ]
 
 
 def attribute(
     viewer: Viewer,
-    shots: Sequence[Shot],
-    wish: Wish,
+    pictures: Sequence[Picture],
+    request: SaliencyRequest,
     *,
     seed: int | None = None,
-    told: Callable[[int, int, str], None] = lambda done, whole, what: None,
+    progress: Callable[[int, int, str], None] = lambda done, whole, what: None,
 ) -> Saliency:
-    """The maps of every picture; ``told`` hears (pictures done, pictures in all, what comes next).
+    """The maps of every picture; ``progress`` hears (pictures done, how many in all, what is next).
 
     Raises:
         GradscopeError: as ``saliency``.
     """
     seed = int(viewer.config.get("seed") or 0) if seed is None else seed
     results: dict[int, tuple[ImageAttribution, Photo, tuple[Tensor, ...]]] = {}
-    plan: Plan | None = None
-    some: list[Shot] = []
+    plan: AttributionPlan | None = None
+    some: list[Picture] = []
     notices = list(viewer.notices)
     if viewer.random:
         notices.append(
@@ -261,15 +270,15 @@ def attribute(
         )
     try:
         with run_eagerly():
-            for places in _batches(shots):
-                inputs = torch.stack([shots[i].values for i in places])
+            for places in _batches(pictures):
+                inputs = torch.stack([pictures[i].values for i in places])
                 inputs = inputs.to(viewer.device, viewer.dtype)
-                some = [shots[i] for i in places]
+                some = [pictures[i] for i in places]
                 if plan is None:
-                    plan = _planned(viewer, inputs[:1], wish, seed)
+                    plan = _planned(viewer, inputs[:1], request, seed)
                 done = len(results)
-                plan.told = lambda what, done=done: told(done, len(shots), what)  # type: ignore[misc]
-                subject, found = _explained(viewer, inputs, plan, some, len(shots))
+                plan.progress = partial(progress, done, len(pictures))
+                subject, found = _explained(viewer, inputs, plan, some, len(pictures))
                 results.update(zip(places, _recorded(viewer, subject, some, found), strict=True))
     except (GradscopeError, KeyboardInterrupt):
         raise
@@ -280,10 +289,10 @@ def attribute(
         run = _run(viewer, notices, seed)
         report = SaliencyReport(run, status="failed", versions=versions(), error=record)
         raised = problem(record)
-        during = f"while explaining {_pictures(some)}"
+        during = f"while explaining {_named(some)}"
         raise ModelError(replace(raised, notes=(during, *raised.notes)), report=report) from error
     notices += plan.notices if plan else []
-    ordered = [results[i] for i in range(len(shots))]
+    ordered = [results[i] for i in range(len(pictures))]
     report = SaliencyReport(
         _run(viewer, notices, seed),
         tuple(image for image, _, _ in ordered),
@@ -295,28 +304,28 @@ def attribute(
 
 
 def _explained(
-    viewer: Viewer, inputs: Tensor, plan: Plan, shots: Sequence[Shot], whole: int
+    viewer: Viewer, inputs: Tensor, plan: AttributionPlan, pictures: Sequence[Picture], whole: int
 ) -> tuple[Subject, list[list[Found]]]:
     """The maps of some pictures; of several sizes the ones that cannot be explained are named."""
     try:
         return explain(viewer.model, inputs, plan)
     except OptionError as error:
-        if len(shots) == whole:
+        if len(pictures) == whole:
             raise
-        message = f"{_pictures(shots)}: {error}"
+        message = f"{_named(pictures)}: {error}"
         raise OptionError(message, help=error.problems[0].help) from error
 
 
-def _pictures(shots: Sequence[Shot]) -> str:
+def _named(pictures: Sequence[Picture]) -> str:
     """Pictures that share a pass, by the first one's name."""
-    more = f" and {len(shots) - 1} more of its size" if len(shots) > 1 else ""
-    return f"{shots[0].path}{more}"
+    more = f" and {len(pictures) - 1} more of its size" if len(pictures) > 1 else ""
+    return f"{pictures[0].path}{more}"
 
 
-def _planned(viewer: Viewer, first: Tensor, wish: Wish, seed: int) -> Plan:
-    """The plan; a wish that another model could not fulfil is told which one has its place."""
+def _planned(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) -> AttributionPlan:
+    """The plan; where the model stands in for another one, an error says so."""
     try:
-        return _plan(viewer, first, wish, seed)
+        return _plan(viewer, first, request, seed)
     except OptionError as error:
         if viewer.instead is None:
             raise
@@ -325,47 +334,47 @@ def _planned(viewer: Viewer, first: Tensor, wish: Wish, seed: int) -> Plan:
         raise OptionError(wrong.message, help=wrong.help, notes=notes) from error
 
 
-def _plan(viewer: Viewer, first: Tensor, wish: Wish, seed: int) -> Plan:
+def _plan(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) -> AttributionPlan:
     """Names become class ids and methods; the first picture tells how many classes there are."""
-    lenient = "all" in wish.methods
-    pair = wish.versus is not None or wish.why_not is not None
-    names = _options.names() if lenient else list(dict.fromkeys(wish.methods))
+    lenient = "all" in request.methods
+    pair = request.versus is not None or request.why_not is not None
+    names = method_names() if lenient else list(dict.fromkeys(request.methods))
     if not names and not pair:
         names = [USUAL]
-    chosen = {name: _options.options_of(name) for name in names}  # unknown ones are refused here
+    chosen = {name: options_of(name) for name in names}  # unknown ones are refused here
     classes = 0
-    if any(word is not None for word in (wish.target, wish.versus, wish.why_not)):
+    if any(word is not None for word in (request.target, request.versus, request.why_not)):
         with Subject(viewer.model, first, seed=seed) as subject:
             classes = subject.logits.shape[1]
 
     def number(word: str | None) -> int | None:
         return None if word is None else class_id(word, viewer.classes, classes)
 
-    target, versus = number(wish.target), number(wish.versus)
+    target, versus = number(request.target), number(request.versus)
     if target is not None and target == versus:
         raise OptionError(
             f"class {target} cannot be compared with itself",
             help="`--versus` takes another class than `--target`",
         )
-    return Plan(
-        methods=_options.read_options(wish.options, list(chosen)),
+    return AttributionPlan(
+        methods=read_options(request.options, list(chosen)),
         lenient=lenient,
         target=target,
         versus=versus,
-        why_not=number(wish.why_not),
-        layer=wish.layer,
-        check=wish.check,
+        why_not=number(request.why_not),
+        layer=request.layer,
+        check=request.check,
         seed=seed,
     )
 
 
 def _recorded(
-    viewer: Viewer, subject: Subject, shots: Sequence[Shot], found: Sequence[Sequence[Found]]
+    viewer: Viewer, subject: Subject, pictures: Sequence[Picture], found: Sequence[Sequence[Found]]
 ) -> Iterator[tuple[ImageAttribution, Photo, tuple[Tensor, ...]]]:
     classes = subject.logits.shape[1]
     names = viewer.classes if viewer.classes and len(viewer.classes) == classes else None
     shares = subject.logits.float().softmax(1)
-    for i, (shot, maps) in enumerate(zip(shots, found, strict=True)):
+    for i, (picture, maps) in enumerate(zip(pictures, found, strict=True)):
         target, score = int(subject.target[i]), float(subject.scores[i])
         best = subject.logits[i].float().topk(min(TOP, classes))
         top = tuple(
@@ -374,10 +383,10 @@ def _recorded(
         )
         name = names[target] if names else None
         image = ImageAttribution(
-            shot.path, target, score, name, top, tuple(record for record, _ in maps)
+            picture.path, target, score, name, top, tuple(record for record, _ in maps)
         )
-        said = f"class {target}" if name in (None, str(target)) else f"{name} (class {target})"
-        photo = replace(shot.photo, target=said, score=score)
+        shown = f"class {target}" if name in (None, str(target)) else f"{name} (class {target})"
+        photo = replace(picture.photo, target=shown, score=score)
         yield image, photo, tuple(values for _, values in maps)
 
 
@@ -400,10 +409,10 @@ def _is_own(error: Exception) -> bool:
     return bool(frames) and is_ours(frames[-1].filename)
 
 
-def _batches(shots: Sequence[Shot]) -> Iterator[list[int]]:
+def _batches(pictures: Sequence[Picture]) -> Iterator[list[int]]:
     """Pictures of one shape side by side, a few at a time."""
     by_shape: dict[tuple[int, ...], list[int]] = {}
-    for i, shot in enumerate(shots):
-        by_shape.setdefault(tuple(shot.values.shape), []).append(i)
+    for i, picture in enumerate(pictures):
+        by_shape.setdefault(tuple(picture.values.shape), []).append(i)
     for places in by_shape.values():
         yield from (places[i : i + BATCH] for i in range(0, len(places), BATCH))

@@ -9,7 +9,7 @@ from importlib import metadata
 import typer
 
 import gradscope
-from gradscope.commands._model import Debug
+from gradscope.commands._options import Debug
 from gradscope.commands._write import write_output
 
 _PACKAGES = ("torch", "torchvision", "timm", "transformers", "safetensors", "numpy", "pillow")

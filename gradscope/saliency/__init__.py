@@ -3,3 +3,18 @@
 To add a method, add a file with ``paper``, ``signed``, ``reads`` (and ``random = True`` where it
 draws numbers) and ``attribute(subject, *, …)``.
 """
+
+from gradscope.saliency._explaining import AttributionPlan, Found, explain
+from gradscope.saliency._options import names as method_names
+from gradscope.saliency._options import options_of, read_options
+from gradscope.saliency._subject import Subject
+
+__all__ = [
+    "AttributionPlan",
+    "Found",
+    "Subject",
+    "explain",
+    "method_names",
+    "options_of",
+    "read_options",
+]

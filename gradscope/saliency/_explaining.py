@@ -31,7 +31,7 @@ Found = tuple[Attribution, Tensor]
 
 
 @dataclass(slots=True)
-class Plan:
+class AttributionPlan:
     """What is to be made, with what was found out once for all pictures.
 
     ``methods`` are names with their options; with ``lenient`` those that cannot work on this model
@@ -46,7 +46,7 @@ class Plan:
     layer: str | Choice | None = None
     check: bool = False
     seed: int = 0
-    told: Callable[[str], None] = lambda what: None
+    progress: Callable[[str], None] = lambda what: None
     notices: list[str] = field(default_factory=list)
     batches: Batches | None = None
 
@@ -56,7 +56,9 @@ class Plan:
             self.notices.append(notice)
 
 
-def explain(model: nn.Module, inputs: Tensor, plan: Plan) -> tuple[Subject, list[list[Found]]]:
+def explain(
+    model: nn.Module, inputs: Tensor, plan: AttributionPlan
+) -> tuple[Subject, list[list[Found]]]:
     """The maps of pictures [N, C, H, W], a list for each; the subject has scores and logits.
 
     Raises:
@@ -76,7 +78,7 @@ def explain(model: nn.Module, inputs: Tensor, plan: Plan) -> tuple[Subject, list
     )
     with subject:
         for name, options in list(plan.methods.items()):
-            plan.told(name)
+            plan.progress(name)
             try:
                 made = _map(subject, name, options, plan)
             except OptionError as error:
@@ -100,13 +102,15 @@ def explain(model: nn.Module, inputs: Tensor, plan: Plan) -> tuple[Subject, list
     return subject, found
 
 
-def _shares(plan: Plan) -> bool:
+def _shares(plan: AttributionPlan) -> bool:
     """Whether methods that read the layer stand beside those that read the input's gradient."""
     reads = {what for name in plan.methods for what in _options.method(name).reads}
     return {"layer", "input"} <= reads
 
 
-def _map(subject: Subject, name: str, options: Mapping[str, Any], plan: Plan) -> list[Found]:
+def _map(
+    subject: Subject, name: str, options: Mapping[str, Any], plan: AttributionPlan
+) -> list[Found]:
     file = _options.method(name)
     attribute = partial(file.attribute, **options)
     maps = attribute(subject)
@@ -114,7 +118,7 @@ def _map(subject: Subject, name: str, options: Mapping[str, Any], plan: Plan) ->
     if name == "integrated-gradients":
         _join(checks, completeness(subject, maps, baseline=options.get("baseline", 0.0)))
     if plan.check:
-        plan.told(f"{name}: trust checks")
+        plan.progress(f"{name}: trust checks")
         _join(checks, curves(subject, maps))
         lighter = _lighter(name, options)
         if lighter is not None:
@@ -174,7 +178,7 @@ def _found(
     return record, values
 
 
-def _pairs(subject: Subject, plan: Plan) -> list[list[Found]]:
+def _pairs(subject: Subject, plan: AttributionPlan) -> list[list[Found]]:
     """The contrasts that were asked for: why not B, and why A rather than B."""
     found: list[list[Found]] = [[] for _ in subject.inputs]
     asked: list[tuple[str, int, Callable[[Subject, int], _contrast.Contrast]]] = []
@@ -183,9 +187,9 @@ def _pairs(subject: Subject, plan: Plan) -> list[list[Found]]:
     if plan.versus is not None:
         asked.append(("versus", plan.versus, _contrast.versus))
     for name, other, contrast in asked:
-        plan.told(name)
+        plan.progress(name)
         made = contrast(subject, other)
-        said = [_why_blank(subject, made.map[i], i, name, other) for i in range(len(made.map))]
+        blanks = [_why_blank(subject, made.map[i], i, name, other) for i in range(len(made.map))]
         for i, row in enumerate(found):
             checks = {
                 "quantity": made.quantity,
@@ -193,7 +197,7 @@ def _pairs(subject: Subject, plan: Plan) -> list[list[Found]]:
                 "after": float(made.after[i]),
                 "elsewhere": float(made.elsewhere[i]),
                 "area": float(made.area[i]),
-                "blank": said[i],
+                "blank": blanks[i],
             }
             options = {"class": other}
             row.append(
