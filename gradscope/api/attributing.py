@@ -25,7 +25,7 @@ from gradscope.records import ClassScore, ImageAttribution, RunInfo, SaliencyRep
 from gradscope.running.state import kept_as_found, random_state_kept, run_eagerly
 from gradscope.saliency import (
     AttributionPlan,
-    Found,
+    RecordedMap,
     Subject,
     explain,
     method_names,
@@ -305,7 +305,7 @@ def attribute(
 
 def _explained(
     viewer: Viewer, inputs: Tensor, plan: AttributionPlan, pictures: Sequence[Picture], whole: int
-) -> tuple[Subject, list[list[Found]]]:
+) -> tuple[Subject, list[list[RecordedMap]]]:
     """The maps of some pictures; of several sizes the ones that cannot be explained are named."""
     try:
         return explain(viewer.model, inputs, plan)
@@ -369,7 +369,10 @@ def _plan(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) ->
 
 
 def _recorded(
-    viewer: Viewer, subject: Subject, pictures: Sequence[Picture], found: Sequence[Sequence[Found]]
+    viewer: Viewer,
+    subject: Subject,
+    pictures: Sequence[Picture],
+    found: Sequence[Sequence[RecordedMap]],
 ) -> Iterator[tuple[ImageAttribution, Photo, tuple[Tensor, ...]]]:
     classes = subject.logits.shape[1]
     names = viewer.classes if viewer.classes and len(viewer.classes) == classes else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,37 @@ def write_pictures(found: Saliency, to: OutputFiles, names: Sequence[str]) -> li
     return written
 
 
+def check_maps(folder: Path, names: Sequence[str], methods: Sequence[str], *, force: bool) -> None:
+    """Refuse raw maps that could not be written, before anything runs.
+
+    Raises:
+        OptionError: a file that exists, or cannot be written.
+    """
+    for name in names:
+        for method in methods:
+            check_output(_map_file(folder, name, method), force=force)
+
+
+def saved_maps(found: Saliency, folder: Path, names: Sequence[str], *, force: bool) -> Saliency:
+    """The raw maps as files, and the report that names them."""
+    import numpy as np
+
+    methods_of = [[record.method for record in image.maps] for image in found.report.images]
+    for name, methods in zip(names, methods_of, strict=True):
+        check_maps(folder, [name], methods, force=force)
+    pictures = []
+    for image, maps, name in zip(found.report.images, found.maps, names, strict=True):
+        records = []
+        for record, values in zip(image.maps, maps, strict=True):
+            path = _map_file(folder, name, record.method)
+            data = io.BytesIO()
+            np.save(data, values.numpy())
+            write_output(data.getvalue(), path, force=force)
+            records.append(replace(record, file=str(path)))
+        pictures.append(replace(image, maps=tuple(records)))
+    return replace(found, report=replace(found.report, images=tuple(pictures)))
+
+
 def _pictures(
     found: Saliency, to: OutputFiles, names: Sequence[str]
 ) -> Iterator[tuple[Path, Image]]:
@@ -139,3 +170,7 @@ def _encoded(picture: Image, path: Path) -> bytes:
     data = io.BytesIO()
     picture.save(data, FORMATS[path.suffix.lower()])
     return data.getvalue()
+
+
+def _map_file(folder: Path, name: str, method: str) -> Path:
+    return folder / f"{name}-{method}.npy"

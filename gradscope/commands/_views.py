@@ -130,12 +130,12 @@ def choose_format(format: str | None, output: Path | None, room: str) -> str:
     suffix = output.suffix.lower()
     if suffix in suffixes:
         return suffixes[suffix]
-    known = ", ".join(f"`{suffix}` ({name})" for suffix, name in sorted(suffixes.items()))
+    choices = ", ".join(f"`{suffix}` ({name})" for suffix, name in sorted(suffixes.items()))
     raise OptionError(
         f"the suffix `{output.suffix}` of `{output}` names no format"
         if suffix
         else f"no suffix in `{output}` to tell the format",
-        help=f"use one of {known}, or say it with `-f`",
+        help=f"use one of {choices}, or say it with `-f`",
     )
 
 

@@ -14,7 +14,7 @@ from gradscope.commands._baseline import (
     read_baseline,
     write_baseline,
 )
-from gradscope.commands._checking import Task, check_all
+from gradscope.commands._checking import CheckOptions, check_all
 from gradscope.commands._findings import RuleOptions, all_settings
 from gradscope.commands._model import read_models
 from gradscope.commands._options import (
@@ -96,16 +96,16 @@ def run(
     judging = all_settings(rules, loaded)
     known = None if baseline is None else read_baseline(baseline)
     # All that can be said without torch has been said: from here on models run.
-    task = Task(
+    options = CheckOptions(
         layers=tuple(layers.layers or ("**",)),
         exclude=tuple(layers.exclude or ()),
         precision=precision,
         allow=tuple(allow or ()),
         debug=debug,
     )
-    checked = check_all(loaded, judging, task)
+    checked = check_all(loaded, judging, options)
     on_screen = file.path is None and output.destination.format in _TEXTS
-    stopped = checked.stopped(told=on_screen and checked.ran)
+    stopped = checked.stopped(reported=on_screen and checked.ran)
     report = checked.report(judging)
     if known is not None:
         report = known_aside(report, known, report.rules)

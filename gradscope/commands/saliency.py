@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,13 +24,19 @@ from gradscope.commands._options import (
     Set,
     takes_groups,
 )
-from gradscope.commands._pictures import file_names, output_files, write_pictures
+from gradscope.commands._pictures import (
+    check_maps,
+    file_names,
+    output_files,
+    saved_maps,
+    write_pictures,
+)
 from gradscope.commands._views import check_look, terminal_width, use_color
 from gradscope.commands._write import check_output, keep_stdout_clean, write_output
 from gradscope.errors import ModelError, OptionError
 
 if TYPE_CHECKING:
-    from gradscope.api import Saliency, SaliencyRequest
+    from gradscope.api import SaliencyRequest
 
 
 @takes_groups
@@ -117,11 +122,11 @@ def run(
     IMAGE a bundled digit is explained.
     """
     check_look(display)
-    shown = terminal_width(None, display.width)
+    columns = terminal_width(None, display.width)
     colored = use_color(None, display.color)
     if methods:
         with keep_stdout_clean():
-            listed = _attributions.methods(width=shown, color=colored)
+            listed = _attributions.methods(width=columns, color=colored)
         write_output(listed, None)
         return
     words = words or []
@@ -136,7 +141,7 @@ def run(
         from gradscope.demo import DIGITS
 
         paths, model = [str(DIGITS[0][0])], model or "demo"
-    with importing_torch():
+    with keep_stdout_clean(), importing_torch():
         from gradscope.api import SaliencyRequest, attribute, read_pictures, view
 
     request = SaliencyRequest(
@@ -156,7 +161,7 @@ def run(
             pictures = read_pictures(paths, viewer)
             names = file_names([picture.path for picture in pictures])
             if save_maps is not None:
-                _check_maps(save_maps, names, maps, force=force)
+                check_maps(save_maps, names, maps, force=force)
             overlays = [f"{name}-{_file_suffix(maps)}" for name in names]
             if not as_json:
                 files.check(overlays, images.page_count(len(pictures), len(maps)))
@@ -167,13 +172,13 @@ def run(
             write_output(reports.dumps(error.report), output, force=force)
         raise
     if save_maps is not None:
-        found = _saved(found, save_maps, names, force=force)
+        found = saved_maps(found, save_maps, names, force=force)
     if as_json:
         write_output(reports.dumps(found.report), output, force=force)
         return
     written = write_pictures(found, files, overlays)
-    text = _attributions.text(found.report, written, width=shown, color=colored)
-    write_output(text + _preview(written, shown, colored), None)
+    text = _attributions.text(found.report, written, width=columns, color=colored)
+    write_output(text + _preview(written, columns, colored), None)
 
 
 def _is_override(word: str) -> bool:
@@ -212,17 +217,6 @@ def _file_suffix(maps: Sequence[str]) -> str:
     return "saliency" if len(maps) > 1 else re.sub(r"[^\w-]+", "-", maps[0])
 
 
-def _map_file(folder: Path, name: str, method: str) -> Path:
-    return folder / f"{name}-{method}.npy"
-
-
-def _check_maps(folder: Path, names: Sequence[str], methods: Sequence[str], *, force: bool) -> None:
-    """Refuse raw maps that could not be written, before anything runs."""
-    for name in names:
-        for method in methods:
-            check_output(_map_file(folder, name, method), force=force)
-
-
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int, str], None]]:
     """A bar on standard error where that is a terminal."""
@@ -238,26 +232,6 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
         yield lambda done, whole, what: bar.update(
             task, completed=done, total=whole, description=what
         )
-
-
-def _saved(found: Saliency, folder: Path, names: Sequence[str], *, force: bool) -> Saliency:
-    """The raw maps as files, and the report that names them."""
-    import numpy as np
-
-    methods_of = [[record.method for record in image.maps] for image in found.report.images]
-    for name, methods in zip(names, methods_of, strict=True):
-        _check_maps(folder, [name], methods, force=force)
-    pictures = []
-    for image, maps, name in zip(found.report.images, found.maps, names, strict=True):
-        records = []
-        for record, values in zip(image.maps, maps, strict=True):
-            path = _map_file(folder, name, record.method)
-            data = io.BytesIO()
-            np.save(data, values.numpy())
-            write_output(data.getvalue(), path, force=force)
-            records.append(replace(record, file=str(path)))
-        pictures.append(replace(image, maps=tuple(records)))
-    return replace(found, report=replace(found.report, images=tuple(pictures)))
 
 
 def _preview(written: list[Path], width: int | None, color: bool) -> str:

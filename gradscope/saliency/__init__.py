@@ -4,14 +4,14 @@ To add a method, add a file with ``paper``, ``signed``, ``reads`` (and ``random 
 draws numbers) and ``attribute(subject, *, …)``.
 """
 
-from gradscope.saliency._explaining import AttributionPlan, Found, explain
+from gradscope.saliency._explaining import AttributionPlan, RecordedMap, explain
 from gradscope.saliency._options import names as method_names
 from gradscope.saliency._options import options_of, read_options
 from gradscope.saliency._subject import Subject
 
 __all__ = [
     "AttributionPlan",
-    "Found",
+    "RecordedMap",
     "Subject",
     "explain",
     "method_names",

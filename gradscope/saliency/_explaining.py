@@ -27,7 +27,7 @@ from gradscope.saliency._subject import Subject
 FEWER = 400
 
 #: A picture's record of one map, and the map [H, W].
-Found = tuple[Attribution, Tensor]
+RecordedMap = tuple[Attribution, Tensor]
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class AttributionPlan:
     """What is to be made, with what was found out once for all pictures.
 
     ``methods`` are names with their options; with ``lenient`` those that cannot work on this model
-    are left out and said in ``notices``. ``versus`` and ``why_not`` are class ids.
+    are left out, and ``notices`` say so. ``versus`` and ``why_not`` are class ids.
     """
 
     methods: Mapping[str, Mapping[str, Any]]
@@ -58,7 +58,7 @@ class AttributionPlan:
 
 def explain(
     model: nn.Module, inputs: Tensor, plan: AttributionPlan
-) -> tuple[Subject, list[list[Found]]]:
+) -> tuple[Subject, list[list[RecordedMap]]]:
     """The maps of pictures [N, C, H, W], a list for each; the subject has scores and logits.
 
     Raises:
@@ -66,7 +66,7 @@ def explain(
     """
     images = len(inputs)
     target = None if plan.target is None else torch.full((images,), plan.target)
-    found: list[list[Found]] = [[] for _ in range(images)]
+    found: list[list[RecordedMap]] = [[] for _ in range(images)]
     subject = Subject(
         model,
         inputs,
@@ -96,7 +96,7 @@ def explain(
         plan.batches = subject.measured
         _ = subject.scores  # while the model is as the subject needs it
     if any(record.layer for records in found for record, _ in records):
-        plan.say(subject.layer_said)
+        plan.say(subject.layer_description)
     for note in subject.notes:
         plan.say(note)
     return subject, found
@@ -110,7 +110,7 @@ def _shares(plan: AttributionPlan) -> bool:
 
 def _map(
     subject: Subject, name: str, options: Mapping[str, Any], plan: AttributionPlan
-) -> list[Found]:
+) -> list[RecordedMap]:
     file = _options.method(name)
     attribute = partial(file.attribute, **options)
     maps = attribute(subject)
@@ -135,7 +135,7 @@ def _map(
     layer = subject.layer if "layer" in file.reads else None
     values = {key: p.default for key, p in _options.options_of(name).items()} | dict(options)
     return [
-        _found(name, maps[i], checks[i], layer=layer, options=values, signed=file.signed)
+        _recorded(name, maps[i], checks[i], layer=layer, options=values, signed=file.signed)
         for i in range(len(maps))
     ]
 
@@ -153,7 +153,7 @@ def _join(checks: list[dict[str, Any]], more: Sequence[Mapping[str, Any]]) -> No
         one.update(other)
 
 
-def _found(
+def _recorded(
     method: str,
     values: Tensor,
     checks: Mapping[str, Any],
@@ -161,7 +161,7 @@ def _found(
     layer: str | None,
     options: Mapping[str, Any],
     signed: bool,
-) -> Found:
+) -> RecordedMap:
     values = values.detach().float().cpu()
     finite = values[values.isfinite()]
     note = checks.get("blank")
@@ -178,15 +178,15 @@ def _found(
     return record, values
 
 
-def _pairs(subject: Subject, plan: AttributionPlan) -> list[list[Found]]:
+def _pairs(subject: Subject, plan: AttributionPlan) -> list[list[RecordedMap]]:
     """The contrasts that were asked for: why not B, and why A rather than B."""
-    found: list[list[Found]] = [[] for _ in subject.inputs]
-    asked: list[tuple[str, int, Callable[[Subject, int], _contrast.Contrast]]] = []
+    found: list[list[RecordedMap]] = [[] for _ in subject.inputs]
+    contrasts: list[tuple[str, int, Callable[[Subject, int], _contrast.Contrast]]] = []
     if plan.why_not is not None:
-        asked.append(("why-not", plan.why_not, _contrast.why_not))
+        contrasts.append(("why-not", plan.why_not, _contrast.why_not))
     if plan.versus is not None:
-        asked.append(("versus", plan.versus, _contrast.versus))
-    for name, other, contrast in asked:
+        contrasts.append(("versus", plan.versus, _contrast.versus))
+    for name, other, contrast in contrasts:
         plan.progress(name)
         made = contrast(subject, other)
         blanks = [_why_blank(subject, made.map[i], i, name, other) for i in range(len(made.map))]
@@ -201,7 +201,7 @@ def _pairs(subject: Subject, plan: AttributionPlan) -> list[list[Found]]:
             }
             options = {"class": other}
             row.append(
-                _found(
+                _recorded(
                     name, made.map[i], checks, layer=subject.layer, options=options, signed=False
                 )
             )

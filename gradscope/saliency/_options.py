@@ -37,7 +37,7 @@ def method(name: str) -> ModuleType:
 
 
 def options_of(name: str) -> dict[str, inspect.Parameter]:
-    """What a method can be told, by name."""
+    """A method's options, by name."""
     parameters = inspect.signature(method(name).attribute).parameters.values()
     return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 

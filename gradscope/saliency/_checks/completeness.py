@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradscope.saliency._checks import Found
+from gradscope.saliency._checks import CheckResults
 from gradscope.saliency._subject import Subject
 
 
-def completeness(subject: Subject, maps: Tensor, *, baseline: float = 0.0) -> list[Found]:
+def completeness(subject: Subject, maps: Tensor, *, baseline: float = 0.0) -> list[CheckResults]:
     """Σ map against S(x) − S(x′), x′ being the baseline everywhere (Sundararajan et al. 2017).
 
     ``residual`` is Σ map minus the gain, ``residual_share`` its size over the gain's (None where
@@ -23,7 +23,7 @@ def completeness(subject: Subject, maps: Tensor, *, baseline: float = 0.0) -> li
     empty = subject.scores_of(make, len(subject.inputs))
     gains = (subject.scores - empty).double().cpu()
     sums = maps.flatten(1).double().cpu().sum(1)
-    found: list[Found] = []
+    found: list[CheckResults] = []
     for total, gain in zip(sums.tolist(), gains.tolist(), strict=True):
         off = total - gain
         share = abs(off / gain) if gain else None
