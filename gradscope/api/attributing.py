@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,15 @@ from gradscope.loading.classes import class_id
 from gradscope.loading.viewing import Viewer, live_viewer, load_viewer
 from gradscope.records import ClassScore, ImageAttribution, RunInfo, SaliencyReport
 from gradscope.running.state import run_eagerly
-from gradscope.saliency import Found, Plan, Subject, explain, names, options_of, read_options
+from gradscope.saliency import (
+    AttributionPlan,
+    RecordedMap,
+    Subject,
+    explain,
+    method_names,
+    options_of,
+    read_options,
+)
 
 if TYPE_CHECKING:
     from gradscope.images import Photo
@@ -177,16 +186,16 @@ def attribute(
     request: SaliencyRequest,
     *,
     seed: int | None = None,
-    told: Callable[[int, int, str], None] = lambda done, whole, what: None,
+    progress: Callable[[int, int, str], None] = lambda done, whole, what: None,
 ) -> Saliency:
-    """The maps of every picture; ``told`` hears (pictures done, pictures in all, what comes next).
+    """The maps of every picture; ``progress`` hears (pictures done, how many in all, what is next).
 
     Raises:
         GradscopeError: as ``saliency``.
     """
     seed = int(viewer.config.get("seed") or 0) if seed is None else seed
     results: dict[int, tuple[ImageAttribution, Photo, tuple[Tensor, ...]]] = {}
-    plan: Plan | None = None
+    plan: AttributionPlan | None = None
     some: list[Picture] = []
     notices = list(viewer.notices)
     if viewer.random:
@@ -203,7 +212,7 @@ def attribute(
                 if plan is None:
                     plan = _planned(viewer, inputs[:1], request, seed)
                 done = len(results)
-                plan.told = lambda what, done=done: told(done, len(pictures), what)  # type: ignore[misc]
+                plan.progress = partial(progress, done, len(pictures))
                 subject, found = _explained(viewer, inputs, plan, some, len(pictures))
                 results.update(zip(places, _recorded(viewer, subject, some, found), strict=True))
     except (GradscopeError, KeyboardInterrupt):
@@ -215,7 +224,7 @@ def attribute(
         run = _run(viewer, notices, seed)
         report = SaliencyReport(run, status="failed", versions=versions(), error=record)
         raised = problem(record)
-        during = f"while explaining {_names(some)}"
+        during = f"while explaining {_named(some)}"
         raise ModelError(replace(raised, notes=(during, *raised.notes)), report=report) from error
     notices += plan.notices if plan else []
     ordered = [results[i] for i in range(len(pictures))]
@@ -230,26 +239,26 @@ def attribute(
 
 
 def _explained(
-    viewer: Viewer, inputs: Tensor, plan: Plan, pictures: Sequence[Picture], whole: int
-) -> tuple[Subject, list[list[Found]]]:
+    viewer: Viewer, inputs: Tensor, plan: AttributionPlan, pictures: Sequence[Picture], whole: int
+) -> tuple[Subject, list[list[RecordedMap]]]:
     """The maps of some pictures; of several sizes the ones that cannot be explained are named."""
     try:
         return explain(viewer.model, inputs, plan)
     except OptionError as error:
         if len(pictures) == whole:
             raise
-        message = f"{_names(pictures)}: {error}"
+        message = f"{_named(pictures)}: {error}"
         raise OptionError(message, help=error.problems[0].help) from error
 
 
-def _names(pictures: Sequence[Picture]) -> str:
+def _named(pictures: Sequence[Picture]) -> str:
     """Pictures that share a pass, by the first one's name."""
     more = f" and {len(pictures) - 1} more of its size" if len(pictures) > 1 else ""
     return f"{pictures[0].path}{more}"
 
 
-def _planned(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) -> Plan:
-    """The plan; a request that another model could not fulfil is told which one has its place."""
+def _planned(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) -> AttributionPlan:
+    """The plan; where the model stands in for another one, an error says so."""
     try:
         return _plan(viewer, first, request, seed)
     except OptionError as error:
@@ -260,14 +269,14 @@ def _planned(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int)
         raise OptionError(wrong.message, help=wrong.help, notes=notes) from error
 
 
-def _plan(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) -> Plan:
+def _plan(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) -> AttributionPlan:
     """Names become class ids and methods; the first picture tells how many classes there are."""
     lenient = "all" in request.methods
     pair = request.versus is not None or request.why_not is not None
-    methods = names() if lenient else list(dict.fromkeys(request.methods))
-    if not methods and not pair:
-        methods = [USUAL]
-    chosen = {name: options_of(name) for name in methods}  # unknown ones are refused here
+    names = method_names() if lenient else list(dict.fromkeys(request.methods))
+    if not names and not pair:
+        names = [USUAL]
+    chosen = {name: options_of(name) for name in names}  # unknown ones are refused here
     classes = 0
     if any(word is not None for word in (request.target, request.versus, request.why_not)):
         with Subject(viewer.model, first, seed=seed) as subject:
@@ -282,7 +291,7 @@ def _plan(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) ->
             f"class {target} cannot be compared with itself",
             help="`--versus` takes another class than `--target`",
         )
-    return Plan(
+    return AttributionPlan(
         methods=read_options(request.options, list(chosen)),
         lenient=lenient,
         target=target,
@@ -295,7 +304,10 @@ def _plan(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) ->
 
 
 def _recorded(
-    viewer: Viewer, subject: Subject, pictures: Sequence[Picture], found: Sequence[Sequence[Found]]
+    viewer: Viewer,
+    subject: Subject,
+    pictures: Sequence[Picture],
+    found: Sequence[Sequence[RecordedMap]],
 ) -> Iterator[tuple[ImageAttribution, Photo, tuple[Tensor, ...]]]:
     classes = subject.logits.shape[1]
     names = viewer.classes if viewer.classes and len(viewer.classes) == classes else None

@@ -109,7 +109,7 @@ def methods(*, width: int | None, color: bool) -> str:
     from gradscope.saliency import _options
 
     rows = []
-    for name in _options.names():
+    for name in _options.method_names():
         file = _options.method(name)
         said = (file.__doc__ or "").strip().splitlines()[0].rstrip(".")
         options = ", ".join(f"{p.name}={p.default}" for p in _options.options_of(name).values())

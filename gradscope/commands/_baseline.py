@@ -46,8 +46,8 @@ def read_baseline(path: Path) -> Baseline:
     except UnicodeDecodeError:
         raise _bad(path, "it is not UTF-8 text") from None
     except OSError as error:
-        said = f"cannot read the baseline `{path}`: {error.strerror or error}"
-        raise OptionError(said, help=_HELP) from None
+        message = f"cannot read the baseline `{path}`: {error.strerror or error}"
+        raise OptionError(message, help=_HELP) from None
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -57,8 +57,8 @@ def read_baseline(path: Path) -> Baseline:
         raise _bad(path, f"it has no `schema`, expected `{SCHEMA}`")
     if schema != SCHEMA:
         ours = schema.startswith("gradscope.baseline/")
-        said = "it is of another version" if ours else "it is another of gradscope's files"
-        raise _bad(path, f"{said}: its schema is `{schema}`, expected `{SCHEMA}`")
+        reason = "it is of another version" if ours else "it is another of gradscope's files"
+        raise _bad(path, f"{reason}: its schema is `{schema}`, expected `{SCHEMA}`")
     entries = data.get("findings")
     if not isinstance(entries, list):
         raise _bad(path, "its `findings` are no list")
@@ -66,22 +66,22 @@ def read_baseline(path: Path) -> Baseline:
     return Baseline(path, frozenset(read))
 
 
-def known_aside(check: CheckReport, baseline: Baseline, looked: Collection[str]) -> CheckReport:
+def known_aside(check: CheckReport, baseline: Baseline, codes: Collection[str]) -> CheckReport:
     """The check with the known findings set aside, and the entries that nothing answers to.
 
-    Stale is an entry only if its model ran to its end and its rule is among those that ``looked``.
+    Stale is an entry only if its model ran to its end and its rule, one of ``codes``, looked.
     """
     models: list[CheckedModel] = []
-    met: set[BaselineEntry] = set()
-    judged: set[str] = set()
+    matched: set[BaselineEntry] = set()
+    completed: set[str] = set()
     for model in check.models:
         known = {f: _identity(f, model.run, baseline.path) for f in model.findings}
         known = {finding: entry for finding, entry in known.items() if entry in baseline.entries}
-        met.update(known.values())
+        matched.update(known.values())
         if model.error is None:
-            judged.add(_model(model.run, baseline.path))
+            completed.add(_model(model.run, baseline.path))
         models.append(_split(model, known))
-    stale = [e for e in baseline.entries - met if e.model in judged and e.code in looked]
+    stale = [e for e in baseline.entries - matched if e.model in completed and e.code in codes]
     return replace(
         check,
         status=_status(models),
@@ -169,5 +169,5 @@ def _order(entry: BaselineEntry) -> tuple[str, ...]:
     return (entry.model, entry.code, entry.name, entry.cause or "")
 
 
-def _bad(path: Path, said: str, help: str | None = None) -> ConfigError:
-    return ConfigError(f"not a baseline: {said}", place=Place(str(path)), help=help or _HELP)
+def _bad(path: Path, reason: str, help: str | None = None) -> ConfigError:
+    return ConfigError(f"not a baseline: {reason}", place=Place(str(path)), help=help or _HELP)

@@ -17,7 +17,7 @@ from gradscope.rules import RuleSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class CheckOptions:
     """How each of the models is looked at."""
 
     layers: tuple[str, ...] = ("**",)
@@ -40,7 +40,7 @@ class Checked:
     brief: list[Problem] = field(default_factory=list)
     wrong: list[Problem] = field(default_factory=list)
     interrupted: bool = False
-    left: list[str] = field(default_factory=list)  # what nobody came to look at
+    unchecked: list[str] = field(default_factory=list)  # models that were not reached
 
     @property
     def ran(self) -> bool:
@@ -59,23 +59,23 @@ class Checked:
             models=tuple(self.models),
         )
 
-    def stopped(self, *, told: bool = False) -> GradscopeError | None:
+    def stopped(self, *, reported: bool = False) -> GradscopeError | None:
         """The error that the command ends with, if one stopped a model.
 
-        ``told`` where the report says before the same eyes what each model raised, and why.
+        With ``reported`` it is brief on what each model raised: the reader has the report, too.
         """
         if self.interrupted:
-            names = ", ".join(f"`{name}`" for name in self.left)
-            none = f"; not looked at: {names}" if names else ""
-            return Interrupted(f"interrupted: what was found until then is shown{none}")
-        raised = self.brief if told else self.raised
+            names = ", ".join(f"`{name}`" for name in self.unchecked)
+            rest = f"; not looked at: {names}" if names else ""
+            return Interrupted(f"interrupted: what was found until then is shown{rest}")
+        raised = self.brief if reported else self.raised
         if self.wrong:
             return ConfigError(*self.wrong, *raised)
         return ModelError(*raised) if raised else None
 
 
 def check_all(
-    loaded: Sequence[configs.LoadedConfig], settings: Sequence[RuleSettings], task: Task
+    loaded: Sequence[configs.LoadedConfig], settings: Sequence[RuleSettings], options: CheckOptions
 ) -> Checked:
     """Check each model; one that fails keeps no other from being checked."""
     checked = Checked()
@@ -83,13 +83,13 @@ def check_all(
         if len(loaded) > 1 and sys.stderr is not None and sys.stderr.isatty():
             print(f"checking {config.name} ({number} of {len(loaded)})", file=sys.stderr)
         try:
-            _check(config, rules, task, checked)
+            _check(config, rules, options, checked)
         except KeyboardInterrupt:
             checked.interrupted = True
         if checked.interrupted:
             # The one that was running is among them where it came to nothing that can be shown.
             begun = len(checked.models) == number
-            checked.left = [_said(one) for one in loaded[number if begun else number - 1 :]]
+            checked.unchecked = [_label(one) for one in loaded[number if begun else number - 1 :]]
             break
         # The next model may need the memory: what refers to itself goes now.
         gc.collect()
@@ -97,7 +97,7 @@ def check_all(
 
 
 def _check(
-    config: configs.LoadedConfig, settings: RuleSettings, task: Task, checked: Checked
+    config: configs.LoadedConfig, settings: RuleSettings, options: CheckOptions, checked: Checked
 ) -> None:
     try:
         with keep_stdout_clean():
@@ -106,13 +106,13 @@ def _check(
             report = check_config(
                 config,
                 rules=settings,
-                layers=task.layers,
-                exclude=task.exclude,
-                precision=task.precision,
-                allow=task.allow,
+                layers=options.layers,
+                exclude=options.exclude,
+                precision=options.precision,
+                allow=options.allow,
             )
     except (ModelError, Interrupted) as error:
-        _show(error, task)
+        _show(error, options)
         checked.interrupted = isinstance(error, Interrupted)
         if not checked.interrupted:
             checked.raised += _of(config, error)
@@ -121,24 +121,24 @@ def _check(
             return
         report = error.report
     except GradscopeError as error:
-        _show(error, task)
+        _show(error, options)
         checked.wrong += _of(config, error)
         checked.models.append(_unloaded(config, error))
         return
     checked.versions = checked.versions | report.versions
-    checked.models.append(_model(report, task))
+    checked.models.append(_model(report, options))
 
 
-def _show(error: GradscopeError, task: Task) -> None:
+def _show(error: GradscopeError, options: CheckOptions) -> None:
     """The traceback at once, where it is wanted: kept, it would keep the model's tensors too."""
-    if task.debug:
+    if options.debug:
         traceback.print_exception(error)
 
 
 def _of(loaded: configs.LoadedConfig, error: GradscopeError) -> list[Problem]:
     """The problems with the model that they are of: on standard error they stand without it."""
-    said = f"of the model {_said(loaded)}"
-    return [replace(problem, notes=(said, *problem.notes)) for problem in error.problems]
+    note = f"of the model {_label(loaded)}"
+    return [replace(problem, notes=(note, *problem.notes)) for problem in error.problems]
 
 
 def _briefly(loaded: configs.LoadedConfig, error: ModelError | Interrupted) -> list[Problem]:
@@ -147,14 +147,14 @@ def _briefly(loaded: configs.LoadedConfig, error: ModelError | Interrupted) -> l
     if record is None:
         return _of(loaded, error)
     where = f" in `{record.name}`" if record.name else ""
-    return [Problem(f"{loaded.file or loaded.name}: {record.phase} raised{where}")]
+    return [Problem(f"{_label(loaded)}: {record.phase} raised{where}")]
 
 
-def _said(loaded: configs.LoadedConfig) -> str:
+def _label(loaded: configs.LoadedConfig) -> str:
     return loaded.file or loaded.name
 
 
-def _model(report: Report, task: Task) -> CheckedModel:
+def _model(report: Report, options: CheckOptions) -> CheckedModel:
     return CheckedModel(
         status=report.status,
         run=report.run,
@@ -163,7 +163,7 @@ def _model(report: Report, task: Task) -> CheckedModel:
         error=report.error,
         answers=report.answers,
         births=report.births,
-        precision=report.precision if task.precision else (),
+        precision=report.precision if options.precision else (),
     )
 
 

@@ -17,65 +17,52 @@ from gradscope.rules import FAIL_ON, PRESETS, Rule, RuleSettings, rule_book
 if TYPE_CHECKING:
     from gradscope.config import LoadedConfig
 
-Select = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="RULE",
-        help="Only these rules: a code, the beginning of codes (`GS4`), or a name. Repeatable, "
-        "and with commas.",
-    ),
-]
-Ignore = Annotated[
-    list[str] | None,
-    typer.Option(metavar="RULE", help="Not these rules, written as for --select."),
-]
-Preset = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help=f"Thresholds of another tool: {', '.join(PRESETS)}."),
-]
-FailOn = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SEVERITY",
-        help="Exit with 1 where a finding is as bad as this or worse: error, warning, info, never.",
-    ),
-]
-
 
 @dataclass(frozen=True, slots=True)
 class RuleOptions:
-    """The options about rules, checked as far as they can be without a config."""
+    """Which rules look, and which findings end with exit 1."""
 
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-    preset: str | None = None
-    fail_on: str | None = None
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RULE",
+            help="Only these rules: a code, the beginning of codes (`GS4`), or a name. Repeatable, "
+            "and with commas.",
+        ),
+    ] = None
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RULE", help="Not these rules, written as for --select."),
+    ] = None
+    preset: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"Thresholds of another tool: {', '.join(PRESETS)}."),
+    ] = None
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SEVERITY",
+            help="Exit with 1 where a finding is as bad as this or worse: error, warning, info, "
+            "never.",
+        ),
+    ] = None
 
-    @classmethod
-    def of(
-        cls,
-        select: Sequence[str] | None,
-        ignore: Sequence[str] | None,
-        preset: str | None,
-        fail_on: str | None,
-    ) -> RuleOptions:
-        """The options as typed.
+    def check(self) -> None:
+        """Refuse what is wrong with the options by themselves, before a config is read.
 
         Raises:
             OptionError: a code, a name, a preset or a severity that there is not.
         """
         for word, what, choices in (
-            (preset, "preset", tuple(PRESETS)),
-            (fail_on, "severity", FAIL_ON),
+            (self.preset, "preset", tuple(PRESETS)),
+            (self.fail_on, "severity", FAIL_ON),
         ):
             if word is not None and word not in choices:
                 raise OptionError(
                     f"unknown {what} `{word}`",
                     help=did_you_mean(word, choices) or f"one of {', '.join(choices)}",
                 )
-        options = cls(_words(select), _words(ignore), preset, fail_on)
-        options.settings(None)
-        return options
+        self.settings(None)
 
     def settings(self, loaded: LoadedConfig | None) -> RuleSettings:
         """What the config's `rules` and these options make together.
@@ -84,12 +71,12 @@ class RuleOptions:
             ConfigError: the config names rules or thresholds that there are not.
             OptionError: the same of an option.
         """
-        typed: dict[str, Any] = {"select": self.select, "ignore": self.ignore}
-        typed |= {"preset": self.preset, "fail_on": self.fail_on}
+        options: dict[str, Any] = {"select": _words(self.select), "ignore": _words(self.ignore)}
+        options |= {"preset": self.preset, "fail_on": self.fail_on}
         if loaded is None:
-            return RuleSettings.of(**typed)
+            return RuleSettings.of(**options)
         config = loaded.config.model_dump(mode="json")["rules"]
-        return RuleSettings.of(config, loaded.place, **typed)
+        return RuleSettings.of(config, loaded.place, **options)
 
 
 def all_settings(options: RuleOptions, configs: Sequence[LoadedConfig]) -> list[RuleSettings]:
@@ -119,12 +106,12 @@ def rule_texts() -> tuple[RuleText, ...]:
 
 def path_root() -> Path | None:
     """What paths in annotations are relative to: the checkout, where CI says which folder it is."""
-    said = os.environ.get("GITHUB_WORKSPACE")
-    return Path(said) if said else None
+    folder = os.environ.get("GITHUB_WORKSPACE")
+    return Path(folder) if folder else None
 
 
-def _words(typed: Sequence[str] | None) -> tuple[str, ...]:
-    words = (word.strip() for text in typed or () for word in text.split(","))
+def _words(option: Sequence[str] | None) -> tuple[str, ...]:
+    words = (word.strip() for text in option or () for word in text.split(","))
     return tuple(word for word in words if word)
 
 

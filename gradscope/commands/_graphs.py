@@ -10,7 +10,8 @@ from typing import Any
 
 from gradscope import reports
 from gradscope.commands._model import OVERRIDE
-from gradscope.commands._write import say, write_output
+from gradscope.commands._views import Destination
+from gradscope.commands._write import say
 from gradscope.diagrams import GraphView
 from gradscope.diagrams._modules import check_expand, check_layers
 from gradscope.errors import OptionError
@@ -21,29 +22,28 @@ _WITH_ERRORS = ("terminal", "json", "html")
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
-    """How a graph is drawn and where it goes: nothing but that can still fail."""
+class GraphOutput:
+    """A graph's destination, and how it is drawn there."""
 
-    format: str
+    destination: Destination
     diagram: ModuleType
     view: GraphView
-    path: Path | None
-    force: bool
 
     def write(self, graph: AutogradGraph, layers: Sequence[str]) -> None:
         """Draw and write a graph, of which ``layers`` are opened."""
         check_expand(graph, self.view.expand)
         view = replace(self.view, layers=tuple(layers))
-        write_output(self.diagram.render(graph, view), self.path, force=self.force)
+        self.destination.write(self.diagram.render(graph, view))
 
     def write_failed(self, graph: AutogradGraph, layers: Sequence[str]) -> bool:
         """What a run left that failed, if the format says that it did; whether it was written.
 
         Names are passed over: what the run did not come to has none yet.
         """
-        if self.format not in _WITH_ERRORS:
-            place = "" if self.path is None else f" to `{self.path}`"
-            say(f"nothing was written{place}: there is no complete graph")
+        if self.destination.format not in _WITH_ERRORS:
+            path = self.destination.path
+            where = "" if path is None else f" to `{path}`"
+            say(f"nothing was written{where}: there is no complete graph")
             return False
         view = replace(self.view, expand=(), sources=(), targets=())
         replace(self, view=view).write(graph, layers)
@@ -73,9 +73,7 @@ def refuse_to_run(words: Sequence[str], options: dict[str, Any]) -> None:
         )
 
 
-def redraw(
-    file: Path, destination: Destination, layers: Sequence[str], exclude: Sequence[str]
-) -> None:
+def redraw(file: Path, output: GraphOutput, layers: Sequence[str], exclude: Sequence[str]) -> None:
     """Draw a saved graph.
 
     Raises:
@@ -85,7 +83,7 @@ def redraw(
     """
     graph = reports.load(file, AutogradGraph)
     failed = graph.error is not None or not graph.complete
-    if failed and destination.format not in _WITH_ERRORS:
+    if failed and output.destination.format not in _WITH_ERRORS:
         raise OptionError(
             f"`{file}` is of a run that failed: there is no complete graph to draw",
             help=f"what stopped it: `gradscope graph {file}`",
@@ -93,4 +91,4 @@ def redraw(
     patterns = (*(layers or ("**",)), *exclude)
     if not failed and (layers or exclude):
         check_layers(graph, patterns)
-    destination.write(graph, patterns)
+    output.write(graph, patterns)

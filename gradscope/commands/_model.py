@@ -1,4 +1,4 @@
-"""What every command that runs a model takes: MODEL, overrides, and the options they share."""
+"""What every command that runs a model does first: read its config, then import torch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import ConfigError, OptionError, Problem
 
@@ -18,51 +16,6 @@ if TYPE_CHECKING:
 
 #: A word that sets a key of the config.
 OVERRIDE = re.compile(r"[a-z_][\w.]*=", re.DOTALL)
-
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="MODEL|KEY=VALUE",
-        help="A YAML config or a spec (default: `demo`), and config keys to override.",
-        show_default=False,
-    ),
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a config key. Repeatable."),
-]
-Layers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-l",
-        "--layers",
-        metavar="PATTERN",
-        help="Only these layers: `conv*`, `layer4.**`, `type:Conv2d`, `re:.*bn`. Repeatable.",
-    ),
-]
-Exclude = Annotated[
-    list[str] | None, typer.Option(metavar="PATTERN", help="Not these layers. Repeatable.")
-]
-Device = Annotated[
-    str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N, mps or meta.")
-]
-Dtype = Annotated[
-    str | None, typer.Option(metavar="DTYPE", help="Of parameters and inputs: float32, bfloat16, …")
-]
-Seed = Annotated[
-    int | None, typer.Option(metavar="N", help="Set before construction, inputs and forward.")
-]
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PATTERN",
-        help="Let the config import this too: `pkg.*`. Repeatable. The environment variable "
-        "`GRADSCOPE_ALLOW` takes a list with commas.",
-    ),
-]
-Debug = Annotated[
-    bool, typer.Option("--debug", metavar="", help="Show Python's traceback of an error.")
-]
 
 
 def read_model(

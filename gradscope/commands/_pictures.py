@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,14 @@ FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".pd
 
 
 @dataclass(frozen=True, slots=True)
-class Album:
+class OutputFiles:
     """Where pictures go: one file for everything, a folder, or None for the working directory."""
 
     file: Path | None = None
     folder: Path = Path()
     force: bool = False
 
-    def check(self, stems: Sequence[str], pages: int = 1) -> None:
+    def check(self, names: Sequence[str], pages: int = 1) -> None:
         """Refuse what could not be written, as far as the names are known.
 
         Raises:
@@ -39,8 +39,8 @@ class Album:
             for page in range(1, pages + 1):
                 check_output(self.page(page), force=self.force)
             return
-        for stem in stems:
-            check_output(self.folder / f"{stem}.png", force=self.force)
+        for name in names:
+            check_output(self.folder / f"{name}.png", force=self.force)
 
     def page(self, number: int) -> Path:
         """The file of a page, where one file's name stands for all."""
@@ -48,18 +48,18 @@ class Album:
         return self.file if number == 1 else self.file.with_stem(f"{self.file.stem}-{number}")
 
 
-def album(output: Path | None, *, force: bool) -> Album:
+def output_files(output: Path | None, *, force: bool) -> OutputFiles:
     """What ``-o`` asks for: a picture by its suffix, or a folder.
 
     Raises:
         OptionError: a suffix that no picture has, or a folder that is not there.
     """
     if output is None:
-        return Album(force=force)
+        return OutputFiles(force=force)
     if output.is_dir():
-        return Album(folder=output, force=force)
+        return OutputFiles(folder=output, force=force)
     if output.suffix.lower() in FORMATS:
-        return Album(file=output, force=force)
+        return OutputFiles(file=output, force=force)
     if output == STDOUT:
         raise OptionError(
             "pictures are not written to standard output",
@@ -76,7 +76,7 @@ def album(output: Path | None, *, force: bool) -> Album:
     )
 
 
-def stems(paths: Sequence[str]) -> list[str]:
+def file_names(paths: Sequence[str]) -> list[str]:
     """A name for each picture's files: letters, digits, dots and dashes, no two alike.
 
     Pictures of one name in several folders are numbered, and overlong names are cut.
@@ -95,16 +95,49 @@ def stems(paths: Sequence[str]) -> list[str]:
     return found
 
 
-def write_pictures(found: Saliency, to: Album, stems: Sequence[str]) -> list[Path]:
+def write_pictures(found: Saliency, to: OutputFiles, names: Sequence[str]) -> list[Path]:
     """Overlays or contact sheets, written whole; the paths, in the order of the pictures."""
     written = []
-    for path, picture in _pictures(found, to, stems):
+    for path, picture in _pictures(found, to, names):
         write_output(_encoded(picture, path), path, force=to.force)
         written.append(path)
     return written
 
 
-def _pictures(found: Saliency, to: Album, stems: Sequence[str]) -> Iterator[tuple[Path, Image]]:
+def check_maps(folder: Path, names: Sequence[str], methods: Sequence[str], *, force: bool) -> None:
+    """Refuse raw maps that could not be written, before anything runs.
+
+    Raises:
+        OptionError: a file that exists, or cannot be written.
+    """
+    for name in names:
+        for method in methods:
+            check_output(_map_file(folder, name, method), force=force)
+
+
+def saved_maps(found: Saliency, folder: Path, names: Sequence[str], *, force: bool) -> Saliency:
+    """The raw maps as files, and the report that names them."""
+    import numpy as np
+
+    methods_of = [[record.method for record in image.maps] for image in found.report.images]
+    for name, methods in zip(names, methods_of, strict=True):
+        check_maps(folder, [name], methods, force=force)
+    pictures = []
+    for image, maps, name in zip(found.report.images, found.maps, names, strict=True):
+        records = []
+        for record, values in zip(image.maps, maps, strict=True):
+            path = _map_file(folder, name, record.method)
+            data = io.BytesIO()
+            np.save(data, values.numpy())
+            write_output(data.getvalue(), path, force=force)
+            records.append(replace(record, file=str(path)))
+        pictures.append(replace(image, maps=tuple(records)))
+    return replace(found, report=replace(found.report, images=tuple(pictures)))
+
+
+def _pictures(
+    found: Saliency, to: OutputFiles, names: Sequence[str]
+) -> Iterator[tuple[Path, Image]]:
     rows = [
         (photo, [_heat(record, values) for record, values in zip(image.maps, maps, strict=True)])
         for photo, image, maps in zip(found.photos, found.report.images, found.maps, strict=True)
@@ -116,7 +149,7 @@ def _pictures(found: Saliency, to: Album, stems: Sequence[str]) -> Iterator[tupl
         for i, page in enumerate(pages, 1):
             yield to.page(i), page
         return
-    for (photo, heats), name in zip(rows, stems, strict=True):
+    for (photo, heats), name in zip(rows, names, strict=True):
         pages = (
             [images.overlay(photo, heats[0])]
             if len(heats) == 1
@@ -137,3 +170,7 @@ def _encoded(picture: Image, path: Path) -> bytes:
     data = io.BytesIO()
     picture.save(data, FORMATS[path.suffix.lower()])
     return data.getvalue()
+
+
+def _map_file(folder: Path, name: str, method: str) -> Path:
+    return folder / f"{name}-{method}.npy"

@@ -6,72 +6,14 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from gradscope import plugins
 from gradscope.commands._findings import path_root, rule_texts
-from gradscope.commands._write import STDOUT, check_output, write_output
+from gradscope.commands._options import DisplayOptions, FileOptions, TableOptions
+from gradscope.commands._write import check_output, write_output
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.records import CheckReport, Report
 from gradscope.reporters import View, _tables
-
-Format = Annotated[
-    str | None,
-    typer.Option(
-        "-f",
-        "--format",
-        metavar="FORMAT",
-        help="terminal, json, csv, markdown, github (annotations) or sarif. Wins over -o's suffix.",
-    ),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="Write to this file; its suffix picks the format. `-` is standard output.",
-    ),
-]
-Force = Annotated[bool, typer.Option("--force", metavar="", help="Overwrite the output file.")]
-Sort = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COLUMN",
-        help="Sort by a column: numbers descend, names ascend, rows without a value come last. "
-        "`norm:asc` and `name:desc` turn it round.",
-    ),
-]
-Top = Annotated[
-    int | None, typer.Option(metavar="N", help="Only the first N calls, and N parameters.")
-]
-Columns = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COLUMNS",
-        help="Columns of the calls: `norm,grad_out`, `+min,+max` besides the usual ones, `all`. "
-        "With `--table parameters`: of the parameters.",
-    ),
-]
-Table = Annotated[
-    str | None,
-    typer.Option(metavar="TABLE", help="Only this table: `calls`, `parameters` or `findings`."),
-]
-Fold = Annotated[
-    bool,
-    typer.Option(
-        "--fold",
-        metavar="",
-        help="Show blocks that look the same, one after the other, once: `h.0…11.mlp ×12`.",
-    ),
-]
-Color = Annotated[str, typer.Option(metavar="WHEN", help="auto, always or never.")]
-Width = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Fit the tables into N characters, not the terminal's."),
-]
 
 ROOM = "gradscope.reporters"
 COLORS = ("auto", "always", "never")
@@ -79,80 +21,96 @@ COLORS = ("auto", "always", "never")
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A checked wish: nothing but the writing itself can still fail."""
+    """Where a result goes and how it looks there, checked: only the writing can still fail."""
 
     format: str
-    view: View
     path: Path | None
     force: bool
+    width: int | None
+    color: bool
+
+    def write(self, content: str | bytes) -> None:
+        """Write the whole result, once."""
+        write_output(content, self.path, force=self.force)
 
 
-def plan_output(
-    *,
-    format: str | None = None,
-    output: Path | None = None,
-    force: bool = False,
-    sort: str | None = None,
-    top: int | None = None,
-    columns: str | None = None,
-    table: str | None = None,
-    fold: bool = False,
-    color: str = "auto",
-    width: int | None = None,
+def choose_destination(
+    format: str | None, file: FileOptions, display: DisplayOptions, room: str
 ) -> Destination:
-    """Check every output option, so that a long run does not end in a typing error.
+    """Check where a result is to go, so that a long run does not end in a typing error.
 
     Raises:
-        OptionError: an unknown format, suffix, column or table, or an output that cannot be had.
+        OptionError: an unknown format, suffix or color mode, or an output that cannot be had.
     """
-    path = None if output is None or output == STDOUT else output
-    chosen = choose_format(format, path)
-    asked = tuple(filter(None, (word.strip() for word in (columns or "").split(","))))
-    check_look(color, width)
-    view = View(
-        width=terminal_width(path, width),
-        color=use_color(path, color),
-        sort=sort,
-        top=top,
-        columns=asked or None,
-        table=table,
-        fold=fold,
-        rules=rule_texts() if chosen == "sarif" else (),
-        root=path_root(),
-    )
-    _tables.check(view)
-    check_output(path, force=force)
-    return Destination(chosen, view, path, force)
+    check_look(display)
+    chosen = choose_format(format, file.path, room)
+    check_output(file.path, force=file.force)
+    width, color = terminal_width(file.path, display.width), use_color(file.path, display.color)
+    return Destination(chosen, file.path, file.force, width, color)
 
 
-def check_look(color: str, width: int | None) -> None:
+@dataclass(frozen=True, slots=True)
+class ReportOutput:
+    """A report's destination, and what its tables show there."""
+
+    destination: Destination
+    view: View
+
+    @classmethod
+    def of(
+        cls,
+        format: str | None,
+        file: FileOptions,
+        display: DisplayOptions,
+        tables: TableOptions | None = None,
+    ) -> ReportOutput:
+        """What the options ask for.
+
+        Raises:
+            OptionError: as ``choose_destination``, and an unknown column or table.
+        """
+        destination = choose_destination(format, file, display, ROOM)
+        tables = tables or TableOptions()
+        columns = tuple(filter(None, (word.strip() for word in (tables.columns or "").split(","))))
+        view = View(
+            width=destination.width,
+            color=destination.color,
+            sort=tables.sort,
+            top=tables.top,
+            columns=columns or None,
+            table=tables.table,
+            fold=tables.fold,
+            rules=rule_texts() if destination.format == "sarif" else (),
+            root=path_root(),
+        )
+        _tables.check(view)
+        return cls(destination, view)
+
+    def write(self, report: object) -> None:
+        """Render a report or a check and write it; nothing where a failed run left none."""
+        reporter = plugins.load(ROOM, self.destination.format)
+        if isinstance(report, CheckReport):
+            self.destination.write(reporter.render_check(report, self.view))
+        elif isinstance(report, Report):
+            self.destination.write(reporter.render(report, self.view))
+
+
+def check_look(display: DisplayOptions) -> None:
     """Refuse what no terminal can be.
 
     Raises:
         OptionError: an unknown color mode, or no width at all.
     """
-    if color not in COLORS:
+    if display.color not in COLORS:
         raise OptionError(
-            f"unknown color mode `{color}`",
-            help=did_you_mean(color, COLORS) or f"one of {', '.join(COLORS)}",
+            f"unknown color mode `{display.color}`",
+            help=did_you_mean(display.color, COLORS) or f"one of {', '.join(COLORS)}",
         )
-    if width is not None and width < 1:
-        raise OptionError(f"`--width {width}` leaves no room", help="give 1 or more")
+    if display.width is not None and display.width < 1:
+        raise OptionError(f"`--width {display.width}` leaves no room", help="give 1 or more")
 
 
-def write_report(report: object, destination: Destination) -> None:
-    """Render a report or a check and write it, once; nothing where a failed run left none."""
-    reporter = plugins.load(ROOM, destination.format)
-    if isinstance(report, CheckReport):
-        text = reporter.render_check(report, destination.view)
-    elif isinstance(report, Report):
-        text = reporter.render(report, destination.view)
-    else:
-        return
-    write_output(text, destination.path, force=destination.force)
-
-
-def choose_format(format: str | None, output: Path | None, room: str = ROOM) -> str:
+def choose_format(format: str | None, output: Path | None, room: str) -> str:
     """``-f``, else what the suffix of ``-o`` says, else the terminal.
 
     Raises:
@@ -172,11 +130,12 @@ def choose_format(format: str | None, output: Path | None, room: str = ROOM) -> 
     suffix = output.suffix.lower()
     if suffix in suffixes:
         return suffixes[suffix]
-    said = f"the suffix `{output.suffix}` of" if suffix else "no suffix in"
-    known = ", ".join(f"`{suffix}` ({name})" for suffix, name in sorted(suffixes.items()))
+    choices = ", ".join(f"`{suffix}` ({name})" for suffix, name in sorted(suffixes.items()))
     raise OptionError(
-        f"{said} `{output}` names no format" if suffix else f"{said} `{output}` to tell the format",
-        help=f"use one of {known}, or say it with `-f`",
+        f"the suffix `{output.suffix}` of `{output}` names no format"
+        if suffix
+        else f"no suffix in `{output}` to tell the format",
+        help=f"use one of {choices}, or say it with `-f`",
     )
 
 
@@ -186,9 +145,9 @@ def terminal_width(output: Path | None = None, width: int | None = None) -> int 
         return width
     if output is not None or not _on_terminal():
         return None
-    said = os.environ.get("COLUMNS", "")
-    if said.isdecimal() and len(said) < 6 and int(said) > 0:
-        return int(said)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and len(columns) < 6 and int(columns) > 0:
+        return int(columns)
     try:
         # A terminal without a size (some CI, some editors) answers 0.
         return os.get_terminal_size(sys.stdout.fileno()).columns or 80

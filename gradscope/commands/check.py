@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -13,28 +14,21 @@ from gradscope.commands._baseline import (
     read_baseline,
     write_baseline,
 )
-from gradscope.commands._checking import Task, check_all
-from gradscope.commands._findings import FailOn, Ignore, Preset, RuleOptions, Select, all_settings
-from gradscope.commands._model import (
+from gradscope.commands._checking import CheckOptions, check_all
+from gradscope.commands._findings import RuleOptions, all_settings
+from gradscope.commands._model import read_models
+from gradscope.commands._options import (
     Allow,
     Debug,
-    Device,
-    Dtype,
-    Exclude,
-    Layers,
-    Seed,
-    Set,
-    read_models,
-)
-from gradscope.commands._views import (
-    Color,
-    Force,
+    DisplayOptions,
+    FileOptions,
     Format,
-    Output,
-    Width,
-    plan_output,
-    write_report,
+    LayerOptions,
+    RunOptions,
+    Set,
+    takes_groups,
 )
+from gradscope.commands._views import ReportOutput
 from gradscope.commands._write import say
 from gradscope.rules import reaches
 from gradscope.typeset.numbers import plural
@@ -52,13 +46,12 @@ Models = Annotated[
 ]
 
 
+@takes_groups
 def run(
     words: Models = None,
     settings: Set = None,
-    select: Select = None,
-    ignore: Ignore = None,
-    preset: Preset = None,
-    fail_on: FailOn = None,
+    *,
+    rules: RuleOptions,
     baseline: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Findings in this file are known: they do not count."),
@@ -79,19 +72,14 @@ def run(
             help="Also forecast what float16, bfloat16 and float8 would lose, layer by layer.",
         ),
     ] = False,
-    layers: Layers = None,
-    exclude: Exclude = None,
+    layers: LayerOptions,
     steps: Annotated[
         int | None, typer.Option(metavar="N", help="Optimizer steps; the last is judged.")
     ] = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    seed: Seed = None,
+    running: RunOptions,
     format: Format = None,
-    output: Output = None,
-    force: Force = False,
-    color: Color = "auto",
-    width: Width = None,
+    file: FileOptions,
+    display: DisplayOptions,
     allow: Allow = None,
     debug: Debug = False,
 ) -> None:
@@ -100,38 +88,37 @@ def run(
     Each is run forward and backward as its config says, and the rules look. Exit code 1: findings
     as bad as --fail-on (default: error); 2: a config is wrong; 3: a model raised.
     """
-    options = RuleOptions.of(select, ignore, preset, fail_on)
-    destination = plan_output(format=format, output=output, force=force, color=color, width=width)
+    rules.check()
+    output = ReportOutput.of(format, file, display)
     if write_to is not None:
-        check_baseline_output(write_to, output=destination.path, force=force)
-    keys = {"steps": steps, "device": device, "dtype": dtype, "seed": seed}
-    loaded = read_models(words, settings, keys)
-    rules = all_settings(options, loaded)
+        check_baseline_output(write_to, output=file.path, force=file.force)
+    loaded = read_models(words, settings, {"steps": steps, **asdict(running)})
+    judging = all_settings(rules, loaded)
     known = None if baseline is None else read_baseline(baseline)
     # All that can be said without torch has been said: from here on models run.
-    task = Task(
-        layers=tuple(layers or ("**",)),
-        exclude=tuple(exclude or ()),
+    options = CheckOptions(
+        layers=tuple(layers.layers or ("**",)),
+        exclude=tuple(layers.exclude or ()),
         precision=precision,
         allow=tuple(allow or ()),
         debug=debug,
     )
-    checked = check_all(loaded, rules, task)
-    on_screen = destination.path is None and destination.format in _TEXTS
-    stopped = checked.stopped(told=on_screen and checked.ran)
-    report = checked.report(rules)
+    checked = check_all(loaded, judging, options)
+    on_screen = file.path is None and output.destination.format in _TEXTS
+    stopped = checked.stopped(reported=on_screen and checked.ran)
+    report = checked.report(judging)
     if known is not None:
         report = known_aside(report, known, report.rules)
     if checked.ran:
-        write_report(report, destination)
+        output.write(report)
     if write_to is not None:
         if stopped is not None:
             say(f"no baseline was written to `{write_to}`: not every model ran to its end")
         else:
-            entries = plural(write_baseline(write_to, report.models, force=force), "finding")
+            entries = plural(write_baseline(write_to, report.models, force=file.force), "finding")
             say(f"{entries} known from now on, with `--baseline {write_to}`")
     if stopped is not None:
         raise stopped
-    pairs = zip(report.models, rules, strict=True)
+    pairs = zip(report.models, judging, strict=True)
     if write_to is None and any(reaches(m.findings, r.fail_on or "error") for m, r in pairs):
         raise typer.Exit(1)

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from gradscope import plugins
-from gradscope.commands._graphs import Destination, redraw, refuse_to_run, saved_graph
-from gradscope.commands._model import (
+from gradscope.commands._graphs import GraphOutput, redraw, refuse_to_run, saved_graph
+from gradscope.commands._model import importing_torch, read_model
+from gradscope.commands._options import (
     Allow,
     Debug,
-    Device,
-    Dtype,
-    Exclude,
-    Layers,
-    Seed,
+    DisplayOptions,
+    FileOptions,
+    LayerOptions,
+    RunOptions,
     Set,
     Words,
-    importing_torch,
-    read_model,
+    takes_groups,
 )
-from gradscope.commands._views import (
-    Color,
-    Force,
-    Output,
-    Width,
-    check_look,
-    choose_format,
-    terminal_width,
-    use_color,
-)
-from gradscope.commands._write import STDOUT, check_output, keep_stdout_clean, say
+from gradscope.commands._views import choose_destination
+from gradscope.commands._write import keep_stdout_clean, say
 from gradscope.diagrams import GraphView
 from gradscope.errors import Interrupted, ModelError, OptionError, did_you_mean
 from gradscope.records import AutogradGraph
@@ -43,9 +34,11 @@ MEASURES = ("gradient", "saved")
 _WITH_LINES = ("html", "json")
 
 
+@takes_groups
 def run(
     words: Words = None,
     settings: Set = None,
+    *,
     depth: Annotated[
         int | None,
         typer.Option(metavar="N", help="Open modules down to this depth; 0 shows the model alone."),
@@ -98,11 +91,8 @@ def run(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long laying out a picture may take.")
     ] = 30.0,
-    layers: Layers = None,
-    exclude: Exclude = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    seed: Seed = None,
+    layers: LayerOptions,
+    running: RunOptions,
     format: Annotated[
         str | None,
         typer.Option(
@@ -113,10 +103,8 @@ def run(
             "suffix.",
         ),
     ] = None,
-    output: Output = None,
-    force: Force = False,
-    color: Color = "auto",
-    width: Width = None,
+    file: FileOptions,
+    display: DisplayOptions,
     allow: Allow = None,
     debug: Debug = False,
 ) -> None:
@@ -125,19 +113,17 @@ def run(
     In the terminal a tree; with `-o graph.svg` a picture, with `-o graph.html` a page to explore.
     MODEL may also be a graph that `-o graph.json` saved. Without MODEL the bundled demo runs.
     """
-    path = None if output is None or output == STDOUT else output
-    check_look(color, width)
     _check(depth, full, by, timeout)
-    chosen = choose_format(format, path, ROOM)
+    destination = choose_destination(format, file, display, ROOM)
+    chosen = destination.format
     diagram = plugins.load(ROOM, chosen)
-    if diagram.binary and path is None and sys.stdout is not None and sys.stdout.isatty():
+    if diagram.binary and file.path is None and sys.stdout is not None and sys.stdout.isatty():
         raise OptionError(
             f"{chosen} is no text for a terminal", help=f"write it: `-o graph.{chosen}`"
         )
-    check_output(path, force=force)
     view = GraphView(
-        width=terminal_width(path, width),
-        color=use_color(path, color),
+        width=destination.width,
+        color=destination.color,
         depth=depth,
         expand=tuple(expand or ()),
         full=full,
@@ -147,15 +133,15 @@ def run(
         timeout=timeout,
         say=say,
     )
-
-    destination = Destination(chosen, diagram, view, path, force)
-    without = tuple(f"!{pattern}" for pattern in exclude or ())
-    options = {"layers": layers, "device": device, "dtype": dtype, "seed": seed}
+    output = GraphOutput(destination, diagram, view)
+    exclude = layers.exclude or ()
+    without = tuple(f"!{pattern}" for pattern in exclude)
+    options = {"layers": layers.layers, **asdict(running)}
     saved = saved_graph(words)
     if saved is not None:
-        running = {"root": root, "lines": lines, "set": settings, "allow": allow}
-        refuse_to_run(words or [], {**options, **running, "layers": None})
-        redraw(saved, destination, layers or (), without)
+        others = {"root": root, "lines": lines, "set": settings, "allow": allow}
+        refuse_to_run(words or [], {**asdict(running), **others})
+        redraw(saved, output, layers.layers or (), without)
         return
     loaded = read_model(words, settings, options)
     if lines is None:
@@ -164,16 +150,14 @@ def run(
         with keep_stdout_clean():
             with importing_torch():
                 from gradscope.api import graph_config
-            graph = graph_config(
-                loaded, root=root, lines=lines, exclude=exclude or (), allow=allow or ()
-            )
+            graph = graph_config(loaded, root=root, lines=lines, exclude=exclude, allow=allow or ())
     except (ModelError, Interrupted) as error:
         if isinstance(error.report, AutogradGraph):
-            shown = destination.write_failed(error.report, (*loaded.config.layers, *without))
+            shown = output.write_failed(error.report, (*loaded.config.layers, *without))
             if isinstance(error, Interrupted) and not shown:
                 raise Interrupted("interrupted", report=error.report) from None
         raise
-    destination.write(graph, (*loaded.config.layers, *without))
+    output.write(graph, (*loaded.config.layers, *without))
 
 
 def _check(depth: int | None, full: bool, by: str, timeout: float) -> None:

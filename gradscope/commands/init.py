@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from gradscope.commands._model import Debug
+from gradscope.commands._options import Debug
 from gradscope.commands._write import STDOUT, write_output
 from gradscope.config import check_spec
 

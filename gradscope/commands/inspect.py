@@ -2,48 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from gradscope.commands._findings import FailOn, Ignore, Preset, RuleOptions, Select
-from gradscope.commands._model import (
+from gradscope.commands._findings import RuleOptions
+from gradscope.commands._model import importing_torch, read_model
+from gradscope.commands._options import (
     Allow,
     Debug,
-    Device,
-    Dtype,
-    Exclude,
-    Layers,
-    Seed,
-    Set,
-    Words,
-    importing_torch,
-    read_model,
-)
-from gradscope.commands._views import (
-    Color,
-    Columns,
-    Fold,
-    Force,
+    DisplayOptions,
+    FileOptions,
     Format,
-    Output,
-    Sort,
-    Table,
-    Top,
-    Width,
-    plan_output,
-    write_report,
+    LayerOptions,
+    RunOptions,
+    Set,
+    TableOptions,
+    Words,
+    takes_groups,
 )
+from gradscope.commands._views import ReportOutput
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import Interrupted, ModelError
 from gradscope.rules import reaches
 
 
+@takes_groups
 def run(
     words: Words = None,
     settings: Set = None,
-    layers: Layers = None,
-    exclude: Exclude = None,
+    *,
+    layers: LayerOptions,
     steps: Annotated[
         int | None, typer.Option(metavar="N", help="Optimizer steps; the tables show the last.")
     ] = None,
@@ -62,23 +52,12 @@ def run(
             help="Run the step unobserved too, and say whether the gradients are bit-identical.",
         ),
     ] = False,
-    select: Select = None,
-    ignore: Ignore = None,
-    preset: Preset = None,
-    fail_on: FailOn = None,
-    sort: Sort = None,
-    top: Top = None,
-    columns: Columns = None,
-    table: Table = None,
-    fold: Fold = False,
-    device: Device = None,
-    dtype: Dtype = None,
-    seed: Seed = None,
+    rules: RuleOptions,
+    tables: TableOptions,
+    running: RunOptions,
     format: Format = None,
-    output: Output = None,
-    force: Force = False,
-    color: Color = "auto",
-    width: Width = None,
+    file: FileOptions,
+    display: DisplayOptions,
     allow: Allow = None,
     debug: Debug = False,
 ) -> None:
@@ -88,37 +67,26 @@ def run(
     totals, and what is wrong. Findings fail nothing unless --fail-on says so. Without MODEL the
     bundled demo runs.
     """
-    chosen = RuleOptions.of(select, ignore, preset, fail_on)
-    destination = plan_output(
-        format=format,
-        output=output,
-        force=force,
-        sort=sort,
-        top=top,
-        columns=columns,
-        table=table,
-        fold=fold,
-        color=color,
-        width=width,
-    )
-    options = {"layers": layers, "steps": steps, "device": device, "dtype": dtype, "seed": seed}
-    loaded = read_model(words, settings, options)
-    rules = chosen.settings(loaded)
+    rules.check()
+    output = ReportOutput.of(format, file, display, tables)
+    keys = {"layers": layers.layers, "steps": steps, **asdict(running)}
+    loaded = read_model(words, settings, keys)
+    judging = rules.settings(loaded)
     try:
         with keep_stdout_clean():
             with importing_torch():
                 from gradscope.api import inspect_config
             report = inspect_config(
                 loaded,
-                rules=rules,
-                exclude=exclude or (),
+                rules=judging,
+                exclude=layers.exclude or (),
                 chain=chain or (),
                 verify=verify,
                 allow=allow or (),
             )
     except (ModelError, Interrupted) as error:
-        write_report(error.report, destination)
+        output.write(error.report)
         raise
-    write_report(report, destination)
-    if reaches(report.findings, rules.fail_on or "never"):
+    output.write(report)
+    if reaches(report.findings, judging.fail_on or "never"):
         raise typer.Exit(1)

@@ -8,16 +8,15 @@ from typing import Annotated
 import typer
 from rich.cells import cell_len
 
-from gradscope.commands._model import (
+from gradscope.commands._model import importing_torch, read_model
+from gradscope.commands._options import (
     Allow,
     Debug,
     Device,
-    Exclude,
-    Layers,
+    LayerOptions,
     Set,
     Words,
-    importing_torch,
-    read_model,
+    takes_groups,
 )
 from gradscope.commands._write import keep_stdout_clean, write_output
 from gradscope.errors import OptionError
@@ -26,11 +25,12 @@ from gradscope.reports import to_data
 from gradscope.typeset.text import plain
 
 
+@takes_groups
 def run(
     words: Words = None,
     settings: Set = None,
-    layers: Layers = None,
-    exclude: Exclude = None,
+    *,
+    layers: LayerOptions,
     device: Device = None,
     format: Annotated[
         str, typer.Option("-f", "--format", metavar="FORMAT", help="terminal or json.")
@@ -41,11 +41,11 @@ def run(
     """List a model's layers by the names that patterns match, with their own parameters."""
     if format not in ("terminal", "json"):
         raise OptionError(f"unknown format `{format}`", help="one of terminal, json")
-    loaded = read_model(words, settings, {"layers": layers, "device": device})
+    loaded = read_model(words, settings, {"layers": layers.layers, "device": device})
     with keep_stdout_clean():
         with importing_torch():
             from gradscope.api import layers as layers_of
-        found = layers_of(loaded, exclude=exclude or (), allow=allow or ())
+        found = layers_of(loaded, exclude=layers.exclude or (), allow=allow or ())
     if format == "json":
         write_output(json.dumps({"layers": to_data(found)}, indent=1) + "\n", None)
     else:

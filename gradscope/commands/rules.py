@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from gradscope.commands._model import Debug
+from gradscope.commands._options import Debug, DisplayOptions, takes_groups
 from gradscope.commands._rulebook import book, page
-from gradscope.commands._views import Color, Width, check_look, terminal_width, use_color
+from gradscope.commands._views import check_look, terminal_width, use_color
 from gradscope.commands._write import write_output
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.reports import to_data
@@ -18,16 +18,17 @@ from gradscope.rules import Rule, lookup, rule_book
 _FORMATS = ("terminal", "json")
 
 
+@takes_groups
 def run(
     code: Annotated[
         str | None,
         typer.Argument(metavar="CODE", help="A rule's code or name; none lists them all."),
     ] = None,
+    *,
     format: Annotated[
         str, typer.Option("-f", "--format", metavar="FORMAT", help="terminal or json.")
     ] = "terminal",
-    color: Color = "auto",
-    width: Width = None,
+    display: DisplayOptions,
     debug: Debug = False,
 ) -> None:
     """List the rules, or explain one: what it looks for, why it matters, how to fix it.
@@ -37,13 +38,13 @@ def run(
     if format not in _FORMATS:
         help = did_you_mean(format, _FORMATS) or f"one of {', '.join(_FORMATS)}"
         raise OptionError(f"unknown format `{format}`", help=help)
-    check_look(color, width)
+    check_look(display)
     rules = rule_book() if code is None else (lookup(code),)
     if format == "json":
         data = {"schema": "gradscope.rules/1", "rules": [_data(rule) for rule in rules]}
         write_output(json.dumps(data, indent=1, ensure_ascii=False) + "\n", None)
         return
-    room, colored = terminal_width(None, width), use_color(None, color)
+    room, colored = terminal_width(None, display.width), use_color(None, display.color)
     if code is None:
         write_output(book(rules, width=room, color=colored), None)
     else:

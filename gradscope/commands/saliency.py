@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradscope import reports
-from gradscope.commands import _attributions, _pictures
-from gradscope.commands._model import Allow, Debug, Device, Dtype, Seed, Set
-from gradscope.commands._views import (
-    Color,
+from gradscope import images, plugins, reports
+from gradscope.commands import _attributions
+from gradscope.commands._model import OVERRIDE, importing_torch
+from gradscope.commands._options import (
+    Allow,
+    Debug,
+    DisplayOptions,
     Force,
-    Width,
-    check_look,
-    terminal_width,
-    use_color,
+    RunOptions,
+    Set,
+    takes_groups,
 )
+from gradscope.commands._pictures import (
+    check_maps,
+    file_names,
+    output_files,
+    saved_maps,
+    write_pictures,
+)
+from gradscope.commands._views import check_look, terminal_width, use_color
 from gradscope.commands._write import check_output, keep_stdout_clean, write_output
 from gradscope.errors import ModelError, OptionError
 
 if TYPE_CHECKING:
-    from gradscope.api import Saliency, SaliencyRequest
-
-_OVERRIDE = re.compile(r"[a-z_][\w.]*=", re.DOTALL)
+    from gradscope.api import SaliencyRequest
 
 
+@takes_groups
 def run(
     words: Annotated[
         list[str] | None,
@@ -42,6 +49,7 @@ def run(
             show_default=False,
         ),
     ] = None,
+    *,
     model: Annotated[
         str | None,
         typer.Option(
@@ -102,12 +110,9 @@ def run(
         typer.Option("-f", "--format", metavar="FORMAT", help="terminal or json."),
     ] = None,
     settings: Set = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    seed: Seed = None,
+    running: RunOptions,
     force: Force = False,
-    color: Color = "auto",
-    width: Width = None,
+    display: DisplayOptions,
     allow: Allow = None,
     debug: Debug = False,
 ) -> None:
@@ -116,30 +121,30 @@ def run(
     Writes a picture beside the original: the heat map over the photograph, with its scale. Without
     IMAGE a bundled digit is explained.
     """
-    check_look(color, width)
-    shown = terminal_width(None, width)
-    colored = use_color(None, color)
+    check_look(display)
+    columns = terminal_width(None, display.width)
+    colored = use_color(None, display.color)
     if methods:
         with keep_stdout_clean():
-            listed = _attributions.methods(width=shown, color=colored)
+            listed = _attributions.methods(width=columns, color=colored)
         write_output(listed, None)
         return
     words = words or []
-    pictures = [word for word in words if not _is_override(word)]
+    paths = [word for word in words if not _is_override(word)]
     overrides = [word for word in words if _is_override(word)] + (settings or [])
     as_json = _json(format, output)
     if as_json:
         check_output(output, force=force)
     _check_folder(save_maps)
-    album = _pictures.album(None if as_json else output, force=force)
-    if not pictures:
+    files = output_files(None if as_json else output, force=force)
+    if not paths:
         from gradscope.demo import DIGITS
 
-        pictures, model = [str(DIGITS[0][0])], model or "demo"
-    from gradscope import api, images
+        paths, model = [str(DIGITS[0][0])], model or "demo"
+    with keep_stdout_clean(), importing_torch():
+        from gradscope.api import SaliencyRequest, attribute, read_pictures, view
 
-    given = {"device": device, "dtype": dtype, "seed": seed}
-    request = api.SaliencyRequest(
+    request = SaliencyRequest(
         methods=tuple(method or ()),
         options=tuple(option or ()),
         target=target,
@@ -148,38 +153,37 @@ def run(
         layer=layer,
         check=check,
     )
+    maps = _map_names(request)
     try:
         with keep_stdout_clean():
-            options = {key: value for key, value in given.items() if value is not None}
-            viewer = api.view(model, overrides, options, allow or ())
-            shots = api.read_pictures(pictures, viewer)
-            what = _what(request)
-            names = _pictures.stems([shot.path for shot in shots])
-            made = _made(request)
+            keys = {key: value for key, value in asdict(running).items() if value is not None}
+            viewer = view(model, overrides, keys, allow or ())
+            pictures = read_pictures(paths, viewer)
+            names = file_names([picture.path for picture in pictures])
             if save_maps is not None:
-                _check_maps(save_maps, names, made, force=force)
-            stems = [f"{name}-{what}" for name in names]
+                check_maps(save_maps, names, maps, force=force)
+            overlays = [f"{name}-{_file_suffix(maps)}" for name in names]
             if not as_json:
-                album.check(stems, images.page_count(len(shots), len(made)))
-            with _progress() as told:
-                found = api.attribute(viewer, shots, request, seed=seed, told=told)
+                files.check(overlays, images.page_count(len(pictures), len(maps)))
+            with _progress() as progress:
+                found = attribute(viewer, pictures, request, seed=running.seed, progress=progress)
     except ModelError as error:
         if as_json and error.report is not None:
             write_output(reports.dumps(error.report), output, force=force)
         raise
     if save_maps is not None:
-        found = _saved(found, save_maps, names, force=force)
+        found = saved_maps(found, save_maps, names, force=force)
     if as_json:
         write_output(reports.dumps(found.report), output, force=force)
         return
-    written = _pictures.write_pictures(found, album, stems)
-    said = _attributions.text(found.report, written, width=shown, color=colored)
-    write_output(said + _preview(written, shown, colored), None)
+    written = write_pictures(found, files, overlays)
+    text = _attributions.text(found.report, written, width=columns, color=colored)
+    write_output(text + _preview(written, columns, colored), None)
 
 
 def _is_override(word: str) -> bool:
     """Whether a word is ``key=value``, and not the name of a file that is there."""
-    return bool(_OVERRIDE.match(word)) and not Path(word).is_file()
+    return bool(OVERRIDE.match(word)) and not Path(word).is_file()
 
 
 def _json(format: str | None, output: Path | None) -> bool:
@@ -199,10 +203,8 @@ def _check_folder(folder: Path | None) -> None:
         raise OptionError(f"no such folder: `{folder}`", help=f"create it: mkdir -p '{folder}'")
 
 
-def _made(request: SaliencyRequest) -> list[str]:
+def _map_names(request: SaliencyRequest) -> list[str]:
     """The maps that each picture will have, by their method's name."""
-    from gradscope import plugins
-
     methods = list(dict.fromkeys(request.methods))
     if "all" in methods:
         methods = plugins.names("gradscope.saliency")
@@ -210,21 +212,9 @@ def _made(request: SaliencyRequest) -> list[str]:
     return [*methods, *(name.replace("_", "-") for name in pair)] or ["grad-cam"]
 
 
-def _what(request: SaliencyRequest) -> str:
+def _file_suffix(maps: Sequence[str]) -> str:
     """What the files' names say of their maps."""
-    made = _made(request)
-    return "saliency" if len(made) > 1 else re.sub(r"[^\w-]+", "-", made[0])
-
-
-def _map_file(folder: Path, name: str, method: str) -> Path:
-    return folder / f"{name}-{method}.npy"
-
-
-def _check_maps(folder: Path, names: Sequence[str], methods: Sequence[str], *, force: bool) -> None:
-    """Refuse raw maps that could not be written, before anything runs."""
-    for name in names:
-        for method in methods:
-            check_output(_map_file(folder, name, method), force=force)
+    return "saliency" if len(maps) > 1 else re.sub(r"[^\w-]+", "-", maps[0])
 
 
 @contextmanager
@@ -244,30 +234,8 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
         )
 
 
-def _saved(found: Saliency, folder: Path, names: Sequence[str], *, force: bool) -> Saliency:
-    """The raw maps as files, and the report that names them."""
-    import numpy as np
-
-    made = [[record.method for record in image.maps] for image in found.report.images]
-    for name, methods in zip(names, made, strict=True):
-        _check_maps(folder, [name], methods, force=force)
-    pictures = []
-    for image, maps, name in zip(found.report.images, found.maps, names, strict=True):
-        records = []
-        for record, values in zip(image.maps, maps, strict=True):
-            path = _map_file(folder, name, record.method)
-            data = io.BytesIO()
-            np.save(data, values.numpy())
-            write_output(data.getvalue(), path, force=force)
-            records.append(replace(record, file=str(path)))
-        pictures.append(replace(image, maps=tuple(records)))
-    return replace(found, report=replace(found.report, images=tuple(pictures)))
-
-
 def _preview(written: list[Path], width: int | None, color: bool) -> str:
     """The first picture in the terminal, where there is one with colours."""
     if width is None or not color or not written or written[0].suffix.lower() == ".pdf":
         return ""
-    from gradscope import images
-
     return "\n" + images.preview(images.read_image(written[0]), min(width, 100), color)

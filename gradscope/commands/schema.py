@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gradscope.commands._model import Debug
+from gradscope.commands._options import Debug
 from gradscope.commands._write import write_output
 from gradscope.config import json_schema
 

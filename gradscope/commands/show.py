@@ -9,58 +9,37 @@ from typing import Annotated
 import typer
 
 from gradscope import reports
-from gradscope.commands._model import Debug
-from gradscope.commands._views import (
-    Color,
-    Columns,
-    Fold,
-    Force,
+from gradscope.commands._options import (
+    Debug,
+    DisplayOptions,
+    FileOptions,
     Format,
-    Output,
-    Sort,
-    Table,
-    Top,
-    Width,
-    plan_output,
-    write_report,
+    TableOptions,
+    takes_groups,
 )
+from gradscope.commands._views import ReportOutput
 from gradscope.errors import ConfigError, OptionError
 from gradscope.records import CheckReport, Report
 
 
+@takes_groups
 def run(
     report: Annotated[
         Path, typer.Argument(metavar="REPORT", help="A saved report; `-` reads standard input.")
     ],
+    *,
     format: Format = None,
-    output: Output = None,
-    force: Force = False,
-    sort: Sort = None,
-    top: Top = None,
-    columns: Columns = None,
-    table: Table = None,
-    fold: Fold = False,
-    color: Color = "auto",
-    width: Width = None,
+    file: FileOptions,
+    tables: TableOptions,
+    display: DisplayOptions,
     debug: Debug = False,
 ) -> None:
     """Show a saved report again, in any format, without running the model.
 
     The report is what `gradscope inspect … -o report.json` wrote, or `gradscope check`.
     """
-    destination = plan_output(
-        format=format,
-        output=output,
-        force=force,
-        sort=sort,
-        top=top,
-        columns=columns,
-        table=table,
-        fold=fold,
-        color=color,
-        width=width,
-    )
-    write_report(_read(report), destination)
+    output = ReportOutput.of(format, file, display, tables)
+    output.write(_read(report))
 
 
 def _read(path: Path) -> Report | CheckReport:

@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gradscope import plugins, reports
 from gradscope.answers import LEVELS, AnswerView, reaches
-from gradscope.commands._model import (
-    OVERRIDE,
+from gradscope.commands._model import OVERRIDE, importing_torch, read_model
+from gradscope.commands._options import (
     Allow,
     Debug,
-    Device,
-    Dtype,
-    Exclude,
-    Layers,
-    Seed,
+    DisplayOptions,
+    FileOptions,
+    LayerOptions,
+    RunOptions,
     Set,
-    importing_torch,
-    read_model,
+    takes_groups,
 )
-from gradscope.commands._views import (
-    Color,
-    Force,
-    Output,
-    Width,
-    check_look,
-    choose_format,
-    terminal_width,
-    use_color,
-)
-from gradscope.commands._write import STDOUT, check_output, keep_stdout_clean, write_output
+from gradscope.commands._views import Destination, choose_destination
+from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import Interrupted, LayerError, ModelError, OptionError, Problem, did_you_mean
 from gradscope.records import WhyReport
+
+if TYPE_CHECKING:
+    from gradscope.config import LoadedConfig
 
 ROOM = "gradscope.answers"
 #: What can only be a MODEL: a path, a spec with its source, a demo. All else is a NAME.
@@ -45,22 +38,7 @@ _MODEL = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """Where answers go, and how they look there."""
-
-    format: str
-    view: AnswerView
-    path: Path | None
-    force: bool
-
-    def write(self, report: object) -> None:
-        """Render and write, once; nothing where a failed run left nothing."""
-        if isinstance(report, WhyReport):
-            text = plugins.load(ROOM, self.format).render(report, self.view)
-            write_output(text, self.path, force=self.force)
-
-
+@takes_groups
 def run(
     words: Annotated[
         list[str] | None,
@@ -72,8 +50,8 @@ def run(
         ),
     ] = None,
     settings: Set = None,
-    layers: Layers = None,
-    exclude: Exclude = None,
+    *,
+    layers: LayerOptions,
     fail_on: Annotated[
         str,
         typer.Option(
@@ -81,9 +59,7 @@ def run(
             help="Exit with 1 where an answer is as bad as this: error, warning, info or never.",
         ),
     ] = "never",
-    device: Device = None,
-    dtype: Dtype = None,
-    seed: Seed = None,
+    running: RunOptions,
     format: Annotated[
         str | None,
         typer.Option(
@@ -93,10 +69,8 @@ def run(
             help="terminal, json or markdown. Wins over -o's suffix.",
         ),
     ] = None,
-    output: Output = None,
-    force: Force = False,
-    color: Color = "auto",
-    width: Width = None,
+    file: FileOptions,
+    display: DisplayOptions,
     allow: Allow = None,
     debug: Debug = False,
 ) -> None:
@@ -109,31 +83,29 @@ def run(
     if fail_on not in (*LEVELS, "never"):
         help = did_you_mean(fail_on, LEVELS) or f"one of {', '.join(LEVELS)}, never"
         raise OptionError(f"unknown severity `{fail_on}`", help=help)
-    destination = _destination(format, output, force, color, width)
-    models, names, overrides = _told_apart(words or [])
-    options = {"layers": layers, "device": device, "dtype": dtype, "seed": seed}
+    destination = choose_destination(format, file, display, ROOM)
+    models, names, overrides = _split_words(words or [])
+    options = {"layers": layers.layers, **asdict(running)}
+    exclude = layers.exclude or ()
     if models and models[0].lower().endswith(".json"):
         _refuse_to_run(names, overrides, options | {"set": settings, "exclude": exclude})
         report = reports.load(Path(models[0]), WhyReport)
     else:
-        report = _run(models + overrides, names, settings, options, exclude, allow, destination)
-    destination.write(report)
+        loaded = read_model(models + overrides, settings, options)
+        report = _run(loaded, names, exclude, allow or (), destination, guessed=not models)
+    _write(report, destination)
     if reaches(report.answers, fail_on):
         raise typer.Exit(1)
 
 
-def _destination(
-    format: str | None, output: Path | None, force: bool, color: str, width: int | None
-) -> Destination:
-    path = None if output is None or output == STDOUT else output
-    check_look(color, width)
-    chosen = choose_format(format, path, ROOM)
-    check_output(path, force=force)
-    view = AnswerView(width=terminal_width(path, width), color=use_color(path, color))
-    return Destination(chosen, view, path, force)
+def _write(report: object, destination: Destination) -> None:
+    """Render and write answers; nothing where a failed run left nothing."""
+    if isinstance(report, WhyReport):
+        view = AnswerView(width=destination.width, color=destination.color)
+        destination.write(plugins.load(ROOM, destination.format).render(report, view))
 
 
-def _told_apart(words: list[str]) -> tuple[list[str], list[str], list[str]]:
+def _split_words(words: list[str]) -> tuple[list[str], list[str], list[str]]:
     """MODEL, NAMEs and overrides."""
     overrides = [word for word in words if OVERRIDE.match(word)]
     rest = [word for word in words if not OVERRIDE.match(word)]
@@ -142,26 +114,25 @@ def _told_apart(words: list[str]) -> tuple[list[str], list[str], list[str]]:
 
 
 def _run(
-    words: list[str],
+    loaded: LoadedConfig,
     names: list[str],
-    settings: list[str] | None,
-    options: dict[str, Any],
-    exclude: list[str] | None,
-    allow: list[str] | None,
+    exclude: Sequence[str],
+    allow: Sequence[str],
     destination: Destination,
+    *,
+    guessed: bool,
 ) -> WhyReport:
-    loaded = read_model(words, settings, options)
+    """The answers; ``guessed`` is that no word was a MODEL, and the demo runs."""
     try:
         with keep_stdout_clean():
             with importing_torch():
                 from gradscope.api import why_config
-            return why_config(loaded, names=names, exclude=exclude or (), allow=allow or ())
+            return why_config(loaded, names=names, exclude=exclude, allow=allow)
     except (ModelError, Interrupted) as error:
-        destination.write(error.report)
+        _write(error.report, destination)
         raise
     except LayerError as error:
-        no_model = not any(_MODEL.match(word) for word in words)
-        raise _unknown(error, names[0] if names and no_model else None) from None
+        raise _unknown(error, names[0] if names and guessed else None) from None
 
 
 def _unknown(error: LayerError, word: str | None) -> LayerError:
@@ -171,8 +142,9 @@ def _unknown(error: LayerError, word: str | None) -> LayerError:
     from gradscope.config.specs import spec_fault
 
     fault = spec_fault(word, Path.cwd(), argument=True)
-    said = f"`{word}` was taken for a NAME of the demo: {fault[1]}" if fault and fault[1] else ""
-    notes = (said,) if said else ()
+    notes = (
+        (f"`{word}` was taken for a NAME of the demo: {fault[1]}",) if fault and fault[1] else ()
+    )
     return LayerError(
         *(Problem(p.message, p.place, p.help, (*p.notes, *notes)) for p in error.problems)
     )

@@ -70,16 +70,18 @@ def headline(photo: Photo, heat: HeatMap) -> str:
 def remarks(photo: Photo, heat: HeatMap) -> list[str]:
     """Sentences that say how the picture is to be read."""
     scale, geometry = heat.scale, photo.geometry
-    said = [scale.blank] if scale.blank else []
-    said += [*scale.remarks, *heat.remarks]
+    sentences = [scale.blank] if scale.blank else []
+    sentences += [*scale.remarks, *heat.remarks]
     if geometry is not None and not geometry.sees_all():
-        said.append("the model saw the part inside the line; the rest is dimmed")
+        sentences.append("the model saw the part inside the line; the rest is dimmed")
     if geometry is None and heat.values.shape[::-1] != photo.picture.size:
-        said.append("which part of the photograph the model saw is not known: the map is stretched")
+        sentences.append(
+            "which part of the photograph the model saw is not known: the map is stretched"
+        )
     times = magnification(photo.picture.size)
     if times > 1:
-        said.append(f"drawn at {times} times its size")
-    return [*said, *photo.remarks]
+        sentences.append(f"drawn at {times} times its size")
+    return [*sentences, *photo.remarks]
 
 
 def _letters(original: Image, below: bool) -> int:

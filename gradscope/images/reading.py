@@ -164,11 +164,11 @@ def reading_remarks(path: Path) -> tuple[str, ...]:
             clear = mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in file.info
             # An MPO holds views of one scene, of which the first is the photograph.
             moving = frames > 1 and file.format != "MPO"
-    said = [f"the first of {frames} frames"] if moving else []
-    said += ["turned upright as its EXIF data say"] if turned else []
-    said += ["transparency laid on white"] if clear else []
-    said += ["greys scaled to 8 bits"] if mode.startswith("I") or mode == "F" else []
-    return tuple(said)
+    remarks = [f"the first of {frames} frames"] if moving else []
+    remarks += ["turned upright as its EXIF data say"] if turned else []
+    remarks += ["transparency laid on white"] if clear else []
+    remarks += ["greys scaled to 8 bits"] if mode.startswith("I") or mode == "F" else []
+    return tuple(remarks)
 
 
 def _eight_bit(image: Image) -> Image:

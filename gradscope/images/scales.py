@@ -72,17 +72,15 @@ def scale_of(heat: NDArray[np.float32], *, signed: bool) -> Scale:
     start, end = (float(np.percentile(finite, share)) for share in (100 - PERCENTILE, PERCENTILE))
     far = max(-end, start)
     if far > end - start and (signed or low > 0) and end > start:
-        said = "every value is on one side of 0: the scale does not begin at 0"
-        return _said(
-            Scale(start, end, False, low < start, high > end, "", (*remarks, said)), finite
-        )
+        remarks += ("every value is on one side of 0: the scale does not begin at 0",)
+        return _with_ends(Scale(start, end, False, low < start, high > end, "", remarks), finite)
     if signed:
         top = float(np.percentile(np.abs(finite), PERCENTILE)) or max(-low, high)
-        return _said(Scale(-top, top, True, low < -top, high > top, "", remarks), finite)
+        return _with_ends(Scale(-top, top, True, low < -top, high > top, "", remarks), finite)
     start, end = min(start, 0.0), end if end > 0 else high
     if end <= start:
         start, end = low, high
-    return _said(Scale(start, end, False, low < start, high > end, "", remarks), finite)
+    return _with_ends(Scale(start, end, False, low < start, high > end, "", remarks), finite)
 
 
 def _blank(finite: NDArray[np.float64], count: int) -> str:
@@ -99,9 +97,10 @@ def _blank(finite: NDArray[np.float64], count: int) -> str:
     return ""
 
 
-def _said(scale: Scale, values: NDArray[np.float64]) -> Scale:
+def _with_ends(scale: Scale, values: NDArray[np.float64]) -> Scale:
+    """The scale, which says so where values lie beyond its ends."""
     if not (scale.below or scale.above):
         return scale
     ends = f"{number(float(values.min()))} to {number(float(values.max()))}"
-    said = f"colours end at the {PERCENTILE:g}th percentile; the values go from {ends}"
-    return replace(scale, remarks=(*scale.remarks, said))
+    remark = f"colours end at the {PERCENTILE:g}th percentile; the values go from {ends}"
+    return replace(scale, remarks=(*scale.remarks, remark))

@@ -52,9 +52,11 @@ def sheets(rows: Sequence[Row]) -> list[Image]:
                 pages.append([])
             pages[-1].append(part)
     total = len(pages)
-    said = f"colours end at the {PERCENTILE:g}th percentile of each map; < and > mark values beyond"
+    footer = (
+        f"colours end at the {PERCENTILE:g}th percentile of each map; < and > mark values beyond"
+    )
     return [
-        _page(page, said + f" · page {i} of {total}" * (total > 1))
+        _page(page, footer + f" · page {i} of {total}" * (total > 1))
         for i, page in enumerate(pages, 1)
     ]
 
@@ -106,8 +108,8 @@ def _line(photo: Photo, maps: Sequence[HeatMap], columns: int, *, first: bool) -
 
     width = (columns + 1) * (CELL + _GAP) + _GAP
     score = "" if photo.score is None else f" · score {number(photo.score)}"
-    said = " · ".join(("", *photo.remarks))
-    title = wrapped(f"{photo.name} · {photo.target}{score}{said}", _SIZE, width - 2 * _GAP)
+    remarks = "".join(f" · {remark}" for remark in photo.remarks)
+    title = wrapped(f"{photo.name} · {photo.target}{score}{remarks}", _SIZE, width - 2 * _GAP)
     times = max(1, CELL // max(photo.picture.size))
     original = magnified(photo.picture, times)
     cells = [_cell(photo, heat, times) for heat in maps]

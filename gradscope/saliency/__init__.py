@@ -10,15 +10,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gradscope.saliency._explaining import Found, Plan, explain
-    from gradscope.saliency._options import names, options_of, read_options
+    from gradscope.saliency._explaining import AttributionPlan, RecordedMap, explain
+    from gradscope.saliency._options import method_names, options_of, read_options
     from gradscope.saliency._subject import Subject
 
-__all__ = ["Found", "Plan", "Subject", "explain", "names", "options_of", "read_options"]
+__all__ = [
+    "AttributionPlan",
+    "RecordedMap",
+    "Subject",
+    "explain",
+    "method_names",
+    "options_of",
+    "read_options",
+]
 
 _HOMES = {
-    "_explaining": ("Found", "Plan", "explain"),
-    "_options": ("names", "options_of", "read_options"),
+    "_explaining": ("AttributionPlan", "RecordedMap", "explain"),
+    "_options": ("method_names", "options_of", "read_options"),
     "_subject": ("Subject",),
 }
 

@@ -38,14 +38,16 @@ class Batches:
         size: items per pass; None until it has been measured.
         layout: ``channels_last`` where the model ran faster on inputs stored that way.
         single: why items run one by one, or None where they may share a pass.
-        told: called with (items done, items in all) after each pass.
+        progress: called with (items done, items in all) after each pass.
     """
 
-    def __init__(self, model: nn.Module, *, told: Callable[[int, int], None] | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, *, progress: Callable[[int, int], None] | None = None
+    ) -> None:
         self.size: int | None = None
         self.layout = torch.contiguous_format
         self.single = shares_statistics(model)
-        self.told = told
+        self.progress = progress
 
     def scores(self, make: Make, run: Run, count: int) -> Tensor:
         """The scores [count] of ``count`` items, equal but for rounding whatever the batches.
@@ -93,8 +95,8 @@ class _Passes:
         took = (time.perf_counter() - began) / size
         self.scores.append(scores)
         self.done += size
-        if self.batches.told:
-            self.batches.told(self.done, self.count)
+        if self.batches.progress:
+            self.batches.progress(self.done, self.count)
         return took
 
     def twice(self, size: int) -> float:
@@ -187,8 +189,10 @@ def is_out_of_memory(error: Exception) -> bool:
         return True
     if not isinstance(error, RuntimeError):
         return False
-    said = str(error).lower()
-    return any(words in said for words in ("out of memory", "not enough memory", "can't allocate"))
+    message = str(error).lower()
+    return any(
+        words in message for words in ("out of memory", "not enough memory", "can't allocate")
+    )
 
 
 def shares_statistics(model: nn.Module) -> str | None:

@@ -27,15 +27,15 @@ from gradscope.saliency._subject import Subject
 FEWER = 400
 
 #: A picture's record of one map, and the map [H, W].
-Found = tuple[Attribution, Tensor]
+RecordedMap = tuple[Attribution, Tensor]
 
 
 @dataclass(slots=True)
-class Plan:
+class AttributionPlan:
     """What is to be made, with what was found out once for all pictures.
 
     ``methods`` are names with their options; with ``lenient`` those that cannot work on this model
-    are left out and said in ``notices``. ``versus`` and ``why_not`` are class ids.
+    are left out, and ``notices`` say so. ``versus`` and ``why_not`` are class ids.
     """
 
     methods: Mapping[str, Mapping[str, Any]]
@@ -46,7 +46,7 @@ class Plan:
     layer: str | Choice | None = None
     check: bool = False
     seed: int = 0
-    told: Callable[[str], None] = lambda what: None
+    progress: Callable[[str], None] = lambda what: None
     notices: list[str] = field(default_factory=list)
     batches: Batches | None = None
 
@@ -56,7 +56,9 @@ class Plan:
             self.notices.append(notice)
 
 
-def explain(model: nn.Module, inputs: Tensor, plan: Plan) -> tuple[Subject, list[list[Found]]]:
+def explain(
+    model: nn.Module, inputs: Tensor, plan: AttributionPlan
+) -> tuple[Subject, list[list[RecordedMap]]]:
     """The maps of pictures [N, C, H, W], a list for each; the subject has scores and logits.
 
     Raises:
@@ -64,7 +66,7 @@ def explain(model: nn.Module, inputs: Tensor, plan: Plan) -> tuple[Subject, list
     """
     images = len(inputs)
     target = None if plan.target is None else torch.full((images,), plan.target)
-    found: list[list[Found]] = [[] for _ in range(images)]
+    found: list[list[RecordedMap]] = [[] for _ in range(images)]
     subject = Subject(
         model,
         inputs,
@@ -76,7 +78,7 @@ def explain(model: nn.Module, inputs: Tensor, plan: Plan) -> tuple[Subject, list
     )
     with subject:
         for name, options in list(plan.methods.items()):
-            plan.told(name)
+            plan.progress(name)
             try:
                 made = _map(subject, name, options, plan)
             except OptionError as error:
@@ -94,19 +96,21 @@ def explain(model: nn.Module, inputs: Tensor, plan: Plan) -> tuple[Subject, list
         plan.batches = subject.measured
         _ = subject.scores  # while the model is as the subject needs it
     if any(record.layer for records in found for record, _ in records):
-        plan.say(subject.layer_said)
+        plan.say(subject.layer_description)
     for note in subject.notes:
         plan.say(note)
     return subject, found
 
 
-def _shares(plan: Plan) -> bool:
+def _shares(plan: AttributionPlan) -> bool:
     """Whether methods that read the layer stand beside those that read the input's gradient."""
     reads = {what for name in plan.methods for what in _options.method(name).reads}
     return {"layer", "input"} <= reads
 
 
-def _map(subject: Subject, name: str, options: Mapping[str, Any], plan: Plan) -> list[Found]:
+def _map(
+    subject: Subject, name: str, options: Mapping[str, Any], plan: AttributionPlan
+) -> list[RecordedMap]:
     file = _options.method(name)
     attribute = partial(file.attribute, **options)
     maps = attribute(subject)
@@ -114,7 +118,7 @@ def _map(subject: Subject, name: str, options: Mapping[str, Any], plan: Plan) ->
     if name == "integrated-gradients":
         _join(checks, completeness(subject, maps, baseline=options.get("baseline", 0.0)))
     if plan.check:
-        plan.told(f"{name}: trust checks")
+        plan.progress(f"{name}: trust checks")
         _join(checks, curves(subject, maps))
         lighter = _lighter(name, options)
         if lighter is not None:
@@ -131,7 +135,7 @@ def _map(subject: Subject, name: str, options: Mapping[str, Any], plan: Plan) ->
     layer = subject.layer if "layer" in file.reads else None
     values = {key: p.default for key, p in _options.options_of(name).items()} | dict(options)
     return [
-        _found(name, maps[i], checks[i], layer=layer, options=values, signed=file.signed)
+        _recorded(name, maps[i], checks[i], layer=layer, options=values, signed=file.signed)
         for i in range(len(maps))
     ]
 
@@ -149,7 +153,7 @@ def _join(checks: list[dict[str, Any]], more: Sequence[Mapping[str, Any]]) -> No
         one.update(other)
 
 
-def _found(
+def _recorded(
     method: str,
     values: Tensor,
     checks: Mapping[str, Any],
@@ -157,7 +161,7 @@ def _found(
     layer: str | None,
     options: Mapping[str, Any],
     signed: bool,
-) -> Found:
+) -> RecordedMap:
     values = values.detach().float().cpu()
     finite = values[values.isfinite()]
     note = checks.get("blank")
@@ -174,18 +178,18 @@ def _found(
     return record, values
 
 
-def _pairs(subject: Subject, plan: Plan) -> list[list[Found]]:
+def _pairs(subject: Subject, plan: AttributionPlan) -> list[list[RecordedMap]]:
     """The contrasts that were asked for: why not B, and why A rather than B."""
-    found: list[list[Found]] = [[] for _ in subject.inputs]
-    asked: list[tuple[str, int, Callable[[Subject, int], _contrast.Contrast]]] = []
+    found: list[list[RecordedMap]] = [[] for _ in subject.inputs]
+    contrasts: list[tuple[str, int, Callable[[Subject, int], _contrast.Contrast]]] = []
     if plan.why_not is not None:
-        asked.append(("why-not", plan.why_not, _contrast.why_not))
+        contrasts.append(("why-not", plan.why_not, _contrast.why_not))
     if plan.versus is not None:
-        asked.append(("versus", plan.versus, _contrast.versus))
-    for name, other, contrast in asked:
-        plan.told(name)
+        contrasts.append(("versus", plan.versus, _contrast.versus))
+    for name, other, contrast in contrasts:
+        plan.progress(name)
         made = contrast(subject, other)
-        said = [_why_blank(subject, made.map[i], i, name, other) for i in range(len(made.map))]
+        blanks = [_why_blank(subject, made.map[i], i, name, other) for i in range(len(made.map))]
         for i, row in enumerate(found):
             checks = {
                 "quantity": made.quantity,
@@ -193,11 +197,11 @@ def _pairs(subject: Subject, plan: Plan) -> list[list[Found]]:
                 "after": float(made.after[i]),
                 "elsewhere": float(made.elsewhere[i]),
                 "area": float(made.area[i]),
-                "blank": said[i],
+                "blank": blanks[i],
             }
             options = {"class": other}
             row.append(
-                _found(
+                _recorded(
                     name, made.map[i], checks, layer=subject.layer, options=options, signed=False
                 )
             )

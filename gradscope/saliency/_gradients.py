@@ -18,7 +18,7 @@ ROWS = 64
 VALUES_ON_CPU = 4 * 3 * 224 * 224
 
 
-#: Gradients of the first point, alone and in company, that differ by more than this share of their
+#: Gradients of the first point, alone and in a batch, that differ by more than this share of their
 #: norm tell of a model whose output for one picture depends on the others. A ReLU whose input is
 #: nearly zero may fall to either side by rounding alone: 0.003 was seen on DenseNet-121.
 WITHIN = 1e-2
@@ -32,9 +32,9 @@ def gradients_at(
 
     ``point(i)`` gives inputs [N, C, H, W], one for each image, and is called once for each i, in
     order: a point may be drawn at random. Several points share a pass where memory allows, and
-    where the first one's gradient was seen to be the same in company as alone.
+    where the first one's gradient was seen to be the same in a batch as alone.
     """
-    passes = subject.shared.setdefault(_Passes, _Passes(subject))
+    passes = subject.shared.setdefault(_PointBatches, _PointBatches(subject))
     first = point(0)
     (alone,) = passes.gradients([first])
     yield 0, alone
@@ -49,7 +49,7 @@ def gradients_at(
             done, points = done + size, points[size:]
 
 
-class _Passes:
+class _PointBatches:
     """How many points a pass of this subject's model takes, and in which memory layout.
 
     Attributes:
@@ -74,17 +74,17 @@ class _Passes:
 
         Until points have shared a pass, the first one comes along to be compared.
         """
-        asked = self.size > 1 and not self.shared
-        company = [first, *points] if asked else points
+        comparing = self.size > 1 and not self.shared
+        batch = [first, *points] if comparing else points
         try:
-            found = self.gradients(company)
+            found = self.gradients(batch)
         except Exception as error:
-            if len(company) == 1:
+            if len(batch) == 1:
                 raise
             # Some models take one picture and no more.
-            self.size = len(company) // 2 if is_out_of_memory(error) else 1
+            self.size = len(batch) // 2 if is_out_of_memory(error) else 1
             return None
-        if asked:
+        if comparing:
             half = alone.dtype in (torch.float16, torch.bfloat16)
             within = (WITHIN_HALF if half else WITHIN) * alone.norm()
             self.shared = bool((found.pop(0) - alone).norm() <= within)

@@ -1,4 +1,4 @@
-"""The target layer: the last one with a spatial map, chosen by running the model and said."""
+"""The target layer: the last one with a spatial map, chosen by running the model."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Choice:
     """The target layer's dotted name, and one sentence that says why it is this one."""
 
     name: str
-    said: str
+    description: str
 
 
 @dataclass(slots=True)
-class _Made:
+class _Candidate:
     """One map that some call made: who, the tensor's place in the graph, what it is."""
 
     name: str
@@ -76,7 +76,7 @@ def choose(model: nn.Module, inputs: Tensor, score: Callable[[Tensor], Tensor]) 
     search = _Search(model, x)
     with torch.enable_grad(), hooked(search.modules, search.before, search.after):
         total = score(x).sum()
-    kept = _first_that_counts(search.made, total)
+    kept = _first_that_counts(search.candidates, total)
     if kept is None:
         raise OptionError(
             "no layer of this model makes a spatial map that the score depends on",
@@ -84,16 +84,16 @@ def choose(model: nn.Module, inputs: Tensor, score: Callable[[Tensor], Tensor]) 
         )
     rows, columns = kept.shape
     if kept.tokens:
-        said = f"layer `{kept.name}`: the last norm whose patches reach the score"
+        description = f"layer `{kept.name}`: the last norm whose patches reach the score"
     else:
-        said = f"layer `{kept.name}`: the last one with a spatial map"
-    return Choice(kept.name, f"{said} ({rows} × {columns})")
+        description = f"layer `{kept.name}`: the last one with a spatial map"
+    return Choice(kept.name, f"{description} ({rows} × {columns})")
 
 
-def _first_that_counts(made: list[_Made], total: Tensor) -> _Made | None:
+def _first_that_counts(candidates: list[_Candidate], total: Tensor) -> _Candidate | None:
     """From the last map back, the first that the score depends on."""
     reached = None  # the last norm, for a model whose gradients are all zero
-    for candidate in reversed(made):
+    for candidate in reversed(candidates):
         if total.grad_fn is None:
             return None
         (gradient,) = torch.autograd.grad(
@@ -116,7 +116,7 @@ class _Search:
 
     model: nn.Module
     inputs: Tensor
-    made: list[_Made] = field(default_factory=list)
+    candidates: list[_Candidate] = field(default_factory=list)
     modules: list[nn.Module] = field(init=False)
     _names: dict[nn.Module, str] = field(init=False)
     _patches: tuple[int, int] | None = field(init=False)
@@ -146,10 +146,10 @@ class _Search:
             self._pooled, self._version = tensor, tensor._version
         elif tensor is self._pooled and tensor._version == self._version:
             return
-        elif tensor is self._last and self.made[-1].name.startswith(f"{name}."):
+        elif tensor is self._last and self.candidates[-1].name.startswith(f"{name}."):
             if len(found) == 1:  # of several results, the score may read another
                 # The container whose last layer made the map; it may have written into it since.
-                self.made[-1].name, self.made[-1].edge = name, get_gradient_edge(tensor)
+                self.candidates[-1].name, self.candidates[-1].edge = name, get_gradient_edge(tensor)
         else:
             self._note(module, name, tensor)
 
@@ -167,6 +167,6 @@ class _Search:
             return
         shape = (folded.shape[2], folded.shape[3])
         if tensor is self._last:
-            self.made.pop()  # changed in place: the former map is no more
-        self.made.append(_Made(name, get_gradient_edge(tensor), tokens, shape, fold))
+            self.candidates.pop()  # changed in place: the former map is no more
+        self.candidates.append(_Candidate(name, get_gradient_edge(tensor), tokens, shape, fold))
         self._last = tensor

@@ -1,4 +1,8 @@
-"""The memory layout that a pass runs faster in."""
+"""The memory layout that a pass with a graph runs faster in.
+
+There are too few of these to try both layouts, as ``_batching`` does for hundreds of passes
+without a graph.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from gradscope.errors import OptionError, did_you_mean
 ROOM = "gradscope.saliency"
 
 
-def names() -> list[str]:
+def method_names() -> list[str]:
     """Every method, by the name of its file."""
     return plugins.names(ROOM)
 
@@ -26,7 +26,7 @@ def method(name: str) -> ModuleType:
     Raises:
         OptionError: no method of that name; the closest is offered.
     """
-    choices = names()
+    choices = method_names()
     if name not in choices:
         raise OptionError(
             f"unknown method `{name}`",
@@ -37,7 +37,7 @@ def method(name: str) -> ModuleType:
 
 
 def options_of(name: str) -> dict[str, inspect.Parameter]:
-    """What a method can be told, by name."""
+    """A method's options, by name."""
     parameters = inspect.signature(method(name).attribute).parameters.values()
     return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 

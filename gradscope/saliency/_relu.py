@@ -61,15 +61,15 @@ class Coverage:
 
     def __str__(self) -> str:
         covered = self.relus + self.relu6s
-        said = f"{covered} of {plural(covered, 'ReLU operation')} followed the rule"
+        sentence = f"{covered} of {plural(covered, 'ReLU operation')} followed the rule"
         if self.relu6s:
-            said += f" ({self.relu6s} of them ReLU6)"
+            sentence += f" ({self.relu6s} of them ReLU6)"
         if self.others:
             listed = ", ".join(f"{count} {name}" for name, count in sorted(self.others.items()))
-            said += f"; not ReLU and left alone: {listed}"
+            sentence += f"; not ReLU and left alone: {listed}"
         if self.closed:
-            said += f"; {plural(self.closed, 'checkpointed or compiled part')} may hide others"
-        return said
+            sentence += f"; {plural(self.closed, 'checkpointed or compiled part')} may hide others"
+        return sentence
 
 
 def ruled_gradient(subject: Subject, rule: Rule) -> tuple[Tensor, Coverage]:

@@ -60,7 +60,7 @@ class Subject:
         self.seed = seed
         self.shared: dict[object, Any] = {}
         self.notes: list[str] = []
-        self._asked = (objective or Objective()).to(inputs.device)
+        self._requested = (objective or Objective()).to(inputs.device)
         self._layer = named_layer(model, layer) if isinstance(layer, str) else layer
         self._whole = whole
         self._batches = batches
@@ -90,11 +90,11 @@ class Subject:
     @cached_property
     def objective(self) -> Objective:
         """The objective with its target known: the class asked for, or the highest logit's."""
-        asked = self._asked
-        if asked.target is None:
-            asked = replace(asked, target=self.logits.argmax(dim=1))
-        asked.check(self.logits.shape[1])
-        return asked
+        objective = self._requested
+        if objective.target is None:
+            objective = replace(objective, target=self.logits.argmax(dim=1))
+        objective.check(self.logits.shape[1])
+        return objective
 
     @property
     def target(self) -> Tensor:
@@ -156,16 +156,16 @@ class Subject:
 
     def _guess(self, inputs: Tensor) -> Tensor:
         logits = logits_of(self.model(inputs.clone()), len(inputs))
-        return self._asked(logits, self._everyone(len(inputs)))
+        return self._requested(logits, self._everyone(len(inputs)))
 
     @property
     def layer(self) -> str:
-        """The target layer's name; ``layer_said`` is one sentence that also says why."""
+        """The target layer's name; ``layer_description`` is one sentence that also says why."""
         return self.choice.name
 
     @property
-    def layer_said(self) -> str:
-        return self.choice.said
+    def layer_description(self) -> str:
+        return self.choice.description
 
     @cached_property
     def _layer_pass(self) -> Pass:

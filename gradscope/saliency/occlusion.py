@@ -45,8 +45,8 @@ def attribute(
         covered = tall[place // len(columns)][:, :, None] & wide[place % len(columns)][:, None]
         return subject.inputs[item % images].masked_fill_(covered[:, None], baseline)
 
-    seen = subject.scores_of(make, places * images).view(places, images)
-    falls = (subject.scores - seen).T.reshape(images, len(rows), len(columns))
+    scores = subject.scores_of(make, places * images).view(places, images)
+    falls = (subject.scores - scores).T.reshape(images, len(rows), len(columns))
     # On the CPU and in float64: some devices have none, and these are few numbers.
     down, across = rows.double(), columns.double()
     total = down.T @ falls.cpu().double() @ across

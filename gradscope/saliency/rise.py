@@ -48,16 +48,16 @@ def attribute(subject: Subject, *, n_samples: int = 4000, grid: int = 7, p: floa
 
     def make(items: slice) -> Tensor:
         first, last = items.start // images, (items.stop - 1) // images
-        made = masks.of(slice(first, last + 1))
-        item = torch.arange(items.start, items.stop, device=made.device)
-        return subject.inputs[item % images] * made[item // images - first][:, None]
+        drawn = masks.of(slice(first, last + 1))
+        item = torch.arange(items.start, items.stop, device=drawn.device)
+        return subject.inputs[item % images] * drawn[item // images - first][:, None]
 
     scores = subject.scores_of(make, n_samples * images).view(n_samples, images)
     total = torch.zeros(images, height * width, dtype=torch.float64)
     for start in range(0, n_samples, CHUNK):
         some = slice(start, min(start + CHUNK, n_samples))
-        seen = scores[some].T.to(masks.dtype) @ masks.of(some).flatten(1)
-        total += seen.cpu().double()
+        weighted = scores[some].T.to(masks.dtype) @ masks.of(some).flatten(1)
+        total += weighted.cpu().double()
     mean = total / (n_samples * p)
     return mean.view(images, height, width).float().to(subject.inputs.device)
 

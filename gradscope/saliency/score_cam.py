@@ -37,7 +37,7 @@ def attribute(subject: Subject) -> Tensor:
         return subject.inputs[owners[items]] * torch.cat([masks, blank])
 
     scores = subject.scores_of(make, len(owners), owners)
-    seen = scores[len(chosen) :].repeat_interleave(channels)
-    seen[chosen] = scores[: len(chosen)]
-    weights = seen.view(images, channels).softmax(dim=1)
+    score_of_map = scores[len(chosen) :].repeat_interleave(channels)
+    score_of_map[chosen] = scores[: len(chosen)]
+    weights = score_of_map.view(images, channels).softmax(dim=1)
     return subject.upsample(torch.einsum("nk,nkhw->nhw", weights, subject.activation).relu())

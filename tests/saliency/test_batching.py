@@ -191,11 +191,11 @@ def test_the_scores_may_be_computed_with():
 
 
 def test_progress_is_told():
-    told = []
-    batches = Batches(plain(), told=lambda done, count: told.append((done, count)))
+    calls = []
+    batches = Batches(plain(), progress=lambda done, count: calls.append((done, count)))
     batches.scores(lambda s: ITEMS[s], lambda made, s: made, 20)
-    assert told[-1] == (20, 20)
-    assert all(a < b for a, b in itertools.pairwise(told))
+    assert calls[-1] == (20, 20)
+    assert all(a < b for a, b in itertools.pairwise(calls))
 
 
 def test_large_pictures_come_in_small_batches(monkeypatch):

@@ -222,8 +222,8 @@ def test_score_cam_scores_constant_maps_once():
     net, x = AtFullSize().eval(), torch.randn(1, 3, 12, 12)
     with torch.no_grad():
         net.conv.weight[:4] = 0  # four maps show nothing
-    told = []
-    batches = Batches(net, told=lambda done, count: told.append(count))
+    calls = []
+    batches = Batches(net, progress=lambda done, count: calls.append(count))
     with Subject(net, x, Objective(torch.tensor([1])), layer="conv", batches=batches) as subject:
         ours = score_cam.attribute(subject)
         weights = torch.tensor([score_by_hand(net, 0 * x[0], 1)] * 4 + [0.0, 0.0])
@@ -232,5 +232,5 @@ def test_score_cam_scores_constant_maps_once():
             mask = (a - a.min()) / (a.max() - a.min())
             weights[k] = score_by_hand(net, x[0] * mask, 1)
         expected = (weights.softmax(0)[:, None, None] * subject.activation[0]).sum(0).relu()
-    assert told[-1] == 3
+    assert calls[-1] == 3
     assert off(ours[0], expected) <= WITHIN

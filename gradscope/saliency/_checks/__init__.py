@@ -6,6 +6,6 @@ To add a check, add a file with a function of the subject and the maps [N, H, W]
 from __future__ import annotations
 
 #: What a check found out about one image's map: numbers and sentences for the record.
-Found = dict[str, "float | str | list[tuple[str, float | None]] | None"]
+CheckResults = dict[str, "float | str | list[tuple[str, float | None]] | None"]
 
-__all__ = ["Found"]
+__all__ = ["CheckResults"]

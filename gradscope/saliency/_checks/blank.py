@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from gradscope.saliency._checks import Found
+from gradscope.saliency._checks import CheckResults
 from gradscope.saliency._subject import Subject
 
 
-def blank(subject: Subject, maps: Tensor, reads: Sequence[str]) -> list[Found]:
+def blank(subject: Subject, maps: Tensor, reads: Sequence[str]) -> list[CheckResults]:
     """``blank`` for each image: one sentence why its map has no shape, or None where it has one.
 
     ``reads`` is the method's: the layer's activation and gradient are looked at only for those that

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradscope.saliency._checks import Found
+from gradscope.saliency._checks import CheckResults
 from gradscope.saliency._subject import Subject
 
 #: Two forwards of one picture may differ by some roundings of its score: that is no gain.
 _ROUNDINGS = 64
 
 
-def completeness(subject: Subject, maps: Tensor, *, baseline: float = 0.0) -> list[Found]:
+def completeness(subject: Subject, maps: Tensor, *, baseline: float = 0.0) -> list[CheckResults]:
     """Σ map against S(x) − S(x′), x′ being the baseline everywhere (Sundararajan et al. 2017).
 
     ``residual`` is Σ map minus the gain, ``residual_share`` its size over the gain's (None where
@@ -28,7 +28,7 @@ def completeness(subject: Subject, maps: Tensor, *, baseline: float = 0.0) -> li
     sums = maps.flatten(1).double().cpu().sum(1)
     largest = torch.maximum(subject.scores.abs(), empty.abs()).double().cpu()
     least = largest * (_ROUNDINGS * torch.finfo(empty.dtype).eps)
-    found: list[Found] = []
+    found: list[CheckResults] = []
     for total, gain, rounding in zip(sums.tolist(), gains.tolist(), least.tolist(), strict=True):
         off = total - gain
         share = abs(off / gain) if abs(gain) > rounding else None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradscope.saliency._checks import Found
+from gradscope.saliency._checks import CheckResults
 from gradscope.saliency._passes import logits_of
 from gradscope.saliency._subject import Subject
 
@@ -24,7 +24,7 @@ class Areas(NamedTuple):
 
 def curves(
     subject: Subject, maps: Tensor, *, steps: int = 20, baseline: float = 0.0, randoms: int = 3
-) -> list[Found]:
+) -> list[CheckResults]:
     """The areas of each image's map beside the mean of as many of random maps."""
     own = areas(subject, maps, steps=steps, baseline=baseline)
     draw = subject.generator()
@@ -66,15 +66,15 @@ def areas(subject: Subject, maps: Tensor, *, steps: int = 20, baseline: float = 
         covered = first ^ (inserts == 1)[:, None, None]
         return inputs[owner].masked_fill_(covered[:, None], baseline)
 
-    def run(made: Tensor, items: slice) -> Tensor:
-        owner = torch.arange(items.start, items.stop, device=made.device) % images
-        likely = logits_of(subject.model(made), len(made)).float().softmax(1)
-        return likely.gather(1, target[owner, None])[:, 0]
+    def run(batch: Tensor, items: slice) -> Tensor:
+        owner = torch.arange(items.start, items.stop, device=batch.device) % images
+        shares = logits_of(subject.model(batch), len(batch)).float().softmax(1)
+        return shares.gather(1, target[owner, None])[:, 0]
 
     half = images * (steps + 1)
     target = subject.target
-    seen = subject.batches.scores(make, run, 2 * half).double().cpu()
-    deletion, insertion = seen.view(2, steps + 1, images)
+    scores = subject.batches.scores(make, run, 2 * half).double().cpu()
+    deletion, insertion = scores.view(2, steps + 1, images)
     along = (gone / pixels).double().cpu()
     return Areas(torch.trapezoid(deletion.T, along), torch.trapezoid(insertion.T, along))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from gradscope.saliency._checks import Found
+from gradscope.saliency._checks import CheckResults
 from gradscope.saliency._checks._ranking import spearman
 from gradscope.saliency._subject import Objective, Subject
 
@@ -17,7 +17,7 @@ Attribute = Callable[[Subject], Tensor]
 
 def randomisation(
     subject: Subject, attribute: Attribute, maps: Tensor, *, stages: int = 4
-) -> list[Found]:
+) -> list[CheckResults]:
     """How alike the map stays while the weights are destroyed (Adebayo et al. 2018, 1810.03292).
 
     From the output towards the input, in ``stages`` equal parts of the layers, beginning with the

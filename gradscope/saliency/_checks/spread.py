@@ -7,13 +7,15 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from gradscope.saliency._checks import Found
+from gradscope.saliency._checks import CheckResults
 from gradscope.saliency._checks._ranking import spearman
 from gradscope.saliency._checks.randomisation import Attribute
 from gradscope.saliency._subject import Objective, Subject
 
 
-def spread(subject: Subject, attribute: Attribute, maps: Tensor, *, seeds: int = 3) -> list[Found]:
+def spread(
+    subject: Subject, attribute: Attribute, maps: Tensor, *, seeds: int = 3
+) -> list[CheckResults]:
     """The method again under other seeds, the map at hand being the first of ``seeds``.
 
     ``spread`` is the pixels' root mean square standard deviation over the seeds, as a share of the
@@ -31,15 +33,15 @@ def spread(subject: Subject, attribute: Attribute, maps: Tensor, *, seeds: int =
     return [_of_one(torch.stack([m[i].double() for m in drawn])) for i in range(len(maps))]
 
 
-def _of_one(maps: Tensor) -> Found:
+def _of_one(maps: Tensor) -> CheckResults:
     """``maps``: one image's, [seeds, H, W]."""
     mean = maps.mean(0)
     span = float(mean.max() - mean.min())
     noise = float(maps.var(0).mean().sqrt()) if len(maps) > 1 else 0.0
     pairs = [spearman(a, b) for a, b in combinations(maps, 2)]
-    known = [rho for rho in pairs if rho is not None]
+    defined = [rho for rho in pairs if rho is not None]
     return {
         "seeds": float(len(maps)),
         "spread": noise / span if span else None,
-        "seed_similarity": min(known) if known else None,
+        "seed_similarity": min(defined) if defined else None,
     }

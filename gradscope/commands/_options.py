@@ -1,0 +1,192 @@
+"""Options that several commands take, alone or in groups; a command's own stand in its file."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from gradscope.commands._write import STDOUT
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="MODEL|KEY=VALUE",
+        help="A YAML config or a spec (default: `demo`), and config keys to override.",
+        show_default=False,
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a config key. Repeatable."),
+]
+Device = Annotated[
+    str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N, mps or meta.")
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "-f",
+        "--format",
+        metavar="FORMAT",
+        help="terminal, json, csv, markdown, github (annotations) or sarif. Wins over -o's suffix.",
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", metavar="", help="Overwrite the output file.")]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Let the config import this too: `pkg.*`. Repeatable. The environment variable "
+        "`GRADSCOPE_ALLOW` takes a list with commas.",
+    ),
+]
+Debug = Annotated[
+    bool, typer.Option("--debug", metavar="", help="Show Python's traceback of an error.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerOptions:
+    """Which layers are looked at."""
+
+    layers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-l",
+            "--layers",
+            metavar="PATTERN",
+            help="Only these layers: `conv*`, `layer4.**`, `type:Conv2d`, `re:.*bn`. Repeatable.",
+        ),
+    ] = None
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Not these layers. Repeatable.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Where and how a model runs: keys of the config, too."""
+
+    device: Device = None
+    dtype: Annotated[
+        str | None,
+        typer.Option(metavar="DTYPE", help="Of parameters and inputs: float32, bfloat16, …"),
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Set before construction, inputs and forward.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """Where the result goes."""
+
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write to this file; its suffix picks the format. `-` is standard output.",
+        ),
+    ] = None
+    force: Force = False
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None is standard output."""
+        return None if self.output == STDOUT else self.output
+
+
+@dataclass(frozen=True, slots=True)
+class DisplayOptions:
+    """How text looks."""
+
+    color: Annotated[str, typer.Option(metavar="WHEN", help="auto, always or never.")] = "auto"
+    width: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Fit the tables into N characters, not the terminal's."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """What the tables of a report show."""
+
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Sort by a column: numbers descend, names ascend, rows without a value come last. "
+            "`norm:asc` and `name:desc` turn it round.",
+        ),
+    ] = None
+    top: Annotated[
+        int | None, typer.Option(metavar="N", help="Only the first N calls, and N parameters.")
+    ] = None
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMNS",
+            help="Columns of the calls: `norm,grad_out`, `+min,+max` besides the usual ones, "
+            "`all`. With `--table parameters`: of the parameters.",
+        ),
+    ] = None
+    table: Annotated[
+        str | None,
+        typer.Option(metavar="TABLE", help="Only this table: `calls`, `parameters` or `findings`."),
+    ] = None
+    fold: Annotated[
+        bool,
+        typer.Option(
+            "--fold",
+            metavar="",
+            help="Show blocks that look the same, one after the other, once: `h.0…11.mlp ×12`.",
+        ),
+    ] = False
+
+
+def takes_groups(run: Callable[..., None]) -> Callable[..., None]:
+    """A command of which some parameters are groups: dataclasses, each field an option.
+
+    Typer makes an option of each parameter in the signature: here every group's fields stand in its
+    place, so that ``--help`` keeps the order in which the command lists them.
+    """
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for parameter in inspect.signature(run, eval_str=True).parameters.values():
+        group = parameter.annotation
+        if is_dataclass(group):
+            groups[parameter.name] = group
+            parameters += _options(group)
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @wraps(run)
+    def command(*arguments: Any, **options: Any) -> None:
+        for name, group in groups.items():
+            given = [field.name for field in fields(group) if field.name in options]
+            options[name] = group(**{field: options.pop(field) for field in given})
+        run(*arguments, **options)
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return command
+
+
+def _options(group: Any) -> list[inspect.Parameter]:
+    types = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=types[field.name],
+        )
+        for field in fields(group)
+    ]
