@@ -4,17 +4,36 @@ To add a method, add a file with ``paper``, ``signed``, ``reads`` (and ``random 
 draws numbers) and ``attribute(subject, *, …)``.
 """
 
-from gradscope.saliency._explaining import AttributionPlan, RecordedMap, explain
-from gradscope.saliency._options import names as method_names
-from gradscope.saliency._options import options_of, read_options
-from gradscope.saliency._subject import Subject
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradscope.saliency._explaining import AttributionPlan, RecordedMap, explain
+    from gradscope.saliency._options import names, options_of, read_options
+    from gradscope.saliency._subject import Subject
 
 __all__ = [
     "AttributionPlan",
     "RecordedMap",
     "Subject",
     "explain",
-    "method_names",
+    "names",
     "options_of",
     "read_options",
 ]
+
+_HOMES = {
+    "_explaining": ("RecordedMap", "AttributionPlan", "explain"),
+    "_options": ("names", "options_of", "read_options"),
+    "_subject": ("Subject",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Only when it is asked for: to list the methods is to load no torch.
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
