@@ -1,7 +1,6 @@
 """A folder is a registry: the file's name is the name that the user types.
 
-``names`` lists a package's files without importing them, ``docstring`` reads what a function in
-one of them is for, and ``load`` imports one.
+``names`` lists a package's files without importing them; ``load`` imports one.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from gradscope.saliency import (
     RecordedMap,
     Subject,
     explain,
-    method_names,
+    names,
     options_of,
     read_options,
 )
@@ -224,7 +224,7 @@ def attribute(
         run = _run(viewer, notices, seed)
         report = SaliencyReport(run, status="failed", versions=versions(), error=record)
         raised = problem(record)
-        during = f"while explaining {_named(some)}"
+        during = f"while explaining {_names(some)}"
         raise ModelError(replace(raised, notes=(during, *raised.notes)), report=report) from error
     notices += plan.notices if plan else []
     ordered = [results[i] for i in range(len(pictures))]
@@ -247,11 +247,11 @@ def _explained(
     except OptionError as error:
         if len(pictures) == whole:
             raise
-        message = f"{_named(pictures)}: {error}"
+        message = f"{_names(pictures)}: {error}"
         raise OptionError(message, help=error.problems[0].help) from error
 
 
-def _named(pictures: Sequence[Picture]) -> str:
+def _names(pictures: Sequence[Picture]) -> str:
     """Pictures that share a pass, by the first one's name."""
     more = f" and {len(pictures) - 1} more of its size" if len(pictures) > 1 else ""
     return f"{pictures[0].path}{more}"
@@ -273,10 +273,10 @@ def _plan(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) ->
     """Names become class ids and methods; the first picture tells how many classes there are."""
     lenient = "all" in request.methods
     pair = request.versus is not None or request.why_not is not None
-    names = method_names() if lenient else list(dict.fromkeys(request.methods))
-    if not names and not pair:
-        names = [USUAL]
-    chosen = {name: options_of(name) for name in names}  # unknown ones are refused here
+    methods = names() if lenient else list(dict.fromkeys(request.methods))
+    if not methods and not pair:
+        methods = [USUAL]
+    chosen = {name: options_of(name) for name in methods}  # unknown ones are refused here
     classes = 0
     if any(word is not None for word in (request.target, request.versus, request.why_not)):
         with Subject(viewer.model, first, seed=seed) as subject:

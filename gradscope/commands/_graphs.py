@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from gradscope import reports
-from gradscope.commands._model import OVERRIDE
+from gradscope.commands._model import split_words
 from gradscope.commands._views import Destination
 from gradscope.commands._write import say
 from gradscope.diagrams import GraphView
@@ -50,27 +49,11 @@ class GraphOutput:
         return True
 
 
-def saved_graph(words: Sequence[str] | None) -> Path | None:
+def saved_graph(words: list[str] | None) -> Path | None:
     """The file of a saved graph, if that is what the words name."""
-    models = [word for word in words or () if not OVERRIDE.match(word)]
+    models, _ = split_words(words)
     is_saved = len(models) == 1 and models[0].lower().endswith(".json")
     return Path(models[0]) if is_saved else None
-
-
-def refuse_to_run(words: Sequence[str], options: dict[str, Any]) -> None:
-    """Refuse what asks for another run, where there is nothing to run.
-
-    Raises:
-        OptionError: one of the options was given, or a word that overrides a key.
-    """
-    given = [f"--{name}" for name, value in options.items() if value not in (None, [], ())]
-    given += [word for word in words if OVERRIDE.match(word)]
-    if given:
-        shown = "--no-lines" if given[0] == "--lines" and options["lines"] is False else given[0]
-        raise OptionError(
-            f"a saved graph cannot be run again, as `{shown}` asks",
-            help="leave it away, or name the model in place of the graph",
-        )
 
 
 def redraw(file: Path, output: GraphOutput, layers: Sequence[str], exclude: Sequence[str]) -> None:

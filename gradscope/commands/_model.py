@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,20 @@ def importing_torch() -> Iterator[None]:
         gc.freeze()
     finally:
         gc.enable()
+
+
+def refuse_to_run(saved: str, words: Sequence[str], options: dict[str, Any]) -> None:
+    """Refuse what asks for another run, where a file of what is ``saved`` is to be shown.
+
+    Raises:
+        OptionError: one of the options was given, or one of the words.
+    """
+    given = [*(f"--{name}" for name in _given(options)), *words]
+    if given:
+        raise OptionError(
+            f"{saved} cannot be run again, as `{given[0]}` asks",
+            help=f"leave it away, or name the model in place of the {saved.split()[-1]}",
+        )
 
 
 def split_words(words: list[str] | None) -> tuple[list[str], list[str]]:

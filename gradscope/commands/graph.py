@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from gradscope import plugins
-from gradscope.commands._graphs import GraphOutput, redraw, refuse_to_run, saved_graph
-from gradscope.commands._model import importing_torch, read_model
+from gradscope.commands._graphs import GraphOutput, redraw, saved_graph
+from gradscope.commands._model import importing_torch, read_model, refuse_to_run, split_words
 from gradscope.commands._options import (
     Allow,
     Debug,
@@ -139,8 +139,10 @@ def run(
     options = {"layers": layers.layers, **asdict(running)}
     saved = saved_graph(words)
     if saved is not None:
-        others = {"root": root, "lines": lines, "set": settings, "allow": allow}
-        refuse_to_run(words or [], {**asdict(running), **others})
+        flag = "no-lines" if lines is False else "lines"
+        others = {"root": root, flag: lines, "set": settings, "allow": allow}
+        _, overrides = split_words(words)
+        refuse_to_run("a saved graph", overrides, {**asdict(running), **others})
         redraw(saved, output, layers.layers or (), without)
         return
     loaded = read_model(words, settings, options)

@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gradscope import plugins, reports
 from gradscope.answers import LEVELS, AnswerView, reaches
-from gradscope.commands._model import OVERRIDE, importing_torch, read_model
+from gradscope.commands._model import importing_torch, read_model, refuse_to_run, split_words
 from gradscope.commands._options import (
     Allow,
     Debug,
@@ -84,11 +84,13 @@ def run(
         help = did_you_mean(fail_on, LEVELS) or f"one of {', '.join(LEVELS)}, never"
         raise OptionError(f"unknown severity `{fail_on}`", help=help)
     destination = choose_destination(format, file, display, ROOM)
-    models, names, overrides = _split_words(words or [])
+    models, names, overrides = _sort_words(words)
     options = {"layers": layers.layers, **asdict(running)}
     exclude = layers.exclude or ()
     if models and models[0].lower().endswith(".json"):
-        _refuse_to_run(names, overrides, options | {"set": settings, "exclude": exclude})
+        refuse_to_run(
+            "saved answers", [*overrides, *names], {**options, "set": settings, "exclude": exclude}
+        )
         report = reports.load(Path(models[0]), WhyReport)
     else:
         loaded = read_model(models + overrides, settings, options)
@@ -105,10 +107,9 @@ def _write(report: object, destination: Destination) -> None:
         destination.write(plugins.load(ROOM, destination.format).render(report, view))
 
 
-def _split_words(words: list[str]) -> tuple[list[str], list[str], list[str]]:
+def _sort_words(words: list[str] | None) -> tuple[list[str], list[str], list[str]]:
     """MODEL, NAMEs and overrides."""
-    overrides = [word for word in words if OVERRIDE.match(word)]
-    rest = [word for word in words if not OVERRIDE.match(word)]
+    rest, overrides = split_words(words)
     models = [word for word in rest if _MODEL.match(word)]
     return models, [word for word in rest if word not in models], overrides
 
@@ -148,18 +149,3 @@ def _unknown(error: LayerError, word: str | None) -> LayerError:
     return LayerError(
         *(Problem(p.message, p.place, p.help, (*p.notes, *notes)) for p in error.problems)
     )
-
-
-def _refuse_to_run(names: list[str], overrides: list[str], options: dict[str, Any]) -> None:
-    """Refuse what asks for another run, where there is nothing to run.
-
-    Raises:
-        OptionError: one of the options was given, a name, or a word that overrides a key.
-    """
-    given = [f"--{name}" for name, value in options.items() if value not in (None, [], ())]
-    given += [*overrides, *names]
-    if given:
-        raise OptionError(
-            f"saved answers cannot be run again, as `{given[0]}` asks",
-            help="leave it away, or name the model in place of the answers",
-        )
