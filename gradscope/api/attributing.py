@@ -16,8 +16,8 @@ from gradscope import config as configs
 from gradscope import images
 from gradscope.api.runs import problem, versions
 from gradscope.errors import ConfigError, GradscopeError, ModelError, OptionError
-from gradscope.explain.errors import explain_error
-from gradscope.explain.frames import is_ours
+from gradscope.explain.errors.explain import explain_error
+from gradscope.explain.shared.frames import is_ours
 from gradscope.loading.classes import class_id
 from gradscope.loading.viewing import Viewer, live_viewer, load_viewer
 from gradscope.records import ClassScore, ImageAttribution, RunInfo, SaliencyReport

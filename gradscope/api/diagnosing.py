@@ -18,9 +18,9 @@ from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.hooks import named_parameters, select_layers
 from gradscope.capture.links import located
 from gradscope.errors import Interrupted
-from gradscope.explain.activity import unit_activity
-from gradscope.explain.frames import locate
-from gradscope.explain.precision import forecast
+from gradscope.explain.precision.forecast import forecast
+from gradscope.explain.shared.frames import locate
+from gradscope.explain.units.activity import unit_activity
 from gradscope.loading import Batch, Workload
 from gradscope.records import Finding, Report
 from gradscope.rules import RuleSettings, diagnose, wanted
@@ -207,7 +207,7 @@ def _lines(workload: Workload, report: Report, asked: Collection[str]) -> dict[s
 def _births(workload: Workload, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """Where NaN or Inf first came from, in the step where it showed first or the one before."""
     from gradscope.api.explaining import named_inputs
-    from gradscope.explain.births import find_births
+    from gradscope.explain.non_finite.explain import find_births
 
     first = _first_bad(report)
     for number in range(max(0, first - 1), first + 1):

@@ -14,9 +14,9 @@ from torch import nn
 from gradscope.api._later import Later
 from gradscope.capture.calls import call_tensors
 from gradscope.capture.graph import edge_of, walk
-from gradscope.explain.births import find_births
-from gradscope.explain.cuts import explain_missing
-from gradscope.explain.zeros import explain_zeros
+from gradscope.explain.missing.explain import explain_missing
+from gradscope.explain.non_finite.explain import find_births
+from gradscope.explain.zero.explain import explain_zeros
 from gradscope.loading import Batch, Workload
 from gradscope.records import Answer, Birth, ParameterStats
 from gradscope.running.onlookers import onlookers_silent

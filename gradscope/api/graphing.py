@@ -23,8 +23,8 @@ from gradscope.api.runs import (
 )
 from gradscope.capture.hooks import named_parameters, select_layers
 from gradscope.errors import ModelError
-from gradscope.explain.cuts import explain_missing
-from gradscope.explain.frames import locate
+from gradscope.explain.missing.explain import explain_missing
+from gradscope.explain.shared.frames import locate
 from gradscope.loading import Workload
 from gradscope.records import Answer, AutogradGraph, GraphNode
 from gradscope.running.plain import fresh, loss_of

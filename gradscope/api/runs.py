@@ -16,7 +16,7 @@ import gradscope
 from gradscope import config as configs
 from gradscope.capture.hooks import named_modules, watchable
 from gradscope.errors import GradscopeError, Interrupted, ModelError, OptionError, Problem
-from gradscope.explain.errors import explain_error, is_own_bug
+from gradscope.explain.errors.explain import explain_error, is_own_bug
 from gradscope.loading import Workload, load
 from gradscope.loading.live import adopt, given
 from gradscope.records import AutogradGraph, ErrorRecord, Report, RunInfo, WhyReport

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradscope.explain.births import find_births
+from gradscope.explain.non_finite.explain import find_births
 
 Step = Callable[[], torch.Tensor]
 

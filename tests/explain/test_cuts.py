@@ -14,7 +14,7 @@ from explain import (
     missing_unused,
 )
 from explain.missing_cases import CASES, missing_names
-from gradscope.explain.cuts import explain_missing
+from gradscope.explain.missing.explain import explain_missing
 
 # What PyTorch says of three of the programs.
 NO_INPUT = "ignore:None of the inputs have requires_grad:UserWarning"

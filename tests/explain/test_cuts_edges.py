@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from explain.missing_cases import missing_names
-from gradscope.explain._operations import Number
-from gradscope.explain.cuts import explain_missing
+from gradscope.explain.missing.explain import explain_missing
+from gradscope.explain.shared.operations import Number
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 

@@ -19,8 +19,8 @@ from explain.error_programs import PROGRAMS, ROLES, Broken, Program
 from gradscope import reports
 from gradscope.api import failing
 from gradscope.errors import Interrupted, ModelError
-from gradscope.explain import errors
-from gradscope.explain._written import Written
+from gradscope.explain.errors import explain as errors
+from gradscope.explain.shared.expressions import Written
 from gradscope.records import ErrorRecord, RelatedLine, Report
 from gradscope.reporters import terminal
 from gradscope.reporters._view import View

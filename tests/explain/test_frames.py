@@ -10,7 +10,7 @@ import torchvision
 
 import gradscope
 from gradscope.errors import ModelError
-from gradscope.explain.frames import locate, raised_at, shown, source
+from gradscope.explain.shared.frames import locate, raised_at, shown, source
 
 
 def test_a_path_below_the_working_directory(tmp_path: Path, monkeypatch) -> None:

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from explain import zero_masked, zero_programs
 from explain.zero_cases import ZEROS, X, Y, Zero, zero_names
-from gradscope.explain._zero_passing import some
-from gradscope.explain.zeros import explain_zeros
+from gradscope.explain.zero.explain import explain_zeros
+from gradscope.explain.zero.node_gradients import some
 from gradscope.records import Answer
 
 PROGRAMS = (zero_programs, zero_masked)

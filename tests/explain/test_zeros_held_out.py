@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from explain.zero_cases import X, Y, zero_names
-from gradscope.explain.zeros import explain_zeros
+from gradscope.explain.zero.explain import explain_zeros
 
 Build = Callable[[], tuple[nn.Module, Callable[[], torch.Tensor]]]
 DEAD, SATURATED, PARTNER, MASKED = "dead-activation", "saturated", "zero-weight", "masked"

@@ -1,0 +1,169 @@
+"""Shapes that a layer of ``torch.nn`` does not take: what it wants, what came, the smallest fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from gradscope.explain.errors.explanation import (
+    Case,
+    Told,
+    factors,
+    given_as,
+    layer_name,
+    method,
+    product,
+)
+from gradscope.explain.errors.failed_operation import Meeting, Operand
+from gradscope.explain.errors.kinds import _norms, _sequences
+
+_Teller = Callable[[Case, Meeting, Any, Operand], Told | None]
+
+
+def explain(case: Case) -> Told | None:
+    """What the layer that raised wants, against what it was given."""
+    met = case.met
+    if met is None or met.layer is None or not met.operands:
+        return None
+    given = met.operands[0]
+    for kinds, teller in _TELLERS:
+        if isinstance(met.layer, kinds):
+            return teller(case, met, met.layer, given)
+    return None
+
+
+def _word(met: Meeting) -> str:
+    return met.argument or "x"
+
+
+def _conv(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | None:
+    spatial = len(layer.kernel_size)
+    shape, name = given.shape, layer_name(met)
+    if len(shape) not in (spatial + 1, spatial + 2):
+        places = ", ".join("DHW"[3 - spatial :] if spatial < 4 else "…")
+        return Told(
+            (
+                f"`{name}` takes [N, C, {places}], {given_as(met, given)} has {len(shape)}"
+                " dimensions.",
+            ),
+            "add the batch dimension with `unsqueeze(0)`"
+            if len(shape) < spatial + 1
+            else f"bring it to {spatial + 2} dimensions, as with `flatten` or `view`",
+        )
+    axis = len(shape) - spatial - 1
+    got, wanted = shape[axis], layer.in_channels
+    x = _word(met)
+    if got == wanted:
+        return _kernel(met, layer, given, spatial)
+    said = f"`{name}.weight` wants {wanted} channels, {given_as(met, given)} has {got}"
+    if shape[-1] == wanted:
+        order = [*range(axis), len(shape) - 1, *range(axis, len(shape) - 1)]
+        turned = f"permute({', '.join(map(str, order))})"
+        return Told(
+            (f"{said} at dimension {axis}; the {wanted} stand last.",),
+            f"put the channels first: `{method(x, turned)}` before `{name}`",
+        )
+    kind = type(layer).__name__
+    fix = f"make `{name}` a `{kind}({got}, {layer.out_channels}, …)`"
+    if got == 1 and wanted == 3:
+        sizes = ", ".join(["-1", "3", *["-1"] * spatial])
+        fix += f", or repeat the grey channel: `{method(x, f'expand({sizes})')}`"
+    elif spatial == 1 and shape[-1] != got:
+        fix += "; if the features stand last, `transpose(1, 2)` first"
+    return Told((f"{said}.",), fix)
+
+
+def _kernel(met: Meeting, layer: Any, given: Operand, spatial: int) -> Told:
+    name = layer_name(met)
+    size = "×".join(str(n) for n in given.shape[-spatial:])
+    kernel = "×".join(str(n) for n in layer.kernel_size)
+    return Told(
+        (f"the kernel of `{name}` is {kernel}, {given_as(met, given)} only {size}"
+         f" (padding {layer.padding}).",),
+        "give larger images, or fewer strides and pools before it; or a smaller kernel or"
+        f" `padding` for `{name}`",
+    )  # fmt: skip
+
+
+def _linear(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | None:
+    shape, name, wanted = given.shape, layer_name(met), layer.in_features
+    if not shape or shape[-1] == wanted:
+        return None
+    got = shape[-1]
+    said = f"`{name}.weight` takes in_features = {wanted}, {given_as(met, given)} has {got}"
+    x = _word(met)
+    if len(shape) > 2 and product(shape[1:]) == wanted:
+        return Told(
+            (f"{said} in its last dimension; {factors(shape[1:])} = {wanted} of one sample.",),
+            f"flatten before `{name}`: `nn.Flatten()` or `{method(x, 'flatten(1)')}`",
+        )
+    before = _unflattened(case, met, shape)
+    if before is not None:
+        sizes = before[1:]
+        pool = _pool(sizes, wanted)
+        return Told(
+            (f"{said} = {factors(sizes)}, flattened from {list(before)}.",),
+            f"replace {wanted} by {got} in `{name}`{pool}",
+        )
+    if len(shape) > 2 and wanted in shape[1:-1]:
+        axis = shape.index(wanted, 1)
+        return Told(
+            (f"{said} in its last dimension and {wanted} at dimension {axis}.",),
+            f"move it to the end: `{method(x, f'transpose({axis}, -1)')}` before `{name}`",
+        )
+    return Told(
+        (f"{said} in its last dimension.",),
+        f"make `{name}` a `nn.Linear({got}, {layer.out_features})`, or what comes before it"
+        f" {wanted} wide",
+    )
+
+
+def _unflattened(case: Case, met: Meeting, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape that the input had before it was flattened to [N, features]."""
+    if len(shape) != 2:
+        return None
+    if case.watch is not None and shape in case.watch.flattened:
+        found = case.watch.flattened[shape]
+        if len(found) > 2:
+            return found
+    for other in (met.around or {}).values():
+        if len(other) > 2 and other[0] == shape[0] and product(other[1:]) == shape[1]:
+            return other
+    return None
+
+
+def _pool(sizes: tuple[int, ...], wanted: int) -> str:
+    """The pooling that would give what the layer wants, where there is one."""
+    channels, *places = sizes
+    if len(places) != 2 or wanted % channels:
+        return ""
+    side = round((wanted // channels) ** 0.5)
+    if side * side * channels != wanted:
+        return ""
+    return f", or pool to {side}×{side} before it: `nn.AdaptiveAvgPool2d({side})`"
+
+
+def _pooling(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | None:
+    if "too small" not in case.text:
+        return None
+    return Told(
+        (
+            f"`{layer_name(met)}` pools by {layer.kernel_size}, {given_as(met, given)} leaves"
+            " nothing to pool.",
+        ),
+        f"give larger images, or leave out `{layer_name(met)}` or a stride before it",
+    )
+
+
+_TELLERS: tuple[tuple[Any, _Teller], ...] = (
+    ((nn.modules.conv._ConvNd,), _conv),
+    ((nn.Linear,), _linear),
+    ((nn.modules.batchnorm._NormBase,), _norms.batch_norm),
+    ((nn.LayerNorm,), _norms.layer_norm),
+    ((nn.GroupNorm,), _norms.group_norm),
+    ((nn.RNNBase, nn.RNNCellBase), _sequences.recurrent),
+    ((nn.MultiheadAttention,), _sequences.attention),
+    ((nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd), _pooling),
+)

@@ -1,0 +1,90 @@
+"""Shapes that a tensor cannot take: views, expansions, dimensions that it has not."""
+
+from __future__ import annotations
+
+import re
+
+from gradscope.explain.errors.explanation import Case, Told, factors, product, told
+
+
+def explain(case: Case) -> Told | None:
+    """The tensor against the shape that was asked of it."""
+    return told(case, (_viewed, _expanded, _dimension))
+
+
+def _viewed(case: Case) -> Told | None:
+    met = case.met
+    if met is None or met.layer is not None or not met.operands:
+        return None
+    x = met.operands[0]
+    name = x.text or "x"
+    if "view size is not compatible" in case.text:
+        return Told(
+            (f"{x.said} is not contiguous, as after `transpose` or `permute`: no view of that shape"
+             " exists.",),
+            f"use `{name}.reshape(…)`, or `{name}.contiguous().view(…)`",
+        )  # fmt: skip
+    found = re.search(r"shape '\[([-\d, ]+)\]' is invalid for input of size (\d+)", case.text)
+    if found is None:
+        return None
+    wanted = [int(n) for n in found[1].split(",")]
+    known = product([n for n in wanted if n >= 0])
+    said = f"{x.said} has {found[2]} elements, the shape {wanted} is of {known}"
+    said += f" · n: {found[2]} is not divisible by {known}." if -1 in wanted else "."
+    parts = _split(x.shape, wanted)
+    if parts is not None:
+        whole, kept = parts
+        return Told(
+            (said, f"{factors(kept)} = {product(kept)} is not the {whole} of the last dimension:"
+                   f" {whole} does not divide into {kept[0]}."),
+            f"choose a number that divides {whole}, such as {_divisors(whole)}",
+        )  # fmt: skip
+    if -1 not in wanted and x.shape and wanted and x.shape[0] != wanted[0]:
+        return Told((said,), f"take the batch from the tensor: `{name}.view({name}.size(0), -1)`")
+    return Told((said,), f"make the sizes multiply to {found[2]}, or leave one of them to `-1`")
+
+
+def _split(shape: tuple[int, ...], wanted: list[int]) -> tuple[int, list[int]] | None:
+    """The last dimension and what it was to be split into, where the others stay."""
+    same = len(shape) - 1
+    if same < 1 or list(shape[:same]) != wanted[:same] or len(wanted) <= len(shape):
+        return None
+    kept = wanted[same:]
+    return None if -1 in kept else (shape[-1], kept)
+
+
+def _divisors(whole: int) -> str:
+    found = [n for n in range(1, whole + 1) if whole % n == 0][:6]
+    return ", ".join(map(str, found))
+
+
+def _expanded(case: Case) -> Told | None:
+    met = case.met
+    found = re.search(
+        r"expanded size of the tensor \((-?\d+)\) must match the existing size \((\d+)\) at"
+        r" non-singleton dimension (\d+).*Target sizes: (\[.*?\])",
+        case.text,
+    )
+    if found is None or met is None or not met.operands:
+        return None
+    x = met.operands[0]
+    return Told(
+        (f"{x.said} cannot become {found[4]}: only dimensions of 1 expand, and dimension {found[3]}"
+         f" is to be {found[1]} and has {found[2]}.",),
+        f"ask for {found[2]} there, or make `{x.text or 'it'}` {found[1]} long: where it is a table"
+        " of positions, the input is longer than the table",
+    )  # fmt: skip
+
+
+def _dimension(case: Case) -> Told | None:
+    met = case.met
+    found = re.search(r"Dimension out of range .*but got (-?\d+)", case.text)
+    if found is None or met is None or not met.operands:
+        return None
+    x = met.operands[0]
+    count = len(x.shape)
+    last = f"0 to {count - 1}" if count > 1 else "0"
+    return Told(
+        (f"`{met.op}` asks for dimension {found[1]} of {x.said}, which has dimensions {last}.",),
+        "count from the end, `-1` for the last, or keep the dimension that is missing",
+    )

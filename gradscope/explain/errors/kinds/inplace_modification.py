@@ -1,0 +1,220 @@
+"""In-place errors: which tensor, who saved it, who wrote to it and where, and what to write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from torch.autograd.graph import Node
+
+from gradscope.capture.graph import saved_tensors
+from gradscope.explain.errors.events import Event, Kept, Write
+from gradscope.explain.errors.explanation import Case, Told, at, line, product, told, within
+from gradscope.explain.errors.watch import Watch
+from gradscope.explain.shared.frames import source
+
+_VERSIONS = re.compile(
+    r"\[(?:[\w.]+ )?\[?([\d, ]*)\]?\].* is at version (\d+); expected version (\d+)"
+)
+#: An operation that writes in place, and the same one that does not.
+_SIGNS = {"add_": "+", "__iadd__": "+", "sub_": "-", "__isub__": "-", "mul_": "*", "__imul__": "*",
+          "div_": "/", "__itruediv__": "/", "pow_": "**"}  # fmt: skip
+_RESULTS = ("result", "output")
+
+
+def explain(case: Case) -> Told | None:
+    """An in-place modification that backward, or the operation itself, refused."""
+    return told(case, (_found_in_backward, _leaf, _view))
+
+
+def _found_in_backward(case: Case) -> Told | None:
+    watch, said = case.watch, _VERSIONS.search(case.text)
+    if watch is None or watch.failing is None or said is None:
+        return None
+    now, then = int(said[2]), int(said[3])
+    for node in watch.failing.reach:
+        for kept in watch.kept.get(node, ()):
+            writes = _between(watch.writes.get(kept.memory, ()), then, now)
+            if writes and kept.version == then:
+                return _told(watch, watch.made[node], type(node).__name__, kept, writes)
+    return _unseen(watch, [int(n) for n in said[1].split(",") if n.strip()], then, now)
+
+
+def _between(writes: Sequence[Write], then: int, now: int) -> list[Write]:
+    """The writes that took a tensor from one version to another, each version once."""
+    found = {w.after: w for w in reversed(writes) if then < w.after <= now}
+    return [found[after] for after in sorted(found)] if now in found else []
+
+
+def _unseen(watch: Watch, shape: list[int], then: int, now: int) -> Told | None:
+    """Nobody was seen to save it, as in a function of the user's own: who wrote tells itself."""
+    size = product(shape)
+    fits = [
+        found
+        for writes in watch.writes.values()
+        if (found := _between(writes, then, now)) and product(found[0].event.whole) == size
+    ]
+    if len(fits) != 1:
+        return None
+    wrote = fits[0][0].event
+    node = next((n for n in watch.failing.reach if _is_broken(n)), None) if watch.failing else None
+    saver = watch.made.get(node) if node is not None else None
+    who = type(node).__name__.removesuffix("0").removesuffix("Backward") if node is not None else ""
+    name = f"`{wrote.target}` {shape}" if wrote.target else f"a tensor of {shape}"
+    by = f"`{who}`" if who else "an operation"
+    sentences: tuple[str, ...]
+    if saver is not None and saver == wrote:
+        sentences = (
+            f"`{wrote.op}`{within(wrote.place)}{at(wrote.place)} needs {name} as it was for its own"
+            f" backward, and wrote to it: version {fits[0][0].after}.",
+        )
+    else:
+        sentences = (
+            f"{by} saved {name} at version {then}.",
+            f"`{_called(wrote)}`{within(wrote.place)}{at(wrote.place)} then wrote to it: version"
+            f" {fits[0][0].after}.",
+        )
+    advice = _advice(wrote, wrote.target, None)
+    return Told(sentences, advice, line("mutated", wrote.place), wrote.place)
+
+
+def _is_broken(node: Node) -> bool:
+    try:
+        saved_tensors(node)
+    except RuntimeError as error:
+        return "modified by an inplace" in str(error)
+    return False
+
+
+def _told(watch: Watch, saver: Event, node: str, kept: Kept, writes: list[Write]) -> Told:
+    wrote, owner = writes[0].event, watch.owner(kept)
+    op = saver.op.strip("_") or node.removesuffix("0").removesuffix("Backward")
+    what, into = _tensor(kept, writes[0], owner)
+    own = "its own result, " if kept.name in _RESULTS else ""
+    saved = f"`{op}`{within(saver.place)}{at(saver.place)} saved {own}{what} at version"
+    more = f", and {len(writes) - 1} more after it" if len(writes) > 1 else ""
+    who = f"`{wrote.doer}.step()`" if wrote.doer else f"`{_called(wrote)}`"
+    by = within(wrote.place) if wrote.place.module != saver.place.module else ""
+    wrong = f"{who}{by}{at(wrote.place)} then wrote to {into}: version {writes[0].after}{more}."
+    return Told(
+        (f"{saved} {kept.version}.", wrong),
+        _advice(wrote, owner or wrote.target, owner),
+        (*line("saved", saver.place), *line("mutated", wrote.place)),
+        wrote.place,
+    )
+
+
+def _tensor(kept: Kept, write: Write, owner: str | None) -> tuple[str, str]:
+    """How the saved tensor is said, and then what was written to."""
+    whole, name = write.event.whole, write.event.target
+    saved = list(kept.shape)
+    if owner:  # a weight is saved as it is multiplied with: transposed
+        return f"`{owner}` {list(whole) or saved}", "it"
+    if name is None:
+        return (
+            f"a tensor of {saved}",
+            "it" if write.shape == kept.shape else f"{list(write.shape)} of it",
+        )
+    part = f"{list(write.shape)} of it" if write.shape != whole else "it"
+    if whole == kept.shape:
+        return f"`{name}` {saved}", part
+    if product(whole) == product(kept.shape):
+        return f"{saved}, of which `{name}` is a view,", f"`{name}` {list(whole)}"
+    return f"a part {saved} of `{name}`", f"`{name}` {list(whole)}"
+
+
+def _called(wrote: Event) -> str:
+    return "x[…] = …" if wrote.op == "__setitem__" else wrote.op
+
+
+def _advice(wrote: Event, name: str | None, owner: str | None) -> str:
+    x = name or "x"
+    place = wrote.place
+    code = (source(place.file, place.line) or "") if place.file and place.line else ""
+    if wrote.doer:
+        return (
+            "call `step()` only after the last backward through these weights, or run forward"
+            " again after it and take that loss"
+        )
+    if owner is not None:
+        copy = f"`{owner}.clone()`"
+        if "embedding" in wrote.op:
+            return (
+                f"`max_norm` shortens rows of `{owner}` in place at each look-up: look up before it"
+                f" is used otherwise, or use a copy there: {copy}"
+            )
+        return (
+            f"change `{owner}` before its first use or after backward; where it must change in"
+            f" between, use a copy: {copy}"
+        )
+    if wrote.op == "__setitem__" or re.search(r"\w\[.*\]\s*[-+*/]+=", code):
+        if re.match(r"\w+\[.*\+ 1\]", code):
+            return f"collect the parts in a list and join them: `{x} = torch.stack(parts)`"
+        return (
+            f"write into a copy, `{x} = {x}.clone()` before the assignment, or choose with"
+            " `torch.where`; parts made one by one are joined by `torch.stack`"
+        )
+    return _rewritten(wrote, x, code.partition("  #")[0].strip())
+
+
+def _rewritten(wrote: Event, x: str, code: str) -> str:
+    """The line that wrote, as it would be without writing."""
+    augmented = re.match(r"(\w[\w.]*)\s*([-+*/]|\*\*)=\s*(.+)", code)
+    if augmented and wrote.op in _SIGNS:
+        return f"write `{augmented[1]} = {augmented[1]} {augmented[2]} {augmented[3]}`"
+    if wrote.switch:
+        return f"build `{wrote.place.module}` without `inplace=True`"
+    for word in ("inplace=True", "out="):
+        if word in code:
+            return f"leave out `{word}` in `{code}`, and use what it returns"
+    if re.match(rf"{re.escape(x)}\.{wrote.op}\(", code):
+        return f"write `{x} = {x}.{wrote.op[:-1]}(…)` for `{wrote.op}(…)`"
+    if wrote.op.endswith("_") and not wrote.op.startswith("__"):
+        return f"write `{wrote.op[:-1]}(…)` for `{wrote.op}(…)`: it returns a new tensor"
+    return f"give it a copy: `{x}.clone()`"
+
+
+def _leaf(case: Case) -> Told | None:
+    if "leaf Variable" not in case.text or case.met is None or not case.met.operands:
+        return None
+    met = case.met
+    target = met.operands[0]
+    name = target.text or "a leaf"
+    view = "a view of " if "a view of" in case.text else ""
+    if met.called == "[]" or met.op == "__setitem__":
+        fix = f"write under `torch.no_grad()`, or into a copy: `{name}.clone()`"
+        return Told((f"{view or 'the leaf '}`{name}` {list(target.shape)}, a parameter (a leaf), is"
+                     " assigned to in place.",), fix)  # fmt: skip
+    value = "what is computed of it"
+    if met.called.endswith("=") and len(met.written) > 1:
+        value = f"`{name} {met.called.removesuffix('=')} {met.written[1]}`"
+    fix = (
+        f"use {value} as a value of its own; to change the parameter itself, write under"
+        " `torch.no_grad()`"
+    )
+    if view:
+        said = f"`{name}` {list(target.shape)} is a view of a parameter (a leaf) that requires a"
+        return Told((f"{said} gradient, and is written to in place.",), fix)
+    return Told(
+        (f"`{name}` {list(target.shape)} is a leaf that requires a gradient: backward could"
+         " not tell its value from before the write from the one after.",), fix)  # fmt: skip
+
+
+def _view(case: Case) -> Told | None:
+    if "is a view and is being modified inplace" not in case.text or case.met is None:
+        return None
+    met = case.met
+    if not met.operands:
+        return None
+    target = met.operands[0]
+    x = target.text or "x"
+    if "returns multiple views" in case.text:
+        why = "one of several views that one operation returned"
+    elif "no_grad" in case.text:
+        why = "a view that was made under `torch.no_grad()`"
+    else:
+        why = "a view that autograd cannot follow a write through"
+    sign = met.called.removesuffix("=")
+    fix = f"write `{x} = {x} {sign} {met.written[1]}`" if met.called.endswith("=") and len(
+        met.written) > 1 else f"write to a copy: `{x} = {x}.clone()` before it"  # fmt: skip
+    return Told((f"`{x}` {list(target.shape)} is {why}: no write in place may follow.",), fix)

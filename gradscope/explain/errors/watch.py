@@ -1,0 +1,273 @@
+"""The run again, watched: who saved which tensor, who wrote to it, who freed what it saved.
+
+A mode sees the operations in the order in which the user's code calls them; the graph's nodes are
+told apart by who made them. No hook on saved tensors is used: with one, autograd would no longer
+notice the write that is looked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, MutableMapping
+from dataclasses import replace
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from gradscope.capture.calls import sequence_number
+from gradscope.capture.graph import LEAF, let_go, saved_tensors
+from gradscope.capture.nodes import ordered
+from gradscope.explain.errors.events import Backward, Carried, Event, Kept, Write
+from gradscope.explain.errors.failed_operation import Meeting, Names, Operand, operand
+from gradscope.explain.errors.user_names import as_called, first_held, local, whole_of
+from gradscope.explain.shared.frames import outwards
+from gradscope.explain.shared.module_calls import Executing
+from gradscope.explain.shared.operations import leaves, operation
+from gradscope.explain.shared.places import Place
+from gradscope.explain.shared.tensors import memory_of, version_of
+
+#: Ask, mark or measure: nothing that an explanation could name.
+_SILENT = frozenset(
+    ["size", "dim", "numel", "stride", "is_complex", "is_floating_point", "is_contiguous",
+     "untyped_storage", "data_ptr", "__len__", "__bool__", "__hash__", "__repr__", "__format__",
+     "__str__", "_set_grad_enabled", "register_hook", "retain_grad", "type", "element_size"]
+)  # fmt: skip
+_RUNS = ("backward", "grad")
+_FLATTENING = ("flatten", "view", "reshape")
+
+
+class Watch(TorchFunctionMode):
+    """Sees one run that is expected to raise.
+
+    Args:
+        model: names modules, parameters and buffers.
+        last: the code of the function that starts the run: the frames around it are not the user's.
+    """
+
+    def __init__(self, model: nn.Module, last: CodeType) -> None:
+        super().__init__()
+        self.names = Names(model)
+        self.executing = Executing(model, last)
+        self.step = ""
+        self.made: dict[Node, Event] = {}
+        self.kept: dict[Node, list[Kept]] = {}
+        self.writes: dict[int, list[Write]] = {}
+        self.freed: dict[Node, Backward] = {}
+        self.applied: dict[object, Place] = {}  # where the user's own functions were
+        self.carried: dict[Node, Carried] = {}
+        self.flattened: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self.backwards: list[Backward] = []
+        self.failing: Backward | None = None
+        self._met: tuple[BaseException, Meeting] | None = None
+        self._memory = {memory_of(t): name for name, t in model.named_buffers()}
+        self._memory |= {memory_of(t): name for name, t in model.named_parameters()}
+        self._memory.pop(0, None)
+        # What `.data` gave counts its versions for itself: no write to it is seen by backward.
+        self._apart: MutableMapping[torch.Tensor, bool] = WeakTensorKeyDictionary()
+        self._owned = {id(p) for p in model.parameters()}
+        self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+
+    def close(self) -> None:
+        """Give gradients of leaves that are nobody's parameters back, and let go of the graph."""
+        for leaf, gradient in self._gradients:
+            leaf.grad = gradient
+        nodes = list(self.made)
+        for held in (self.made, self.kept, self.freed, self.applied, self.carried, self.backwards):
+            held.clear()
+        self.failing = self._met = None
+        let_go(nodes)
+
+    def met(self, failure: BaseException) -> Meeting | None:
+        """What met in the operation that raised ``failure``, or what ``failure`` was made of."""
+        chain: list[BaseException] = []
+        one: BaseException | None = failure
+        while one is not None and one not in chain:
+            chain.append(one)
+            one = one.__cause__ or one.__context__
+        if self._met is None or not any(self._met[0] is one for one in chain):
+            return None
+        return self._met[1]
+
+    def maker(self, tensor: torch.Tensor) -> str | None:
+        """The module that made a tensor, where one was seen to."""
+        made = self.made.get(tensor.grad_fn) if tensor.grad_fn is not None else None
+        return made.place.module if made is not None else None
+
+    def owner(self, kept: Kept) -> str | None:
+        """The parameter or buffer in whose memory a saved tensor lies."""
+        return self._memory.get(kept.memory)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run the operation, then note what it made, saved and wrote."""
+        kwargs = kwargs or {}
+        name = operation(func)
+        if name in _SILENT or name.startswith((".", "_record_function")):
+            result = func(*args, **kwargs)
+            if name == ".data" and isinstance(result, torch.Tensor):
+                self._apart[result] = True
+            return result
+        tensors = _tensors((args, kwargs))
+        if not torch.is_grad_enabled():
+            self._applied()
+        if name in _RUNS and tensors:
+            return self._backward(name, tensors, func, args, kwargs)
+        self._arriving(tensors)
+        versions = [version_of(tensor) for tensor in tensors]
+        number = sequence_number()
+        try:
+            result = func(*args, **kwargs)
+        except Exception as failure:
+            if self._met is None or self._met[0] is not failure:
+                self._met = (failure, self._meeting(name, tensors, args))
+            raise
+        written = [
+            t for t, v in zip(tensors, versions, strict=True) if version_of(t) != v and v >= 0
+        ]
+        apart = {memory_of(t) for t in tensors if t in self._apart}
+        if apart:
+            self._apart.update((t, True) for t in _tensors(result) if memory_of(t) in apart)
+            written = [t for t in written if t not in self._apart]
+        if not written and sequence_number() == number:
+            return result
+        event = self._event(name, written)
+        for tensor in written:
+            write = Write(event, version_of(tensor), tuple(tensor.shape))
+            self.writes.setdefault(memory_of(tensor), []).append(write)
+        outputs = _tensors(result)
+        self._keep([*outputs, *written], event)
+        if name in _FLATTENING and outputs and tensors:
+            self.flattened[tuple(outputs[0].shape)] = tuple(tensors[0].shape)
+        return result
+
+    def _event(self, name: str, written: list[torch.Tensor] | None = None) -> Event:
+        place = self.executing.place()
+        doer = target = None
+        whole: tuple[int, ...] = ()
+        if written:
+            for frame in outwards(sys._getframe(2), self.executing.last):
+                owner = frame.f_locals.get("self")
+                if isinstance(owner, torch.optim.Optimizer):
+                    doer = type(owner).__name__
+            target, whole = self._written(written[0])
+        switch = bool(written) and getattr(self.executing.module(), "inplace", False) is True
+        return Event(name, place, len(self.backwards), self.step, doer, target, whole, switch)
+
+    def _arriving(self, tensors: list[torch.Tensor]) -> None:
+        """Nodes that no operation was seen to make, and tensors out of an earlier graph."""
+        for tensor in tensors:
+            node = tensor.grad_fn
+            if node is None:
+                continue
+            if node not in self.made:
+                # Made before the run, or by a function of the user's that is no operation.
+                self._keep([tensor], Event("", Place(), -1 if self._is_old(tensor) else 0))
+            made = self.made[node]
+            if made.epoch < len(self.backwards) and node not in self.carried:
+                held = self.names.attribute(tensor)
+                event = self._event("", None)
+                text, several = held or (local(tensor, self.executing.last), None)
+                if held is None:
+                    own, frame = first_held(tensor, self.executing.last)
+                    if own is not None and own != text:  # deeper down it goes by another name
+                        text, event = own, replace(event, place=self.executing.place(frame))
+                single = tensor.numel() == 1
+                self.carried[node] = Carried(node, text, held is not None, several, single, event)
+
+    def _applied(self) -> None:
+        """Note where a function of the user's was applied: its ``ctx`` is the node to be."""
+        for frame in outwards(sys._getframe(2), self.executing.last):
+            context: Any = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+            if isinstance(context, BackwardCFunction) and context not in self.applied:
+                self.applied[context] = self.executing.place(frame.f_back)
+
+    def _is_old(self, tensor: torch.Tensor) -> bool:
+        return self.names.attribute(tensor) is not None
+
+    def _keep(self, tensors: list[torch.Tensor], event: Event) -> None:
+        stack = [t.grad_fn for t in tensors if t.grad_fn is not None]
+        while stack:
+            node = stack.pop()
+            if node in self.made:
+                continue
+            self.made[node] = event
+            if isinstance(node, LEAF):
+                self._leaf(node.variable)
+                continue
+            try:
+                saved = saved_tensors(node)
+            except RuntimeError:  # behind a hook, or freed before this run
+                saved = []
+            self.kept[node] = [
+                Kept(name, memory_of(t), version_of(t), tuple(t.shape)) for name, t in saved
+            ]
+            stack.extend(after for after, _ in node.next_functions if after is not None)
+
+    def _leaf(self, leaf: torch.Tensor) -> None:
+        if id(leaf) not in self._owned:
+            self._owned.add(id(leaf))
+            self._gradients.append((leaf, leaf.grad))
+            leaf.grad = None
+
+    def _backward(
+        self,
+        name: str,
+        tensors: list[torch.Tensor],
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        starts = args[0] if args else kwargs.get("outputs", kwargs.get("tensors"))
+        given = _tensors(starts) or tensors[:1]
+        roots = [t.grad_fn for t in given if t.grad_fn is not None]
+        self._keep(given, Event("", self.executing.place(), len(self.backwards), self.step))
+        run = Backward(self._event(name), roots, given[0], ordered(roots) if roots else [])
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            self.failing = run
+            raise
+        for node in run.reach:
+            if node not in self.freed and _is_freed(node):
+                self.freed[node] = run
+        run.root, run.reach = None, []
+        self.backwards.append(run)
+        if name == "grad":
+            self._keep(_tensors(result), run.event)
+        return result
+
+    def _written(self, tensor: torch.Tensor) -> tuple[str | None, tuple[int, ...]]:
+        """What the user calls a tensor that was written to, or the one that it is a part of."""
+        name = self._memory.get(memory_of(tensor))
+        return (name, tuple(tensor.shape)) if name else whole_of(tensor, self.executing.last)
+
+    def _meeting(self, name: str, tensors: list[torch.Tensor], args: tuple[Any, ...]) -> Meeting:
+        def named(tensor: torch.Tensor, text: str | None) -> Operand:
+            text = text or self.names.tensors.get(id(tensor))
+            return operand(tensor, text, self.maker(tensor))
+
+        return as_called(name, tensors, args, named, self.executing.last)
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    """Every tensor in nested arguments or results, once."""
+    return list({id(t): t for t in leaves(tree) if isinstance(t, torch.Tensor)}.values())
+
+
+def _is_freed(node: Node) -> bool:
+    try:
+        saved_tensors(node)
+    except RuntimeError as error:
+        return "second time" in str(error) or "already been freed" in str(error)
+    return False

@@ -1,0 +1,154 @@
+"""Where what is not finite came from: each origin has a bit, each storage the bits of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from gradscope.capture.stats import Measured
+from gradscope.explain.non_finite.levels import NAN
+from gradscope.explain.non_finite.reasons import Told
+from gradscope.explain.shared.places import Place
+from gradscope.explain.shared.tensors import memory_of
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """The first operation that made a NaN of an origin's infinities."""
+
+    op: str
+    place: Place
+    reason: str | None
+
+
+@dataclass(slots=True)
+class Origin:
+    """One birth, or something that was there before.
+
+    Attributes:
+        kind: INF or NAN.
+        group: the function call, or the node of backward, that it was born in.
+        told: the arithmetic in words.
+        given: put there on purpose, as the -inf of a mask: nothing to report by itself.
+        name: of the parameter, buffer or input that held it.
+        spread: the names it went on to, in order.
+        reached: it came to something that stays.
+        of_infinities: a NaN, made of infinities that were put there on purpose.
+        and_then: what the same function then made NaN by.
+        function: of a node of backward, whose backward it is.
+    """
+
+    kind: int
+    phase: str
+    op: str | None
+    place: Place
+    told: Told
+    group: object = None
+    given: bool = False
+    name: str | None = None
+    inputs: tuple[Measured, ...] = ()
+    spread: dict[str, None] = field(default_factory=dict)
+    turned: Turned | None = None
+    reached: bool = False
+    of_infinities: bool = False
+    and_then: str | None = None
+    function: str | None = None
+
+    @property
+    def key(self) -> object:
+        """What another run of the same line would make again."""
+        # One step of the optimizer is one place for all parameters.
+        name = None if self.phase == "step" else self.name
+        place = self.place
+        return self.phase, self.op, place.file, place.line, place.module, name, self.given
+
+
+class Origins:
+    """All origins, oldest first; a set of them is an int, one bit for each."""
+
+    def __init__(self) -> None:
+        self.all: list[Origin] = []
+        self._known: dict[object, int] = {}
+        # A weak reference keeps the address from being given to another storage.
+        self._held: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def add(self, origin: Origin) -> int:
+        """The bit of an origin; that of an earlier one where the same line made the same."""
+        number = self._known.setdefault(origin.key, len(self.all))
+        if number == len(self.all):
+            self.all.append(origin)
+        return 1 << number
+
+    def born_in(self, group: object, function: str, place: Place) -> int:
+        """The bit of what a call of a function, or the function on that line, made in forward."""
+        for number, origin in enumerate(self.all):
+            same = (origin.op or "").strip("_") == function
+            at = (origin.place.file, origin.place.line)
+            if origin.group == group or (same and at == (place.file, place.line)):
+                return 1 << number
+        return 0
+
+    def members(self, mask: int) -> Iterator[Origin]:
+        """The origins of a mask, oldest first."""
+        while mask:
+            yield self.all[(mask & -mask).bit_length() - 1]
+            mask &= mask - 1
+
+    def of(self, tensor: torch.Tensor) -> int:
+        """What is held by the memory of a tensor."""
+        return self._held.get(memory_of(_holder(tensor)), (None, 0))[1]
+
+    def put(self, tensor: torch.Tensor, mask: int, *, whole: bool) -> None:
+        """Its memory holds these now; those from before too, unless it is written as a whole."""
+        tensor = _holder(tensor)
+        memory = memory_of(tensor)
+        if not memory:
+            return
+        held = self._held.get(memory)
+        if held is None:
+            self._held[memory] = StorageWeakRef(tensor.untyped_storage()), mask  # type: ignore[no-untyped-call]
+        else:
+            self._held[memory] = held[0], mask if whole else held[1] | mask
+
+    def living(self) -> int:
+        """What is held by memory that is still in use."""
+        mask = 0
+        for reference, held in self._held.values():
+            mask |= 0 if reference.expired() else held  # type: ignore[no-untyped-call]
+        return mask
+
+    def spread(self, mask: int, name: str) -> None:
+        """Note that these have come to something with this name."""
+        for origin in self.members(mask):
+            if origin.name != name:
+                origin.spread.setdefault(name)
+
+    def reach(self, mask: int) -> None:
+        """These stay; what was given is blamed only where nothing else can be."""
+        made = [origin for origin in self.members(mask) if not origin.given]
+        for origin in made or self.members(mask):
+            origin.reached = True
+
+    def reported(self) -> Iterable[Origin]:
+        """What there is to tell of."""
+        return [origin for origin in self.all if origin.reached]
+
+    def made_nan(self) -> int:
+        """The origins of NaN, also by a later operation, and of infinities nobody asked for."""
+        mask = 0
+        for number, origin in enumerate(self.all):
+            if origin.kind == NAN or origin.turned is not None:
+                mask |= 1 << number
+        return mask
+
+
+def _holder(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor whose memory has the values: itself, or that inside a sparse or ragged one."""
+    if tensor.layout == torch.sparse_coo:
+        return tensor._values()
+    if tensor.layout in (torch.strided, torch._mkldnn):  # type: ignore[attr-defined]
+        return tensor
+    return tensor.values()
