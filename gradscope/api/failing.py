@@ -10,12 +10,12 @@ from torch import nn
 from gradscope.capture.calls import Call
 from gradscope.errors import GradscopeError
 from gradscope.explain.errors.explain import (
-    Again,
     explain_again,
     explain_error,
     is_own_bug,
     worth_again,
 )
+from gradscope.explain.errors.explanation import Again
 from gradscope.loading import Workload
 from gradscope.records import ErrorRecord
 from gradscope.running.again import steps_again

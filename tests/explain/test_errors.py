@@ -20,6 +20,7 @@ from gradscope import reports
 from gradscope.api import failing
 from gradscope.errors import Interrupted, ModelError
 from gradscope.explain.errors import explain as errors
+from gradscope.explain.errors.explanation import Again
 from gradscope.explain.shared.expressions import Written
 from gradscope.records import ErrorRecord, RelatedLine, Report
 from gradscope.reporters import terminal
@@ -447,7 +448,7 @@ def test_trouble_in_the_second_run_hides_nothing(trouble: type[BaseException]) -
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("where", ["_told", "meeting"])
+@pytest.mark.parametrize("where", ["_explained", "failed_operation"])
 def test_trouble_in_the_explanation_hides_nothing(
     monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -475,7 +476,7 @@ def test_memory_is_not_filled_twice() -> None:
     calls: list[str] = []
     said = "CUDA out of memory. Tried to allocate 2.00 MiB."
     record = ErrorRecord("out-of-memory", said, "forward")
-    again = errors.Again(nn.Identity(), lambda note: calls.append("again"))
+    again = Again(nn.Identity(), lambda note: calls.append("again"))
     assert errors.explain_again(record, RuntimeError(said), again) is record
     assert calls == []
 

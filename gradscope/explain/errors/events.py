@@ -25,7 +25,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedTensor:
     """A tensor that a node saved: where its memory is, and its version then."""
 
     name: str
@@ -44,7 +44,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class CarriedTensor:
     """A tensor that was used after a backward though its graph was made before it."""
 
     node: Node
@@ -56,7 +56,7 @@ class Carried:
 
 
 @dataclass(slots=True)
-class Backward:
+class BackwardRun:
     """A run of backward: the nodes behind its roots as the engine takes them."""
 
     event: Event

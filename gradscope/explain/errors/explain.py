@@ -1,7 +1,6 @@
 """An exception from the user's step, named: its kind, the layer, the user's own lines, the fix.
 
-A new kind is one more row of ``KINDS`` in _kinds.py, and a function in ``_TELLERS`` here that tells
-what met what, and where else to look.
+What is said of each kind is in ``kinds``, a file each: adding one is adding a file there.
 """
 
 from __future__ import annotations
@@ -9,69 +8,30 @@ from __future__ import annotations
 import os
 import traceback
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
 
-import torch
 from torch import nn
 
 from gradscope.capture.calls import Call
-from gradscope.capture.hooks import hooked, named_parameters, watchable
+from gradscope.capture.hooks import hooked, watchable
 from gradscope.capture.stats import resolve
 from gradscope.errors import GradscopeError
-from gradscope.explain.errors.explanation import Case, Explain, Told, told
-from gradscope.explain.errors.failed_operation import Meeting, Names, meeting
-from gradscope.explain.errors.kind_of import kind_of
-from gradscope.explain.errors.kinds import (
-    _custom_functions,
-    _python,
-    _refused,
-    backward_twice,
-    dtype_mismatch,
-    inplace_modification,
-    non_scalar_loss,
-    out_of_memory,
-    shape_mismatch,
-    target_out_of_range,
+from gradscope.explain.errors.explanation import Again, Case
+from gradscope.explain.errors.failed_operation import (
+    NOTHING,
+    FailedOperation,
+    ModelNames,
+    failed_operation,
 )
+from gradscope.explain.errors.kind import kind_of, kinds
 from gradscope.explain.errors.recursion import once, recursion
-from gradscope.explain.errors.watch import Watch
-from gradscope.explain.missing.explain import explain_missing
+from gradscope.explain.errors.watch import ErrorWatch
 from gradscope.explain.shared.frames import PACKAGE, raised_at, shown, user_frames
 from gradscope.records import ErrorRecord
 
 _SHOWN = 8
-
-#: Who tells what met what, by kind; each may have nothing to say.
-_TELLERS: dict[str, Explain] = {
-    "out-of-memory": out_of_memory.explain,
-    "inplace-modification": inplace_modification.explain,
-    "backward-twice": backward_twice.explain,
-    "non-scalar-loss": non_scalar_loss.scalar,
-    "target-out-of-range": target_out_of_range.explain,
-    "device-mismatch": dtype_mismatch.devices,
-    "dtype-mismatch": dtype_mismatch.explain,
-    "shape-mismatch": shape_mismatch.explain,
-    "model-error": lambda case: told(
-        case, (_custom_functions.explain, _refused.explain, _python.explain)
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """How what raised is run again.
-
-    Attributes:
-        steps: the same steps; calls what it is given with the name of the step that begins.
-        forward: one forward and the loss; None where backward does not start from the loss.
-    """
-
-    model: nn.Module
-    steps: Callable[[Callable[[str], None]], None]
-    forward: Callable[[], torch.Tensor] | None = None
 
 
 def explain_error(
@@ -113,8 +73,8 @@ def explain_error(
     if kind == "interrupted" or isinstance(failure, GradscopeError):
         return record
     try:
-        met = meeting(failure.__traceback__, Names(model))
-        return _with(record, _told(Case(kind, text, failure, phase, met)))
+        failed = failed_operation(failure.__traceback__, ModelNames(model))
+        return _explained(record, Case(kind, text, failure, phase, failed or NOTHING))
     except Exception:
         # A model may answer every question with an error of its own: what it raised comes first.
         return record
@@ -122,12 +82,10 @@ def explain_error(
 
 def worth_again(record: ErrorRecord, failure: BaseException) -> bool:
     """Whether a second run can tell more, and does no harm."""
-    if record.kind == "interrupted" or not isinstance(failure, Exception):
+    kind = kinds().get(record.kind)
+    if kind is None or not isinstance(failure, Exception):
         return False
-    if record.kind == "model-error":  # what a mistake of plain Python was, the traceback tells
-        return _custom_functions.concerns(record.message)
-    # To fill the memory once more could end the process.
-    return record.kind != "out-of-memory" or _absurd(record.message)
+    return kind.worth_repeating(record.message)
 
 
 def explain_again(record: ErrorRecord, failure: BaseException, again: Again) -> ErrorRecord:
@@ -138,35 +96,32 @@ def explain_again(record: ErrorRecord, failure: BaseException, again: Again) -> 
     """
     if not worth_again(record, failure):
         return record
-    if record.kind == "no-grad-root":
-        return _rootless(record, again)
-    watch = Watch(again.model, _repeat.__code__)
+    case = Case(record.kind, record.message, failure, record.phase, again=again)
+    if not kinds()[record.kind].watched:
+        return _explained(record, case)
+    watch = ErrorWatch(again.model, _repeat.__code__)
     repeated: BaseException | None = None
-    case: Case | None = None
     try:
         repeated = _repeat(watch, again)
         if repeated is None or not _same(repeated, failure):
             return record
-        met = _met(repeated, watch)
-        case = Case(record.kind, record.message, repeated, record.phase, met, watch)
-        return _with(record, _told(case))
+        failed = _operation(repeated, watch)
+        case = replace(case, failure=repeated, failed=failed, watch=watch)
+        return _explained(record, case)
     finally:
         watch.close()
         # Its traceback leads to this frame: a cycle, which would keep all activations alive.
         del repeated, case
 
 
-def _repeat(watch: Watch, again: Again) -> BaseException | None:
+def _repeat(watch: ErrorWatch, again: Again) -> BaseException | None:
     """What the second run raised."""
 
     def note(step: str) -> None:
         watch.step = step
 
-    executing = watch.executing
-    with (
-        hooked(watchable(again.model), executing.enter, executing.leave),
-        warnings.catch_warnings(),
-    ):
+    calls = watch.calls
+    with hooked(watchable(again.model), calls.enter, calls.leave), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they have been seen
         try:
             with watch:
@@ -176,38 +131,25 @@ def _repeat(watch: Watch, again: Again) -> BaseException | None:
     return None
 
 
-def _met(failure: BaseException, watch: Watch) -> Meeting | None:
+def _operation(failure: BaseException, watch: ErrorWatch) -> FailedOperation:
     """The operands: of a layer or a function of PyTorch from its frame, of others as they came."""
-    read = meeting(failure.__traceback__, watch.names, watch.maker)
-    seen = watch.met(failure)
-    if read is not None and (read.layer is not None or read.whole):
+    read = failed_operation(failure.__traceback__, watch.names, watch.maker)
+    if read is not None and (read.layer is not None or read.complete):
         return read
-    return seen if seen is not None else read
+    return watch.failed(failure) or read or NOTHING
 
 
 def _same(one: BaseException, other: BaseException) -> bool:
     return type(one) is type(other) and str(one) == str(other)
 
 
-def _absurd(text: str) -> bool:
-    """Whether more was asked for at once than the machine has, so that nothing was filled."""
-    wanted = out_of_memory.asked(text)
-    try:
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return False
-    return wanted is not None and wanted > total
-
-
-def _told(case: Case) -> Told | None:
-    teller = _TELLERS.get(case.kind)
-    return None if teller is None else teller(case)
-
-
-def _with(record: ErrorRecord, told: Told | None) -> ErrorRecord:
-    if told is None:
+def _explained(record: ErrorRecord, case: Case) -> ErrorRecord:
+    """The record with what its kind has to say of the case."""
+    kind = kinds().get(case.kind)
+    explanation = None if kind is None else kind.explain(case)
+    if explanation is None:
         return record
-    place = told.place
+    place = explanation.place
     name, call, location = record.name, record.call, record.location
     if place is not None and record.phase == "backward":
         name, call = place.module, place.call
@@ -218,33 +160,9 @@ def _with(record: ErrorRecord, told: Told | None) -> ErrorRecord:
         name=name,
         call=call,
         location=location,
-        advice=told.advice or record.advice,
-        details=told.details,
-        related=told.related,
-    )
-
-
-def _rootless(record: ErrorRecord, again: Again) -> ErrorRecord:
-    """Why the loss has no graph: what is frozen, or where the parameters' data left it."""
-    named = named_parameters(again.model)
-    names = [one.name for one in named.values()]
-    trainable = [one.name for p, one in named.items() if p.requires_grad]
-    still = non_scalar_loss.frozen(len(names), len(trainable), names)
-    if still is not None or record.phase != "backward" or again.forward is None:
-        return _with(record, still)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        answers = explain_missing(again.model, again.forward, trainable)
-    details, first = non_scalar_loss.rootless(answers)
-    if first is None:
-        return record
-    return replace(
-        record,
-        name=first.module,
-        call=first.call,
-        location=record.location or first.location,
-        advice=first.advice or record.advice,
-        details=details,
+        advice=explanation.advice or record.advice,
+        details=explanation.details,
+        related=explanation.related,
     )
 
 

@@ -5,52 +5,73 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gradscope.explain.errors.failed_operation import Meeting, Operand
+import torch
+from torch import nn
+
+from gradscope.explain.errors.failed_operation import NOTHING, FailedOperation, Operand
 from gradscope.explain.shared.frames import shown, source
 from gradscope.explain.shared.places import Place
 from gradscope.records import RelatedLine
 
 if TYPE_CHECKING:
-    from gradscope.explain.errors.watch import Watch
+    from gradscope.explain.errors.watch import ErrorWatch
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """How what raised is run again.
+
+    Attributes:
+        steps: the same steps; calls what it is given with the name of the step that begins.
+        forward: one forward and the loss; None where backward does not start from the loss.
+    """
+
+    model: nn.Module
+    steps: Callable[[Callable[[str], None]], None]
+    forward: Callable[[], torch.Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """An exception to explain.
 
-    ``met`` is what met where it began; ``watch`` is there where the run was repeated under one.
+    Attributes:
+        operation: where it began; without a name where no tensor took part.
+        again: there where it may be run again.
+        watch: there where it was, under this watch.
     """
 
     kind: str
     text: str
     failure: BaseException
     phase: str
-    met: Meeting | None = None
-    watch: Watch | None = None
+    failed: FailedOperation = NOTHING
+    again: Again | None = None
+    watch: ErrorWatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Explanation:
     """Sentences, the fix, the lines, and the place where the fix belongs, if not the error's."""
 
     details: tuple[str, ...]
     advice: str | None = None
-    related: tuple[RelatedLine, ...] = field(default=())
+    related: tuple[RelatedLine, ...] = ()
     place: Place | None = None
 
 
-Explain = Callable[[Case], Told | None]
+Explainer = Callable[[Case], Explanation | None]
 
 
-def told(case: Case, tellers: Sequence[Explain]) -> Told | None:
-    """What the first of some explanations says that has something to say."""
-    for teller in tellers:
-        said = teller(case)
-        if said is not None:
-            return said
+def first_explanation(case: Case, explainers: Sequence[Explainer]) -> Explanation | None:
+    """That of the first of some explainers that has one."""
+    for explainer in explainers:
+        explanation = explainer(case)
+        if explanation is not None:
+            return explanation
     return None
 
 
@@ -82,7 +103,7 @@ def line(role: str, place: Place) -> tuple[RelatedLine, ...]:
 
 def listed(operands: Sequence[Operand]) -> str:
     """``a [2, 3], b [2, 4] and [5]``."""
-    words = [one.said for one in operands]
+    words = [one.label for one in operands]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
@@ -105,12 +126,7 @@ def product(shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
-def layer_name(met: Meeting) -> str:
-    """The layer's name, or its class where it has none."""
-    return met.name if met.name is not None else type(met.layer).__name__
-
-
-def given_as(met: Meeting, given: Operand) -> str:
+def given_as(failed: FailedOperation, given: Operand) -> str:
     """``the input `x` [2, 3]``: by what the user wrote, if it is one thing."""
-    word = met.argument
+    word = failed.argument
     return f"the input{f' `{word}`' if word else ''} {list(given.shape)}"

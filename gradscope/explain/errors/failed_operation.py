@@ -1,4 +1,4 @@
-"""What met where an exception began: the operation, its operands as the user wrote them, the layer.
+"""The operation that raised: its operands as the user wrote them, and the layer that ran it.
 
 Read off the traceback: the frames still hold what they worked on. Nothing is run again.
 """
@@ -20,6 +20,13 @@ from gradscope.explain.shared.frames import in_library, is_hidden, is_ours
 
 _NN = "torch.nn.modules."
 _CALLS = nn.Module.__call__.__code__.co_filename  # the code around each forward
+#: A loss's arguments, as they are called in a sentence.
+_ROLES = {"input": "the output", "target": "the target", "weight": "the loss's weight"}
+#: Losses whose two sides are an output and a target.
+LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy", "mse_loss",
+          "binary_cross_entropy_with_logits", "l1_loss")  # fmt: skip
+#: Of those, the ones whose target may be class ids.
+CLASS_LOSSES = LOSSES[:2]
 _COUNTED = 1 << 24  # no more ids than this are looked through for their range
 
 
@@ -37,7 +44,7 @@ class Operand:
     computed: bool = False  # whether it has a graph
 
     @property
-    def said(self) -> str:
+    def label(self) -> str:
         """``x [2, 3]``, the name in backticks; the shape alone without one."""
         return f"`{self.text}` {list(self.shape)}" if self.text else f"{list(self.shape)}"
 
@@ -48,36 +55,64 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class FailedOperation:
     """An operation that raised.
 
-    ``layer`` is the module of ``torch.nn`` that ran it, where one did, and ``name`` is its name.
-    ``written`` are the arguments of the user's call as text, ``called`` what was called.
-    ``around`` are the tensors that the user's function has at hand.
+    Attributes:
+        function: its name.
+        layer: the module of ``torch.nn`` that ran it, where one did, and ``layer_name`` its name.
+        called: what the user's call is of, and ``arguments`` what it was given, as text.
+        local_shapes: of the tensors that the user's function has at hand.
+        constants: what the call took beside tensors, as the shape of a view.
+        complete: whether a function of PyTorch's tells all operands.
+        direct: whether the user's call is of the layer itself.
     """
 
-    op: str
-    operands: tuple[Operand, ...]
+    function: str = ""
+    operands: tuple[Operand, ...] = ()
     layer: nn.Module | None = None
-    name: str | None = None
+    layer_name: str | None = None
     called: str = ""
-    written: tuple[str, ...] = ()
-    around: Mapping[str, tuple[int, ...]] | None = None
-    values: tuple[Any, ...] = ()  # what the call took beside tensors: the shape of a view
-    whole: bool = False  # whether a function of PyTorch's tells all operands
-    direct: bool = False  # whether the user's call is of the layer itself
+    arguments: tuple[str, ...] = ()
+    local_shapes: Mapping[str, tuple[int, ...]] | None = None
+    constants: tuple[Any, ...] = ()
+    complete: bool = False
+    direct: bool = False
 
     @property
     def argument(self) -> str | None:
         """What the user gave the layer first, as text, where the call is the user's own."""
-        return self.written[0] if self.direct and self.written else None
+        return self.arguments[0] if self.direct and self.arguments else None
 
-    def operand(self, *texts: str) -> Operand | None:
-        """The first operand of one of these names."""
-        return next((one for one in self.operands if one.text in texts), None)
+    @property
+    def layer_title(self) -> str:
+        """The layer's name, or its class where it has none."""
+        return self.layer_name if self.layer_name is not None else type(self.layer).__name__
+
+    @property
+    def sides(self) -> tuple[Operand, Operand] | None:
+        """Its first two operands, where it is no layer's and has as many."""
+        if self.layer is not None or len(self.operands) < 2:
+            return None
+        return self.operands[0], self.operands[1]
+
+    def title_of(self, operand: Operand) -> str:
+        """An operand by its role in a layer or a loss, else as the user wrote it."""
+        text = operand.text or ""
+        if self.function in LOSSES and text in _ROLES:
+            return _ROLES[text]
+        if self.layer is not None and operand is self.operands[0]:
+            return f"the input `{self.argument}`" if self.argument else "the input"
+        if self.layer is not None and text == "hx":
+            return "the hidden state"
+        return f"`{text}`" if text else f"a tensor {list(operand.shape)}"
 
 
-class Names:
+#: No operation with tensors was seen to fail.
+NOTHING = FailedOperation()
+
+
+class ModelNames:
     """What the user calls the tensors of a model: parameters and buffers by ``id``."""
 
     def __init__(self, model: nn.Module | None) -> None:
@@ -98,12 +133,12 @@ class Names:
         return None
 
 
-def meeting(
+def failed_operation(
     trace: TracebackType | None,
-    names: Names,
+    names: ModelNames,
     maker: Callable[[torch.Tensor], str | None] = lambda tensor: None,
-) -> Meeting | None:
-    """What met in the innermost frame of a traceback; None where no tensor did.
+) -> FailedOperation | None:
+    """The operation in the innermost frame of a traceback; None where no tensor took part.
 
     ``maker`` tells the module that made a tensor, where that is known.
     """
@@ -118,7 +153,7 @@ def meeting(
     inner = frames[mine + 1 :] if mine is not None else frames
     user, instruction = frames[mine] if mine is not None else (None, 0)
     call = Written.of(user.f_code, instruction) if user is not None else Written()
-    around = at_hand(user) if user is not None else {}
+    around = local_tensors(user) if user is not None else {}
     layer = _layer(inner)
     function = next((f for f, _ in inner if _takes_tensors(f)), None)
     if layer is not None:
@@ -126,25 +161,25 @@ def meeting(
         function = next(f for f in own if f.f_locals.get("self") is layer)
     if function is not None:
         operands = tuple(_arguments(function, names, maker))
-        op = function.f_code.co_name
+        name = function.f_code.co_name
     elif user is not None:
         known = user.f_locals
         tensors = [(text, look_up(text, known)) for text in call.operands]
         operands = tuple(
             operand(value, text) for text, value in tensors if isinstance(value, torch.Tensor)
         )
-        op = call.name
+        name = call.name
     else:
         return None
-    return Meeting(
-        op,
+    return FailedOperation(
+        name,
         operands,
         layer,
         None if layer is None else names.modules.get(id(layer)),
         call.name,
         call.operands,
         {name: tuple(t.shape) for name, t in around.items()},
-        whole=function is not None,
+        complete=function is not None,
         direct=layer is not None
         and user is not None
         and look_up(call.name, user.f_locals) is layer,
@@ -163,7 +198,7 @@ def operand(tensor: torch.Tensor, text: str | None, maker: str | None = None) ->
     return Operand(text, tuple(tensor.shape), dtype, device, low, high, maker, computed)
 
 
-def at_hand(frame: FrameType) -> dict[str, torch.Tensor]:
+def local_tensors(frame: FrameType) -> dict[str, torch.Tensor]:
     """The tensors among a frame's local variables."""
     return {name: v for name, v in frame.f_locals.items() if isinstance(v, torch.Tensor)}
 
@@ -201,7 +236,7 @@ def _takes_tensors(frame: FrameType) -> bool:
 
 
 def _arguments(
-    frame: FrameType, names: Names, maker: Callable[[torch.Tensor], str | None]
+    frame: FrameType, names: ModelNames, maker: Callable[[torch.Tensor], str | None]
 ) -> Iterator[Operand]:
     code = frame.f_code
     given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

@@ -10,7 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.explain.errors.failed_operation import Meeting, Operand, at_hand, look_up
+from gradscope.explain.errors.failed_operation import (
+    FailedOperation,
+    Operand,
+    local_tensors,
+    look_up,
+)
 from gradscope.explain.shared.expressions import Written
 from gradscope.explain.shared.frames import in_library, is_hidden, outwards
 from gradscope.explain.shared.tensors import memory_of
@@ -24,7 +29,7 @@ def local(tensor: torch.Tensor, last: CodeType) -> str | None:
         last: the code of the function that started the run.
     """
     frame = _frame(last)
-    here = at_hand(frame) if frame is not None else {}
+    here = local_tensors(frame) if frame is not None else {}
     return next((name for name, t in here.items() if t is tensor), None)
 
 
@@ -38,7 +43,7 @@ def first_held(tensor: torch.Tensor, last: CodeType) -> tuple[str | None, FrameT
         file = frame.f_code.co_filename
         if is_hidden(file) or in_library(file):
             continue
-        for name, held in at_hand(frame).items():
+        for name, held in local_tensors(frame).items():
             if held is tensor:
                 found = name, frame
                 break
@@ -48,7 +53,7 @@ def first_held(tensor: torch.Tensor, last: CodeType) -> tuple[str | None, FrameT
 def whole_of(tensor: torch.Tensor, last: CodeType) -> tuple[str | None, tuple[int, ...]]:
     """The local variable that holds the tensor, or the largest in its memory, and its shape."""
     frame, memory = _frame(last), memory_of(tensor)
-    here = at_hand(frame) if frame is not None else {}
+    here = local_tensors(frame) if frame is not None else {}
     own = next((name for name, t in here.items() if t is tensor), None)
     if own is not None or not memory:
         return own, tuple(tensor.shape)
@@ -63,7 +68,7 @@ def as_called(
     args: tuple[Any, ...],
     named: Callable[[torch.Tensor, str | None], Operand],
     last: CodeType,
-) -> Meeting:
+) -> FailedOperation:
     """The operation with its operands as the user wrote them.
 
     Args:
@@ -76,22 +81,22 @@ def as_called(
     frame = _frame(last)
     call = Written() if frame is None else Written.of(frame.f_code, frame.f_lasti)
     known = {} if frame is None else frame.f_locals
-    here = {} if frame is None else at_hand(frame)
+    here = {} if frame is None else local_tensors(frame)
     texts = {id(look_up(text, known)): text for text in call.operands}
     texts |= {id(t): text for text, t in here.items() if id(t) not in texts}
     # In a layer's own code the operands are not those of the user's call.
     outside = frame is not None and not _runs_layer(frame)
     in_order = outside and len(call.operands) == len(tensors)
-    return Meeting(
+    return FailedOperation(
         name,
         tuple(
             named(t, texts.get(id(t)) or (call.operands[i] if in_order else None))
             for i, t in enumerate(tensors)
         ),
         called=call.name,
-        written=call.operands,
-        around={text: tuple(t.shape) for text, t in here.items()},
-        values=tuple(a for a in args if not isinstance(a, torch.Tensor)),
+        arguments=call.operands,
+        local_shapes={text: tuple(t.shape) for text, t in here.items()},
+        constants=tuple(a for a in args if not isinstance(a, torch.Tensor)),
     )
 
 

@@ -23,8 +23,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gradscope.capture.calls import sequence_number
 from gradscope.capture.graph import LEAF, let_go, saved_tensors
 from gradscope.capture.nodes import ordered
-from gradscope.explain.errors.events import Backward, Carried, Event, Kept, Write
-from gradscope.explain.errors.failed_operation import Meeting, Names, Operand, operand
+from gradscope.explain.errors.events import BackwardRun, CarriedTensor, Event, SavedTensor, Write
+from gradscope.explain.errors.failed_operation import FailedOperation, ModelNames, Operand, operand
 from gradscope.explain.errors.user_names import as_called, first_held, local, whole_of
 from gradscope.explain.shared.frames import outwards
 from gradscope.explain.shared.module_calls import Executing
@@ -42,7 +42,7 @@ _RUNS = ("backward", "grad")
 _FLATTENING = ("flatten", "view", "reshape")
 
 
-class Watch(TorchFunctionMode):
+class ErrorWatch(TorchFunctionMode):
     """Sees one run that is expected to raise.
 
     Args:
@@ -52,19 +52,19 @@ class Watch(TorchFunctionMode):
 
     def __init__(self, model: nn.Module, last: CodeType) -> None:
         super().__init__()
-        self.names = Names(model)
-        self.executing = Executing(model, last)
+        self.names = ModelNames(model)
+        self.calls = Executing(model, last)
         self.step = ""
         self.made: dict[Node, Event] = {}
-        self.kept: dict[Node, list[Kept]] = {}
+        self.kept: dict[Node, list[SavedTensor]] = {}
         self.writes: dict[int, list[Write]] = {}
-        self.freed: dict[Node, Backward] = {}
+        self.freed: dict[Node, BackwardRun] = {}
         self.applied: dict[object, Place] = {}  # where the user's own functions were
-        self.carried: dict[Node, Carried] = {}
+        self.carried: dict[Node, CarriedTensor] = {}
         self.flattened: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self.backwards: list[Backward] = []
-        self.failing: Backward | None = None
-        self._met: tuple[BaseException, Meeting] | None = None
+        self.backwards: list[BackwardRun] = []
+        self.failing: BackwardRun | None = None
+        self._failed: tuple[BaseException, FailedOperation] | None = None
         self._memory = {memory_of(t): name for name, t in model.named_buffers()}
         self._memory |= {memory_of(t): name for name, t in model.named_parameters()}
         self._memory.pop(0, None)
@@ -80,26 +80,26 @@ class Watch(TorchFunctionMode):
         nodes = list(self.made)
         for held in (self.made, self.kept, self.freed, self.applied, self.carried, self.backwards):
             held.clear()
-        self.failing = self._met = None
+        self.failing = self._failed = None
         let_go(nodes)
 
-    def met(self, failure: BaseException) -> Meeting | None:
+    def failed(self, failure: BaseException) -> FailedOperation | None:
         """What met in the operation that raised ``failure``, or what ``failure`` was made of."""
         chain: list[BaseException] = []
         one: BaseException | None = failure
         while one is not None and one not in chain:
             chain.append(one)
             one = one.__cause__ or one.__context__
-        if self._met is None or not any(self._met[0] is one for one in chain):
+        if self._failed is None or not any(self._failed[0] is one for one in chain):
             return None
-        return self._met[1]
+        return self._failed[1]
 
     def maker(self, tensor: torch.Tensor) -> str | None:
         """The module that made a tensor, where one was seen to."""
         made = self.made.get(tensor.grad_fn) if tensor.grad_fn is not None else None
         return made.place.module if made is not None else None
 
-    def owner(self, kept: Kept) -> str | None:
+    def owner(self, kept: SavedTensor) -> str | None:
         """The parameter or buffer in whose memory a saved tensor lies."""
         return self._memory.get(kept.memory)
 
@@ -129,8 +129,8 @@ class Watch(TorchFunctionMode):
         try:
             result = func(*args, **kwargs)
         except Exception as failure:
-            if self._met is None or self._met[0] is not failure:
-                self._met = (failure, self._meeting(name, tensors, args))
+            if self._failed is None or self._failed[0] is not failure:
+                self._failed = (failure, self._operation_of(name, tensors, args))
             raise
         written = [
             t for t, v in zip(tensors, versions, strict=True) if version_of(t) != v and v >= 0
@@ -152,16 +152,16 @@ class Watch(TorchFunctionMode):
         return result
 
     def _event(self, name: str, written: list[torch.Tensor] | None = None) -> Event:
-        place = self.executing.place()
+        place = self.calls.place()
         doer = target = None
         whole: tuple[int, ...] = ()
         if written:
-            for frame in outwards(sys._getframe(2), self.executing.last):
+            for frame in outwards(sys._getframe(2), self.calls.last):
                 owner = frame.f_locals.get("self")
                 if isinstance(owner, torch.optim.Optimizer):
                     doer = type(owner).__name__
             target, whole = self._written(written[0])
-        switch = bool(written) and getattr(self.executing.module(), "inplace", False) is True
+        switch = bool(written) and getattr(self.calls.module(), "inplace", False) is True
         return Event(name, place, len(self.backwards), self.step, doer, target, whole, switch)
 
     def _arriving(self, tensors: list[torch.Tensor]) -> None:
@@ -177,20 +177,22 @@ class Watch(TorchFunctionMode):
             if made.epoch < len(self.backwards) and node not in self.carried:
                 held = self.names.attribute(tensor)
                 event = self._event("", None)
-                text, several = held or (local(tensor, self.executing.last), None)
+                text, several = held or (local(tensor, self.calls.last), None)
                 if held is None:
-                    own, frame = first_held(tensor, self.executing.last)
+                    own, frame = first_held(tensor, self.calls.last)
                     if own is not None and own != text:  # deeper down it goes by another name
-                        text, event = own, replace(event, place=self.executing.place(frame))
+                        text, event = own, replace(event, place=self.calls.place(frame))
                 single = tensor.numel() == 1
-                self.carried[node] = Carried(node, text, held is not None, several, single, event)
+                self.carried[node] = CarriedTensor(
+                    node, text, held is not None, several, single, event
+                )
 
     def _applied(self) -> None:
         """Note where a function of the user's was applied: its ``ctx`` is the node to be."""
-        for frame in outwards(sys._getframe(2), self.executing.last):
+        for frame in outwards(sys._getframe(2), self.calls.last):
             context: Any = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
             if isinstance(context, BackwardCFunction) and context not in self.applied:
-                self.applied[context] = self.executing.place(frame.f_back)
+                self.applied[context] = self.calls.place(frame.f_back)
 
     def _is_old(self, tensor: torch.Tensor) -> bool:
         return self.names.attribute(tensor) is not None
@@ -210,7 +212,7 @@ class Watch(TorchFunctionMode):
             except RuntimeError:  # behind a hook, or freed before this run
                 saved = []
             self.kept[node] = [
-                Kept(name, memory_of(t), version_of(t), tuple(t.shape)) for name, t in saved
+                SavedTensor(name, memory_of(t), version_of(t), tuple(t.shape)) for name, t in saved
             ]
             stack.extend(after for after, _ in node.next_functions if after is not None)
 
@@ -231,8 +233,8 @@ class Watch(TorchFunctionMode):
         starts = args[0] if args else kwargs.get("outputs", kwargs.get("tensors"))
         given = _tensors(starts) or tensors[:1]
         roots = [t.grad_fn for t in given if t.grad_fn is not None]
-        self._keep(given, Event("", self.executing.place(), len(self.backwards), self.step))
-        run = Backward(self._event(name), roots, given[0], ordered(roots) if roots else [])
+        self._keep(given, Event("", self.calls.place(), len(self.backwards), self.step))
+        run = BackwardRun(self._event(name), roots, given[0], ordered(roots) if roots else [])
         try:
             result = func(*args, **kwargs)
         except Exception:
@@ -250,14 +252,16 @@ class Watch(TorchFunctionMode):
     def _written(self, tensor: torch.Tensor) -> tuple[str | None, tuple[int, ...]]:
         """What the user calls a tensor that was written to, or the one that it is a part of."""
         name = self._memory.get(memory_of(tensor))
-        return (name, tuple(tensor.shape)) if name else whole_of(tensor, self.executing.last)
+        return (name, tuple(tensor.shape)) if name else whole_of(tensor, self.calls.last)
 
-    def _meeting(self, name: str, tensors: list[torch.Tensor], args: tuple[Any, ...]) -> Meeting:
+    def _operation_of(
+        self, name: str, tensors: list[torch.Tensor], args: tuple[Any, ...]
+    ) -> FailedOperation:
         def named(tensor: torch.Tensor, text: str | None) -> Operand:
             text = text or self.names.tensors.get(id(tensor))
             return operand(tensor, text, self.maker(tensor))
 
-        return as_called(name, tensors, args, named, self.executing.last)
+        return as_called(name, tensors, args, named, self.calls.last)
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

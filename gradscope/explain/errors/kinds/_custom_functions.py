@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.autograd.graph import Node
 
-from gradscope.explain.errors.explanation import Case, Told, at, within
+from gradscope.explain.errors.explanation import Case, Explanation, at, within
 from gradscope.explain.shared.places import Place
 
 _SHAPE = re.compile(
@@ -25,7 +25,7 @@ def concerns(text: str) -> bool:
     return bool(_SHAPE.search(text) or _COUNT.search(text))
 
 
-def explain(case: Case) -> Told | None:
+def explain(case: Case) -> Explanation | None:
     """Which function, where it was applied, and what its ``backward`` is to return."""
     shape, count = _SHAPE.search(case.text), _COUNT.search(case.text)
     found = shape or count
@@ -40,7 +40,7 @@ def explain(case: Case) -> Told | None:
     if shape is not None:
         index, got, wanted = int(shape[2]), shape[3], shape[4]
         name = f"`{names[0]}`" if len(names) == 1 else f"tensor argument {index}"
-        return Told(
+        return Explanation(
             (f"`{found[1]}.backward`{where} returned {got} as the gradient of {name}, which is"
              f" {wanted}.",),
             f"return a gradient of the shape that {name} has in `forward`: {wanted}",
@@ -48,7 +48,7 @@ def explain(case: Case) -> Told | None:
         )  # fmt: skip
     expected, given = int(found[2]), int(found[3])
     takes = f" ({', '.join(names)})" if names else ""
-    return Told(
+    return Explanation(
         (f"`{found[1]}.forward`{where} takes {expected} arguments after `ctx`{takes}, and its"
          f" `backward` returned {given}.",),
         f"return {expected} values from `backward`, one for each argument of `forward`: None for"

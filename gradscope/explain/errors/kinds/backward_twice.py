@@ -6,9 +6,10 @@ import re
 
 from torch.autograd.graph import Node
 
-from gradscope.explain.errors.events import Backward, Carried, Event
-from gradscope.explain.errors.explanation import Case, Told, at, line, within
-from gradscope.explain.errors.watch import Watch
+from gradscope.explain.errors.events import BackwardRun, CarriedTensor, Event
+from gradscope.explain.errors.explanation import Case, Explanation, at, line, within
+from gradscope.explain.errors.kind import Kind
+from gradscope.explain.errors.watch import ErrorWatch
 from gradscope.explain.shared.frames import source
 
 _ADVICE_REPEATS = (
@@ -17,7 +18,7 @@ _ADVICE_REPEATS = (
 )
 
 
-def explain(case: Case) -> Told | None:
+def explain(case: Case) -> Explanation | None:
     """A backward that came to what an earlier one had freed."""
     watch = case.watch
     if watch is None or watch.failing is None:
@@ -37,7 +38,7 @@ def explain(case: Case) -> Told | None:
     bridge = _bridge(watch, failing, node)
     if bridge is not None:
         details.append(_said(bridge, saver))
-    return Told(
+    return Explanation(
         tuple(details),
         _advice(watch, failing, run, bridge),
         (
@@ -54,14 +55,14 @@ def _op(saver: Event, node: Node) -> str:
     return f"`{name}`"
 
 
-def _run(run: Backward) -> str:
+def _run(run: BackwardRun) -> str:
     event = run.event
     if event.place.file:
         return "`autograd.grad`" if event.op == "grad" else "the backward"
     return f"the backward of {event.step}" if event.step else "the backward"
 
 
-def _bridge(watch: Watch, failing: Backward, node: Node) -> Carried | None:
+def _bridge(watch: ErrorWatch, failing: BackwardRun, node: Node) -> CarriedTensor | None:
     """The tensor by which what was made since leads to the node; the one found last counts."""
     inside = set(failing.reach)
     found = [c for n, c in watch.carried.items() if n in inside and _leads(n, node)]
@@ -84,7 +85,7 @@ def _leads(start: Node, goal: Node) -> bool:
     return False
 
 
-def _said(bridge: Carried, saver: Event) -> str:
+def _said(bridge: CarriedTensor, saver: Event) -> str:
     name = f"`{bridge.text}`" if bridge.text else "a tensor"
     when = f"in {saver.step}" if saver.step else "before that"
     if saver.epoch < 0:
@@ -92,12 +93,14 @@ def _said(bridge: Carried, saver: Event) -> str:
     return f"{name}{_used(bridge)} still has the graph that was made {when}."
 
 
-def _used(bridge: Carried) -> str:
+def _used(bridge: CarriedTensor) -> str:
     place = bridge.event.place
     return f", used{within(place)}{at(place)}," if place.file else ""
 
 
-def _advice(watch: Watch, failing: Backward, run: Backward, bridge: Carried | None) -> str:
+def _advice(
+    watch: ErrorWatch, failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor | None
+) -> str:
     if run.event.op == "grad":
         return "pass `create_graph=True` to `torch.autograd.grad`, which then keeps the graph"
     if bridge is not None:
@@ -126,7 +129,7 @@ def _advice(watch: Watch, failing: Backward, run: Backward, bridge: Carried | No
     )
 
 
-def _two_losses(failing: Backward, run: Backward, bridge: Carried) -> bool:
+def _two_losses(failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor) -> bool:
     """Whether two losses of one step meet in the tensor, as a GAN's do in what it generated.
 
     One backward at the same line again is a loop, which comes back to its own past, as does what
@@ -141,14 +144,21 @@ def _two_losses(failing: Backward, run: Backward, bridge: Carried) -> bool:
     return not bridge.attribute and here and one.step == other.step
 
 
-def _before(watch: Watch, failing: Backward) -> Told | None:
+def _before(watch: ErrorWatch, failing: BackwardRun) -> Explanation | None:
     """The graph was freed before this run began: by whom, nobody saw."""
     old = [c for n, c in watch.carried.items() if watch.made[n].epoch < 0 and n in failing.reach]
     if not old:
         return None
     x = old[0].text or "a tensor"
-    return Told(
+    return Explanation(
         (f"`{x}`{_used(old[0])} has a graph that was made before this step: an earlier"
             " backward has freed it.",),
         f"compute `{x}` anew in each step, or keep `{x}.detach()` where it is not to be trained",
     )  # fmt: skip
+
+
+_SIGN = r"backward through the graph a second time|buffers have already been freed"
+_ADVICE = (
+    "keep the graph with `backward.retain_graph=true`, or run forward again before each backward"
+)
+KIND = Kind({_SIGN: _ADVICE}, explain)

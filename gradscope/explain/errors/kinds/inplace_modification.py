@@ -8,9 +8,18 @@ from collections.abc import Sequence
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import saved_tensors
-from gradscope.explain.errors.events import Event, Kept, Write
-from gradscope.explain.errors.explanation import Case, Told, at, line, product, told, within
-from gradscope.explain.errors.watch import Watch
+from gradscope.explain.errors.events import Event, SavedTensor, Write
+from gradscope.explain.errors.explanation import (
+    Case,
+    Explanation,
+    at,
+    first_explanation,
+    line,
+    product,
+    within,
+)
+from gradscope.explain.errors.kind import Kind
+from gradscope.explain.errors.watch import ErrorWatch
 from gradscope.explain.shared.frames import source
 
 _VERSIONS = re.compile(
@@ -22,22 +31,22 @@ _SIGNS = {"add_": "+", "__iadd__": "+", "sub_": "-", "__isub__": "-", "mul_": "*
 _RESULTS = ("result", "output")
 
 
-def explain(case: Case) -> Told | None:
+def explain(case: Case) -> Explanation | None:
     """An in-place modification that backward, or the operation itself, refused."""
-    return told(case, (_found_in_backward, _leaf, _view))
+    return first_explanation(case, (_found_in_backward, _leaf, _view))
 
 
-def _found_in_backward(case: Case) -> Told | None:
-    watch, said = case.watch, _VERSIONS.search(case.text)
-    if watch is None or watch.failing is None or said is None:
+def _found_in_backward(case: Case) -> Explanation | None:
+    watch, fact = case.watch, _VERSIONS.search(case.text)
+    if watch is None or watch.failing is None or fact is None:
         return None
-    now, then = int(said[2]), int(said[3])
+    now, then = int(fact[2]), int(fact[3])
     for node in watch.failing.reach:
         for kept in watch.kept.get(node, ()):
             writes = _between(watch.writes.get(kept.memory, ()), then, now)
             if writes and kept.version == then:
-                return _told(watch, watch.made[node], type(node).__name__, kept, writes)
-    return _unseen(watch, [int(n) for n in said[1].split(",") if n.strip()], then, now)
+                return _explained(watch, watch.made[node], type(node).__name__, kept, writes)
+    return _unseen(watch, [int(n) for n in fact[1].split(",") if n.strip()], then, now)
 
 
 def _between(writes: Sequence[Write], then: int, now: int) -> list[Write]:
@@ -46,7 +55,7 @@ def _between(writes: Sequence[Write], then: int, now: int) -> list[Write]:
     return [found[after] for after in sorted(found)] if now in found else []
 
 
-def _unseen(watch: Watch, shape: list[int], then: int, now: int) -> Told | None:
+def _unseen(watch: ErrorWatch, shape: list[int], then: int, now: int) -> Explanation | None:
     """Nobody was seen to save it, as in a function of the user's own: who wrote tells itself."""
     size = product(shape)
     fits = [
@@ -75,7 +84,7 @@ def _unseen(watch: Watch, shape: list[int], then: int, now: int) -> Told | None:
             f" {fits[0][0].after}.",
         )
     advice = _advice(wrote, wrote.target, None)
-    return Told(sentences, advice, line("mutated", wrote.place), wrote.place)
+    return Explanation(sentences, advice, line("mutated", wrote.place), wrote.place)
 
 
 def _is_broken(node: Node) -> bool:
@@ -86,7 +95,9 @@ def _is_broken(node: Node) -> bool:
     return False
 
 
-def _told(watch: Watch, saver: Event, node: str, kept: Kept, writes: list[Write]) -> Told:
+def _explained(
+    watch: ErrorWatch, saver: Event, node: str, kept: SavedTensor, writes: list[Write]
+) -> Explanation:
     wrote, owner = writes[0].event, watch.owner(kept)
     op = saver.op.strip("_") or node.removesuffix("0").removesuffix("Backward")
     what, into = _tensor(kept, writes[0], owner)
@@ -96,7 +107,7 @@ def _told(watch: Watch, saver: Event, node: str, kept: Kept, writes: list[Write]
     who = f"`{wrote.doer}.step()`" if wrote.doer else f"`{_called(wrote)}`"
     by = within(wrote.place) if wrote.place.module != saver.place.module else ""
     wrong = f"{who}{by}{at(wrote.place)} then wrote to {into}: version {writes[0].after}{more}."
-    return Told(
+    return Explanation(
         (f"{saved} {kept.version}.", wrong),
         _advice(wrote, owner or wrote.target, owner),
         (*line("saved", saver.place), *line("mutated", wrote.place)),
@@ -104,7 +115,7 @@ def _told(watch: Watch, saver: Event, node: str, kept: Kept, writes: list[Write]
     )
 
 
-def _tensor(kept: Kept, write: Write, owner: str | None) -> tuple[str, str]:
+def _tensor(kept: SavedTensor, write: Write, owner: str | None) -> tuple[str, str]:
     """How the saved tensor is said, and then what was written to."""
     whole, name = write.event.whole, write.event.target
     saved = list(kept.shape)
@@ -174,39 +185,38 @@ def _rewritten(wrote: Event, x: str, code: str) -> str:
     return f"give it a copy: `{x}.clone()`"
 
 
-def _leaf(case: Case) -> Told | None:
-    if "leaf Variable" not in case.text or case.met is None or not case.met.operands:
+def _leaf(case: Case) -> Explanation | None:
+    if "leaf Variable" not in case.text or not case.failed.operands:
         return None
-    met = case.met
-    target = met.operands[0]
+    failed = case.failed
+    target = failed.operands[0]
     name = target.text or "a leaf"
     view = "a view of " if "a view of" in case.text else ""
-    if met.called == "[]" or met.op == "__setitem__":
+    if failed.called == "[]" or failed.function == "__setitem__":
         fix = f"write under `torch.no_grad()`, or into a copy: `{name}.clone()`"
-        return Told((f"{view or 'the leaf '}`{name}` {list(target.shape)}, a parameter (a leaf), is"
+        return Explanation((f"{view or 'the leaf '}`{name}` {list(target.shape)}, a parameter"
+                            f" (a leaf), is"
                      " assigned to in place.",), fix)  # fmt: skip
     value = "what is computed of it"
-    if met.called.endswith("=") and len(met.written) > 1:
-        value = f"`{name} {met.called.removesuffix('=')} {met.written[1]}`"
+    if failed.called.endswith("=") and len(failed.arguments) > 1:
+        value = f"`{name} {failed.called.removesuffix('=')} {failed.arguments[1]}`"
     fix = (
         f"use {value} as a value of its own; to change the parameter itself, write under"
         " `torch.no_grad()`"
     )
     if view:
-        said = f"`{name}` {list(target.shape)} is a view of a parameter (a leaf) that requires a"
-        return Told((f"{said} gradient, and is written to in place.",), fix)
-    return Told(
+        fact = f"`{name}` {list(target.shape)} is a view of a parameter (a leaf) that requires a"
+        return Explanation((f"{fact} gradient, and is written to in place.",), fix)
+    return Explanation(
         (f"`{name}` {list(target.shape)} is a leaf that requires a gradient: backward could"
          " not tell its value from before the write from the one after.",), fix)  # fmt: skip
 
 
-def _view(case: Case) -> Told | None:
-    if "is a view and is being modified inplace" not in case.text or case.met is None:
+def _view(case: Case) -> Explanation | None:
+    if "is a view and is being modified inplace" not in case.text or not case.failed.operands:
         return None
-    met = case.met
-    if not met.operands:
-        return None
-    target = met.operands[0]
+    failed = case.failed
+    target = failed.operands[0]
     x = target.text or "x"
     if "returns multiple views" in case.text:
         why = "one of several views that one operation returned"
@@ -214,7 +224,20 @@ def _view(case: Case) -> Told | None:
         why = "a view that was made under `torch.no_grad()`"
     else:
         why = "a view that autograd cannot follow a write through"
-    sign = met.called.removesuffix("=")
-    fix = f"write `{x} = {x} {sign} {met.written[1]}`" if met.called.endswith("=") and len(
-        met.written) > 1 else f"write to a copy: `{x} = {x}.clone()` before it"  # fmt: skip
-    return Told((f"`{x}` {list(target.shape)} is {why}: no write in place may follow.",), fix)
+    sign = failed.called.removesuffix("=")
+    fix = f"write `{x} = {x} {sign} {failed.arguments[1]}`" if failed.called.endswith("=") and len(
+        failed.arguments) > 1 else f"write to a copy: `{x} = {x}.clone()` before it"  # fmt: skip
+    return Explanation(
+        (f"`{x}` {list(target.shape)} is {why}: no write in place may follow.",), fix
+    )
+
+
+_SIGN = (
+    r"modified by an inplace operation|being modified inplace|used in an in-place operation"
+    r"|leaf variable .* in-place"
+)
+_ADVICE = (
+    "replace the in-place operation (`x += y`, `inplace=True`, `x[i] = y`) by one that returns"
+    " a new tensor"
+)
+KIND = Kind({_SIGN: _ADVICE}, explain)

@@ -4,61 +4,56 @@ from __future__ import annotations
 
 import re
 
-from gradscope.explain.errors.explanation import Case, Told, listed, told
-from gradscope.explain.errors.failed_operation import Meeting, Operand
-from gradscope.explain.errors.kinds import _layers, _losses, _views
+from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, listed
+from gradscope.explain.errors.failed_operation import Operand
+from gradscope.explain.errors.kind import Kind
+from gradscope.explain.errors.kinds import _layer_shapes, _loss_shapes, _view_shapes
 
 _SUMS = ("+", "+=", "-", "-=", "add", "add_", "__iadd__", "sub")
 _PRODUCTS = ("@", "matmul", "rmatmul", "mm", "bmm", "mv", "addmm", "baddbmm", "linear", "dot")
 
 
-def explain(case: Case) -> Told | None:
+def explain(case: Case) -> Explanation | None:
     """Which shapes met, where, and what to change."""
-    return told(
+    return first_explanation(
         case,
         (
-            _layers.explain,
+            _layer_shapes.explain,
             _broadcast,
             _joined,
             _matmul,
-            _views.explain,
-            _losses.explain,
+            _view_shapes.explain,
+            _loss_shapes.explain,
             _any,
         ),
     )
 
 
-def _two(met: Meeting | None) -> tuple[Operand, Operand] | None:
-    if met is None or met.layer is not None or len(met.operands) < 2:
-        return None
-    return met.operands[0], met.operands[1]
-
-
-def _broadcast(case: Case) -> Told | None:
+def _broadcast(case: Case) -> Explanation | None:
     found = re.search(r"tensor a \((\d+)\) must match .* b \((\d+)\) at non-singleton", case.text)
-    sides = _two(case.met)
-    if found is None or sides is None or case.met is None:
+    sides = case.failed.sides
+    if found is None or sides is None:
         return None
     a, b = sides
     axis = int(case.text.rpartition("dimension ")[2].split()[0].strip("."))
-    said = f"{a.said} and {b.said} differ at dimension {axis}: {found[1]} and {found[2]}."
-    op = case.met.called or case.met.op
+    fact = f"{a.label} and {b.label} differ at dimension {axis}: {found[1]} and {found[2]}."
+    op = case.failed.called or case.failed.function
     same = len(a.shape) == len(b.shape)
     held = b if b.held else a if a.held else None
     branches = same and len(a.shape) > 1 and held is None and a.shape[0] == b.shape[0]
     if op in _SUMS and branches:
-        return Told((said,), _skip(a, b))
+        return Explanation((fact,), _skip(a, b))
     if held is not None:
         other = a if held is b else b
         back = axis - max(len(a.shape), len(b.shape))
         want = other.shape[back] if -back <= len(other.shape) else "?"
-        return Told(
-            (said,),
+        return Explanation(
+            (fact,),
             f"make `{held.text}` {want} long at that dimension, or take the part that is needed of"
             " it, as with a slice",
         )
-    return Told(
-        (said,),
+    return Explanation(
+        (fact,),
         "bring both to one size at that dimension, or make one of them 1 there, as with"
         " `unsqueeze`, to repeat it",
     )
@@ -105,21 +100,21 @@ def _is_shortcut(a: Operand, b: Operand) -> bool:
     return a.shape[-1] > b.shape[-1] or (a.shape[-1] == b.shape[-1] and a.shape[1] < b.shape[1])
 
 
-def _joined(case: Case) -> Told | None:
-    met = case.met
-    if met is None or met.layer is not None or len(met.operands) < 2:
+def _joined(case: Case) -> Explanation | None:
+    failed = case.failed
+    if failed.sides is None:
         return None
-    parts = met.operands
+    parts = failed.operands
     first = parts[0]
     if "stack expects" in case.text:
-        return Told(
+        return Explanation(
             (f"`torch.stack` wants one shape, and got {listed(parts)}.",),
             "pad them to one length first (`torch.nn.utils.rnn.pad_sequence`, `F.pad`), or join"
             " them by `torch.cat`",
         )
     found = re.search(r"except in dimension (\d+).* got size (\d+)", case.text)
     if "same number of dimensions" in case.text:
-        return Told(
+        return Explanation(
             (f"`torch.cat` wants as many dimensions in each, and got {listed(parts)}.",),
             "add the one that lacks with `unsqueeze`, or `flatten` the longer one",
         )
@@ -131,52 +126,69 @@ def _joined(case: Case) -> Told | None:
         if i != axis and n != first.shape[i]
     )  # fmt: skip
     odd, at = next(pairs, (parts[-1], axis))
-    said = (
-        f"joined along dimension {axis}, {first.said} and {odd.said} must agree in the others, and"
+    fact = (
+        f"joined along dimension {axis}, {first.label} and {odd.label} must agree in the"
+        f" others, and"
         f" differ at dimension {at}: {first.shape[at]} and {odd.shape[at]}."
     )
     if len(first.shape) == 4 and at > 1:
         a, b = first.text or "a", odd.text or "b"
-        return Told(
-            (said,),
+        return Explanation(
+            (fact,),
             f"bring one to the other's size: `F.interpolate({a}, size={b}.shape[2:])`, or pad the"
             " images to a multiple of the strides",
         )
-    return Told((said,), "bring both to one size there, or join along that dimension")
+    return Explanation((fact,), "bring both to one size there, or join along that dimension")
 
 
-def _matmul(case: Case) -> Told | None:
-    sides = _two(case.met)
+def _matmul(case: Case) -> Explanation | None:
+    sides = case.failed.sides
     patterns = r"shapes cannot be multiplied|first two dimensions of batch2|size mismatch"
-    if sides is None or case.met is None or not re.search(patterns, case.text):
+    if sides is None or not re.search(patterns, case.text):
         return None
     a, b = sides
-    if case.met.op == "scaled_dot_product_attention":
-        return Told(
-            (f"the query {a.said} and the key {b.said} must agree in the last dimension:"
+    if case.failed.function == "scaled_dot_product_attention":
+        return Explanation(
+            (f"the query {a.label} and the key {b.label} must agree in the last dimension:"
              f" {a.shape[-1]} and {b.shape[-1]}.",),
             "project both to one width",
         )  # fmt: skip
-    if case.met.op.strip("_") not in _PRODUCTS:
+    if case.failed.function.strip("_") not in _PRODUCTS:
         return None
     if not a.shape or not b.shape:
         return None
     rows = b.shape[-2] if len(b.shape) > 1 else b.shape[0]
-    said = (
-        f"{a.said} @ {b.said}: the {a.shape[-1]} columns of the left meet the {rows} rows of the"
+    fact = (
+        f"{a.label} @ {b.label}: the {a.shape[-1]} columns of the left meet the {rows} rows of the"
         " right."
     )
     right = b.text or "the right side"
     if len(b.shape) > 1 and b.shape[-1] == a.shape[-1]:
-        return Told((said,), f"transpose the right side: `{right}.transpose(-2, -1)`")
+        return Explanation((fact,), f"transpose the right side: `{right}.transpose(-2, -1)`")
     if len(a.shape) > 1 and a.shape[-2] == rows:
-        return Told((said,), f"transpose the left side: `{a.text or 'x'}.transpose(-2, -1)`")
-    return Told((said,), "make the last dimension of the left the last but one of the right")
+        return Explanation((fact,), f"transpose the left side: `{a.text or 'x'}.transpose(-2, -1)`")
+    return Explanation((fact,), "make the last dimension of the left the last but one of the right")
 
 
-def _any(case: Case) -> Told | None:
-    met = case.met
-    if met is None or not met.operands:
+def _any(case: Case) -> Explanation | None:
+    failed = case.failed
+    if not failed.operands:
         return None
-    who = f"`{met.name}`" if met.name else f"`{met.called or met.op}`"
-    return Told((f"{who} got {listed(met.operands)}.",))
+    who = f"`{failed.layer_name}`" if failed.layer_name else f"`{failed.called or failed.function}`"
+    return Explanation((f"{who} got {listed(failed.operands)}.",))
+
+
+_SIGN = (
+    r"shapes? cannot be multiplied|size mismatch|must match the (size|existing size)"
+    r"|sizes of tensors must match|shape '.*' is invalid|mismatch in shape|given groups="
+    r"|to have \d+ channels|expected input batch_size|target size|normalized_shape"
+    r"|input.size\(-1\) must be equal|expected \d+d|not broadcastable|dimension out of range"
+    r"|should contain \d+ elements|kernel size can't be greater|inconsistent tensor size"
+    r"|expected .*dimension|view size is not compatible|stack expects each|same number of dim"
+    r"|expected hidden|first two dimensions of|expecting embedding dimension|multi-target not"
+    r"|einsum\(\): |expanded size|divisible by num_groups|output size is too small|number of"
+    r" dimensions in the tensor input|shape of the mask|padding length should|key_padded_mask"
+    r"|expected input with shape|attn_mask.*should be|inconsistent input_size"
+)
+_ADVICE = "compare the shapes that meet here; what a layer's weights take, `gradscope layers` lists"
+KIND = Kind({_SIGN: _ADVICE}, explain)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradscope.explain.errors.explanation import Case, Told, given_as, layer_name
-from gradscope.explain.errors.failed_operation import Meeting, Operand
+from gradscope.explain.errors.explanation import Case, Explanation, given_as
+from gradscope.explain.errors.failed_operation import FailedOperation, Operand
 
 
-def batch_norm(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | None:
+def batch_norm(
+    case: Case, failed: FailedOperation, layer: Any, given: Operand
+) -> Explanation | None:
     """BatchNorm and InstanceNorm: dimensions and channels."""
-    name, shape, wanted = layer_name(met), given.shape, layer.num_features
+    name, shape, wanted = failed.layer_title, given.shape, layer.num_features
     allowed = {"1d": (2, 3), "2d": (4,), "3d": (5,)}.get(type(layer).__name__[-2:], ())
     if allowed and len(shape) + 1 == min(allowed) and shape[:1] == (wanted,):
-        return Told(
+        return Explanation(
             (f"`{name}`, a {type(layer).__name__}, takes {' or '.join(map(str, allowed))}"
-             f" dimensions, {given_as(met, given)} has {len(shape)}, its {wanted} channels first:"
+             f" dimensions, {given_as(failed, given)} has {len(shape)}, its {wanted} channels"
+             f" first:"
              " the batch dimension is missing.",),
             "give the model a batch: `x.unsqueeze(0)` for one sample `x`, or `input.batch`",
         )  # fmt: skip
@@ -23,41 +26,47 @@ def batch_norm(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | N
         better = {2: "1d", 3: "1d", 4: "2d", 5: "3d"}.get(len(shape))
         kind = type(layer).__name__
         fix = f"use `nn.{kind[:-2]}{better}`" if better else "bring the input to those dimensions"
-        return Told(
+        return Explanation(
             (f"`{name}`, a {kind}, takes {' or '.join(map(str, allowed))} dimensions,"
-             f" {given_as(met, given)} has {len(shape)}.",),
+             f" {given_as(failed, given)} has {len(shape)}.",),
             fix,
         )  # fmt: skip
     if len(shape) > 1 and shape[1] != wanted:
-        return Told(
-            (f"`{name}` has num_features = {wanted}, {given_as(met, given)} has {shape[1]} channels"
+        return Explanation(
+            (f"`{name}` has num_features = {wanted}, {given_as(failed, given)} has {shape[1]}"
+             f" channels"
              " at dimension 1.",),
             f"make `{name}` a `nn.{type(layer).__name__}({shape[1]})`",
         )  # fmt: skip
     return None
 
 
-def layer_norm(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | None:
+def layer_norm(
+    case: Case, failed: FailedOperation, layer: Any, given: Operand
+) -> Explanation | None:
     """LayerNorm: the last dimensions."""
     wanted = list(layer.normalized_shape)
     got = list(given.shape[-len(wanted) :])
     if got == wanted:
         return None
-    said = f"`{layer_name(met)}` has normalized_shape = {wanted}, {given_as(met, given)} ends with"
-    return Told(
-        (f"{said} {got}.",),
-        f"make `{layer_name(met)}` a `nn.LayerNorm({got[0] if len(got) == 1 else got})`",
+    whole = f"`{failed.layer_title}` has normalized_shape = {wanted}"
+    fact = f"{whole}, {given_as(failed, given)} ends with"
+    return Explanation(
+        (f"{fact} {got}.",),
+        f"make `{failed.layer_title}` a `nn.LayerNorm({got[0] if len(got) == 1 else got})`",
     )
 
 
-def group_norm(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | None:
+def group_norm(
+    case: Case, failed: FailedOperation, layer: Any, given: Operand
+) -> Explanation | None:
     """GroupNorm: channels."""
     if len(given.shape) < 2 or given.shape[1] == layer.num_channels:
         return None
-    name, got = layer_name(met), given.shape[1]
+    name, got = failed.layer_title, given.shape[1]
     groups = layer.num_groups if got % layer.num_groups == 0 else "…"
-    return Told(
+    return Explanation(
         (f"`{name}` has num_channels = {layer.num_channels} in {layer.num_groups} groups,"
-         f" {given_as(met, given)} has {got} channels at dimension 1.",),
+         f" {given_as(failed, given)} has {got} channels at dimension 1.",),
         f"make `{name}` a `nn.GroupNorm({groups}, {got})`, in groups that divide {got}",
     )  # fmt: skip

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import re
 
-from gradscope.explain.errors.explanation import Case, Told, factors, product, told
+from gradscope.explain.errors.explanation import (
+    Case,
+    Explanation,
+    factors,
+    first_explanation,
+    product,
+)
 
 
-def explain(case: Case) -> Told | None:
+def explain(case: Case) -> Explanation | None:
     """The tensor against the shape that was asked of it."""
-    return told(case, (_viewed, _expanded, _dimension))
+    return first_explanation(case, (_viewed, _expanded, _dimension))
 
 
-def _viewed(case: Case) -> Told | None:
-    met = case.met
-    if met is None or met.layer is not None or not met.operands:
+def _viewed(case: Case) -> Explanation | None:
+    failed = case.failed
+    if failed.layer is not None or not failed.operands:
         return None
-    x = met.operands[0]
+    x = failed.operands[0]
     name = x.text or "x"
     if "view size is not compatible" in case.text:
-        return Told(
-            (f"{x.said} is not contiguous, as after `transpose` or `permute`: no view of that shape"
+        return Explanation(
+            (f"{x.label} is not contiguous, as after `transpose` or `permute`: no view of that"
+             f" shape"
              " exists.",),
             f"use `{name}.reshape(…)`, or `{name}.contiguous().view(…)`",
         )  # fmt: skip
@@ -29,19 +36,23 @@ def _viewed(case: Case) -> Told | None:
         return None
     wanted = [int(n) for n in found[1].split(",")]
     known = product([n for n in wanted if n >= 0])
-    said = f"{x.said} has {found[2]} elements, the shape {wanted} is of {known}"
-    said += f" · n: {found[2]} is not divisible by {known}." if -1 in wanted else "."
+    fact = f"{x.label} has {found[2]} elements, the shape {wanted} is of {known}"
+    fact += f" · n: {found[2]} is not divisible by {known}." if -1 in wanted else "."
     parts = _split(x.shape, wanted)
     if parts is not None:
         whole, kept = parts
-        return Told(
-            (said, f"{factors(kept)} = {product(kept)} is not the {whole} of the last dimension:"
+        return Explanation(
+            (fact, f"{factors(kept)} = {product(kept)} is not the {whole} of the last dimension:"
                    f" {whole} does not divide into {kept[0]}."),
             f"choose a number that divides {whole}, such as {_divisors(whole)}",
         )  # fmt: skip
     if -1 not in wanted and x.shape and wanted and x.shape[0] != wanted[0]:
-        return Told((said,), f"take the batch from the tensor: `{name}.view({name}.size(0), -1)`")
-    return Told((said,), f"make the sizes multiply to {found[2]}, or leave one of them to `-1`")
+        return Explanation(
+            (fact,), f"take the batch from the tensor: `{name}.view({name}.size(0), -1)`"
+        )
+    return Explanation(
+        (fact,), f"make the sizes multiply to {found[2]}, or leave one of them to `-1`"
+    )
 
 
 def _split(shape: tuple[int, ...], wanted: list[int]) -> tuple[int, list[int]] | None:
@@ -58,33 +69,37 @@ def _divisors(whole: int) -> str:
     return ", ".join(map(str, found))
 
 
-def _expanded(case: Case) -> Told | None:
-    met = case.met
+def _expanded(case: Case) -> Explanation | None:
+    failed = case.failed
     found = re.search(
         r"expanded size of the tensor \((-?\d+)\) must match the existing size \((\d+)\) at"
         r" non-singleton dimension (\d+).*Target sizes: (\[.*?\])",
         case.text,
     )
-    if found is None or met is None or not met.operands:
+    if found is None or not failed.operands:
         return None
-    x = met.operands[0]
-    return Told(
-        (f"{x.said} cannot become {found[4]}: only dimensions of 1 expand, and dimension {found[3]}"
+    x = failed.operands[0]
+    return Explanation(
+        (f"{x.label} cannot become {found[4]}: only dimensions of 1 expand, and dimension"
+         f" {found[3]}"
          f" is to be {found[1]} and has {found[2]}.",),
         f"ask for {found[2]} there, or make `{x.text or 'it'}` {found[1]} long: where it is a table"
         " of positions, the input is longer than the table",
     )  # fmt: skip
 
 
-def _dimension(case: Case) -> Told | None:
-    met = case.met
+def _dimension(case: Case) -> Explanation | None:
+    failed = case.failed
     found = re.search(r"Dimension out of range .*but got (-?\d+)", case.text)
-    if found is None or met is None or not met.operands:
+    if found is None or not failed.operands:
         return None
-    x = met.operands[0]
+    x = failed.operands[0]
     count = len(x.shape)
     last = f"0 to {count - 1}" if count > 1 else "0"
-    return Told(
-        (f"`{met.op}` asks for dimension {found[1]} of {x.said}, which has dimensions {last}.",),
+    return Explanation(
+        (
+            f"`{failed.function}` asks for dimension {found[1]} of {x.label}, which has"
+            f" dimensions {last}.",
+        ),
         "count from the end, `-1` for the last, or keep the dimension that is missing",
     )

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradscope.explain.errors.explanation import Case, Told, given_as, layer_name
-from gradscope.explain.errors.failed_operation import Meeting, Operand
+from gradscope.explain.errors.explanation import Case, Explanation, given_as
+from gradscope.explain.errors.failed_operation import FailedOperation, Operand
 
 
-def recurrent(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | None:
+def recurrent(
+    case: Case, failed: FailedOperation, layer: Any, given: Operand
+) -> Explanation | None:
     """LSTM, GRU, RNN and their cells: width of the input, shape of the state."""
-    name, shape = layer_name(met), given.shape
+    name, shape = failed.layer_title, given.shape
     if shape and shape[-1] != layer.input_size:
-        return Told(
-            (f"`{name}` has input_size = {layer.input_size}, {given_as(met, given)} has"
+        return Explanation(
+            (f"`{name}` has input_size = {layer.input_size}, {given_as(failed, given)} has"
              f" {shape[-1]} in its last dimension.",),
             f"make `{name}` a `nn.{type(layer).__name__}({shape[-1]}, {layer.hidden_size}, …)`, or"
             f" project the input to {layer.input_size} first",
         )  # fmt: skip
-    if ("hidden" not in case.text and "batch" not in case.text) or len(met.operands) < 2:
+    if ("hidden" not in case.text and "batch" not in case.text) or len(failed.operands) < 2:
         return None
-    hidden = met.operands[1]
+    hidden = failed.operands[1]
     first = getattr(layer, "batch_first", False)
     batch = shape[0 if first else 1] if len(shape) == 3 else None
     layers = getattr(layer, "num_layers", 1) * (2 if getattr(layer, "bidirectional", False) else 1)
@@ -28,19 +30,22 @@ def recurrent(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | No
     wanted = (layers, batch, size) if batch is not None else (layers, size)
     order = f"batch_first={first}"
     text = "the hidden state"
-    return Told(
-        (f"{text} of `{name}` is {list(hidden.shape)}; with {order} and {given_as(met, given)} it"
+    return Explanation(
+        (f"{text} of `{name}` is {list(hidden.shape)}; with {order} and"
+         f" {given_as(failed, given)} it"
          f" is to be {wanted}: layers, batch, hidden_size.",),
         f"make it `x.new_zeros{wanted}`, its batch read from dimension {0 if first else 1} of the"
         " input",
     )  # fmt: skip
 
 
-def attention(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | None:
+def attention(
+    case: Case, failed: FailedOperation, layer: Any, given: Operand
+) -> Explanation | None:
     """MultiheadAttention: width of the query, shape of the mask."""
-    name = layer_name(met)
+    name = failed.layer_title
     if given.shape and given.shape[-1] != layer.embed_dim:
-        return Told(
+        return Explanation(
             (f"`{name}` has embed_dim = {layer.embed_dim}, the query has {given.shape[-1]} in its"
              " last dimension.",),
             f"make `{name}` a `nn.MultiheadAttention({given.shape[-1]}, {layer.num_heads}, …)`, or"
@@ -48,7 +53,7 @@ def attention(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | No
         )  # fmt: skip
     if "mask" in case.text:
         first = layer.batch_first
-        return Told(
+        return Explanation(
             (f"`{name}` was built with batch_first={first}, so the query {list(given.shape)} is"
              f" {'[batch, length, width]' if first else '[length, batch, width]'};"
              " key_padding_mask is [batch, length of the keys].",),

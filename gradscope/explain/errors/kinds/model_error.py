@@ -1,19 +1,20 @@
-"""What PyTorch refuses for the values or the mode of a tensor: which one, and what to do."""
+"""What is no other kind: refused values, custom functions, mistakes of plain Python."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from types import FrameType
 
 import torch
 
-from gradscope.explain.errors.explanation import Case, Told, method
-from gradscope.explain.errors.failed_operation import at_hand
+from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, method
+from gradscope.explain.errors.failed_operation import local_tensors
+from gradscope.explain.errors.kind import Kind
+from gradscope.explain.errors.kinds import _custom_functions, _python_mistakes
 from gradscope.explain.shared.frames import is_hidden, is_ours
 
 
-def explain(case: Case) -> Told | None:
+def _refused_values(case: Case) -> Explanation | None:
     """Probabilities that are none, and tensors of inference."""
     if "all elements of input should be between 0 and 1" in case.text:
         return _probabilities(case)
@@ -22,44 +23,19 @@ def explain(case: Case) -> Told | None:
     return None
 
 
-def overflow(case: Case) -> Told | None:
-    """A number that a narrow dtype does not reach, as a mask's -1e9 in float16."""
-    if not re.search(r"converted to type .* without overflow", case.text):
-        return None
-    met = case.met
-    narrow = ("float16", "bfloat16", "int8", "uint8", "int16")
-    into = next((o for o in met.operands if o.dtype in narrow), None) if met else None
-    if met is None or into is None:
-        return None
-    name = into.text or "x"
-    value = next((v for v in met.values if isinstance(v, int | float) and v is not True), None)
-    number = "a number" if value is None else f"{value:g}"
-    if "int" in into.dtype:
-        return Told((f"`{name}` is {into.dtype}, which does not reach {number}.",), None)
-    last = torch.finfo(getattr(torch, into.dtype)).max
-    fill = f"torch.finfo({name}.dtype).min" if name.isidentifier() else "float('-inf')"
-    return Told(
-        (
-            f"`{met.op}` is to put {number} into {into.said}, which is {into.dtype} and ends at"
-            f" ±{last:g}.",
-        ),
-        f"fill with what the dtype has: `{fill}`; or mask before the cast to {into.dtype}",
-    )
-
-
-def _probabilities(case: Case) -> Told | None:
+def _probabilities(case: Case) -> Explanation | None:
     given = next((f["input"] for f in _arguments(case) if "input" in f), None)
     if given is None or given.device.type == "meta" or not given.numel():
         return None
     values = given.detach()
     if values.isnan().any():
-        return Told(
+        return Explanation(
             (f"the output {list(given.shape)} has nan: that is no probability either.",),
             "look for where the nan comes from, in the input, or in a logarithm, a root or a"
             " division of the forward",
         )
     low, high = values.aminmax()
-    return Told(
+    return Explanation(
         (
             f"the output {list(given.shape)} has values from {low.item():.4g} to {high.item():.4g}:"
             " these are scores (logits), and `BCELoss` takes probabilities.",
@@ -69,13 +45,13 @@ def _probabilities(case: Case) -> Told | None:
     )
 
 
-def _inference(case: Case) -> Told | None:
+def _inference(case: Case) -> Explanation | None:
     """The innermost names of the user's that hold such a tensor."""
     for tensors in _arguments(case, users=True):
         odd = [name for name, tensor in tensors.items() if tensor.is_inference()]
         if odd:
             x = odd[-1]
-            return Told(
+            return Explanation(
                 (
                     f"`{x}` {list(tensors[x].shape)} was computed under `torch.inference_mode()`,"
                     " and backward takes no such tensor.",
@@ -96,4 +72,25 @@ def _arguments(case: Case, *, users: bool = False) -> Iterator[Mapping[str, torc
     for frame in reversed(frames):
         file = frame.f_code.co_filename
         if not (is_hidden(file) if users else is_ours(file)):
-            yield at_hand(frame)
+            yield local_tensors(frame)
+
+
+def explain(case: Case) -> Explanation | None:
+    """What was wrong, as far as the exception and its frames tell."""
+    return first_explanation(
+        case, (_custom_functions.explain, _refused_values, _python_mistakes.explain)
+    )
+
+
+_SIGNS = {
+    r"expected more than 1 value per channel when training": (
+        "BatchNorm in train mode needs a batch of two or more: `input.batch=2` or `mode=eval`"
+    ),
+    r"all elements of input should be between 0 and 1": (
+        "use `nn.BCEWithLogitsLoss()` on scores (logits), or end the model with `torch.sigmoid`"
+    ),
+    r"inference tensor": (
+        "compute it under `torch.no_grad()` instead of `torch.inference_mode()`, or clone it"
+    ),
+}
+KIND = Kind(_SIGNS, explain, worth_repeating=_custom_functions.concerns)

@@ -9,43 +9,42 @@ from torch import nn
 
 from gradscope.explain.errors.explanation import (
     Case,
-    Told,
+    Explanation,
     factors,
     given_as,
-    layer_name,
     method,
     product,
 )
-from gradscope.explain.errors.failed_operation import Meeting, Operand
-from gradscope.explain.errors.kinds import _norms, _sequences
+from gradscope.explain.errors.failed_operation import FailedOperation, Operand
+from gradscope.explain.errors.kinds import _norm_shapes, _sequence_shapes
 
-_Teller = Callable[[Case, Meeting, Any, Operand], Told | None]
+LayerExplainer = Callable[[Case, FailedOperation, Any, Operand], Explanation | None]
 
 
-def explain(case: Case) -> Told | None:
+def explain(case: Case) -> Explanation | None:
     """What the layer that raised wants, against what it was given."""
-    met = case.met
-    if met is None or met.layer is None or not met.operands:
+    failed = case.failed
+    if failed.layer is None or not failed.operands:
         return None
-    given = met.operands[0]
-    for kinds, teller in _TELLERS:
-        if isinstance(met.layer, kinds):
-            return teller(case, met, met.layer, given)
+    given = failed.operands[0]
+    for kinds, explainer in _EXPLAINERS:
+        if isinstance(failed.layer, kinds):
+            return explainer(case, failed, failed.layer, given)
     return None
 
 
-def _word(met: Meeting) -> str:
-    return met.argument or "x"
+def _word(failed: FailedOperation) -> str:
+    return failed.argument or "x"
 
 
-def _conv(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | None:
+def _conv(case: Case, failed: FailedOperation, layer: Any, given: Operand) -> Explanation | None:
     spatial = len(layer.kernel_size)
-    shape, name = given.shape, layer_name(met)
+    shape, name = given.shape, failed.layer_title
     if len(shape) not in (spatial + 1, spatial + 2):
         places = ", ".join("DHW"[3 - spatial :] if spatial < 4 else "…")
-        return Told(
+        return Explanation(
             (
-                f"`{name}` takes [N, C, {places}], {given_as(met, given)} has {len(shape)}"
+                f"`{name}` takes [N, C, {places}], {given_as(failed, given)} has {len(shape)}"
                 " dimensions.",
             ),
             "add the batch dimension with `unsqueeze(0)`"
@@ -54,15 +53,15 @@ def _conv(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | None:
         )
     axis = len(shape) - spatial - 1
     got, wanted = shape[axis], layer.in_channels
-    x = _word(met)
+    x = _word(failed)
     if got == wanted:
-        return _kernel(met, layer, given, spatial)
-    said = f"`{name}.weight` wants {wanted} channels, {given_as(met, given)} has {got}"
+        return _kernel(failed, layer, given, spatial)
+    fact = f"`{name}.weight` wants {wanted} channels, {given_as(failed, given)} has {got}"
     if shape[-1] == wanted:
         order = [*range(axis), len(shape) - 1, *range(axis, len(shape) - 1)]
         turned = f"permute({', '.join(map(str, order))})"
-        return Told(
-            (f"{said} at dimension {axis}; the {wanted} stand last.",),
+        return Explanation(
+            (f"{fact} at dimension {axis}; the {wanted} stand last.",),
             f"put the channels first: `{method(x, turned)}` before `{name}`",
         )
     kind = type(layer).__name__
@@ -72,55 +71,57 @@ def _conv(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | None:
         fix += f", or repeat the grey channel: `{method(x, f'expand({sizes})')}`"
     elif spatial == 1 and shape[-1] != got:
         fix += "; if the features stand last, `transpose(1, 2)` first"
-    return Told((f"{said}.",), fix)
+    return Explanation((f"{fact}.",), fix)
 
 
-def _kernel(met: Meeting, layer: Any, given: Operand, spatial: int) -> Told:
-    name = layer_name(met)
+def _kernel(failed: FailedOperation, layer: Any, given: Operand, spatial: int) -> Explanation:
+    name = failed.layer_title
     size = "×".join(str(n) for n in given.shape[-spatial:])
     kernel = "×".join(str(n) for n in layer.kernel_size)
-    return Told(
-        (f"the kernel of `{name}` is {kernel}, {given_as(met, given)} only {size}"
+    return Explanation(
+        (f"the kernel of `{name}` is {kernel}, {given_as(failed, given)} only {size}"
          f" (padding {layer.padding}).",),
         "give larger images, or fewer strides and pools before it; or a smaller kernel or"
         f" `padding` for `{name}`",
     )  # fmt: skip
 
 
-def _linear(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | None:
-    shape, name, wanted = given.shape, layer_name(met), layer.in_features
+def _linear(case: Case, failed: FailedOperation, layer: Any, given: Operand) -> Explanation | None:
+    shape, name, wanted = given.shape, failed.layer_title, layer.in_features
     if not shape or shape[-1] == wanted:
         return None
     got = shape[-1]
-    said = f"`{name}.weight` takes in_features = {wanted}, {given_as(met, given)} has {got}"
-    x = _word(met)
+    fact = f"`{name}.weight` takes in_features = {wanted}, {given_as(failed, given)} has {got}"
+    x = _word(failed)
     if len(shape) > 2 and product(shape[1:]) == wanted:
-        return Told(
-            (f"{said} in its last dimension; {factors(shape[1:])} = {wanted} of one sample.",),
+        return Explanation(
+            (f"{fact} in its last dimension; {factors(shape[1:])} = {wanted} of one sample.",),
             f"flatten before `{name}`: `nn.Flatten()` or `{method(x, 'flatten(1)')}`",
         )
-    before = _unflattened(case, met, shape)
+    before = _unflattened(case, failed, shape)
     if before is not None:
         sizes = before[1:]
         pool = _pool(sizes, wanted)
-        return Told(
-            (f"{said} = {factors(sizes)}, flattened from {list(before)}.",),
+        return Explanation(
+            (f"{fact} = {factors(sizes)}, flattened from {list(before)}.",),
             f"replace {wanted} by {got} in `{name}`{pool}",
         )
     if len(shape) > 2 and wanted in shape[1:-1]:
         axis = shape.index(wanted, 1)
-        return Told(
-            (f"{said} in its last dimension and {wanted} at dimension {axis}.",),
+        return Explanation(
+            (f"{fact} in its last dimension and {wanted} at dimension {axis}.",),
             f"move it to the end: `{method(x, f'transpose({axis}, -1)')}` before `{name}`",
         )
-    return Told(
-        (f"{said} in its last dimension.",),
+    return Explanation(
+        (f"{fact} in its last dimension.",),
         f"make `{name}` a `nn.Linear({got}, {layer.out_features})`, or what comes before it"
         f" {wanted} wide",
     )
 
 
-def _unflattened(case: Case, met: Meeting, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+def _unflattened(
+    case: Case, failed: FailedOperation, shape: tuple[int, ...]
+) -> tuple[int, ...] | None:
     """The shape that the input had before it was flattened to [N, features]."""
     if len(shape) != 2:
         return None
@@ -128,7 +129,7 @@ def _unflattened(case: Case, met: Meeting, shape: tuple[int, ...]) -> tuple[int,
         found = case.watch.flattened[shape]
         if len(found) > 2:
             return found
-    for other in (met.around or {}).values():
+    for other in (failed.local_shapes or {}).values():
         if len(other) > 2 and other[0] == shape[0] and product(other[1:]) == shape[1]:
             return other
     return None
@@ -145,25 +146,25 @@ def _pool(sizes: tuple[int, ...], wanted: int) -> str:
     return f", or pool to {side}×{side} before it: `nn.AdaptiveAvgPool2d({side})`"
 
 
-def _pooling(case: Case, met: Meeting, layer: Any, given: Operand) -> Told | None:
+def _pooling(case: Case, failed: FailedOperation, layer: Any, given: Operand) -> Explanation | None:
     if "too small" not in case.text:
         return None
-    return Told(
+    return Explanation(
         (
-            f"`{layer_name(met)}` pools by {layer.kernel_size}, {given_as(met, given)} leaves"
+            f"`{failed.layer_title}` pools by {layer.kernel_size}, {given_as(failed, given)} leaves"
             " nothing to pool.",
         ),
-        f"give larger images, or leave out `{layer_name(met)}` or a stride before it",
+        f"give larger images, or leave out `{failed.layer_title}` or a stride before it",
     )
 
 
-_TELLERS: tuple[tuple[Any, _Teller], ...] = (
+_EXPLAINERS: tuple[tuple[Any, LayerExplainer], ...] = (
     ((nn.modules.conv._ConvNd,), _conv),
     ((nn.Linear,), _linear),
-    ((nn.modules.batchnorm._NormBase,), _norms.batch_norm),
-    ((nn.LayerNorm,), _norms.layer_norm),
-    ((nn.GroupNorm,), _norms.group_norm),
-    ((nn.RNNBase, nn.RNNCellBase), _sequences.recurrent),
-    ((nn.MultiheadAttention,), _sequences.attention),
+    ((nn.modules.batchnorm._NormBase,), _norm_shapes.batch_norm),
+    ((nn.LayerNorm,), _norm_shapes.layer_norm),
+    ((nn.GroupNorm,), _norm_shapes.group_norm),
+    ((nn.RNNBase, nn.RNNCellBase), _sequence_shapes.recurrent),
+    ((nn.MultiheadAttention,), _sequence_shapes.attention),
     ((nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd), _pooling),
 )
