@@ -149,7 +149,7 @@ def _explained(record: ErrorRecord, case: Case) -> ErrorRecord:
     explanation = None if kind is None else kind.explain(case)
     if explanation is None:
         return record
-    place = explanation.place
+    place, details = explanation.place, explanation.details
     name, call, location = record.name, record.call, record.location
     if place is not None and record.phase == "backward":
         name, call = place.module, place.call
@@ -161,7 +161,7 @@ def _explained(record: ErrorRecord, case: Case) -> ErrorRecord:
         call=call,
         location=location,
         advice=explanation.advice or record.advice,
-        details=explanation.details,
+        details=(details,) if isinstance(details, str) else details,
         related=explanation.related,
     )
 

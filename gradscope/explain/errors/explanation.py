@@ -55,9 +55,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Sentences, the fix, the lines, and the place where the fix belongs, if not the error's."""
+    """What met what, in one sentence or several, the fix, and lines that belong to it.
 
-    details: tuple[str, ...]
+    ``place`` is where the fix belongs, if not at the error.
+    """
+
+    details: str | tuple[str, ...]
     advice: str | None = None
     related: tuple[RelatedLine, ...] = ()
     place: Place | None = None

@@ -115,11 +115,7 @@ def _leaving(flow: Flow, ends: dict[int, int]) -> list[tuple[Value, int]]:
 
 
 def _silent(
-    flow: Flow,
-    loss: int | None,
-    left: int,
-    found: list[Verdict],
-    silent: Collection[str] | None,
+    flow: Flow, loss: int | None, left: int, found: list[Verdict], silent: Collection[str] | None
 ) -> int:
     """Parameters in the loss's graph, whose path goes through a Function that gave None back."""
     left_in = left & flow.values[loss].live if loss is not None else 0

@@ -41,20 +41,20 @@ def explain(case: Case) -> Explanation | None:
         index, got, wanted = int(shape[2]), shape[3], shape[4]
         name = f"`{names[0]}`" if len(names) == 1 else f"tensor argument {index}"
         return Explanation(
-            (f"`{found[1]}.backward`{where} returned {got} as the gradient of {name}, which is"
-             f" {wanted}.",),
+            f"`{found[1]}.backward`{where} returned {got} as the gradient of {name}, which is"
+            f" {wanted}.",
             f"return a gradient of the shape that {name} has in `forward`: {wanted}",
             place=place,
-        )  # fmt: skip
+        )
     expected, given = int(found[2]), int(found[3])
     takes = f" ({', '.join(names)})" if names else ""
     return Explanation(
-        (f"`{found[1]}.forward`{where} takes {expected} arguments after `ctx`{takes}, and its"
-         f" `backward` returned {given}.",),
+        f"`{found[1]}.forward`{where} takes {expected} arguments after `ctx`{takes}, and its"
+        f" `backward` returned {given}.",
         f"return {expected} values from `backward`, one for each argument of `forward`: None for"
         " what needs no gradient, such as a number",
         place=place,
-    )  # fmt: skip
+    )
 
 
 def _node(case: Case, name: str) -> Node | None:

@@ -43,10 +43,8 @@ def _conv(case: Case, failed: FailedOperation, layer: Any, given: Operand) -> Ex
     if len(shape) not in (spatial + 1, spatial + 2):
         places = ", ".join("DHW"[3 - spatial :] if spatial < 4 else "…")
         return Explanation(
-            (
-                f"`{name}` takes [N, C, {places}], {given_as(failed, given)} has {len(shape)}"
-                " dimensions.",
-            ),
+            f"`{name}` takes [N, C, {places}], {given_as(failed, given)} has {len(shape)}"
+            " dimensions.",
             "add the batch dimension with `unsqueeze(0)`"
             if len(shape) < spatial + 1
             else f"bring it to {spatial + 2} dimensions, as with `flatten` or `view`",
@@ -61,7 +59,7 @@ def _conv(case: Case, failed: FailedOperation, layer: Any, given: Operand) -> Ex
         order = [*range(axis), len(shape) - 1, *range(axis, len(shape) - 1)]
         turned = f"permute({', '.join(map(str, order))})"
         return Explanation(
-            (f"{fact} at dimension {axis}; the {wanted} stand last.",),
+            f"{fact} at dimension {axis}; the {wanted} stand last.",
             f"put the channels first: `{method(x, turned)}` before `{name}`",
         )
     kind = type(layer).__name__
@@ -71,7 +69,7 @@ def _conv(case: Case, failed: FailedOperation, layer: Any, given: Operand) -> Ex
         fix += f", or repeat the grey channel: `{method(x, f'expand({sizes})')}`"
     elif spatial == 1 and shape[-1] != got:
         fix += "; if the features stand last, `transpose(1, 2)` first"
-    return Explanation((f"{fact}.",), fix)
+    return Explanation(f"{fact}.", fix)
 
 
 def _kernel(failed: FailedOperation, layer: Any, given: Operand, spatial: int) -> Explanation:
@@ -79,11 +77,11 @@ def _kernel(failed: FailedOperation, layer: Any, given: Operand, spatial: int) -
     size = "×".join(str(n) for n in given.shape[-spatial:])
     kernel = "×".join(str(n) for n in layer.kernel_size)
     return Explanation(
-        (f"the kernel of `{name}` is {kernel}, {given_as(failed, given)} only {size}"
-         f" (padding {layer.padding}).",),
+        f"the kernel of `{name}` is {kernel}, {given_as(failed, given)} only {size}"
+        f" (padding {layer.padding}).",
         "give larger images, or fewer strides and pools before it; or a smaller kernel or"
         f" `padding` for `{name}`",
-    )  # fmt: skip
+    )
 
 
 def _linear(case: Case, failed: FailedOperation, layer: Any, given: Operand) -> Explanation | None:
@@ -95,7 +93,7 @@ def _linear(case: Case, failed: FailedOperation, layer: Any, given: Operand) -> 
     x = _word(failed)
     if len(shape) > 2 and product(shape[1:]) == wanted:
         return Explanation(
-            (f"{fact} in its last dimension; {factors(shape[1:])} = {wanted} of one sample.",),
+            f"{fact} in its last dimension; {factors(shape[1:])} = {wanted} of one sample.",
             f"flatten before `{name}`: `nn.Flatten()` or `{method(x, 'flatten(1)')}`",
         )
     before = _unflattened(case, failed, shape)
@@ -103,17 +101,17 @@ def _linear(case: Case, failed: FailedOperation, layer: Any, given: Operand) -> 
         sizes = before[1:]
         pool = _pool(sizes, wanted)
         return Explanation(
-            (f"{fact} = {factors(sizes)}, flattened from {list(before)}.",),
+            f"{fact} = {factors(sizes)}, flattened from {list(before)}.",
             f"replace {wanted} by {got} in `{name}`{pool}",
         )
     if len(shape) > 2 and wanted in shape[1:-1]:
         axis = shape.index(wanted, 1)
         return Explanation(
-            (f"{fact} in its last dimension and {wanted} at dimension {axis}.",),
+            f"{fact} in its last dimension and {wanted} at dimension {axis}.",
             f"move it to the end: `{method(x, f'transpose({axis}, -1)')}` before `{name}`",
         )
     return Explanation(
-        (f"{fact} in its last dimension.",),
+        f"{fact} in its last dimension.",
         f"make `{name}` a `nn.Linear({got}, {layer.out_features})`, or what comes before it"
         f" {wanted} wide",
     )
@@ -150,10 +148,8 @@ def _pooling(case: Case, failed: FailedOperation, layer: Any, given: Operand) ->
     if "too small" not in case.text:
         return None
     return Explanation(
-        (
-            f"`{failed.layer_title}` pools by {layer.kernel_size}, {given_as(failed, given)} leaves"
-            " nothing to pool.",
-        ),
+        f"`{failed.layer_title}` pools by {layer.kernel_size}, {given_as(failed, given)} leaves"
+        " nothing to pool.",
         f"give larger images, or leave out `{failed.layer_title}` or a stride before it",
     )
 

@@ -23,23 +23,21 @@ def _classes(case: Case) -> Explanation | None:
     o, t = output.shape, target.shape
     if len(o) > 2 and t == o[:-1] and t != (o[0], *o[2:]):
         return Explanation(
-            (f"{fact}: the classes are wanted at dimension 1, and {o[-1]} stand last.",),
+            f"{fact}: the classes are wanted at dimension 1, and {o[-1]} stand last.",
             "move them: `output.transpose(1, 2)`, or flatten both:"
             f" `output.flatten(0, {len(o) - 2})` and `target.flatten()`",
         )
     if len(o) == 2 and len(t) == 2 and t[1] == 1:
-        return Explanation(
-            (f"{fact}: class ids have one dimension.",), "drop it: `target.squeeze(1)`"
-        )
+        return Explanation(f"{fact}: class ids have one dimension.", "drop it: `target.squeeze(1)`")
     if o and t and o[0] != t[0]:
         return Explanation(
-            (f"{fact}: {o[0]} predictions meet {t[0]} targets.",),
+            f"{fact}: {o[0]} predictions meet {t[0]} targets.",
             _fewer(o[0], t[0])
             if len(o) == 2 and len(t) == 1
             else "flatten both sides or none: `output.view(-1, classes)` goes with"
             " `target.view(-1)`; for next words shift both by one",
         )
-    return Explanation((f"{fact}.",), "give one class id for each prediction: [N] for [N, C]")
+    return Explanation(f"{fact}.", "give one class id for each prediction: [N] for [N, C]")
 
 
 def _fewer(rows: int, targets: int) -> str:
@@ -65,4 +63,4 @@ def _compared(case: Case) -> Explanation | None:
         fix = "drop the target's last dimension: `target.squeeze(1)`"
     else:
         fix = "give both one shape"
-    return Explanation((fact,), fix)
+    return Explanation(fact, fix)

@@ -16,28 +16,28 @@ def batch_norm(
     allowed = {"1d": (2, 3), "2d": (4,), "3d": (5,)}.get(type(layer).__name__[-2:], ())
     if allowed and len(shape) + 1 == min(allowed) and shape[:1] == (wanted,):
         return Explanation(
-            (f"`{name}`, a {type(layer).__name__}, takes {' or '.join(map(str, allowed))}"
-             f" dimensions, {given_as(failed, given)} has {len(shape)}, its {wanted} channels"
-             f" first:"
-             " the batch dimension is missing.",),
+            f"`{name}`, a {type(layer).__name__}, takes {' or '.join(map(str, allowed))}"
+            f" dimensions, {given_as(failed, given)} has {len(shape)}, its {wanted} channels"
+            f" first:"
+            " the batch dimension is missing.",
             "give the model a batch: `x.unsqueeze(0)` for one sample `x`, or `input.batch`",
-        )  # fmt: skip
+        )
     if allowed and len(shape) not in allowed:
         better = {2: "1d", 3: "1d", 4: "2d", 5: "3d"}.get(len(shape))
         kind = type(layer).__name__
         fix = f"use `nn.{kind[:-2]}{better}`" if better else "bring the input to those dimensions"
         return Explanation(
-            (f"`{name}`, a {kind}, takes {' or '.join(map(str, allowed))} dimensions,"
-             f" {given_as(failed, given)} has {len(shape)}.",),
+            f"`{name}`, a {kind}, takes {' or '.join(map(str, allowed))} dimensions,"
+            f" {given_as(failed, given)} has {len(shape)}.",
             fix,
-        )  # fmt: skip
+        )
     if len(shape) > 1 and shape[1] != wanted:
         return Explanation(
-            (f"`{name}` has num_features = {wanted}, {given_as(failed, given)} has {shape[1]}"
-             f" channels"
-             " at dimension 1.",),
+            f"`{name}` has num_features = {wanted}, {given_as(failed, given)} has {shape[1]}"
+            f" channels"
+            " at dimension 1.",
             f"make `{name}` a `nn.{type(layer).__name__}({shape[1]})`",
-        )  # fmt: skip
+        )
     return None
 
 
@@ -52,7 +52,7 @@ def layer_norm(
     whole = f"`{failed.layer_title}` has normalized_shape = {wanted}"
     fact = f"{whole}, {given_as(failed, given)} ends with"
     return Explanation(
-        (f"{fact} {got}.",),
+        f"{fact} {got}.",
         f"make `{failed.layer_title}` a `nn.LayerNorm({got[0] if len(got) == 1 else got})`",
     )
 
@@ -66,7 +66,7 @@ def group_norm(
     name, got = failed.layer_title, given.shape[1]
     groups = layer.num_groups if got % layer.num_groups == 0 else "…"
     return Explanation(
-        (f"`{name}` has num_channels = {layer.num_channels} in {layer.num_groups} groups,"
-         f" {given_as(failed, given)} has {got} channels at dimension 1.",),
+        f"`{name}` has num_channels = {layer.num_channels} in {layer.num_groups} groups,"
+        f" {given_as(failed, given)} has {got} channels at dimension 1.",
         f"make `{name}` a `nn.GroupNorm({groups}, {got})`, in groups that divide {got}",
-    )  # fmt: skip
+    )

@@ -39,10 +39,10 @@ def _batch_norm(case: Case) -> Explanation | None:
     if "more than 1 value per channel" not in case.text or not failed.operands:
         return None
     return Explanation(
-        (f"in train mode `{failed.layer_name}`, a BatchNorm, takes mean and variance over the"
-         f" batch, and"
-         f" {list(failed.operands[0].shape)} has one value for each channel.",),
-    )  # fmt: skip
+        f"in train mode `{failed.layer_name}`, a BatchNorm, takes mean and variance over the"
+        f" batch, and"
+        f" {list(failed.operands[0].shape)} has one value for each channel."
+    )
 
 
 def _forward(case: Case) -> Explanation | None:
@@ -56,15 +56,13 @@ def _forward(case: Case) -> Explanation | None:
     held = isinstance(module, nn.ModuleList | nn.ModuleDict)
     if held:
         return Explanation(
-            (f"{found[1]} only holds modules: it has no `forward` of its own.",),
+            f"{found[1]} only holds modules: it has no `forward` of its own.",
             "call its parts one by one, or use `nn.Sequential`",
         )
     fact = f"{found[1]} has no method `forward`"
     other = re.search("`(.+?)`", close or "")
     fact += f", but one named `{other[1]}`." if other else "."
-    return Explanation(
-        (fact,), "define `def forward(self, …)` with that spelling, inside the class"
-    )
+    return Explanation(fact, "define `def forward(self, …)` with that spelling, inside the class")
 
 
 def _argument(case: Case) -> Explanation | None:
@@ -84,14 +82,14 @@ def _argument(case: Case) -> Explanation | None:
     if lacking:
         words = lacking.replace("'", "`")
         fix = "give it in the input: a tuple for several arguments, or a mapping by their names"
-        return Explanation((f"{what} was called without {words}.",), f"{fix}; or give it a default")
+        return Explanation(f"{what} was called without {words}.", f"{fix}; or give it a default")
     if extra:
         close = did_you_mean(extra, re.findall(r"\w+", signature)[1:])
         return Explanation(
-            (f"{what} has no argument `{extra}`.",), close or "rename or drop the argument"
+            f"{what} has no argument `{extra}`.", close or "rename or drop the argument"
         )
     fact = f"{what} takes {takes} positional arguments, and was given {given} (with `self`)."
-    return Explanation((fact,), "give as many as it takes")
+    return Explanation(fact, "give as many as it takes")
 
 
 def _signature(module: nn.Module) -> str:
@@ -112,7 +110,7 @@ def _attribute(case: Case) -> Explanation | None:
         owner = next((m for m in reversed(modules) if type(m).__name__ == found[1]), None)
     if isinstance(owner, torch.Tensor):
         close = did_you_mean(found[2], [n for n in dir(torch.Tensor) if not n.startswith("_")])
-        return Explanation((f"a tensor {list(owner.shape)} has no `{found[2]}`.",), close)
+        return Explanation(f"a tensor {list(owner.shape)} has no `{found[2]}`.", close)
     if not isinstance(owner, nn.Module):
         return _container(found[1], found[2])
     names = [n for n in (*owner._modules, *owner._parameters, *owner._buffers, *vars(owner)) if
@@ -120,7 +118,7 @@ def _attribute(case: Case) -> Explanation | None:
     close = did_you_mean(found[2], names)
     has = ", ".join(f"`{n}`" for n in dict.fromkeys(names))
     return Explanation(
-        (f"`self.{found[2]}` was never made in {found[1]}, which has {has or 'no parts'}.",),
+        f"`self.{found[2]}` was never made in {found[1]}, which has {has or 'no parts'}.",
         close or f"make it in `__init__`, after `super().__init__()`: `self.{found[2]} = …`",
     )
 
@@ -129,7 +127,7 @@ def _container(kind: str, name: str) -> Explanation | None:
     if kind not in ("tuple", "list", "dict"):
         return None
     return Explanation(
-        (f"a {kind} came where a tensor was to be: `.{name}` is a tensor's.",),
+        f"a {kind} came where a tensor was to be: `.{name}` is a tensor's.",
         "take the tensor out of it first, as by `output[0]`",
     )
 
@@ -143,10 +141,10 @@ def _none(case: Case) -> Explanation | None:
     inner = re.findall(r"(self\.[\w.]+)\(", _line(case))
     who = f"`{inner[-1]}`" if inner else who
     return Explanation(
-        (f"a value is None where a tensor was to be; {who} may give None: a `forward` without"
-         " `return`, or without one on this path.",),
+        f"a value is None where a tensor was to be; {who} may give None: a `forward` without"
+        " `return`, or without one on this path.",
         "end the `forward` with `return` and its result",
-    )  # fmt: skip
+    )
 
 
 def _line(case: Case) -> str:
@@ -164,10 +162,12 @@ def _type(case: Case) -> Explanation | None:
     shapes = [list(one.shape) for one in case.failed.operands]
     holds = f" of tensors {', '.join(map(str, shapes))}" if shapes and found[3] != "str" else ""
     return Explanation(
-        (f"{kind} wants a tensor as `{found[1]}` and got {given}{holds}.",),
+        f"{kind} wants a tensor as `{found[1]}` and got {given}{holds}.",
         "take the tensor out of it: LSTM, GRU and attention return a tuple, of which `[0]` is the"
-        " output" if found[3] == "tuple" else "take the tensor out of it first",
-    )  # fmt: skip
+        " output"
+        if found[3] == "tuple"
+        else "take the tensor out of it first",
+    )
 
 
 def _key(case: Case) -> Explanation | None:
@@ -181,10 +181,10 @@ def _key(case: Case) -> Explanation | None:
                 keys = [k for k in value if isinstance(k, str)]
         trace = trace.tb_next
     if not keys:
-        return Explanation((f"there is no key `{key}`.",), "look at the keys that the input has")
+        return Explanation(f"there is no key `{key}`.", "look at the keys that the input has")
     has = ", ".join(f"`{k}`" for k in keys[:12])
     return Explanation(
-        (f"there is no `{key}`; the mapping at hand has {has}.",),
+        f"there is no `{key}`; the mapping at hand has {has}.",
         did_you_mean(str(key), keys) or f"give `{key}` in the input, or read one that is there",
     )
 
@@ -195,4 +195,4 @@ def _cause(case: Case) -> Explanation | None:
     first = str(cause).strip().splitlines()
     if cause is None or not first:
         return None
-    return Explanation((f"it was raised because of {type(cause).__name__}: {first[0]}",))
+    return Explanation(f"it was raised because of {type(cause).__name__}: {first[0]}")

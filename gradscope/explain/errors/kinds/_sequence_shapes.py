@@ -15,11 +15,11 @@ def recurrent(
     name, shape = failed.layer_title, given.shape
     if shape and shape[-1] != layer.input_size:
         return Explanation(
-            (f"`{name}` has input_size = {layer.input_size}, {given_as(failed, given)} has"
-             f" {shape[-1]} in its last dimension.",),
+            f"`{name}` has input_size = {layer.input_size}, {given_as(failed, given)} has"
+            f" {shape[-1]} in its last dimension.",
             f"make `{name}` a `nn.{type(layer).__name__}({shape[-1]}, {layer.hidden_size}, …)`, or"
             f" project the input to {layer.input_size} first",
-        )  # fmt: skip
+        )
     if ("hidden" not in case.text and "batch" not in case.text) or len(failed.operands) < 2:
         return None
     hidden = failed.operands[1]
@@ -31,12 +31,12 @@ def recurrent(
     order = f"batch_first={first}"
     text = "the hidden state"
     return Explanation(
-        (f"{text} of `{name}` is {list(hidden.shape)}; with {order} and"
-         f" {given_as(failed, given)} it"
-         f" is to be {wanted}: layers, batch, hidden_size.",),
+        f"{text} of `{name}` is {list(hidden.shape)}; with {order} and"
+        f" {given_as(failed, given)} it"
+        f" is to be {wanted}: layers, batch, hidden_size.",
         f"make it `x.new_zeros{wanted}`, its batch read from dimension {0 if first else 1} of the"
         " input",
-    )  # fmt: skip
+    )
 
 
 def attention(
@@ -46,18 +46,17 @@ def attention(
     name = failed.layer_title
     if given.shape and given.shape[-1] != layer.embed_dim:
         return Explanation(
-            (f"`{name}` has embed_dim = {layer.embed_dim}, the query has {given.shape[-1]} in its"
-             " last dimension.",),
+            f"`{name}` has embed_dim = {layer.embed_dim}, the query has {given.shape[-1]} in its"
+            " last dimension.",
             f"make `{name}` a `nn.MultiheadAttention({given.shape[-1]}, {layer.num_heads}, …)`, or"
             f" project the query to {layer.embed_dim} first",
-        )  # fmt: skip
+        )
     if "mask" in case.text:
         first = layer.batch_first
         return Explanation(
-            (f"`{name}` was built with batch_first={first}, so the query {list(given.shape)} is"
-             f" {'[batch, length, width]' if first else '[length, batch, width]'};"
-             " key_padding_mask is [batch, length of the keys].",),
-            "give the mask that shape, or build the layer with"
-            f" `batch_first={not first}`",
-        )  # fmt: skip
+            f"`{name}` was built with batch_first={first}, so the query {list(given.shape)} is"
+            f" {'[batch, length, width]' if first else '[length, batch, width]'};"
+            " key_padding_mask is [batch, length of the keys].",
+            f"give the mask that shape, or build the layer with `batch_first={not first}`",
+        )
     return None

@@ -26,11 +26,11 @@ def _viewed(case: Case) -> Explanation | None:
     name = x.text or "x"
     if "view size is not compatible" in case.text:
         return Explanation(
-            (f"{x.label} is not contiguous, as after `transpose` or `permute`: no view of that"
-             f" shape"
-             " exists.",),
+            f"{x.label} is not contiguous, as after `transpose` or `permute`: no view of that"
+            f" shape"
+            " exists.",
             f"use `{name}.reshape(…)`, or `{name}.contiguous().view(…)`",
-        )  # fmt: skip
+        )
     found = re.search(r"shape '\[([-\d, ]+)\]' is invalid for input of size (\d+)", case.text)
     if found is None:
         return None
@@ -42,17 +42,18 @@ def _viewed(case: Case) -> Explanation | None:
     if parts is not None:
         whole, kept = parts
         return Explanation(
-            (fact, f"{factors(kept)} = {product(kept)} is not the {whole} of the last dimension:"
-                   f" {whole} does not divide into {kept[0]}."),
+            (
+                fact,
+                f"{factors(kept)} = {product(kept)} is not the {whole} of the last dimension:"
+                f" {whole} does not divide into {kept[0]}.",
+            ),
             f"choose a number that divides {whole}, such as {_divisors(whole)}",
-        )  # fmt: skip
+        )
     if -1 not in wanted and x.shape and wanted and x.shape[0] != wanted[0]:
         return Explanation(
-            (fact,), f"take the batch from the tensor: `{name}.view({name}.size(0), -1)`"
+            fact, f"take the batch from the tensor: `{name}.view({name}.size(0), -1)`"
         )
-    return Explanation(
-        (fact,), f"make the sizes multiply to {found[2]}, or leave one of them to `-1`"
-    )
+    return Explanation(fact, f"make the sizes multiply to {found[2]}, or leave one of them to `-1`")
 
 
 def _split(shape: tuple[int, ...], wanted: list[int]) -> tuple[int, list[int]] | None:
@@ -80,12 +81,12 @@ def _expanded(case: Case) -> Explanation | None:
         return None
     x = failed.operands[0]
     return Explanation(
-        (f"{x.label} cannot become {found[4]}: only dimensions of 1 expand, and dimension"
-         f" {found[3]}"
-         f" is to be {found[1]} and has {found[2]}.",),
+        f"{x.label} cannot become {found[4]}: only dimensions of 1 expand, and dimension"
+        f" {found[3]}"
+        f" is to be {found[1]} and has {found[2]}.",
         f"ask for {found[2]} there, or make `{x.text or 'it'}` {found[1]} long: where it is a table"
         " of positions, the input is longer than the table",
-    )  # fmt: skip
+    )
 
 
 def _dimension(case: Case) -> Explanation | None:
@@ -97,9 +98,7 @@ def _dimension(case: Case) -> Explanation | None:
     count = len(x.shape)
     last = f"0 to {count - 1}" if count > 1 else "0"
     return Explanation(
-        (
-            f"`{failed.function}` asks for dimension {found[1]} of {x.label}, which has"
-            f" dimensions {last}.",
-        ),
+        f"`{failed.function}` asks for dimension {found[1]} of {x.label}, which has"
+        f" dimensions {last}.",
         "count from the end, `-1` for the last, or keep the dimension that is missing",
     )

@@ -151,10 +151,10 @@ def _before(watch: ErrorWatch, failing: BackwardRun) -> Explanation | None:
         return None
     x = old[0].text or "a tensor"
     return Explanation(
-        (f"`{x}`{_used(old[0])} has a graph that was made before this step: an earlier"
-            " backward has freed it.",),
+        f"`{x}`{_used(old[0])} has a graph that was made before this step: an earlier"
+        " backward has freed it.",
         f"compute `{x}` anew in each step, or keep `{x}.detach()` where it is not to be trained",
-    )  # fmt: skip
+    )
 
 
 _SIGN = r"backward through the graph a second time|buffers have already been freed"

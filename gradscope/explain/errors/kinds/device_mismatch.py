@@ -17,8 +17,7 @@ def explain(case: Case) -> Explanation | None:
     failed = case.failed
     if failed.layer is not None:
         failed = replace(
-            failed,
-            operands=(*failed.operands, *_weights(failed.layer, failed.layer_name)),
+            failed, operands=(*failed.operands, *_weights(failed.layer, failed.layer_name))
         )
     if len({one.device for one in failed.operands}) < 2:
         return None
@@ -27,7 +26,7 @@ def explain(case: Case) -> Explanation | None:
     )
     most = _home(failed)
     odd = next((one for one in failed.operands if one.device != most), failed.operands[-1])
-    return Explanation((f"{fact}.",), _move(failed, odd, most))
+    return Explanation(f"{fact}.", _move(failed, odd, most))
 
 
 def _weights(layer: nn.Module, name: str | None) -> Iterator[Operand]:

@@ -34,15 +34,13 @@ def _overflow(case: Case) -> Explanation | None:
     )
     number = "a number" if value is None else f"{value:g}"
     if "int" in into.dtype:
-        return Explanation((f"`{name}` is {into.dtype}, which does not reach {number}.",), None)
+        return Explanation(f"`{name}` is {into.dtype}, which does not reach {number}.", None)
     last = torch.finfo(getattr(torch, into.dtype)).max
     fill = f"torch.finfo({name}.dtype).min" if name.isidentifier() else "float('-inf')"
     return Explanation(
-        (
-            f"`{failed.function}` is to put {number} into {into.label}, which is {into.dtype}"
-            f" and ends at"
-            f" ±{last:g}.",
-        ),
+        f"`{failed.function}` is to put {number} into {into.label}, which is {into.dtype}"
+        f" and ends at"
+        f" ±{last:g}.",
         f"fill with what the dtype has: `{fill}`; or mask before the cast to {into.dtype}",
     )
 
@@ -57,13 +55,13 @@ def _target(case: Case) -> Explanation | None:
     ids = failed.function in CLASS_LOSSES
     if ids and target.shape == output.shape and "float" not in target.dtype:
         return Explanation(
-            (fact,),
+            fact,
             "give class ids instead of one-hot rows, `target.argmax(1)`, or probabilities as"
             " floats: `target.float()`",
         )
     if ids:
         return Explanation((fact, "class ids are integers."), "cast the class ids: `target.long()`")
-    return Explanation((fact,), f"cast the target: `target.{_CASTS.get(output.dtype, 'float')}()`")
+    return Explanation(fact, f"cast the target: `target.{_CASTS.get(output.dtype, 'float')}()`")
 
 
 def _layer(case: Case) -> Explanation | None:
@@ -80,7 +78,7 @@ def _layer(case: Case) -> Explanation | None:
     x = failed.argument or "x"
     if "indices" in case.text:
         return Explanation(
-            (f"{who} of `{name}` is {given.dtype}; indices are to be int64.",),
+            f"{who} of `{name}` is {given.dtype}; indices are to be int64.",
             f"cast the ids: `{method(x, 'long()')}`",
         )
     if given.dtype == wanted:
@@ -88,19 +86,18 @@ def _layer(case: Case) -> Explanation | None:
     fact = f"`{name}.{weight[0]}` is {wanted}, {who} {given.dtype}."
     cast = f"{_CASTS.get(wanted, 'float')}()"
     if given.dtype == "uint8":
-        return Explanation((fact,), f"scale the pixels to floats: `{method(x, 'float()')} / 255`")
+        return Explanation(fact, f"scale the pixels to floats: `{method(x, 'float()')} / 255`")
     if "int" in given.dtype:
         return Explanation(
-            (fact,),
-            f"cast it, `{method(x, cast)}`; ids want `nn.Embedding` before `{name}`",
+            fact, f"cast it, `{method(x, cast)}`; ids want `nn.Embedding` before `{name}`"
         )
     if wanted in ("float16", "bfloat16") and given.dtype == "float32":
         return Explanation(
-            (fact,),
+            fact,
             f"keep the model in one dtype: cast all of it or none; to mix, keep `{name}` in float32"
             " under `torch.autocast`",
         )
-    return Explanation((fact,), f"cast the input: `{method(x, cast)}`")
+    return Explanation(fact, f"cast the input: `{method(x, cast)}`")
 
 
 def _bool(case: Case) -> Explanation | None:
@@ -111,7 +108,7 @@ def _bool(case: Case) -> Explanation | None:
         return None
     name = masks[0].text or "mask"
     return Explanation(
-        (f"`{name}` {list(masks[0].shape)} is bool, and has no `-`.",),
+        f"`{name}` {list(masks[0].shape)} is bool, and has no `-`.",
         f"invert it: `~{name}`; or count with it: `{name}.float()`",
     )
 
@@ -123,18 +120,18 @@ def _index(case: Case) -> Explanation | None:
         if odd is None:
             return None
         return Explanation(
-            (f"the index {odd.label} is {odd.dtype}.",), f"cast it: `{odd.text or 'x'}.long()`"
+            f"the index {odd.label} is {odd.dtype}.", f"cast it: `{odd.text or 'x'}.long()`"
         )
     if re.search(r"source and destination dtypes match|self.dtype to be equal to src", case.text):
         if len(failed.operands) < 2:
             return None
         into, values = failed.operands[0], failed.operands[-1]
         return Explanation(
-            (f"`{into.text or 'the target'}` is {into.dtype}, what is written into it by index"
-             f" {values.dtype}.",),
+            f"`{into.text or 'the target'}` is {into.dtype}, what is written into it by index"
+            f" {values.dtype}.",
             "make both of one dtype: `torch.zeros(…, dtype=values.dtype)`, or"
             f" `.to({into.text or 'x'}.dtype)` on what is written",
-        )  # fmt: skip
+        )
     return None
 
 
@@ -148,7 +145,7 @@ def _integers(case: Case) -> Explanation | None:
         return None
     name = odd.text or "x"
     return Explanation(
-        (f"`{failed.function}` got {odd.label}, which is {odd.dtype}.",),
+        f"`{failed.function}` got {odd.label}, which is {odd.dtype}.",
         f"cast it first: `{method(name, 'float()')}`",
     )
 
@@ -163,8 +160,7 @@ def _sides(case: Case) -> Explanation | None:
         next(o for o in failed.operands if o.dtype != failed.operands[0].dtype),
     )
     return Explanation(
-        (f"{fact}.",),
-        f"cast one of them: `{odd.text or 'y'}.to({first.text or 'x'}.dtype)`",
+        f"{fact}.", f"cast one of them: `{odd.text or 'y'}.to({first.text or 'x'}.dtype)`"
     )
 
 

@@ -194,9 +194,12 @@ def _leaf(case: Case) -> Explanation | None:
     view = "a view of " if "a view of" in case.text else ""
     if failed.called == "[]" or failed.function == "__setitem__":
         fix = f"write under `torch.no_grad()`, or into a copy: `{name}.clone()`"
-        return Explanation((f"{view or 'the leaf '}`{name}` {list(target.shape)}, a parameter"
-                            f" (a leaf), is"
-                     " assigned to in place.",), fix)  # fmt: skip
+        return Explanation(
+            f"{view or 'the leaf '}`{name}` {list(target.shape)}, a parameter"
+            f" (a leaf), is"
+            " assigned to in place.",
+            fix,
+        )
     value = "what is computed of it"
     if failed.called.endswith("=") and len(failed.arguments) > 1:
         value = f"`{name} {failed.called.removesuffix('=')} {failed.arguments[1]}`"
@@ -206,10 +209,12 @@ def _leaf(case: Case) -> Explanation | None:
     )
     if view:
         fact = f"`{name}` {list(target.shape)} is a view of a parameter (a leaf) that requires a"
-        return Explanation((f"{fact} gradient, and is written to in place.",), fix)
+        return Explanation(f"{fact} gradient, and is written to in place.", fix)
     return Explanation(
-        (f"`{name}` {list(target.shape)} is a leaf that requires a gradient: backward could"
-         " not tell its value from before the write from the one after.",), fix)  # fmt: skip
+        f"`{name}` {list(target.shape)} is a leaf that requires a gradient: backward could"
+        " not tell its value from before the write from the one after.",
+        fix,
+    )
 
 
 def _view(case: Case) -> Explanation | None:
@@ -227,9 +232,7 @@ def _view(case: Case) -> Explanation | None:
     sign = failed.called.removesuffix("=")
     fix = f"write `{x} = {x} {sign} {failed.arguments[1]}`" if failed.called.endswith("=") and len(
         failed.arguments) > 1 else f"write to a copy: `{x} = {x}.clone()` before it"  # fmt: skip
-    return Explanation(
-        (f"`{x}` {list(target.shape)} is {why}: no write in place may follow.",), fix
-    )
+    return Explanation(f"`{x}` {list(target.shape)} is {why}: no write in place may follow.", fix)
 
 
 _SIGN = (

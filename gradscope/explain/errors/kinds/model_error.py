@@ -30,16 +30,14 @@ def _probabilities(case: Case) -> Explanation | None:
     values = given.detach()
     if values.isnan().any():
         return Explanation(
-            (f"the output {list(given.shape)} has nan: that is no probability either.",),
+            f"the output {list(given.shape)} has nan: that is no probability either.",
             "look for where the nan comes from, in the input, or in a logarithm, a root or a"
             " division of the forward",
         )
     low, high = values.aminmax()
     return Explanation(
-        (
-            f"the output {list(given.shape)} has values from {low.item():.4g} to {high.item():.4g}:"
-            " these are scores (logits), and `BCELoss` takes probabilities.",
-        ),
+        f"the output {list(given.shape)} has values from {low.item():.4g} to {high.item():.4g}:"
+        " these are scores (logits), and `BCELoss` takes probabilities.",
         "use `nn.BCEWithLogitsLoss()`, which takes them as they are, or end the model with"
         " `torch.sigmoid`",
     )
@@ -52,10 +50,8 @@ def _inference(case: Case) -> Explanation | None:
         if odd:
             x = odd[-1]
             return Explanation(
-                (
-                    f"`{x}` {list(tensors[x].shape)} was computed under `torch.inference_mode()`,"
-                    " and backward takes no such tensor.",
-                ),
+                f"`{x}` {list(tensors[x].shape)} was computed under `torch.inference_mode()`,"
+                " and backward takes no such tensor.",
                 f"compute `{x}` under `torch.no_grad()` instead, or give on a copy:"
                 f" `{method(x, 'clone()')}`",
             )

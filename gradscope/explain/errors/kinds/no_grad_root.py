@@ -35,14 +35,14 @@ def _frozen(names: Sequence[str]) -> Explanation:
     """Where nothing could have a gradient at all."""
     if not names:
         return Explanation(
-            ("the model has no parameters, and the input does not require a gradient.",),
+            "the model has no parameters, and the input does not require a gradient.",
             "set `requires_grad: true` on the input (`inputs.requires_grad_()`)",
         )
     owner = names[-1].rpartition(".")[0]
     last = f"model.get_submodule('{owner}')" if owner else "model"
     shown = _listed(names) + (", …" if len(names) > _SHOWN else "")
     return Explanation(
-        (f"all {len(names)} parameters are frozen (`requires_grad` is False): {shown}.",),
+        f"all {len(names)} parameters are frozen (`requires_grad` is False): {shown}.",
         f"unfreeze what is to be trained, as by `{last}.requires_grad_()`; or set"
         " `requires_grad: true` on the input",
     )

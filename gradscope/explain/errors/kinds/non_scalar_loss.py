@@ -23,7 +23,7 @@ def explain(case: Case) -> Explanation | None:
     if "loss" in op or "entropy" in op or op.startswith(("kl_div", "mse")):
         fix = 'leave out `reduction="none"`, or reduce what it gives: `.mean()` or `.sum()`'
     return Explanation(
-        (f"{fact}.",),
+        f"{fact}.",
         f"{fix}; else give `backward.gradient` of that shape",
         line("made", place) if place is not None else (),
         place if place is not None and place.file else None,

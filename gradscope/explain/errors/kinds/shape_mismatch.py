@@ -42,18 +42,18 @@ def _broadcast(case: Case) -> Explanation | None:
     held = b if b.held else a if a.held else None
     branches = same and len(a.shape) > 1 and held is None and a.shape[0] == b.shape[0]
     if op in _SUMS and branches:
-        return Explanation((fact,), _skip(a, b))
+        return Explanation(fact, _skip(a, b))
     if held is not None:
         other = a if held is b else b
         back = axis - max(len(a.shape), len(b.shape))
         want = other.shape[back] if -back <= len(other.shape) else "?"
         return Explanation(
-            (fact,),
+            fact,
             f"make `{held.text}` {want} long at that dimension, or take the part that is needed of"
             " it, as with a slice",
         )
     return Explanation(
-        (fact,),
+        fact,
         "bring both to one size at that dimension, or make one of them 1 there, as with"
         " `unsqueeze`, to repeat it",
     )
@@ -108,23 +108,25 @@ def _joined(case: Case) -> Explanation | None:
     first = parts[0]
     if "stack expects" in case.text:
         return Explanation(
-            (f"`torch.stack` wants one shape, and got {listed(parts)}.",),
+            f"`torch.stack` wants one shape, and got {listed(parts)}.",
             "pad them to one length first (`torch.nn.utils.rnn.pad_sequence`, `F.pad`), or join"
             " them by `torch.cat`",
         )
     found = re.search(r"except in dimension (\d+).* got size (\d+)", case.text)
     if "same number of dimensions" in case.text:
         return Explanation(
-            (f"`torch.cat` wants as many dimensions in each, and got {listed(parts)}.",),
+            f"`torch.cat` wants as many dimensions in each, and got {listed(parts)}.",
             "add the one that lacks with `unsqueeze`, or `flatten` the longer one",
         )
     if found is None:
         return None
     axis = int(found[1])
     pairs = (
-        (one, i) for one in parts for i, n in enumerate(one.shape)
+        (one, i)
+        for one in parts
+        for i, n in enumerate(one.shape)
         if i != axis and n != first.shape[i]
-    )  # fmt: skip
+    )
     odd, at = next(pairs, (parts[-1], axis))
     fact = (
         f"joined along dimension {axis}, {first.label} and {odd.label} must agree in the"
@@ -134,11 +136,11 @@ def _joined(case: Case) -> Explanation | None:
     if len(first.shape) == 4 and at > 1:
         a, b = first.text or "a", odd.text or "b"
         return Explanation(
-            (fact,),
+            fact,
             f"bring one to the other's size: `F.interpolate({a}, size={b}.shape[2:])`, or pad the"
             " images to a multiple of the strides",
         )
-    return Explanation((fact,), "bring both to one size there, or join along that dimension")
+    return Explanation(fact, "bring both to one size there, or join along that dimension")
 
 
 def _matmul(case: Case) -> Explanation | None:
@@ -149,10 +151,10 @@ def _matmul(case: Case) -> Explanation | None:
     a, b = sides
     if case.failed.function == "scaled_dot_product_attention":
         return Explanation(
-            (f"the query {a.label} and the key {b.label} must agree in the last dimension:"
-             f" {a.shape[-1]} and {b.shape[-1]}.",),
+            f"the query {a.label} and the key {b.label} must agree in the last dimension:"
+            f" {a.shape[-1]} and {b.shape[-1]}.",
             "project both to one width",
-        )  # fmt: skip
+        )
     if case.failed.function.strip("_") not in _PRODUCTS:
         return None
     if not a.shape or not b.shape:
@@ -164,10 +166,10 @@ def _matmul(case: Case) -> Explanation | None:
     )
     right = b.text or "the right side"
     if len(b.shape) > 1 and b.shape[-1] == a.shape[-1]:
-        return Explanation((fact,), f"transpose the right side: `{right}.transpose(-2, -1)`")
+        return Explanation(fact, f"transpose the right side: `{right}.transpose(-2, -1)`")
     if len(a.shape) > 1 and a.shape[-2] == rows:
-        return Explanation((fact,), f"transpose the left side: `{a.text or 'x'}.transpose(-2, -1)`")
-    return Explanation((fact,), "make the last dimension of the left the last but one of the right")
+        return Explanation(fact, f"transpose the left side: `{a.text or 'x'}.transpose(-2, -1)`")
+    return Explanation(fact, "make the last dimension of the left the last but one of the right")
 
 
 def _any(case: Case) -> Explanation | None:
@@ -175,7 +177,7 @@ def _any(case: Case) -> Explanation | None:
     if not failed.operands:
         return None
     who = f"`{failed.layer_name}`" if failed.layer_name else f"`{failed.called or failed.function}`"
-    return Explanation((f"{who} got {listed(failed.operands)}.",))
+    return Explanation(f"{who} got {listed(failed.operands)}.")
 
 
 _SIGN = (

@@ -36,7 +36,7 @@ def _target(case: Case) -> Explanation | None:
         f"the target has values {_range(target)}{odd}; the output{made} {list(output.shape)} has"
         f" {classes} classes, 0 to {classes - 1}."
     )
-    return Explanation((fact,), _advice(target, classes, output.maker))
+    return Explanation(fact, _advice(target, classes, output.maker))
 
 
 def _advice(target: Operand, classes: int, layer: str | None) -> str:
@@ -69,13 +69,13 @@ def _embedding(case: Case) -> Explanation | None:
     )
     if ids.low is not None and ids.low < 0:
         return Explanation(
-            (fact,),
+            fact,
             f"{ids.low} marks padding or ignored labels: replace it before the embedding, as by"
             f" `{method(written or 'ids', 'masked_fill(…)')}` where they are below 0",
         )
     more = "" if ids.high is None else f"num_embeddings={ids.high + 1} or more"
     return Explanation(
-        (fact,),
+        fact,
         f"build `{name}` with {more or 'more embeddings'}, or keep the ids below {count}, as by"
         " truncating the sequence or by the tokenizer that belongs to the model",
     )
@@ -90,11 +90,9 @@ def _one_hot(case: Case) -> Explanation | None:
     count = "" if given is None else f"num_classes={given}, ids 0 to {given - 1}; "
     name = ids.text or "the ids"
     if ids.low is not None and ids.low < 0:
-        return Explanation(
-            (f"`one_hot`: `{name}` has {_range(ids)}.",), "replace negative ids first"
-        )
+        return Explanation(f"`one_hot`: `{name}` has {_range(ids)}.", "replace negative ids first")
     return Explanation(
-        (f"`one_hot` has {count}`{name}` has {_range(ids)}.",),
+        f"`one_hot` has {count}`{name}` has {_range(ids)}.",
         f"pass num_classes={(ids.high or 0) + 1}, or correct the ids",
     )
 
@@ -118,10 +116,8 @@ def _index(case: Case) -> Explanation | None:
     ids = next((one for one in failed.operands[1:] if one.low is not None), None)
     has = f"; {ids.label} has {_range(ids)}" if ids is not None else ""
     return Explanation(
-        (
-            f"`{op}` asks for {value} of {of}, whose dimension has {size} places, 0 to"
-            f" {size - 1}{has}.",
-        ),
+        f"`{op}` asks for {value} of {of}, whose dimension has {size} places, 0 to"
+        f" {size - 1}{has}.",
         f"keep the index below {size}, or make that dimension longer",
     )
 
@@ -134,10 +130,10 @@ def _asserted(case: Case) -> Explanation | None:
     if "device-side assert" not in case.text:
         return None
     return Explanation(
-        ("on a GPU an id out of range stops the device, and the line that is shown may be a later"
-         " one.",),
+        "on a GPU an id out of range stops the device, and the line that is shown may be a later"
+        " one.",
         "run it with `--device cpu` (`device: cpu`), where the error names the value",
-    )  # fmt: skip
+    )
 
 
 _SIGN = (
