@@ -207,7 +207,7 @@ def _lines(workload: Workload, report: Report, asked: Collection[str]) -> dict[s
 def _births(workload: Workload, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """Where NaN or Inf first came from, in the step where it showed first or the one before."""
     from gradscope.api.explaining import named_inputs
-    from gradscope.explain.non_finite.explain import find_births
+    from gradscope.explain.non_finite.explain import explain_non_finite
 
     first = _first_bad(report)
     for number in range(max(0, first - 1), first + 1):
@@ -216,7 +216,7 @@ def _births(workload: Workload, report: Report, asked: Collection[str]) -> dict[
             given = fresh(step.batch)
             forward = functools.partial(step.forward, given)
             inputs = named_inputs(workload, given)
-            births = find_births(workload.model, forward, step.backward, move, inputs=inputs)
+            births = explain_non_finite(workload.model, forward, step.backward, move, inputs=inputs)
         if births:
             return {"births": births}
     return {}

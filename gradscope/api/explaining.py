@@ -15,7 +15,7 @@ from gradscope.api._later import Later
 from gradscope.capture.calls import call_tensors
 from gradscope.capture.graph import edge_of, walk
 from gradscope.explain.missing.explain import explain_missing
-from gradscope.explain.non_finite.explain import find_births
+from gradscope.explain.non_finite.explain import explain_non_finite
 from gradscope.explain.zero.explain import explain_zeros
 from gradscope.loading import Batch, Workload
 from gradscope.records import Answer, Birth, ParameterStats
@@ -154,7 +154,7 @@ class _Again:
             given = fresh(self.batch)
             forward = self._forward(kept, lambda: given)
             inputs = named_inputs(self.workload, given)
-            return find_births(self.workload.model, forward, self._backward, inputs=inputs)
+            return explain_non_finite(self.workload.model, forward, self._backward, inputs=inputs)
 
     def _forward(
         self, kept: contextlib.ExitStack, given: Callable[[], Given]

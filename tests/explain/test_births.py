@@ -16,7 +16,7 @@ from torch import nn
 
 from explain import birth_backward, birth_more, birth_outside, birth_programs
 from explain.birth_cases import BIRTHS, Program, broken_in
-from gradscope.explain.non_finite.explain import find_births
+from gradscope.explain.non_finite.explain import explain_non_finite
 from gradscope.records import Birth
 from gradscope.running.state import kept_as_found
 
@@ -36,7 +36,7 @@ def births_of(program: Program) -> tuple[Birth, ...]:
 
     model, forward, step, inputs = program
     with kept_as_found(model, weights=True):
-        return find_births(model, forward, backward, step, inputs=inputs)
+        return explain_non_finite(model, forward, backward, step, inputs=inputs)
 
 
 def test_the_table_is_whole() -> None:
@@ -105,8 +105,11 @@ def test_a_tensor_of_nobodys_is_counted() -> None:
     outside[1, 2] = float("nan")
     net = nn.Linear(4, 2)
     with kept_as_found(net, weights=False):
-        (birth,) = find_births(net, lambda: (net(outside.new_ones(2, 4)) * outside[:, :2]).sum()
-                               + outside.sum(), lambda loss: loss.backward())  # fmt: skip
+        (birth,) = explain_non_finite(
+            net,
+            lambda: (net(outside.new_ones(2, 4)) * outside[:, :2]).sum() + outside.sum(),
+            lambda loss: loss.backward(),
+        )
     assert birth.message.startswith(
         "a tensor that was made before the run holds NaN: 1 of 8 values; it is first used at "
     )
@@ -409,6 +412,6 @@ def test_the_gradients_are_those_of_a_plain_run() -> None:
     def backward(loss: torch.Tensor) -> None:
         loss.backward()
 
-    assert find_births(net, forward, backward) == ()
+    assert explain_non_finite(net, forward, backward) == ()
     watched = [p.grad for p in net.parameters() if p.grad is not None]
     assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))

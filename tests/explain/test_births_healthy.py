@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradscope.explain.non_finite.explain import find_births
+from gradscope.explain.non_finite.explain import explain_non_finite
 
 Step = Callable[[], torch.Tensor]
 
@@ -20,7 +20,7 @@ def births(model: nn.Module, forward: Step) -> tuple[object, ...]:
     def backward(loss: torch.Tensor) -> None:
         loss.backward()
 
-    return find_births(model, forward, backward, lambda: optimizer.step())
+    return explain_non_finite(model, forward, backward, lambda: optimizer.step())
 
 
 def _picture(name: str) -> tuple[nn.Module, Step]:

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from explain import zero_masked, zero_programs
 from explain.zero_cases import ZEROS, X, Y, Zero, zero_names
 from gradscope.explain.zero.explain import explain_zeros
-from gradscope.explain.zero.node_gradients import some
+from gradscope.explain.zero.node_gradients import any_nonzero
 from gradscope.records import Answer
 
 PROGRAMS = (zero_programs, zero_masked)
@@ -395,9 +395,9 @@ def test_a_gradient_that_begins_behind_zeros_arrives() -> None:
 
 def test_zeros_at_the_beginning_are_not_all() -> None:
     tensor = torch.zeros(100, 100)
-    assert not some(tensor)
+    assert not any_nonzero(tensor)
     tensor[-1, -1] = 1e-40
-    assert some(tensor) and some(tensor.T) and some(tensor[50:, 7:])
+    assert any_nonzero(tensor) and any_nonzero(tensor.T) and any_nonzero(tensor[50:, 7:])
 
 
 def test_a_margin_outside_the_model_has_its_own_advice() -> None:

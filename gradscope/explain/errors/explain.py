@@ -29,6 +29,7 @@ from gradscope.explain.errors.kind import kind_of, kinds
 from gradscope.explain.errors.recursion import once, recursion
 from gradscope.explain.errors.watch import ErrorWatch
 from gradscope.explain.shared.frames import PACKAGE, raised_at, shown, user_frames
+from gradscope.explain.shared.watches import FunctionWatch
 from gradscope.records import ErrorRecord
 
 _SHOWN = 8
@@ -124,7 +125,7 @@ def _repeat(watch: ErrorWatch, again: Again) -> BaseException | None:
     with hooked(watchable(again.model), calls.enter, calls.leave), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they have been seen
         try:
-            with watch:
+            with FunctionWatch(watch.run):
                 again.steps(note)
         except BaseException as failure:  # Ctrl-C too: the first explanation is there
             return failure

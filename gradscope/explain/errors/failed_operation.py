@@ -17,16 +17,12 @@ from torch.nn.modules.loss import _Loss
 
 from gradscope.explain.shared.expressions import Written
 from gradscope.explain.shared.frames import in_library, is_hidden, is_ours
+from gradscope.explain.shared.operations import Trait, by_function
 
 _NN = "torch.nn.modules."
 _CALLS = nn.Module.__call__.__code__.co_filename  # the code around each forward
 #: A loss's arguments, as they are called in a sentence.
 _ROLES = {"input": "the output", "target": "the target", "weight": "the loss's weight"}
-#: Losses whose two sides are an output and a target.
-LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy", "mse_loss",
-          "binary_cross_entropy_with_logits", "l1_loss")  # fmt: skip
-#: Of those, the ones whose target may be class ids.
-CLASS_LOSSES = LOSSES[:2]
 _COUNTED = 1 << 24  # no more ids than this are looked through for their range
 
 
@@ -99,7 +95,7 @@ class FailedOperation:
     def title_of(self, operand: Operand) -> str:
         """An operand by its role in a layer or a loss, else as the user wrote it."""
         text = operand.text or ""
-        if self.function in LOSSES and text in _ROLES:
+        if text in _ROLES and by_function(self.function).has(Trait.LOSS):
             return _ROLES[text]
         if self.layer is not None and operand is self.operands[0]:
             return f"the input `{self.argument}`" if self.argument else "the input"

@@ -8,7 +8,7 @@ notice the write that is looked for.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -17,7 +17,6 @@ import torch
 from torch import nn
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
-from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradscope.capture.calls import sequence_number
@@ -27,22 +26,17 @@ from gradscope.explain.errors.events import BackwardRun, CarriedTensor, Event, S
 from gradscope.explain.errors.failed_operation import FailedOperation, ModelNames, Operand, operand
 from gradscope.explain.errors.user_names import as_called, first_held, local, whole_of
 from gradscope.explain.shared.frames import outwards
-from gradscope.explain.shared.module_calls import Executing
-from gradscope.explain.shared.operations import leaves, operation
+from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.explain.shared.operations import Trait, by_function, function_name
 from gradscope.explain.shared.places import Place
 from gradscope.explain.shared.tensors import memory_of, version_of
+from gradscope.explain.shared.watches import WatchedCall
+from gradscope.nesting import find
 
-#: Ask, mark or measure: nothing that an explanation could name.
-_SILENT = frozenset(
-    ["size", "dim", "numel", "stride", "is_complex", "is_floating_point", "is_contiguous",
-     "untyped_storage", "data_ptr", "__len__", "__bool__", "__hash__", "__repr__", "__format__",
-     "__str__", "_set_grad_enabled", "register_hook", "retain_grad", "type", "element_size"]
-)  # fmt: skip
 _RUNS = ("backward", "grad")
-_FLATTENING = ("flatten", "view", "reshape")
 
 
-class ErrorWatch(TorchFunctionMode):
+class ErrorWatch:
     """Sees one run that is expected to raise.
 
     Args:
@@ -51,9 +45,8 @@ class ErrorWatch(TorchFunctionMode):
     """
 
     def __init__(self, model: nn.Module, last: CodeType) -> None:
-        super().__init__()
         self.names = ModelNames(model)
-        self.calls = Executing(model, last)
+        self.calls = ModuleCalls(model, last)
         self.step = ""
         self.made: dict[Node, Event] = {}
         self.kept: dict[Node, list[SavedTensor]] = {}
@@ -103,31 +96,25 @@ class ErrorWatch(TorchFunctionMode):
         """The parameter or buffer in whose memory a saved tensor lies."""
         return self._memory.get(kept.memory)
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def run(self, call: WatchedCall) -> Any:
         """Run the operation, then note what it made, saved and wrote."""
-        kwargs = kwargs or {}
-        name = operation(func)
-        if name in _SILENT or name.startswith((".", "_record_function")):
-            result = func(*args, **kwargs)
+        name, args = function_name(call.function), call.args
+        operation = by_function(name)
+        if operation.has(Trait.ASKS) or name.startswith((".", "_record_function")):
+            result = call.run()
             if name == ".data" and isinstance(result, torch.Tensor):
                 self._apart[result] = True
             return result
-        tensors = _tensors((args, kwargs))
+        tensors = _tensors((args, call.kwargs))
         if not torch.is_grad_enabled():
             self._applied()
         if name in _RUNS and tensors:
-            return self._backward(name, tensors, func, args, kwargs)
+            return self._backward(name, tensors, call)
         self._arriving(tensors)
         versions = [version_of(tensor) for tensor in tensors]
         number = sequence_number()
         try:
-            result = func(*args, **kwargs)
+            result = call.run()
         except Exception as failure:
             if self._failed is None or self._failed[0] is not failure:
                 self._failed = (failure, self._operation_of(name, tensors, args))
@@ -147,7 +134,7 @@ class ErrorWatch(TorchFunctionMode):
             self.writes.setdefault(memory_of(tensor), []).append(write)
         outputs = _tensors(result)
         self._keep([*outputs, *written], event)
-        if name in _FLATTENING and outputs and tensors:
+        if operation.has(Trait.RESHAPES) and outputs and tensors:
             self.flattened[tuple(outputs[0].shape)] = tuple(tensors[0].shape)
         return result
 
@@ -161,7 +148,12 @@ class ErrorWatch(TorchFunctionMode):
                 if isinstance(owner, torch.optim.Optimizer):
                     doer = type(owner).__name__
             target, whole = self._written(written[0])
-        switch = bool(written) and getattr(self.calls.module(), "inplace", False) is True
+        running = self.calls.innermost()
+        switch = (
+            bool(written)
+            and running is not None
+            and getattr(running.module, "inplace", False) is True
+        )
         return Event(name, place, len(self.backwards), self.step, doer, target, whole, switch)
 
     def _arriving(self, tensors: list[torch.Tensor]) -> None:
@@ -222,21 +214,15 @@ class ErrorWatch(TorchFunctionMode):
             self._gradients.append((leaf, leaf.grad))
             leaf.grad = None
 
-    def _backward(
-        self,
-        name: str,
-        tensors: list[torch.Tensor],
-        func: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        starts = args[0] if args else kwargs.get("outputs", kwargs.get("tensors"))
+    def _backward(self, name: str, tensors: list[torch.Tensor], call: WatchedCall) -> Any:
+        kwargs = call.kwargs
+        starts = call.args[0] if call.args else kwargs.get("outputs", kwargs.get("tensors"))
         given = _tensors(starts) or tensors[:1]
         roots = [t.grad_fn for t in given if t.grad_fn is not None]
         self._keep(given, Event("", self.calls.place(), len(self.backwards), self.step))
         run = BackwardRun(self._event(name), roots, given[0], ordered(roots) if roots else [])
         try:
-            result = func(*args, **kwargs)
+            result = call.run()
         except Exception:
             self.failing = run
             raise
@@ -266,7 +252,7 @@ class ErrorWatch(TorchFunctionMode):
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
     """Every tensor in nested arguments or results, once."""
-    return list({id(t): t for t in leaves(tree) if isinstance(t, torch.Tensor)}.values())
+    return list({id(t): t for _, t in find(tree, torch.Tensor)}.values())
 
 
 def _is_freed(node: Node) -> bool:

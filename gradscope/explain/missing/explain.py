@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from gradscope.capture.hooks import hooked, watchable
+from gradscope.explain.missing.cuts import Cut, find_cuts
 from gradscope.explain.missing.messages import answer, uncalled
 from gradscope.explain.missing.tracer import Tracer
-from gradscope.explain.missing.verdicts import Verdict, verdicts
+from gradscope.explain.shared.watches import FunctionWatch
 from gradscope.records import Answer
 
 
@@ -49,51 +50,53 @@ def explain_missing(
         return ()
     tracer = Tracer(model, list(names), _run.__code__)
     loss, whole = _run(model, forward, tracer)
-    found = verdicts(tracer.known.flow, tracer.known.source, loss, whole, silent)
+    found = find_cuts(tracer.observed.flow, tracer.observed.source, loss, whole, silent)
     listed = list(names.values())
-    answers = [(verdict, _named(verdict, listed)) for verdict in found]
-    told = _merged(answers, start)
+    answers = [(cut, _named(cut, listed)) for cut in found]
+    explained = _merged(answers, start)
     if whole:
-        decided = tracer.known.flow.values[loss].live if loss is not None else 0
-        for verdict in found:
-            decided |= verdict.mask
+        decided = tracer.observed.flow.values[loss].live if loss is not None else 0
+        for cut in found:
+            decided |= cut.mask
         rest = (group for i, group in enumerate(listed) if not decided >> i & 1)
-        told += uncalled(model, [name for group in rest for name in group], tracer.executing.called)
+        explained += uncalled(
+            model, [name for group in rest for name in group], tracer.calls.called
+        )
     order = {name: i for i, name in enumerate(missing)}
-    return tuple(sorted(told, key=lambda one: order[one.name]))
+    return tuple(sorted(explained, key=lambda one: order[one.name]))
 
 
 def _run(
     model: nn.Module, forward: Callable[[], torch.Tensor], tracer: Tracer
 ) -> tuple[int | None, bool]:
     """The value of the loss, and whether the run came to its end."""
-    with hooked(watchable(model), tracer.executing.enter, tracer.executing.leave):
+    with hooked(watchable(model), tracer.calls.enter, tracer.calls.leave):
         try:
-            with tracer:
+            with FunctionWatch(tracer.run):
                 loss = forward()
         except Exception:
             # The run that the user asked for has already told of it, or this one would repeat it.
             return None, False
-        return tracer.known.value_of(loss), True
+        return tracer.observed.value_of(loss), True
 
 
-def _named(verdict: Verdict, listed: list[list[str]]) -> tuple[str, ...]:
-    names, mask = [], verdict.mask
+def _named(cut: Cut, listed: list[list[str]]) -> tuple[str, ...]:
+    names, mask = [], cut.mask
     while mask:
         names += listed[(mask & -mask).bit_length() - 1]
         mask &= mask - 1
     return tuple(names)
 
 
-def _merged(answers: list[tuple[Verdict, tuple[str, ...]]], start: str | None) -> list[Answer]:
+def _merged(answers: list[tuple[Cut, tuple[str, ...]]], start: str | None) -> list[Answer]:
     """One answer for each cause and place."""
-    places: dict[object, tuple[Verdict, list[str]]] = {}
-    for verdict, behind in answers:
-        key: object = verdict.value.place
-        reason = verdict.value.reason
-        if verdict.cause == "no-grad" and reason:
+    places: dict[object, tuple[Cut, list[str]]] = {}
+    for cut, behind in answers:
+        key: object = cut.value.place
+        reason = cut.value.reason
+        if cut.cause == "no-grad" and reason:
             # Whatever ran in one such block has one answer: where it began.
-            at = (verdict.value.place.file, verdict.value.place.line)
+            at = (cut.value.place.file, cut.value.place.line)
             key = (reason, None if reason.rpartition(":")[2].isdigit() else at)
-        places.setdefault((verdict.cause, key), (verdict, []))[1].extend(behind)
-    return [answer(verdict, behind, start) for verdict, behind in places.values()]
+        places.setdefault((cut.cause, key), (cut, []))[1].extend(behind)
+    return [answer(cut, behind, start) for cut, behind in places.values()]

@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import nn
 
+from gradscope.explain.missing.cuts import Cut
 from gradscope.explain.missing.values import Value
-from gradscope.explain.missing.verdicts import Verdict
 from gradscope.explain.shared.frames import shown, source
 from gradscope.records import Answer
 
@@ -54,7 +54,7 @@ _COMPARED = ("gt", "ge", "lt", "le", "eq", "ne")
 _SOFT |= dict.fromkeys([*_COMPARED, *(f"__{name}__" for name in _COMPARED)], _THRESHOLD)
 _SOFT |= dict.fromkeys(("int", "long", "short", "char", "byte", "bool", "to", "type"), _CAST)
 _SOFT |= dict.fromkeys(("min", "max", "sort", "median", "mode", "kthvalue"), _INDEX)
-_SAID = {
+_TITLES = {
     "__getitem__": "indexing",
     "__setitem__": "assignment to a part",
     "nn.Parameter": "`nn.Parameter(…)`",
@@ -73,22 +73,22 @@ _SAID = {
 }
 
 
-def answer(verdict: Verdict, behind: Sequence[str], start: str | None) -> Answer:
+def answer(cut: Cut, behind: Sequence[str], start: str | None) -> Answer:
     """The answer for parameters that one operation cut off from ``start``; None is the loss."""
-    value = verdict.value
+    value = cut.value
     place = value.place
     at = f"{shown(place.file)}:{place.line}" if place.file else None
     return Answer(
         name=behind[0],
         kind="parameter",
         state="missing",
-        message=_message(verdict, start),
-        cause=verdict.cause,
+        message=_message(cut, start),
+        cause=cut.cause,
         module=place.module,
         call=place.call,
         location=at,
         behind=tuple(behind),
-        advice=_advice(verdict, start),
+        advice=_advice(cut, start),
     )
 
 
@@ -108,7 +108,7 @@ def uncalled(model: nn.Module, names: Sequence[str], called: Collection[nn.Modul
         ran = not owner or modules[owner] in called
         one = len(behind) == 1
         named = f"`{behind[0]}`" if one else f"{len(behind)} parameters of `{owner or 'the model'}`"
-        said = (
+        text = (
             f"no operation took {named}, though the module ran."
             if ran
             else f"`{owner}` never ran, so no operation took its parameter{'' if one else 's'}."
@@ -118,7 +118,7 @@ def uncalled(model: nn.Module, names: Sequence[str], called: Collection[nn.Modul
                 name=behind[0],
                 kind="parameter",
                 state="missing",
-                message=said,
+                message=text,
                 cause="not-called",
                 module=owner or None,
                 behind=tuple(behind),
@@ -143,27 +143,27 @@ def _unrun(
     return owner
 
 
-def _message(verdict: Verdict, start: str | None) -> str:
-    cause, value = verdict.cause, verdict.value
+def _message(cut: Cut, start: str | None) -> str:
+    cause, value = cut.cause, cut.value
     at = _at(value)
-    said = _SAID.get(value.op, f"`{value.op}`")
+    text = _TITLES.get(value.op, f"`{value.op}`")
     reason = value.reason
     if _is_copied(value):
         return f"`state_dict()`{at} gives copies without a graph: no gradient passes them."
     if cause == "no-grad":
-        return f"{said}{at} ran while gradients were disabled{_by(reason)}."
+        return f"{text}{at} ran while gradients were disabled{_by(reason)}."
     if cause == "detached":
-        return f"{said}{at} cut the graph: {reason or 'no gradient passes it'}."
+        return f"{text}{at} cut the graph: {reason or 'no gradient passes it'}."
     if cause == "non-differentiable":
-        said = reason or said
-        return f"{said}{at} gives a result that has no gradient."
+        text = reason or text
+        return f"{text}{at} gives a result that has no gradient."
     goal = "the loss" if start is None else f"`{start}`, where the graph starts"
-    ends = f"what it went into ends with {said}{at}"
-    left = verdict.left
+    ends = f"what it went into ends with {text}{at}"
+    left = cut.left
     if left is not None and left.op == "__bool__":
         return f"{ends} and decides the branch{_at(left)}, which passes no gradient."
     if left is not None:
-        by = _SAID.get(left.op, f"`{left.op}`")
+        by = _TITLES.get(left.op, f"`{left.op}`")
         return f"{ends} and leaves for Python by {by}{_at(left)}: no gradient comes back."
     return f"{ends} and never reaches {goal}."
 
@@ -188,8 +188,8 @@ def _by(reason: str | None) -> str:
     return f": {reason}" if reason else ""
 
 
-def _advice(verdict: Verdict, start: str | None) -> str:
-    cause, value = verdict.cause, verdict.value
+def _advice(cut: Cut, start: str | None) -> str:
+    cause, value = cut.cause, cut.value
     reason = value.reason or ""
     if cause == "no-grad":
         if "checkpoint" in reason:
@@ -205,8 +205,8 @@ def _advice(verdict: Verdict, start: str | None) -> str:
         if reason:
             return "give the function a backward for this output"
         return _SOFT.get(value.op, "compute the loss from what was there before it")
-    if verdict.left is not None:
-        return _kept(verdict.left)
+    if cut.left is not None:
+        return _kept(cut.left)
     if start is not None:
         return "start the graph from the loss, or from an output that comes after it"
     return "add it to the loss, or leave it out (remove it, or freeze what is behind it)"

@@ -14,29 +14,30 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradscope.explain.missing.disabled_gradients import called_at
 from gradscope.explain.missing.values import Flow, LiveMasks, Value
-from gradscope.explain.shared.module_calls import Executing
+from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.explain.shared.operations import node_name
 from gradscope.explain.shared.tensors import bare, memory_of
 
 _BUILT_IN = ("CheckpointFunction",)  # give None back where they should
 _CLEAN = -1  # a tensor seen to be made of nothing that is followed
 
 
-class Known:
+class ObservedTensors:
     """The values of tensors, those included that no operation was seen to make.
 
     Args:
         parameters: the parameters that are followed; bit i of every mask is the i-th.
-        executing: where the run is.
+        calls: where the run is.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], executing: Executing) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], calls: ModuleCalls) -> None:
         self.flow = Flow()
         self.source: dict[int, int] = {}  # a parameter's bit to its first value
         self.exported: dict[int, int] = {}  # address of a NumPy array to the value it shows
-        self.world: int | None = None  # all that has left for Python
+        self.escaped_values: int | None = None  # all that has left for Python
         self.bits = {id(p): 1 << i for i, p in enumerate(parameters)}
         self._masks = LiveMasks(self.bits)
-        self._executing = executing
+        self._calls = calls
         self._memory: dict[int, int] = {}  # memory to the parameters in it
         for p in parameters:
             self._memory[memory_of(p)] = self._memory.get(memory_of(p), 0) | self.bits[id(p)]
@@ -79,13 +80,12 @@ class Known:
         """The value of a tensor that no operation was seen to make."""
         bit = self.bits.get(id(tensor), 0)
         if bit:
-            place = self._executing.place()
+            place = self._calls.place()
             self.source[bit] = self.flow.add(Value((), bit, "parameter", place, own=bit))
             return self.source[bit]
         live = self._masks.of(tensor, 0)
-        if live:
-            name = type(tensor.grad_fn).__name__.removesuffix("0").removesuffix("Backward")
-            return self.flow.add(Value((), live, name, self._executing.place()))
+        if live and (node := tensor.grad_fn) is not None:
+            return self.flow.add(Value((), live, node_name(node), self._calls.place()))
         existing = self._existing.get(id(tensor))
         if existing is not None and existing() is tensor:
             return None
@@ -95,13 +95,13 @@ class Known:
         if shared is not None:
             name = "nn.Parameter" if isinstance(tensor, nn.Parameter) else "from_numpy"
             return self._joined(tensor, (shared,), name)
-        if self.world is not None:
+        if self.escaped_values is not None:
             return self.flow.add(
                 Value(
-                    (self.world,),
+                    (self.escaped_values,),
                     0,
                     "torch.Tensor",
-                    self._executing.place(),
+                    self._calls.place(),
                     "detached",
                     guessed=True,
                 )
@@ -110,7 +110,7 @@ class Known:
 
     def _joined(self, tensor: torch.Tensor, parents: tuple[int, ...], name: str = "") -> int:
         latest = self.flow.values[parents[-1]]
-        place = self._executing.place() if name else latest.place
+        place = self._calls.place() if name else latest.place
         if name == "nn.Parameter" and place.file and place.line:
             # No operation is seen to make one, so this is where it is first used.
             place = replace(place, line=called_at(place.file, place.line, "Parameter"))

@@ -7,46 +7,30 @@ which gradient paths they kept, also where an operation is many in one or writte
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from gradscope.explain.missing.disabled_gradients import why_disabled
-from gradscope.explain.missing.observed_tensors import Known
+from gradscope.explain.missing.numbers import Number, address_of, numbered, values_in
+from gradscope.explain.missing.observed_tensors import ObservedTensors
 from gradscope.explain.missing.values import Value
 from gradscope.explain.shared.frames import shown
-from gradscope.explain.shared.module_calls import Executing
-from gradscope.explain.shared.operations import (
-    DETACHING,
-    ENTRIES,
-    ESCAPES,
-    OVERWRITING,
-    Number,
-    carrying,
-    leaves,
-    moves_data,
-    operation,
-)
+from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.explain.shared.operations import Operation, Trait, by_function, function_name
 from gradscope.explain.shared.places import Place
-from gradscope.explain.shared.tensors import (
-    address_of,
-    bare,
-    memory_of,
-    numbered,
-    tensors_in,
-    version_of,
-)
+from gradscope.explain.shared.tensors import bare, memory_of, tensors_in, version_of
+from gradscope.explain.shared.watches import WatchedCall
 
 _CACHED_BITS = 11  # of the ints that Python makes only once, with room for later versions
 
 
-class Tracer(TorchFunctionMode):
-    """Follows what is computed from some parameters while it is active.
+class Tracer:
+    """Follows what is computed from some parameters; ``run`` is for a watch of functions.
 
     Args:
         model: names the modules.
@@ -57,10 +41,9 @@ class Tracer(TorchFunctionMode):
     def __init__(
         self, model: nn.Module, parameters: Sequence[nn.Parameter], last: CodeType
     ) -> None:
-        super().__init__()
-        self.executing = Executing(model, last)
-        self.known = Known(parameters, self.executing)
-        self._flow = self.known.flow
+        self.calls = ModuleCalls(model, last)
+        self.observed = ObservedTensors(parameters, self.calls)
+        self._flow = self.observed.flow
         # What was off before the run: nothing is seen to switch it.
         self._frozen = {id(p): Place() for p in parameters if not p.requires_grad}
         self._arrays: list[np.ndarray[Any, Any]] = []  # so that no address is given twice
@@ -68,70 +51,64 @@ class Tracer(TorchFunctionMode):
         self._plain: dict[int, tuple[float, int]] = {}
         self._disabled: str | None = None
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def run(self, call: WatchedCall) -> Any:
         """Run the operation, then note what it did."""
-        kwargs = kwargs or {}
-        name = operation(func)
-        if not moves_data(name):
+        name, args, kwargs = function_name(call.function), call.args, call.kwargs
+        operation = by_function(name)
+        if operation.has(Trait.ASKS, Trait.CARRIES_NOTHING):
             self._aside(name, args, kwargs)
-            result = func(*args, **kwargs)
-            self.known.clean(
+            result = call.run()
+            self.observed.clean(
                 [t for t in tensors_in(result) if not any(t is given for given in args)]
             )
             return result
-        inputs = list(leaves(carrying(name, args, kwargs)))
+        inputs = values_in(_carrying(operation, args, kwargs))
         tensors = [bare(item) for item in inputs if isinstance(item, torch.Tensor)]
-        parents = self._parents(name, inputs, (*args, *kwargs.values()))
+        parents = self._parents(operation, inputs, (*args, *kwargs.values()))
         versions = [version_of(tensor) for tensor in tensors]
         memories = {memory_of(tensor) for tensor in tensors}
         live = self._live(parents)
-        result = func(*args, **kwargs)
+        result = call.run()
         written = [t for t, v in zip(tensors, versions, strict=True) if version_of(t) != v]
-        if name == ".data" and getattr(func, "__name__", "") == "__set__":
+        if name == ".data" and getattr(call.function, "__name__", "") == "__set__":
             written = tensors[:1]
         outputs = {id(t): t for t in [*tensors_in(result), *written]}
-        self.known.renew(outputs.values(), memories)
+        self.observed.renew(outputs.values(), memories)
         if not parents:
-            self.known.clean([t for t in outputs.values() if self.known.latest(t) is None])
+            self.observed.clean([t for t in outputs.values() if self.observed.latest(t) is None])
             return result
         guessed = all(self._flow.values[n].op == "" for n in parents)
-        made = Value(tuple(parents), 0, name, self.executing.place(), guessed=guessed)
+        made = Value(tuple(parents), 0, name, self.calls.place(), guessed=guessed)
         for tensor in outputs.values():
             target = any(tensor is t for t in written)
             self._output(
                 tensor,
                 made,
                 live,
-                overwritten=target and name in OVERWRITING,
+                overwritten=target and operation.has(Trait.OVERWRITES),
                 written=target,
                 dtype=tensor.dtype,
             )
-        if name in ESCAPES:
+        if operation.has(Trait.LEAVES_TORCH):
             return self._escape(name, made, live, result)
         return result
 
-    def _parents(self, name: str, inputs: list[Any], args: tuple[Any, ...]) -> list[int]:
+    def _parents(self, operation: Operation, inputs: list[Any], args: tuple[Any, ...]) -> list[int]:
         found: dict[int, None] = {}
         for item in inputs:
             if isinstance(item, Number):
                 found.update(dict.fromkeys(item.sources))
-            elif (number := self.known.value_of(item)) is not None:
+            elif (number := self.observed.value_of(item)) is not None:
                 found[number] = None
         for item in args:
             if type(item) in (float, int) and id(item) in self._plain:
                 found[self._plain[id(item)][1]] = None
-        if name in ENTRIES and not found:
+        if operation.has(Trait.ENTERS_TORCH) and not found:
             address = address_of(args[0]) if args else None
-            if address in self.known.exported:
-                return [self.known.exported[address]]
-            if self.known.world is not None:
-                return [self.known.world]
+            if address in self.observed.exported:
+                return [self.observed.exported[address]]
+            if self.observed.escaped_values is not None:
+                return [self.observed.escaped_values]
         return sorted(found)
 
     def _live(self, parents: list[int]) -> int:
@@ -153,34 +130,34 @@ class Tracer(TorchFunctionMode):
         """Note one result, or one argument that was written to."""
         parents = made.parents
         if overwritten:
-            old = self.known.latest(tensor)
+            old = self.observed.latest(tensor)
             parents = tuple(number for number in parents if number != old)
             if not parents:
-                self.known.clean([tensor])
+                self.observed.clean([tensor])
                 return
             live = self._live(list(parents))
-        kept = self.known.live(tensor)
+        kept = self.observed.live(tensor)
         cause, reason = None, None
         if live & ~kept:
             cause, reason = self._cause(made.op, dtype, live & ~kept)
         if cause == "checkpoint":
             kept, cause = kept | live, None
-        own = self.known.own(tensor)
+        own = self.observed.own(tensor)
         value = Value(parents, kept, made.op, made.place, cause, reason, own, made.guessed)
-        self.known.note(tensor, value, written=written)
+        self.observed.note(tensor, value, written=written)
 
     def _cause(self, name: str, dtype: torch.dtype, lost: int) -> tuple[str, str | None]:
         """Why a result has no gradient path to a parameter that an argument leads to."""
         first_pass = False
         if not torch.is_grad_enabled():
-            cause, reason = why_disabled(sys._getframe(2), self.executing.last, self._disabled)
+            cause, reason = why_disabled(sys._getframe(2), self.calls.last, self._disabled)
             if cause != "checkpoint":
                 return cause, reason
             first_pass = True
-        if name in DETACHING:
+        if by_function(name).has(Trait.DETACHES):
             return "detached", None
         for identity, place in self._frozen.items():
-            if self.known.bits.get(identity, 0) & lost:
+            if self.observed.bits.get(identity, 0) & lost:
                 if place.file is None:
                     return "detached", "requires_grad is off"
                 return "detached", f"requires_grad was off since {shown(place.file)}:{place.line}"
@@ -198,12 +175,16 @@ class Tracer(TorchFunctionMode):
         number = self._flow.add(
             Value(made.parents, 0, name, made.place, cause, reason, guessed=made.guessed)
         )
-        left = (number,) if self.known.world is None else (self.known.world, number)
-        self.known.world = self._flow.add(Value(left, 0, "", made.place))
+        left = (
+            (number,)
+            if self.observed.escaped_values is None
+            else (self.observed.escaped_values, number)
+        )
+        self.observed.escaped_values = self._flow.add(Value(left, 0, "", made.place))
         if isinstance(result, np.ndarray):
             address = address_of(result)
             if address is not None:
-                self.known.exported[address] = number
+                self.observed.exported[address] = number
                 self._arrays.append(result)
             return result
         if name == "__float__" or type(result) is int:
@@ -217,18 +198,25 @@ class Tracer(TorchFunctionMode):
 
     def _aside(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if name == "__bool__":
-            if (number := self.known.value_of(bare(args[0]))) is not None:
-                self._flow.add(Value((number,), 0, name, self.executing.place()))
+            if (number := self.observed.value_of(bare(args[0]))) is not None:
+                self._flow.add(Value((number,), 0, name, self.calls.place()))
         elif name == "_set_grad_enabled":
             self._disabled = None
             if not args[0]:
-                at = self.executing.place()
+                at = self.calls.place()
                 self._disabled = f"{shown(at.file)}:{at.line}" if at.file else ""
         elif (name == "requires_grad_" or (name == ".requires_grad" and len(args) > 1)) and id(
             args[0]
-        ) in self.known.bits:
+        ) in self.observed.bits:
             on = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
             if on is False:
-                self._frozen[id(args[0])] = self.executing.place()
+                self._frozen[id(args[0])] = self.calls.place()
             elif on is True:
                 self._frozen.pop(id(args[0]), None)
+
+
+def _carrying(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Those of the arguments whose data end up in the result."""
+    if operation.has(Trait.FIRST_ONLY):
+        return args[:1]
+    return (args[1:] if operation.has(Trait.OTHERS_ONLY) else args, kwargs)

@@ -79,17 +79,17 @@ class LiveMasks:
         self._bits = bits  # a parameter's id to its bit
         self._masks: dict[Node, int] = {}
 
-    def of(self, tensor: torch.Tensor, known: int) -> int:
-        """The mask of a tensor; ``known`` is what its value is already known to lead to."""
+    def of(self, tensor: torch.Tensor, observed: int) -> int:
+        """The mask of a tensor; ``observed`` is what its value is already known to lead to."""
         if id(tensor) in self._bits:
             return self._bits[id(tensor)]
         if not tensor.requires_grad or tensor.grad_fn is None:
             return 0
         node = tensor.grad_fn
         mask = self._node(node)
-        if type(node).__name__ == _CHECKPOINT and known & ~mask:
+        if type(node).__name__ == _CHECKPOINT and observed & ~mask:
             # Its graph is built in backward, so the node does not lead to what is used inside.
-            mask = self._masks[node] = mask | known
+            mask = self._masks[node] = mask | observed
         return mask
 
     def _node(self, root: Node) -> int:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from gradscope.explain.non_finite.elements import element
-from gradscope.explain.non_finite.reasons import Seen, Told
-from gradscope.explain.non_finite.reductions import anything, fold
+from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason
+from gradscope.explain.non_finite.reductions import anything, reduction
 
 
-def words(seen: Seen) -> Told:
+def reason_of(result: NonFiniteResult) -> Reason:
     """What went wrong; at the least the name of the operation."""
     try:
-        told = fold(seen)
-        if told is None and seen.pointwise:
-            told = element(seen)
-        return told or anything(seen)
+        reason = reduction(result)
+        if reason is None and result.pointwise:
+            reason = element(result)
+        return reason or anything(result)
     except (RuntimeError, NotImplementedError, TypeError, IndexError):
-        return Told(seen.name)  # a kind of tensor that does not let its values be read
+        return Reason(result.name)  # a kind of tensor that does not let its values be read

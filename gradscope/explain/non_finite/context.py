@@ -12,11 +12,11 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.explain.non_finite.derivatives import slope
-from gradscope.explain.non_finite.functions import Names
-from gradscope.explain.non_finite.node_places import Made
-from gradscope.explain.non_finite.reasons import Told
+from gradscope.explain.non_finite.functions import CurrentFunction
+from gradscope.explain.non_finite.node_places import NodePlaces
+from gradscope.explain.non_finite.reasons import Reason
 from gradscope.explain.shared.frames import is_hidden, is_ours, outwards
-from gradscope.explain.shared.module_calls import Executing
+from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.places import Place
 from gradscope.explain.shared.tensors import memory_of
 
@@ -25,7 +25,7 @@ _FUNCTION = "/torch/autograd/function.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class OperationContext:
     """One moment of the run.
 
     Attributes:
@@ -44,20 +44,22 @@ class Now:
     function: str | None = None
 
 
-class Scene:
+class RunContext:
     """Knows the stage of the run, and asks everybody who knows more.
 
     Args:
         model: names the parameters.
-        executing: the module calls under way.
-        names: the function under way.
+        calls: the module calls under way.
+        function: the function under way.
         made: where the nodes of backward were made.
     """
 
-    def __init__(self, model: nn.Module, executing: Executing, names: Names, made: Made) -> None:
+    def __init__(
+        self, model: nn.Module, calls: ModuleCalls, function: CurrentFunction, made: NodePlaces
+    ) -> None:
         self.stage = "forward"
-        self._executing = executing
-        self._names = names
+        self._calls = calls
+        self._function = function
         self._made = made
         self._parameters = {memory_of(p): n for n, p in model.named_parameters()}
         self._parameters.pop(0, None)
@@ -68,43 +70,45 @@ class Scene:
         """An operation begins: the nodes made since the last one are of this line."""
         # Outside every function, as in a script, each operation stands for itself.
         self._alone -= 1
-        self._group = self._names.serial if self._names.name else self._alone
+        self._group = self._function.serial if self._function.name else self._alone
         if self._made.grown():
-            self._made.note(self.place(), self._group, self._names.name)
+            self._made.note(self.place(), self._group, self._function.name)
 
     def place(self) -> Place:
         """The innermost module call and the user's line."""
-        return self._executing.place()
+        return self._calls.place()
 
-    def now(self, core: str = "", out: torch.Tensor | None = None) -> Now:
+    def now(self, core: str = "", out: torch.Tensor | None = None) -> OperationContext:
         """The moment of an operation, which ``core`` names where no function does."""
-        op = self._names.name or {"to_copy": "to"}.get(core, core)
+        op = self._function.name or {"to_copy": "to"}.get(core, core)
         node = torch._C._current_autograd_node()
         frame = sys._getframe(1)
         if self.stage == "step":
-            owner = _optimizer(outwards(frame, self._executing.last))
-            owner = owner or _outermost(outwards(frame, self._executing.last))
+            owner = _optimizer(outwards(frame, self._calls.last))
+            owner = owner or _outermost(outwards(frame, self._calls.last))
             name = None if out is None else self._parameters.get(memory_of(out))
-            return Now("step", owner or op, self.place(), self._group, name)
-        recomputed = _through(outwards(frame, self._executing.last), _CHECKPOINT)
+            return OperationContext("step", owner or op, self.place(), self._group, name)
+        recomputed = _through(outwards(frame, self._calls.last), _CHECKPOINT)
         if node is None or (recomputed and torch.is_grad_enabled()):
-            return Now(self._phase(), op, self.place(), self._group)
+            return OperationContext(self._phase(), op, self.place(), self._group)
         place, serial, function, _ = self._made.of(node)
-        own = _own_backward(outwards(frame, self._executing.last))
+        own = _own_backward(outwards(frame, self._calls.last))
         if own is not None:
             place, function = Place(place.module, place.call, *own), None
         leaf = getattr(node, "variable", None)
         name = None if leaf is None else self._parameters.get(memory_of(leaf))
-        return Now("backward", type(node).__name__, place, node, name, node, serial, function)
+        return OperationContext(
+            "backward", type(node).__name__, place, node, name, node, serial, function
+        )
 
-    def slope(self, node: Node, told: Told) -> tuple[Told, tuple[torch.Tensor, ...]]:
+    def slope(self, node: Node, reason: Reason) -> tuple[Reason, tuple[torch.Tensor, ...]]:
         """What went wrong in a node, by what its function is."""
-        return slope(node, told, readable=not self._made.of(node)[3])
+        return slope(node, reason, readable=not self._made.of(node)[3])
 
     def _phase(self) -> str:
-        if self.stage == "backward" and not self._executing.under_way:
+        if self.stage == "backward" and self._calls.innermost() is None:
             return "backward"
-        outside = not self._executing.under_way and bool(self._executing.called)
+        outside = self._calls.innermost() is None and bool(self._calls.called)
         return "loss" if outside else "forward"
 
 

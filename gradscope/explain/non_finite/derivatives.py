@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.explain.non_finite.reasons import Told, spelled
+from gradscope.explain.non_finite.reasons import Reason, spelled
+from gradscope.explain.shared.operations import node_name
 
 _EPS = "add a small eps inside the root (`sqrt(x + eps)`): a clamp or `where` after it is too late"
 _EDGE = "keep the argument off the edge: `clamp(-1 + eps, 1 - eps)`"
@@ -24,7 +24,7 @@ class _Slope:
     function: str
     saved: str
     at: tuple[float, ...]
-    words: str
+    text: str
     advice: str
 
 
@@ -41,50 +41,44 @@ _EQUAL = {
     "LinalgEig": ("eig of equal eigenvalues: their vectors have no slope", _APART),
     "LinalgSvd": ("svd of equal singular values: their vectors have no slope", _APART),
 }
-_NUMBERED = re.compile(r"Backward\d*$")
 
 
-def function_of(node: Node) -> str:
-    """``Sqrt`` of ``SqrtBackward0``."""
-    return _NUMBERED.sub("", type(node).__name__)
-
-
-def slope(node: Node, told: Told, *, readable: bool) -> tuple[Told, tuple[torch.Tensor, ...]]:
+def slope(node: Node, reason: Reason, *, readable: bool) -> tuple[Reason, tuple[torch.Tensor, ...]]:
     """What to say of the node instead of its arithmetic, and the forward values behind it.
 
     Args:
         told: the arithmetic that went wrong inside the node.
         readable: nobody's hooks stand before what the node has saved.
     """
-    function = function_of(node)
+    function = node_name(node)
     if function in _EQUAL:
-        words, advice = _EQUAL[function]
-        return Told(words, advice, told.count), ()
+        text, advice = _EQUAL[function]
+        return Reason(text, advice, reason.count), ()
     if function == "Pow" and readable:
-        return _power(node, told)
+        return _power(node, reason)
     known = _SLOPES.get(function)
     if known is None:
-        return told, ()
+        return reason, ()
     values = _saved(node, known.saved) if readable else None
     if values is None:
-        return Told(f"{known.function}: {known.words}", known.advice, told.count), ()
+        return Reason(f"{known.function}: {known.text}", known.advice, reason.count), ()
     met = values[torch.isin(values, values.new_tensor(known.at))]
     if not met.numel():
-        return told, (values,)
+        return reason, (values,)
     where = "(0, 0)" if function == "Hypot" else spelled(float(met[0]))
-    words = f"{known.function} at {where}: {known.words}"
-    return Told(words, known.advice, met.numel(), values.numel()), (values,)
+    text = f"{known.function} at {where}: {known.text}"
+    return Reason(text, known.advice, met.numel(), values.numel()), (values,)
 
 
-def _power(node: Node, told: Told) -> tuple[Told, tuple[torch.Tensor, ...]]:
+def _power(node: Node, reason: Reason) -> tuple[Reason, tuple[torch.Tensor, ...]]:
     base, exponent = _saved(node, "self"), _saved(node, "exponent")
     if base is None or not isinstance(exponent, int | float) or not 0 < exponent < 1:
-        return told, () if base is None else (base,)
+        return reason, () if base is None else (base,)
     count = int((base == 0).sum())
     if not count:
-        return told, (base,)
-    words = f"0 ** {spelled(exponent)}: {_INFINITE}"
-    return Told(words, "add a small eps to the base", count, base.numel()), (base,)
+        return reason, (base,)
+    text = f"0 ** {spelled(exponent)}: {_INFINITE}"
+    return Reason(text, "add a small eps to the base", count, base.numel()), (base,)
 
 
 def _saved(node: Node, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Where a NaN or an infinity is born in a step, and what it spreads to."""
+"""Where a NaN or an infinity of a step comes from, and what it spreads to."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from gradscope.capture.hooks import hooked, watchable
-from gradscope.explain.non_finite.messages import births, unseen
-from gradscope.explain.non_finite.watch import Watch
+from gradscope.explain.non_finite.messages import records, unseen
+from gradscope.explain.non_finite.watch import NonFiniteWatch
 from gradscope.records import Birth
 
 
-def find_births(
+def explain_non_finite(
     model: nn.Module,
     forward: Callable[[], torch.Tensor],
     backward: Callable[[torch.Tensor], None],
@@ -42,17 +42,17 @@ def find_births(
 
     Returns:
         One record per operation and place. Where something is not finite though no operation was
-        seen to make it so, a record that says that. Where the run raises, what was born by then.
+        seen to make it so, a record that says that. Where the run raises, what was found by then.
     """
-    watch = Watch(model, _run.__code__)
+    watch = NonFiniteWatch(model, _run.__code__)
     with watch.quiet():
-        watch.given.before(inputs)
+        watch.external.before(inputs)
     left = _run(model, forward, backward, step, watch)
-    found = births(watch.origins.reported(), {name for name, _ in model.named_parameters()})
+    found = records(watch.origins.reported(), {name for name, _ in model.named_parameters()})
     if not left:
         return found
     # What was computed unseen comes back as a tensor from nowhere, which says less.
-    return left[0], *(birth for birth in found if birth.phase != "input" or birth.name)
+    return left[0], *(one for one in found if one.phase != "input" or one.name)
 
 
 def _run(
@@ -60,27 +60,27 @@ def _run(
     forward: Callable[[], torch.Tensor],
     backward: Callable[[torch.Tensor], None],
     step: Callable[[], None] | None,
-    watch: Watch,
+    watch: NonFiniteWatch,
 ) -> tuple[Birth, ...]:
     """Run the step; what was found not finite without an origin."""
     left: list[Birth] = []
     with hooked(watchable(model), watch.enter, watch.leave):
         try:
-            with watch.names, watch:
+            with watch.active():
                 loss = forward()
             left += _stays(watch, "loss", [("loss", loss)])
             left += _stays(watch, "forward", model.named_buffers())
             if loss.requires_grad:
-                watch.scene.stage = "backward"
-                with watch.names, watch:
+                watch.context.stage = "backward"
+                with watch.active():
                     backward(loss)
                 left += _stays(watch, "backward", _gradients(model))
             if step is not None:
-                watch.scene.stage = "step"
-                with watch.names, watch:
+                watch.context.stage = "step"
+                with watch.active():
                     step()
                 left += _stays(watch, "step", model.named_parameters())
-                watch.given.kept_in_state()
+                watch.external.kept_in_state()
         except Exception:
             # The run that the user asked for has already told of it, or this one would repeat it.
             watch.origins.reach(watch.origins.made_nan())
@@ -92,10 +92,10 @@ def _gradients(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 
 
 def _stays(
-    watch: Watch, phase: str, tensors: Iterable[tuple[str, torch.Tensor]]
+    watch: NonFiniteWatch, phase: str, tensors: Iterable[tuple[str, torch.Tensor]]
 ) -> Iterator[Birth]:
     """Note what of these is not finite; those of them that have no known origin."""
     with watch.quiet():
         for name, tensor in tensors:
-            if kind := watch.given.stays(tensor, name):
+            if kind := watch.external.stays(tensor, name):
                 yield unseen(kind, phase, name)

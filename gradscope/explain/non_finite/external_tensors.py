@@ -10,8 +10,8 @@ from torch import nn
 
 from gradscope.capture.stats import measure
 from gradscope.explain.non_finite.levels import INF, NAN, broken, level, only_negative
-from gradscope.explain.non_finite.origins import Origin, Origins
-from gradscope.explain.non_finite.reasons import Told
+from gradscope.explain.non_finite.origins import NonFiniteOrigin, NonFiniteOrigins
+from gradscope.explain.non_finite.reasons import Reason
 from gradscope.explain.shared.places import Place
 from gradscope.explain.shared.tensors import tensors_in
 from gradscope.nesting import find
@@ -20,7 +20,7 @@ _LOOK = "look at where it comes from: the file, the division or logarithm in the
 _LOAD = "load a checkpoint from before, or initialise it"
 
 
-class Given:
+class ExternalTensors:
     """Registers what comes from outside, and notes what the run leaves.
 
     Args:
@@ -28,7 +28,7 @@ class Given:
         origins: where they are registered.
     """
 
-    def __init__(self, model: nn.Module, origins: Origins) -> None:
+    def __init__(self, model: nn.Module, origins: NonFiniteOrigins) -> None:
         self._model = model
         self._origins = origins
 
@@ -58,7 +58,7 @@ class Given:
                 continue
             if not root:
                 self._origins.spread(mask, name)
-            made = any(not origin.given for origin in self._origins.members(mask))
+            made = any(not origin.deliberate for origin in self._origins.members(mask))
             if found == NAN or (root and made):
                 self._origins.reach(mask)
 
@@ -74,16 +74,24 @@ class Given:
         """What the optimizer made and still holds in its state."""
         held = self._origins.living()
         for number, origin in enumerate(self._origins.all):
-            if held >> number & 1 and origin.phase == "step" and not origin.given:
+            if held >> number & 1 and origin.phase == "step" and not origin.deliberate:
                 origin.spread.setdefault("the optimizer's state")
                 origin.reached = True
 
     def outside(self, tensor: torch.Tensor, found: int, place: Place) -> int:
         """A tensor that nobody saw being made: a constant, a closure's, a file's."""
         count = _count(tensor, found)
-        told = Told(_share(tensor, count), _LOOK, count)
+        reason = Reason(_share(tensor, count), _LOOK, count)
         return self._origins.add(
-            Origin(found, "input", None, place, told, given=found == INF, inputs=(measure(tensor),))
+            NonFiniteOrigin(
+                found,
+                "input",
+                None,
+                place,
+                reason,
+                deliberate=found == INF,
+                inputs=(measure(tensor),),
+            )
         )
 
     def _input(self, name: str, tensor: torch.Tensor) -> None:
@@ -96,13 +104,13 @@ class Given:
             return 0
         count = _count(tensor, found)
         mask = self._origins.add(
-            Origin(
+            NonFiniteOrigin(
                 found,
                 phase,
                 None,
                 Place(),
-                Told(_share(tensor, count), advice, count),
-                given=found == INF and only_negative(tensor),
+                Reason(_share(tensor, count), advice, count),
+                deliberate=found == INF and only_negative(tensor),
                 name=name,
                 inputs=(measure(tensor),),
             )

@@ -1,4 +1,4 @@
-"""What is said of a birth: one sentence, where it spread, and the smallest fix."""
+"""What is said of an origin: one sentence, where it spread, and the smallest fix."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from gradscope.capture.stats import Measured, resolve
 from gradscope.explain.non_finite.levels import INF, KINDS, NAN
-from gradscope.explain.non_finite.origins import Origin
+from gradscope.explain.non_finite.origins import NonFiniteOrigin
 from gradscope.explain.shared.frames import shown, source
 from gradscope.explain.shared.places import Place
 from gradscope.records import Birth
@@ -16,7 +16,7 @@ _ADVICE = "follow what went in back to where it grew so large, or became 0"
 _ROLES = ("input", "target")
 
 
-def births(origins: Iterable[Origin], parameters: Collection[str]) -> tuple[Birth, ...]:
+def records(origins: Iterable[NonFiniteOrigin], parameters: Collection[str]) -> tuple[Birth, ...]:
     """The records of origins; ``parameters`` are the names of the model's."""
     listed = list(origins)
     measured: list[Measured] = [item for origin in listed for item in origin.inputs]
@@ -31,10 +31,10 @@ def births(origins: Iterable[Origin], parameters: Collection[str]) -> tuple[Birt
             call=origin.place.call,
             location=located(origin.place),
             reason=reason(origin),
-            count=origin.told.count,
+            count=origin.reason.count,
             inputs=tuple(done[id(item)] for item in origin.inputs),
             spread=compact(list(origin.spread), _home(origin), parameters),
-            advice=origin.told.advice or _ADVICE,
+            advice=origin.reason.advice or _ADVICE,
         )
         for origin in listed
     )
@@ -45,7 +45,7 @@ def unseen(kind: int, phase: str, what: str) -> Birth:
     return Birth(
         kind=KINDS[kind],
         phase=phase,
-        message=f"{what} is {_said(kind)}, and no operation that can be watched made it so:"
+        message=f"{what} is {_kind_text(kind)}, and no operation that can be watched made it so:"
         " look at what runs compiled, or outside PyTorch.",
         spread=(what,),
     )
@@ -56,18 +56,18 @@ def located(place: Place) -> str | None:
     return f"{shown(place.file)}:{place.line}" if place.file else None
 
 
-def reason(origin: Origin) -> str:
+def reason(origin: NonFiniteOrigin) -> str:
     """The arithmetic, with what the same function then made of it."""
-    words = origin.told.counted
+    text = origin.reason.counted
     if origin.and_then is None:
-        return words
-    return f"{words}, and {origin.and_then} is NaN"
+        return text
+    return f"{text}, and {origin.and_then} is NaN"
 
 
 def compact(names: list[str], module: str | None, parameters: Collection[str]) -> tuple[str, ...]:
     """Each parameter, and of the modules the outermost ones.
 
-    Modules around the one that it was born in are left out: they hold it anyway.
+    Modules around the one that made it are left out: they hold it anyway.
     """
     parts = (module or "").split(".")
     around = {".".join(parts[:i]) for i in range(1, len(parts) + 1)}
@@ -77,8 +77,8 @@ def compact(names: list[str], module: str | None, parameters: Collection[str]) -
     )
 
 
-def _home(origin: Origin) -> str | None:
-    """The module that it was born in, or that owns the parameter."""
+def _home(origin: NonFiniteOrigin) -> str | None:
+    """The module that made it, or that owns the parameter."""
     if origin.phase == "parameter" and origin.name:
         return origin.name.rpartition(".")[0]
     return origin.place.module
@@ -88,49 +88,49 @@ def _in(name: str, modules: Collection[str]) -> bool:
     return any(name.startswith(f"{other}.") for other in modules)
 
 
-def _said(kind: int) -> str:
+def _kind_text(kind: int) -> str:
     return "NaN" if kind == NAN else "infinite"
 
 
-def _message(origin: Origin) -> str:
+def _message(origin: NonFiniteOrigin) -> str:
     what = "NaN" if origin.kind == NAN else "an infinity"
     name = f"`{origin.name}`"
     if origin.phase == "input" and origin.op is None:
         if origin.name is None:
             used = _at(origin.place)
-            held = f"a tensor that was made before the run holds {what}: {origin.told.reason}"
+            held = f"a tensor that was made before the run holds {what}: {origin.reason.text}"
             held += f"; it is first used{used}" if used else ""
         else:
             called = f"the {origin.name}" if origin.name in _ROLES else f"the input {name}"
-            held = f"{called} holds {what} before the model runs: {origin.told.reason}"
+            held = f"{called} holds {what} before the model runs: {origin.reason.text}"
         return f"{held}{_then(origin)}."
     if origin.phase == "parameter":
-        return f"{name} holds {what} before the run: {origin.told.reason}{_then(origin)}."
-    if origin.given:
-        held = f"`{origin.op}`{_at(origin.place)} was given {origin.told.reason}, and it reached"
+        return f"{name} holds {what} before the run: {origin.reason.text}{_then(origin)}."
+    if origin.deliberate:
+        held = f"`{origin.op}`{_at(origin.place)} was given {origin.reason.text}, and it reached"
         stays = "the loss" if "loss" in origin.spread else "what stays"
         return f"{held} {stays}{_then(origin)}."
     of = "infinities" if origin.of_infinities else "finite numbers"
-    words = reason(origin)
+    text = reason(origin)
     if origin.phase == "step":
         made = f"`{origin.op}`{_at(origin.place)} made {what} of {of}"
-        return f"{made}{f' in {name}' if origin.name else ''}: {words}{_then(origin)}."
+        return f"{made}{f' in {name}' if origin.name else ''}: {text}{_then(origin)}."
     if origin.phase == "backward":
         where = _at(origin.place)
         of_what = f"of `{origin.function}`" if origin.function else "of what ran"
         back = f", the backward {of_what}{where}," if where else ""
-        return f"`{origin.op}`{back} made {what} of {of}: {words}{_then(origin)}."
-    return f"`{origin.op}`{_at(origin.place)} made {what} of {of}: {words}{_then(origin)}."
+        return f"`{origin.op}`{back} made {what} of {of}: {text}{_then(origin)}."
+    return f"`{origin.op}`{_at(origin.place)} made {what} of {of}: {text}{_then(origin)}."
 
 
-def _then(origin: Origin) -> str:
-    turned = origin.turned
-    if turned is None or origin.kind != INF:
+def _then(origin: NonFiniteOrigin) -> str:
+    became_nan = origin.became_nan
+    if became_nan is None or origin.kind != INF:
         return ""
-    lines = (turned.place.file, turned.place.line)
+    lines = (became_nan.place.file, became_nan.place.line)
     same = lines == (origin.place.file, origin.place.line) and lines[0] is not None
-    where = " on the same line" if same else _at(turned.place)
-    return f"; `{turned.op}`{where} then made NaN of it ({turned.reason})"
+    where = " on the same line" if same else _at(became_nan.place)
+    return f"; `{became_nan.op}`{where} then made NaN of it ({became_nan.reason})"
 
 
 def _at(place: Place) -> str:

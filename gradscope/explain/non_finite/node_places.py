@@ -14,7 +14,7 @@ from torch.autograd.graph import Node
 from gradscope.explain.shared.places import Place
 
 
-class Made:
+class NodePlaces:
     """Line, module call and function of the nodes that the run makes."""
 
     def __init__(self) -> None:

@@ -10,13 +10,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from gradscope.capture.stats import Measured
 from gradscope.explain.non_finite.levels import NAN
-from gradscope.explain.non_finite.reasons import Told
+from gradscope.explain.non_finite.reasons import Reason
 from gradscope.explain.shared.places import Place
 from gradscope.explain.shared.tensors import memory_of
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class BecameNaN:
     """The first operation that made a NaN of an origin's infinities."""
 
     op: str
@@ -25,14 +25,14 @@ class Turned:
 
 
 @dataclass(slots=True)
-class Origin:
-    """One birth, or something that was there before.
+class NonFiniteOrigin:
+    """Where an operation made what is not finite, or something that was there before.
 
     Attributes:
         kind: INF or NAN.
-        group: the function call, or the node of backward, that it was born in.
-        told: the arithmetic in words.
-        given: put there on purpose, as the -inf of a mask: nothing to report by itself.
+        group: the function call, or the node of backward, that made it.
+        reason: the arithmetic in words.
+        deliberate: put there on purpose, as the -inf of a mask: nothing to report by itself.
         name: of the parameter, buffer or input that held it.
         spread: the names it went on to, in order.
         reached: it came to something that stays.
@@ -45,13 +45,13 @@ class Origin:
     phase: str
     op: str | None
     place: Place
-    told: Told
+    reason: Reason
     group: object = None
-    given: bool = False
+    deliberate: bool = False
     name: str | None = None
     inputs: tuple[Measured, ...] = ()
     spread: dict[str, None] = field(default_factory=dict)
-    turned: Turned | None = None
+    became_nan: BecameNaN | None = None
     reached: bool = False
     of_infinities: bool = False
     and_then: str | None = None
@@ -63,26 +63,26 @@ class Origin:
         # One step of the optimizer is one place for all parameters.
         name = None if self.phase == "step" else self.name
         place = self.place
-        return self.phase, self.op, place.file, place.line, place.module, name, self.given
+        return self.phase, self.op, place.file, place.line, place.module, name, self.deliberate
 
 
-class Origins:
+class NonFiniteOrigins:
     """All origins, oldest first; a set of them is an int, one bit for each."""
 
     def __init__(self) -> None:
-        self.all: list[Origin] = []
+        self.all: list[NonFiniteOrigin] = []
         self._known: dict[object, int] = {}
         # A weak reference keeps the address from being given to another storage.
         self._held: dict[int, tuple[StorageWeakRef, int]] = {}
 
-    def add(self, origin: Origin) -> int:
+    def add(self, origin: NonFiniteOrigin) -> int:
         """The bit of an origin; that of an earlier one where the same line made the same."""
         number = self._known.setdefault(origin.key, len(self.all))
         if number == len(self.all):
             self.all.append(origin)
         return 1 << number
 
-    def born_in(self, group: object, function: str, place: Place) -> int:
+    def made_in(self, group: object, function: str, place: Place) -> int:
         """The bit of what a call of a function, or the function on that line, made in forward."""
         for number, origin in enumerate(self.all):
             same = (origin.op or "").strip("_") == function
@@ -91,7 +91,7 @@ class Origins:
                 return 1 << number
         return 0
 
-    def members(self, mask: int) -> Iterator[Origin]:
+    def members(self, mask: int) -> Iterator[NonFiniteOrigin]:
         """The origins of a mask, oldest first."""
         while mask:
             yield self.all[(mask & -mask).bit_length() - 1]
@@ -128,11 +128,11 @@ class Origins:
 
     def reach(self, mask: int) -> None:
         """These stay; what was given is blamed only where nothing else can be."""
-        made = [origin for origin in self.members(mask) if not origin.given]
+        made = [origin for origin in self.members(mask) if not origin.deliberate]
         for origin in made or self.members(mask):
             origin.reached = True
 
-    def reported(self) -> Iterable[Origin]:
+    def reported(self) -> Iterable[NonFiniteOrigin]:
         """What there is to tell of."""
         return [origin for origin in self.all if origin.reached]
 
@@ -140,7 +140,7 @@ class Origins:
         """The origins of NaN, also by a later operation, and of infinities nobody asked for."""
         mask = 0
         for number, origin in enumerate(self.all):
-            if origin.kind == NAN or origin.turned is not None:
+            if origin.kind == NAN or origin.became_nan is not None:
                 mask |= 1 << number
         return mask
 

@@ -15,10 +15,10 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reason:
     """A reason, the smallest fix, and how many elements of how many it made."""
 
-    reason: str
+    text: str
     advice: str | None = None
     count: int | None = None
     total: int = 0
@@ -27,39 +27,39 @@ class Told:
     def counted(self) -> str:
         """The reason, and how many of how many where it is about more than one."""
         if self.count is None or self.total <= 1:
-            return self.reason
-        return f"{self.reason} ({self.count} of {self.total} values)"
+            return self.text
+        return f"{self.text} ({self.count} of {self.total} values)"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NonFiniteResult:
     """One operation, as far as it explains itself.
 
     Attributes:
         name: without underscores: ``log``, ``softmax``, ``addmm``.
-        given: the arguments by the names of the schema; tensors as they were before.
+        arguments: by the names of the schema; tensors as they were before.
         out: what it made that is not finite.
         kind: the level of ``out``.
         pointwise: each element is made of those at its own place.
     """
 
     name: str
-    given: dict[str, Any]
+    arguments: dict[str, Any]
     out: torch.Tensor
     kind: int
     pointwise: bool
 
     def tensors(self) -> list[torch.Tensor]:
         """The floating-point tensors among the arguments."""
-        return [t for t in self.given.values() if isinstance(t, torch.Tensor) and _floating(t)]
+        return [t for t in self.arguments.values() if isinstance(t, torch.Tensor) and _floating(t)]
 
     def number(self, name: str, default: float) -> float:
         """An argument that is a number."""
-        value = self.given.get(name)
+        value = self.arguments.get(name)
         return float(value) if isinstance(value, int | float) else default
 
 
-Words = Callable[[Seen], Told | None]
+Explainer = Callable[[NonFiniteResult], Reason | None]
 
 
 def spelled(value: float) -> str:
@@ -72,11 +72,11 @@ def spelled(value: float) -> str:
 def largest(dtype: torch.dtype) -> str:
     """The largest number of a dtype, with its name: ``float16's largest 65504``."""
     top = torch.finfo(dtype).max
-    said = spelled(top) if top < 1e6 else f"{top:.2g}"
-    return f"{str(dtype).removeprefix('torch.')}'s largest {said}"
+    text = spelled(top) if top < 1e6 else f"{top:.2g}"
+    return f"{str(dtype).removeprefix('torch.')}'s largest {text}"
 
 
-def top_of(tensor: torch.Tensor) -> float:
+def magnitude(tensor: torch.Tensor) -> float:
     """The largest finite magnitude; 0 of nothing."""
     values = (tensor.detach().abs() if tensor.is_complex() else tensor.detach()).double()
     finite = values[torch.isfinite(values)]

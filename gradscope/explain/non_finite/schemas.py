@@ -10,35 +10,15 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-_CHOOSING = frozenset(["argmax", "argmin", "topk", "sort", "multinomial", "kthvalue"])
-#: Written to although the schema does not say so: running statistics.
-_SECRETLY = dict.fromkeys(
-    ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), ("running_mean", "running_var")
-)
-#: Hands a number to Python.
-LEAVING = "local_scalar_dense"
+from gradscope.explain.shared.operations import Trait, by_operator
 
-_UNINITIALISED = ("empty", "new_empty", "resize")
-_OVERWRITING = frozenset(
-    [
-        "bernoulli",
-        "cauchy",
-        "copy",
-        "exponential",
-        "fill",
-        "geometric",
-        "log_normal",
-        "normal",
-        "random",
-        "set",
-        "uniform",
-        "zero",
-    ]
-)
+#: Hands a number to Python.
+LEAVES_TORCH = "local_scalar_dense"
+_RUNNING = ("running_mean", "running_var")
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class OperatorSchema:
     """One overload of one operation.
 
     Attributes:
@@ -66,48 +46,42 @@ class Operation:
 
 
 @functools.cache
-def described(func: OpOverload) -> Operation:
+def schema_of(func: OpOverload) -> OperatorSchema:
     """What the schema says of an overload."""
     schema = func._schema
     plain = schema.name.split("::")[1]
     name = plain.strip("_").removeprefix("foreach_")
     written = tuple(a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write)
-    written += _SECRETLY.get(name, ())
-    given = {a.name: a for a in schema.arguments}
-    overwrites = name in _OVERWRITING or name.startswith(_UNINITIALISED)
-    updated = tuple(n for n in written if not given[n].kwarg_only and not overwrites)
+    operation = by_operator(name)
+    written += _RUNNING if operation.has(Trait.RUNNING) else ()
+    arguments = {a.name: a for a in schema.arguments}
+    overwrites = operation.has(Trait.OVERWRITES, Trait.UNINITIALISED)
+    updated = tuple(n for n in written if not arguments[n].kwarg_only and not overwrites)
     each = plain.startswith("_foreach_") and name != "norm"
     makes = any(r.alias_info is None for r in schema.returns)
-    idle = name.startswith(_UNINITIALISED) or not (makes or written)
-    return Operation(
+    idle = operation.has(Trait.UNINITIALISED) or not (makes or written)
+    return OperatorSchema(
         name,
-        tuple(given),
+        tuple(arguments),
         written,
         updated,
         idle,
         torch.Tag.pointwise in func.tags or name in ("to_copy", "copy") or each,
-        plain.startswith("_foreach_") or any("Tensor[]" in str(given[n].type) for n in written),
-        name in _CHOOSING or (name in ("max", "min") and "dim" in given),
+        plain.startswith("_foreach_") or any("Tensor[]" in str(arguments[n].type) for n in written),
+        operation.has(Trait.COMPARES) or (name in ("max", "min") and "dim" in arguments),
     )
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in an argument or a result of such an operation: bare, or in one list."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
-
-
-def entries(operation: Operation, given: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+def entries(
+    schema: OperatorSchema, arguments: dict[str, Any]
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """The arguments of each entry of an operation on lists; of another one, all of them."""
-    if not operation.many:
-        yield 0, given
+    if not schema.many:
+        yield 0, arguments
         return
-    lists = [v for v in given.values() if isinstance(v, list | tuple) and v]
+    lists = [v for v in arguments.values() if isinstance(v, list | tuple) and v]
     for i in range(max(map(len, lists), default=0)):
-        yield i, {n: _entry(v, i) for n, v in given.items()}
+        yield i, {n: _entry(v, i) for n, v in arguments.items()}
 
 
 def _entry(value: Any, index: int) -> Any:

@@ -12,12 +12,11 @@ from gradscope.capture.hooks import (
     Handle,
     hook_tensor,
     hooked,
-    named_modules,
     named_parameters,
     watchable,
 )
-from gradscope.capture.recompute import in_backward
 from gradscope.explain.precision.casts import Cast, Counter
+from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.nesting import find
 from gradscope.records import PrecisionForecast
 
@@ -58,9 +57,9 @@ def forecast(
         a non-zero element are left out.
     """
     counter = Counter([Cast(d, s) for d in dtypes for s in sorted({1.0, *scales, *POWERS})])
-    watch = _Watch(model, counter)
+    watch = _CastWatch(model, counter)
     try:
-        with hooked(watchable(model), watch.enter, watch.leave):
+        with hooked(watchable(model), watch.calls.enter, watch.leave):
             backward(forward())
     finally:
         watch.release()
@@ -85,37 +84,30 @@ def safest_scale(
     return min(safe, default=None)
 
 
-class _Watch:
-    """The counts of each call's outputs and of their gradients; ``enter``, ``leave`` for hooks."""
+class _CastWatch:
+    """The counts of each call's outputs and of their gradients; ``leave`` is for hooks."""
 
     def __init__(self, model: nn.Module, counter: Counter) -> None:
+        self.calls = ModuleCalls(model, forecast.__code__)
         self.counts: dict[_Key, list[torch.Tensor]] = {}
         self._counter = counter
-        self._names = {module: named.name for module, named in named_modules(model).items()}
-        self._calls: dict[nn.Module, int] = {}
-        self._open: dict[nn.Module, list[int]] = {}
         self._handles: list[Handle] = []
-
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A module's forward begins; one that a checkpoint runs again is the same call."""
-        if module in self._names and not in_backward():
-            number = self._calls.get(module, 0)
-            self._calls[module] = number + 1
-            self._open.setdefault(module, []).append(number)
 
     def leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        """A module's forward returned."""
-        if module not in self._names or in_backward():
+        """A module's forward returned; one that a checkpoint ran again is counted already."""
+        call = self.calls.innermost(module)
+        self.calls.leave(module, args, kwargs, output)
+        if call is None or call.recomputed:
             return
-        name, call = self._names[module], self._open[module].pop()
         for _, tensor in find(output, torch.Tensor):
             if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
                 continue  # one sample's, inside vmap or grad: it has no elements to count
-            self.add((name, call, "activation"), tensor)
+            self.add((call.name, call.number, "activation"), tensor)
             if tensor.requires_grad:
-                self._handles.append(hook_tensor(tensor, self._reader((name, call, "gradient"))))
+                key = (call.name, call.number, "gradient")
+                self._handles.append(hook_tensor(tensor, self._reader(key)))
 
     def add(self, key: _Key, tensor: torch.Tensor) -> None:
         """Count a tensor's elements as part of what ``key`` stands for."""

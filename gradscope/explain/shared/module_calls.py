@@ -1,20 +1,42 @@
-"""Where the second run is: the module calls that have not returned, and the user's line."""
+"""Which module's call is this: the calls of a run, those that have not returned, and their nodes.
+
+A call that a checkpoint runs again inside backward is the call that it repeats.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
 from torch import nn
+from torch.autograd.graph import Node
 
+from gradscope.capture.calls import sequence_number
+from gradscope.capture.graph import Span, owners
 from gradscope.capture.hooks import named_modules
+from gradscope.capture.recompute import in_backward
 from gradscope.explain.shared.frames import nearest
 from gradscope.explain.shared.places import Place
 
 
-class Executing:
-    """Module calls under way; ``enter`` and ``leave`` are for ``hooked``.
+@dataclass(slots=True)
+class ModuleCall:
+    """One execution of a module's forward: the nodes from ``start`` up to ``end`` are its own."""
+
+    module: nn.Module
+    name: str
+    number: int
+    recomputed: bool
+    parent: int
+    start: int
+    end: int | None = None
+
+
+class ModuleCalls:
+    """Module calls, in their order; ``enter`` and ``leave`` are for ``hooked``.
 
     Args:
         model: names the modules.
@@ -22,42 +44,57 @@ class Executing:
     """
 
     def __init__(self, model: nn.Module, last: CodeType) -> None:
-        self.called: set[nn.Module] = set()
         self.last = last
+        self.called: set[nn.Module] = set()
         self._names = {module: named.name for module, named in named_modules(model).items()}
         self._counts: dict[nn.Module, int] = {}
-        self._stack: list[tuple[nn.Module, int]] = []
+        self._calls: list[ModuleCall] = []
+        self._open: list[int] = []
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A module's forward begins."""
         number = self._counts.get(module, 0)
-        self._counts[module] = number + 1
+        recomputed = in_backward()
+        if recomputed:
+            number = max(0, number - 1)
+        else:
+            self._counts[module] = number + 1
         self.called.add(module)
-        self._stack.append((module, number))
+        name, parent = self._names.get(module, ""), self._open[-1] if self._open else -1
+        self._open.append(len(self._calls))
+        self._calls.append(ModuleCall(module, name, number, recomputed, parent, sequence_number()))
 
     def leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         """A module's forward returned; those inside it that raised are left too."""
-        if any(entered is module for entered, _ in self._stack):
-            while self._stack.pop()[0] is not module:
-                pass
+        if self.innermost(module) is None:
+            return
+        while True:
+            call = self._calls[self._open.pop()]
+            call.end = sequence_number()
+            if call.module is module:
+                return
 
-    @property
-    def under_way(self) -> bool:
-        """Whether a module's forward is running."""
-        return bool(self._stack)
-
-    def name_of(self, module: nn.Module) -> str:
-        """A module's first name."""
-        return self._names[module]
-
-    def module(self) -> nn.Module | None:
-        """The innermost module that runs, now."""
-        return self._stack[-1][0] if self._stack else None
+    def innermost(self, module: nn.Module | None = None) -> ModuleCall | None:
+        """The innermost call that runs, of any module or of this one."""
+        for index in reversed(self._open):
+            if module is None or self._calls[index].module is module:
+                return self._calls[index]
+        return None
 
     def place(self, frame: FrameType | None = None) -> Place:
         """The innermost module call and the user's line nearest to ``frame``, else to now."""
-        module, call = self._stack[-1] if self._stack else (None, None)
+        call = self.innermost()
+        name, number = (None, None) if call is None else (call.name, call.number)
         file, line = nearest(frame or sys._getframe(1), self.last) or (None, None)
-        return Place(None if module is None else self._names[module], call, file, line)
+        return Place(name, number, file, line)
+
+    def makers(self, nodes: Sequence[Node]) -> list[ModuleCall | None]:
+        """The innermost call that made each node."""
+        now = sequence_number()
+        spans = [
+            Span(call.start, now if call.end is None else call.end, call.parent)
+            for call in self._calls
+        ]
+        return [self._calls[i] if i >= 0 else None for i in owners(nodes, spans)]

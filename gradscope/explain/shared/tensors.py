@@ -1,17 +1,17 @@
-"""What a tensor, an array or a nesting of them is to the tracer: its memory, its version."""
+"""The tensors in a nesting, and what tells them apart: their memory, their version."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
-from gradscope.explain.shared.operations import Number, leaves
+from gradscope.nesting import find
 
 
-def tensors_in(result: Any) -> list[torch.Tensor]:
-    return [bare(item) for item in leaves(result) if isinstance(item, torch.Tensor)]
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """Every tensor in nested arguments or results, bare."""
+    return [bare(tensor) for _, tensor in find(tree, torch.Tensor)]
 
 
 def bare(tensor: torch.Tensor) -> torch.Tensor:
@@ -33,17 +33,3 @@ def memory_of(tensor: torch.Tensor) -> int:
 
 def version_of(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
-
-
-def address_of(array: Any) -> int | None:
-    if not isinstance(array, np.ndarray):
-        return None
-    return int(array.__array_interface__["data"][0])
-
-
-def numbered(result: Any, sources: frozenset[int]) -> Any:
-    if type(result) is float:
-        return Number(result, sources)
-    if type(result) is list:
-        return [numbered(item, sources) for item in result]
-    return result

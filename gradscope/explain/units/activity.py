@@ -8,17 +8,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradscope.capture.hooks import hooked, watchable
 from gradscope.explain.shared.frames import shown
-from gradscope.explain.shared.module_calls import Executing
+from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.explain.shared.operations import Trait, by_operator
 from gradscope.explain.shared.places import Place
+from gradscope.explain.shared.watches import OperatorWatch, WatchedCall
 from gradscope.explain.units.channels import Channels
 from gradscope.explain.units.nonlinear import Flat, ends, softmax_ends
 from gradscope.records import UnitActivity
-
-_SOFTMAX = frozenset(["_softmax", "_safe_softmax"])
 
 
 def unit_activity(
@@ -54,15 +53,15 @@ def unit_activity(
             only one entry is not masked.
         slope: the slope below which a smooth nonlinearity counts as flat.
     """
-    watch = _Watch(model, Flat(sigmoid, tanh, softmax, slope))
-    with hooked(watchable(model), watch.executing.enter, watch.executing.leave):
+    watch = _UnitWatch(model, Flat(sigmoid, tanh, softmax, slope))
+    with hooked(watchable(model), watch.calls.enter, watch.calls.leave):
         _run(forward, watch)
     return tuple(_record(key, seen, active) for key, seen in watch.seen.items())
 
 
-def _run(forward: Callable[[], Any], watch: _Watch) -> None:
+def _run(forward: Callable[[], Any], watch: _UnitWatch) -> None:
     try:
-        with watch:
+        with OperatorWatch(watch.run):
             forward()
     except Exception:
         # The run that the user asked for has already told of it, or this one would repeat it.
@@ -79,7 +78,7 @@ class _Key:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Counts:
     """Units, the values of each, and how many of the values were off and flat, by unit.
 
     Of a softmax ``flat`` counts units.
@@ -92,31 +91,26 @@ class _Seen:
     near: torch.Tensor | None = None  # how many values of all units
 
 
-class _Watch(TorchDispatchMode):
+class _UnitWatch:
     def __init__(self, model: nn.Module, flat: Flat) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.executing = Executing(model, _run.__code__)
-        self.seen: dict[_Key, _Seen] = {}
+        self.calls = ModuleCalls(model, _run.__code__)
+        self.seen: dict[_Key, _Counts] = {}
         self._flat = flat
         self._channels = Channels()
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        op = func._schema.name.removeprefix("aten::").rstrip("_")
-        x: Any = args[0] if args else None
+    def run(self, call: WatchedCall) -> Any:
+        """Run the operator, and look at what it is given or gives."""
+        function: Any = call.function
+        operation = by_operator(function._schema.name.removeprefix("aten::"))
+        x: Any = call.args[0] if call.args else None
         counted = _counted(x)
-        if counted and op not in _SOFTMAX:
-            self._look(op, x, args[1:], kwargs)  # before it is overwritten
-        result = func(*args, **kwargs)
-        if counted and op in _SOFTMAX:
-            self._look_at_softmax(x, result, args[1])
-        self._channels.saw(op, x, result)
+        softmax = operation.has(Trait.SOFTMAX) and not operation.has(Trait.LOGITS)
+        if counted and not softmax:
+            self._look(operation.name, x, call.args[1:], call.kwargs)  # before it is overwritten
+        result = call.run()
+        if counted and softmax:
+            self._look_at_softmax(x, result, call.args[1])
+        self._channels.saw(operation, x, result)
         return result
 
     @torch.no_grad()
@@ -126,7 +120,7 @@ class _Watch(TorchDispatchMode):
             return
         axis = self._channels.axis(x)
         units = x.shape[axis]
-        seen = self.seen.setdefault(_Key(found.op, place, units), _Seen(units, 0))
+        seen = self.seen.setdefault(_Key(found.op, place, units), _Counts(units, 0))
         seen.samples += x.numel() // units
         others = [i for i in range(x.dim()) if i != axis]
         if found.off is not None:
@@ -142,13 +136,13 @@ class _Watch(TorchDispatchMode):
             return
         units, saturated = softmax_ends(x, result, dim, self._flat)
         width = x.shape[dim]
-        seen = self.seen.setdefault(_Key("softmax", place, width), _Seen(0, width))
+        seen = self.seen.setdefault(_Key("softmax", place, width), _Counts(0, width))
         seen.units += units
         seen.flat = seen.flat + saturated
 
     def _place(self) -> Place | None:
         """The innermost call, unless what runs is no part of the model."""
-        place = self.executing.place()
+        place = self.calls.place()
         return None if place.module is None else place
 
 
@@ -159,7 +153,7 @@ def _counted(x: Any) -> bool:
     return x.device.type != "meta" and x.layout == torch.strided
 
 
-def _record(key: _Key, seen: _Seen, active: float) -> UnitActivity:
+def _record(key: _Key, seen: _Counts, active: float) -> UnitActivity:
     if key.op == "softmax":
         dead, saturated = 0, int(seen.flat)
     else:

@@ -48,7 +48,7 @@ def ends(
     """The ends of the nonlinearity ``op`` on its input; None where it is none.
 
     Args:
-        op: the operation of ATen, without the underscore of an in-place one.
+        op: the operation by ATen's name, without underscores around it.
         x: its input.
         args, kwargs: what else it was called with.
         flat: what counts as flat.
@@ -213,7 +213,7 @@ _RULES: dict[str, Rule] = {
     "clamp": _clamp,
     "clamp_min": _clamp_min,
     "leaky_relu": _leaky,
-    "_prelu_kernel": _prelu,
+    "prelu_kernel": _prelu,
     "hardswish": _hardswish,
     "hardsigmoid": _hardsigmoid,
     "sigmoid": _sigmoid,
@@ -221,7 +221,7 @@ _RULES: dict[str, Rule] = {
     "elu": _elu,
     "celu": _celu,
     "softplus": _softplus,
-    "log_sigmoid_forward": _log_sigmoid,
+    "log_sigmoid": _log_sigmoid,
     "gelu": _gelu,
     "silu": _silu,
     "mish": _mish,

@@ -12,11 +12,17 @@ from torch.autograd.graph import Node
 from gradscope.capture.graph import LEAF
 from gradscope.capture.hooks import Handle, change_node
 from gradscope.capture.nodes import ordered
-from gradscope.explain.zero.node_gradients import Gradients, Passed, Way, listener, some
+from gradscope.explain.zero.node_gradients import (
+    BackwardOptions,
+    Gradients,
+    NodeGradients,
+    any_nonzero,
+    listener,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class ZeroPoint:
     """Where a gradient ends, seen from what is behind it.
 
     Attributes:
@@ -34,19 +40,19 @@ class Stop:
 
 
 @dataclass(slots=True)
-class Reach:
+class BackwardTrace:
     """The graph behind a loss, and what ``backward`` brings to it."""
 
     root: Node
     nodes: list[Node] = field(default_factory=list)
     _number: dict[Node, int] = field(default_factory=dict)
-    _passed: list[Passed] = field(default_factory=list)
+    _passed: list[NodeGradients] = field(default_factory=list)
     _consumers: list[list[tuple[int, int]]] = field(default_factory=list)
     _handles: list[Handle] = field(default_factory=list)
     #: Of the nodes that a checkpoint made in backward: the checkpoint's own node.
     around: dict[Node, Node] = field(default_factory=dict)
     _wrapped: list[tuple[Any, Callable[..., Any]]] = field(default_factory=list)
-    _way: Way = field(default_factory=Way)
+    _options: BackwardOptions = field(default_factory=BackwardOptions)
 
     def __post_init__(self) -> None:
         self._add([self.root])
@@ -56,7 +62,7 @@ class Reach:
         for node in fresh:
             self._number[node] = len(self.nodes)
             self.nodes.append(node)
-            self._passed.append(Passed())
+            self._passed.append(NodeGradients())
             self._consumers.append([])
         for node in fresh:
             number = self._number[node]
@@ -64,7 +70,7 @@ class Reach:
                 if following is not None:
                     self._consumers[self._number[following]].append((number, position))
             if not isinstance(node, LEAF):
-                hook = listener(self._passed[number], self._way)
+                hook = listener(self._passed[number], self._options)
                 self._handles.append(change_node(node, hook))
             if type(node).__name__ == "CheckpointFunctionBackward":
                 self._follow(node, number)
@@ -77,13 +83,13 @@ class Reach:
         instead of zeros, and so no operation behind computes; a hook, or a function of the user's
         own, may not take nothing for an answer, and then all of it is run.
         """
-        self._way.short = short and not self._wrapped
+        self._options.short = short and not self._wrapped
         try:
             run()
         except Exception:
-            if not self._way.short:
+            if not self._options.short:
                 raise
-            self._way.short = False
+            self._options.short = False
             self._forget()
             run()
 
@@ -116,10 +122,10 @@ class Reach:
         """What arrived at a node that passed zeros on."""
         return self._passed[self._number[node]].kept
 
-    def stops(self) -> dict[torch.Tensor, list[Stop]]:
+    def points(self) -> dict[torch.Tensor, list[ZeroPoint]]:
         """For every leaf whose gradient is zero: where the gradients on the way to it end."""
-        found: list[Stop] = []
-        bits: dict[Stop, int] = {}
+        found: list[ZeroPoint] = []
+        bits: dict[ZeroPoint, int] = {}
         masks = [0] * len(self.nodes)
         leaves: dict[torch.Tensor, int] = {}
         for node in self._from_the_loss():
@@ -127,18 +133,18 @@ class Reach:
             if self._has_gradient(node, number):
                 continue
             ends = self._ends(node, number)
-            for stop in ends:
-                if stop not in bits:
-                    bits[stop] = 1 << len(found)
-                    found.append(stop)
-                masks[number] |= bits[stop]
-            if not any(stop.kind == "met" for stop in ends):
+            for point in ends:
+                if point not in bits:
+                    bits[point] = 1 << len(found)
+                    found.append(point)
+                masks[number] |= bits[point]
+            if not any(point.kind == "met" for point in ends):
                 for consumer, _ in self._consumers[number]:
                     masks[number] |= masks[consumer]
             if isinstance(node, LEAF):
                 leaves[node.variable] = leaves.get(node.variable, 0) | masks[number]
         return {
-            leaf: [stop for i, stop in enumerate(found) if mask >> i & 1]
+            leaf: [point for i, point in enumerate(found) if mask >> i & 1]
             for leaf, mask in leaves.items()
         }
 
@@ -151,13 +157,13 @@ class Reach:
     def _has_gradient(self, node: Node, number: int) -> bool:
         if isinstance(node, LEAF):
             gradient = node.variable.grad
-            return gradient is not None and some(gradient)
+            return gradient is not None and any_nonzero(gradient)
         return self._passed[number].arrived
 
-    def _ends(self, node: Node, number: int) -> list[Stop]:
+    def _ends(self, node: Node, number: int) -> list[ZeroPoint]:
         """The ends of gradients right before a node to which nothing but zeros come."""
         if node is self.root:
-            return [Stop(node, 0, "start")]
+            return [ZeroPoint(node, 0, "start")]
         given = []
         for consumer, position in self._consumers[number]:
             passed = self._passed[consumer]
@@ -165,9 +171,9 @@ class Reach:
             given.append((consumer, position, passed.arrived, gave))
         met = tuple(self.nodes[c] for c, _, _, gave in given if gave)
         if met:
-            return [Stop(node, 0, "met", met)]
+            return [ZeroPoint(node, 0, "met", met)]
         return [
-            Stop(self.nodes[consumer], position)
+            ZeroPoint(self.nodes[consumer], position)
             for consumer, position, arrived, gave in given
             if arrived and gave is not None
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -10,14 +10,17 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import let_go, storage_key
-from gradscope.explain.zero.backward_trace import Reach, Stop
-from gradscope.explain.zero.causes import judge
-from gradscope.explain.zero.curves import Verdict
-from gradscope.explain.zero.factors import Origins, op
-from gradscope.explain.zero.forward_watch import Calls, Values, watching, with_hooks
+from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.explain.shared.operations import Trait, by_node
+from gradscope.explain.shared.watches import FunctionWatch
+from gradscope.explain.zero.backward_trace import BackwardTrace, ZeroPoint
+from gradscope.explain.zero.blockers import Blocker, Blockers
+from gradscope.explain.zero.causes import cause_of
+from gradscope.explain.zero.curves import ZeroCause
+from gradscope.explain.zero.factors import FactorOrigins
+from gradscope.explain.zero.forward_watch import ForwardWatch, ObservedValues, watching, with_hooks
 from gradscope.explain.zero.messages import advice
-from gradscope.explain.zero.node_gradients import some
-from gradscope.explain.zero.places import Place, Places
+from gradscope.explain.zero.node_gradients import any_nonzero
 from gradscope.records import Answer
 
 #: Causes that are often meant: whether they last is looked at.
@@ -25,8 +28,6 @@ _PASSING = ("zero-weight", "masked")
 #: So many steps are taken to see it: a zero head in front of zero gates needs two, with a zero
 #: layer in front of these three.
 _STEPS = 3
-#: What takes logits as they are.
-_LOGITS = ("LogSoftmax", "BinaryCrossEntropyWithLogits")
 
 
 def explain_zeros(
@@ -63,20 +64,20 @@ def explain_zeros(
         names.setdefault(owned[name], []).append(name)
     if not names:
         return ()
-    places = Places(model)
+    blockers = Blockers(model)
     nodes: list[Node] = []
     try:
-        _run(model, forward, backward, names, places, nodes)
+        _run(model, forward, backward, names, blockers, nodes)
     finally:
-        places.forget()
+        blockers.forget()
         let_go(nodes)
-    found = places.found
-    arrived, steps = _arrived([place for place in found if _may_pass(place.verdict)], later)
+    found = blockers.found
+    arrived, steps = _arrived([blocker for blocker in found if _may_pass(blocker.cause)], later)
     order = {name: i for i, name in enumerate(zero)}
-    for place in found:
-        place.behind.sort(key=lambda name: order[name])
-    found.sort(key=lambda place: order[place.behind[0]])
-    return tuple(_answer(place, arrived, steps) for place in found)
+    for blocker in found:
+        blocker.behind.sort(key=lambda name: order[name])
+    found.sort(key=lambda blocker: order[blocker.behind[0]])
+    return tuple(_answer(blocker, arrived, steps) for blocker in found)
 
 
 def _run(
@@ -84,73 +85,73 @@ def _run(
     forward: Callable[[], torch.Tensor],
     backward: Callable[[torch.Tensor], None],
     names: dict[torch.Tensor, list[str]],
-    places: Places,
+    blockers: Blockers,
     nodes: list[Node],
 ) -> None:
-    """The watched step; what ends the gradients goes into ``places``."""
-    calls, values = Calls(model), Values()
+    """The watched step; what ends the gradients goes into ``blockers``."""
+    calls, watch = ModuleCalls(model, _run.__code__), ForwardWatch()
     with watching(model, calls):
         try:
-            with values:
+            with FunctionWatch(watch.run):
                 loss = forward()
             if loss.grad_fn is None:
                 return
-            reach = Reach(loss.grad_fn)
+            trace = BackwardTrace(loss.grad_fn)
         except Exception:
             # The run that the user asked for has already told of it, or this one would repeat it.
             return
         try:
-            short = not (values.hooks or with_hooks(model))
-            reach.backward(lambda: backward(loss), short=short)
-            satisfied = not some(loss.detach())
-            _judge(model, reach, calls, values, names, places, satisfied=satisfied)
+            short = not (watch.hooks or with_hooks(model))
+            trace.backward(lambda: backward(loss), short=short)
+            satisfied = not any_nonzero(loss.detach())
+            _find_causes(model, trace, calls, watch.values, names, blockers, satisfied=satisfied)
         finally:
-            values.of.clear()
-            nodes += reach.release()
+            watch.values.clear()
+            nodes += trace.release()
 
 
-def _judge(
+def _find_causes(
     model: nn.Module,
-    reach: Reach,
-    calls: Calls,
-    values: Values,
+    trace: BackwardTrace,
+    calls: ModuleCalls,
+    values: Mapping[Node, ObservedValues],
     names: dict[torch.Tensor, list[str]],
-    places: Places,
+    blockers: Blockers,
     *,
     satisfied: bool,
 ) -> None:
-    origins = Origins(_named(model), _stored(model), values.of)
-    decided: dict[Stop, Verdict] = {}
+    origins = FactorOrigins(_named(model), _stored(model), values)
+    decided: dict[ZeroPoint, ZeroCause] = {}
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
-    for leaf, stops in reach.stops().items():
-        for stop in stops if leaf in names else ():
-            if stop not in decided:
-                got = reach.gradients(stop.node) if stop.kind == "op" else ()
-                decided[stop] = _told_more(judge(stop, got, origins), reach, frozen)
-            places.add(decided[stop], names[leaf])
-    places.locate(calls, values, reach, satisfied=satisfied)
+    for leaf, points in trace.points().items():
+        for point in points if leaf in names else ():
+            if point not in decided:
+                got = trace.gradients(point.node) if point.kind == "op" else ()
+                decided[point] = _with_details(cause_of(point, got, origins), trace, frozen)
+            blockers.add(decided[point], names[leaf])
+    blockers.locate(calls, values, trace, satisfied=satisfied)
 
 
-def _told_more(verdict: Verdict, reach: Reach, frozen: Collection[str]) -> Verdict:
+def _with_details(cause: ZeroCause, trace: BackwardTrace, frozen: Collection[str]) -> ZeroCause:
     """Note where a weight of zeros is frozen, and where what an activation gives are logits."""
-    if verdict.why == "zero-weight" and verdict.figure("name") in frozen:
-        return replace(verdict, figures=(*verdict.figures, ("frozen", True)))
-    node = verdict.node
-    taken = [] if node is None else [op(one) for one in reach.consumers(node)]
-    if not any(name.startswith(_LOGITS) for name in taken):
-        return verdict
-    return replace(verdict, figures=(*verdict.figures, ("logits", True)))
+    if cause.why == "zero-weight" and cause.figure("name") in frozen:
+        return replace(cause, figures=(*cause.figures, ("frozen", True)))
+    node = cause.node
+    taken = [] if node is None else trace.consumers(node)
+    if not any(by_node(one).has(Trait.LOGITS) for one in taken):
+        return cause
+    return replace(cause, figures=(*cause.figures, ("logits", True)))
 
 
-def _may_pass(verdict: Verdict) -> bool:
-    return verdict.cause in _PASSING or verdict.why == "clipped"
+def _may_pass(cause: ZeroCause) -> bool:
+    return cause.kind in _PASSING or cause.why == "clipped"
 
 
 def _arrived(
-    places: Sequence[Place], later: Callable[[], Collection[str] | None] | None
+    blockers: Sequence[Blocker], later: Callable[[], Collection[str] | None] | None
 ) -> tuple[dict[str, int], int]:
     """After how many optimizer steps each name had a gradient, and how many were made."""
-    left = {name for place in places for name in place.behind}
+    left = {name for blocker in blockers for name in blocker.behind}
     arrived: dict[str, int] = {}
     for step in range(1, _STEPS + 1):
         still = later() if later is not None and left else None
@@ -161,23 +162,23 @@ def _arrived(
     return arrived, _STEPS
 
 
-def _answer(place: Place, arrived: dict[str, int], made: int) -> Answer:
-    verdict = place.verdict
+def _answer(blocker: Blocker, arrived: dict[str, int], made: int) -> Answer:
+    cause = blocker.cause
     recovers, steps = None, made
-    if made and _may_pass(verdict):
-        recovers = all(name in arrived for name in place.behind)
-        steps = max(arrived[name] for name in place.behind) if recovers else made
+    if made and _may_pass(cause):
+        recovers = all(name in arrived for name in blocker.behind)
+        steps = max(arrived[name] for name in blocker.behind) if recovers else made
     return Answer(
-        name=place.behind[0],
+        name=blocker.behind[0],
         kind="parameter",
         state="zero",
-        message=place.said,
-        cause=verdict.cause,
-        module=place.module,
-        call=place.call,
-        location=place.location,
-        behind=tuple(place.behind),
-        advice=advice(verdict, recovers, steps, inside=place.module is not None),
+        message=blocker.text,
+        cause=cause.kind,
+        module=blocker.module,
+        call=blocker.call,
+        location=blocker.location,
+        behind=tuple(blocker.behind),
+        advice=advice(cause, recovers, steps, inside=blocker.module is not None),
         recovers=recovers,
     )
 

@@ -9,23 +9,8 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, storage_key
-from gradscope.explain.zero.forward_watch import Seen
-from gradscope.explain.zero.operations import (
-    CURVED,
-    FACTORS,
-    FLAT,
-    NORMALISED,
-    NORMS,
-    ROUTING,
-    VIEWS,
-    ZERO_FROM_ZERO,
-)
-
-
-def op(node: Node) -> str:
-    """``Addmm`` for ``AddmmBackward0``; the user's name for a custom function's node."""
-    name = type(node).__name__
-    return name.rstrip("0123456789").removesuffix("Backward")
+from gradscope.explain.shared.operations import Operation, Trait, by_node
+from gradscope.explain.zero.forward_watch import ObservedValues
 
 
 def saved(node: Node, name: str) -> torch.Tensor | None:
@@ -41,7 +26,7 @@ def saved(node: Node, name: str) -> torch.Tensor | None:
 
 def factor(node: Node, position: int) -> tuple[torch.Tensor | None, Node | None] | None:
     """What a gradient to ``position`` is multiplied by, and what made it; None of other ops."""
-    entry = FACTORS.get(op(node), {}).get(position)
+    entry = by_node(node).factors.get(position)
     if entry is None:
         return None
     name, edge = entry
@@ -50,7 +35,7 @@ def factor(node: Node, position: int) -> tuple[torch.Tensor | None, Node | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class FactorOrigin:
     """What made a factor zero: ``kind`` is a cause or ``unknown``; ``at`` is where to look.
 
     ``name`` is the parameter or buffer, "input" for what the model was given, where it is one.
@@ -63,7 +48,7 @@ class Origin:
     data: bool = False
 
 
-class Origins:
+class FactorOrigins:
     """Follows zeros back to what made them.
 
     Args:
@@ -73,13 +58,16 @@ class Origins:
     """
 
     def __init__(
-        self, names: Mapping[int, str], memories: Mapping[int, str], seen: Mapping[Node, Seen]
+        self,
+        names: Mapping[int, str],
+        memories: Mapping[int, str],
+        seen: Mapping[Node, ObservedValues],
     ) -> None:
         self._names = names
         self._memories = memories
         self._seen = seen
 
-    def of(self, node: Node, tensor: torch.Tensor | None, maker: Node | None) -> Origin:
+    def of(self, node: Node, tensor: torch.Tensor | None, maker: Node | None) -> FactorOrigin:
         """What made ``tensor``, which meets a gradient at ``node``, zero where it counts.
 
         ``maker`` is the node behind it, None where it needs no gradient.
@@ -88,54 +76,55 @@ class Origins:
         for _ in range(10_000):  # no graph without a loop is that deep in factors
             if maker is None:
                 return self._constant(at, tensor)
-            name = op(maker)
+            operation = by_node(maker)
             if isinstance(maker, LEAF):
                 named = self._names.get(id(maker.variable))
                 if named is not None:
-                    return Origin("zero-weight", at, named)
-                return Origin("masked", at, "input")
-            made = self._made(maker, name)
+                    return FactorOrigin("zero-weight", at, named)
+                return FactorOrigin("masked", at, "input")
+            made = self._made(maker, operation)
             if made is not None:
                 return made
-            step = self._product(maker, name, whole=whole)
-            if isinstance(step, Origin):
+            step = self._product(maker, operation, whole=whole)
+            if isinstance(step, FactorOrigin):
                 return step
             if step is not None:
                 tensor, at, maker = step[0], maker, step[1]
                 continue
-            following = None if name in FACTORS else self._linear(maker, whole=whole)
+            following = None if operation.factors else self._linear(maker, whole=whole)
             if following is None:
-                return Origin("unknown", maker)
+                return FactorOrigin("unknown", maker)
             tensor, maker = None, following
-        return Origin("unknown", at)
+        return FactorOrigin("unknown", at)
 
-    def _constant(self, at: Node, tensor: torch.Tensor | None) -> Origin:
+    def _constant(self, at: Node, tensor: torch.Tensor | None) -> FactorOrigin:
         if tensor is None:
-            return Origin("unknown", at)
+            return FactorOrigin("unknown", at)
         named = None
         if tensor.layout == torch.strided and tensor.numel():
             named = self._memories.get(storage_key(tensor))
         if named is not None:
-            return Origin("zero-weight", at, named)
-        return Origin("masked", at, data=True)
+            return FactorOrigin("zero-weight", at, named)
+        return FactorOrigin("masked", at, data=True)
 
-    def _made(self, node: Node, name: str) -> Origin | None:
+    def _made(self, node: Node, operation: Operation) -> FactorOrigin | None:
         """The origin where the operation itself makes zeros."""
-        if name in ZERO_FROM_ZERO:
+        if operation.has(Trait.ZERO_AT_ZERO):
             result = saved(node, "self")
             if result is None or not bool(result.any()):
                 return None
-        if name in FLAT:
-            return Origin("dead-activation", node)
-        if name in CURVED or name in NORMALISED:
-            return Origin("saturated", node)
-        if name in ("Embedding", "EmbeddingBag") and self._zero_table(node):
+        if operation.has(Trait.FLAT):
+            return FactorOrigin("dead-activation", node)
+        if operation.has(Trait.CURVED, Trait.SOFTMAX):
+            return FactorOrigin("saturated", node)
+        if operation.name in ("embedding", "embedding_bag") and self._zero_table(node):
             table = node.next_functions[0][0]
-            return Origin("zero-weight", node, self._names.get(id(table.variable)))  # type: ignore[union-attr]
-        if name in ROUTING and name not in VIEWS and not self._took_zeros(node):
-            return Origin("masked", node)
-        if name == "Exp":
-            return Origin("underflow", node)
+            return FactorOrigin("zero-weight", node, self._names.get(id(table.variable)))  # type: ignore[union-attr]
+        chooses = operation.has(Trait.CHOOSES) and not operation.has(Trait.SLICES)
+        if chooses and not self._took_zeros(node):
+            return FactorOrigin("masked", node)
+        if operation.name == "exp":
+            return FactorOrigin("underflow", node)
         return None
 
     def _took_zeros(self, node: Node) -> bool:
@@ -148,13 +137,13 @@ class Origins:
         return isinstance(table, LEAF) and not bool(table.variable.any())
 
     def _product(
-        self, node: Node, name: str, *, whole: bool
-    ) -> Origin | tuple[torch.Tensor | None, Node | None] | None:
-        """The zero one of two factors, or the verdict that neither is."""
-        table = FACTORS.get(name)
-        if table is None or name in ("Div", "Lerp"):
+        self, node: Node, operation: Operation, *, whole: bool
+    ) -> FactorOrigin | tuple[torch.Tensor | None, Node | None] | None:
+        """The zero one of two factors, or that neither is."""
+        if not operation.factors or operation.name in ("div", "lerp"):
             return None
-        wanted = [*table.values(), *([("input", 0)] if name in NORMS else [])]
+        wanted = list(operation.factors.values())
+        wanted += [("input", 0)] if operation.has(Trait.NORMALISES) else []
         pairs = [(saved(node, kept), node.next_functions[edge][0]) for kept, edge in wanted]
         zero: Callable[[torch.Tensor], bool] = (
             (lambda t: not bool(t.any())) if whole else (lambda t: bool((t == 0).any()))
@@ -162,8 +151,8 @@ class Origins:
         for tensor, maker in pairs:
             if tensor is not None and zero(tensor):
                 return tensor, maker
-        if whole and all(tensor is not None for tensor, _ in pairs) and name == "Mul":
-            return Origin("underflow", node)
+        if whole and all(tensor is not None for tensor, _ in pairs) and operation.name == "mul":
+            return FactorOrigin("underflow", node)
         known = [tensor for tensor, _ in pairs if tensor is not None]
         if len(known) == len(pairs):
             return None

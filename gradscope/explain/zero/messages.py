@@ -6,62 +6,30 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from gradscope.explain.shared.frames import source
-from gradscope.explain.zero.curves import Verdict
-from gradscope.explain.zero.factors import op
-from gradscope.explain.zero.forward_watch import Seen
+from gradscope.explain.shared.operations import by_node, node_name
+from gradscope.explain.zero.curves import ZeroCause
+from gradscope.explain.zero.forward_watch import ObservedValues
 from gradscope.typeset.numbers import plural
-
-#: Operations by the name that their users know.
-_KNOWN = {
-    "Addmm": "the linear layer",
-    "Linear": "the linear layer",
-    "Mm": "the matrix product",
-    "Bmm": "the matrix product",
-    "Baddbmm": "the matrix product",
-    "Mv": "the matrix product",
-    "Dot": "the dot product",
-    "Convolution": "the convolution",
-    "Mul": "the product",
-    "Addcmul": "the product",
-    "NativeBatchNorm": "the batch norm",
-    "CudnnBatchNorm": "the batch norm",
-    "NativeLayerNorm": "the layer norm",
-    "NativeGroupNorm": "the group norm",
-    "Index": "indexing",
-    "IndexPut": "the assignment to chosen rows",
-    "CopySlices": "the assignment to a part",
-    "Where": "`torch.where`",
-    "NllLoss": "the loss",
-    "ToCopy": "the cast",
-    "Add": "the sum",
-    "Sub": "the difference",
-    "Relu": "`relu`",
-    "Hardtanh": "`hardtanh` (or `relu6`)",
-    "PreluKernel": "`prelu`",
-    "MaxPool2DWithIndices": "`max_pool2d`",
-}
 
 #: What is added to scores to hide them is smaller than any score.
 _MASKED = -1e30
 
 
-def called(verdict: Verdict) -> str:
+def called(cause: ZeroCause) -> str:
     """The operation as its user knows it."""
-    if verdict.node is None:
+    if cause.node is None:
         return "a hook"
-    name = op(verdict.node)
-    if name in _KNOWN:
-        return _KNOWN[name]
-    if isinstance(verdict.node, BackwardCFunction):
-        return f"`{name}`"  # a class of the user's, as it is written
-    if name.startswith("ScaledDotProduct"):
+    if isinstance(cause.node, BackwardCFunction):
+        return f"`{node_name(cause.node)}`"  # a class of the user's, as it is written
+    operation = by_node(cause.node)
+    if operation.name.startswith("scaled_dot_product"):
         return "`scaled_dot_product_attention`"
-    return "`" + "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_") + "`"
+    return operation.title or f"`{operation.name}`"
 
 
-def message(verdict: Verdict, at: str | None, seen: Seen | None) -> str:
+def message(cause: ZeroCause, at: str | None, seen: ObservedValues | None) -> str:
     """One sentence; ``at`` is the line as ``net.py:31``."""
-    return f"{_sentence(verdict, called(verdict) + _at(at), seen)}."
+    return f"{_sentence(cause, called(cause) + _at(at), seen)}."
 
 
 def _at(at: str | None) -> str:
@@ -72,79 +40,79 @@ def _at(at: str | None) -> str:
     return f" at {at}" + (f" (`{text}`)" if text else "")
 
 
-def _sentence(verdict: Verdict, said: str, seen: Seen | None) -> str:
-    name, dtype = verdict.figure("name"), _word(verdict.figure("dtype"))
-    whole = verdict.figure("whole") is not False
-    if verdict.why in ("flat", "clipped"):
-        return f"{said} is flat {_where(verdict)}{_range(verdict, seen)}"
-    if verdict.why == "zeros-out":
+def _sentence(cause: ZeroCause, text: str, seen: ObservedValues | None) -> str:
+    name, dtype = cause.figure("name"), _word(cause.figure("dtype"))
+    whole = cause.figure("whole") is not False
+    if cause.why in ("flat", "clipped"):
+        return f"{text} is flat {_where(cause)}{_range(cause, seen)}"
+    if cause.why == "zeros-out":
         count = "zeros only" if whole else "zero wherever a gradient meets it"
-        return f"{said} gives {count}{_range(verdict, seen)}, and gradients are multiplied by that"
-    if verdict.why == "single":
-        return f"{said} over a single entry is always 1: no gradient passes it"
-    if verdict.why == "module-hook":
-        at = said.partition(" at ")[2]
+        return f"{text} gives {count}{_range(cause, seen)}, and gradients are multiplied by that"
+    if cause.why == "single":
+        return f"{text} over a single entry is always 1: no gradient passes it"
+    if cause.why == "module-hook":
+        at = text.partition(" at ")[2]
         return (
             f"a backward hook{f', {at},' if at else ''} on the module turns its gradient into zeros"
         )
-    if verdict.why == "certain":
-        rows = verdict.figure("rows")
+    if cause.why == "certain":
+        rows = cause.figure("rows")
         every = f" in all {rows} rows" if rows else ""
         hidden = seen is not None and seen.low is not None and seen.low < _MASKED
         masks = " (some entries are masked)" if hidden else ""
-        return f"{said} is certain{every}: each probability is 0 or 1{masks}, where its slope is 0"
-    if verdict.why == "attention":
+        return f"{text} is certain{every}: each probability is 0 or 1{masks}, where its slope is 0"
+    if cause.why == "attention":
         why = "the softmax inside it is flat, or each query sees a single key"
-        return f"{said} sends no gradient to its queries and keys: {why}"
-    if verdict.why == "zero-weight":
+        return f"{text} sends no gradient to its queries and keys: {why}"
+    if cause.why == "zero-weight":
         zeros = "is all zeros" if whole else "is zero wherever a gradient meets it"
-        frozen = " and frozen (requires_grad is False)" if verdict.figure("frozen") else ""
-        return f"{said} multiplies by `{name}`, which {zeros}{frozen}"
-    if verdict.why == "input":
-        return f"{said} multiplies by the model's input, which is {_zeros(whole)}"
-    if verdict.why == "mask":
-        if verdict.figure("number"):
-            return f"{said} multiplies by 0"
-        return f"{said} multiplies by a tensor without a gradient that is {_zeros(whole)}"
-    return _SENTENCES[verdict.why].format(said=said, dtype=dtype, **_rest(verdict))
+        frozen = " and frozen (requires_grad is False)" if cause.figure("frozen") else ""
+        return f"{text} multiplies by `{name}`, which {zeros}{frozen}"
+    if cause.why == "input":
+        return f"{text} multiplies by the model's input, which is {_zeros(whole)}"
+    if cause.why == "mask":
+        if cause.figure("number"):
+            return f"{text} multiplies by 0"
+        return f"{text} multiplies by a tensor without a gradient that is {_zeros(whole)}"
+    return _SENTENCES[cause.why].format(text=text, dtype=dtype, **_rest(cause))
 
 
 _SENTENCES = {
     "start": "the gradient that backward starts from is zero",
-    "hook": "{said} on the tensor turns its gradient into zeros",
-    "single-log": "{said} over a single entry is always 0, the softmax 1: no gradient passes it",
+    "hook": "{text} on the tensor turns its gradient into zeros",
+    "single-log": "{text} over a single entry is always 0, the softmax 1: no gradient passes it",
     "dropout": "dropout with p=1 replaces everything by zeros",
-    "satisfied": "{said} is 0 for this batch, and so is the loss: there is nothing left to learn",
-    "empty": "{said} is given a tensor without elements: the input is empty",
-    "cancelled": "the gradients that meet at {said} cancel each other exactly",
-    "cancelled-inside": "the gradients that {said} adds up cancel each other exactly",
-    "constant-sum": "{said} gets the same gradient for every entry of a row: since they add up to"
+    "satisfied": "{text} is 0 for this batch, and so is the loss: there is nothing left to learn",
+    "empty": "{text} is given a tensor without elements: the input is empty",
+    "cancelled": "the gradients that meet at {text} cancel each other exactly",
+    "cancelled-inside": "the gradients that {text} adds up cancel each other exactly",
+    "constant-sum": "{text} gets the same gradient for every entry of a row: since they add up to"
     " 1, no entry can change the loss",
-    "nothing-chosen": "{said} chooses nothing: what comes out has no element",
-    "routing": "{said} passes on nothing of it: it takes its result from elsewhere at every place",
-    "parts": "the gradient that comes to {said} lies in other parts of what it puts together",
-    "padding": "{said} reads nothing but padding, whose row takes no gradient and is all zeros",
-    "labels": "{said} counts no row: every label is ignored, or its class has weight 0",
-    "minimum": "{said} is at its minimum: its two sides are exactly equal",
-    "times-zero": "{said} takes it zero times (`alpha=0`)",
-    "step": "{said} is a step function: its slope is 0 everywhere",
-    "function": "the backward of {said}, an autograd function, gives zeros",
-    "state": "{said} starts from a hidden state of zeros and takes no step from another",
-    "constant": "{said} gives the same output whatever comes in: what it normalises is constant",
-    "small": "gradients of at most {largest} become 0 at {said}: the product is too small for"
+    "nothing-chosen": "{text} chooses nothing: what comes out has no element",
+    "routing": "{text} passes on nothing of it: it takes its result from elsewhere at every place",
+    "parts": "the gradient that comes to {text} lies in other parts of what it puts together",
+    "padding": "{text} reads nothing but padding, whose row takes no gradient and is all zeros",
+    "labels": "{text} counts no row: every label is ignored, or its class has weight 0",
+    "minimum": "{text} is at its minimum: its two sides are exactly equal",
+    "times-zero": "{text} takes it zero times (`alpha=0`)",
+    "step": "{text} is a step function: its slope is 0 everywhere",
+    "function": "the backward of {text}, an autograd function, gives zeros",
+    "state": "{text} starts from a hidden state of zeros and takes no step from another",
+    "constant": "{text} gives the same output whatever comes in: what it normalises is constant",
+    "small": "gradients of at most {largest} become 0 at {text}: the product is too small for"
     " {dtype}",
-    "exp": "{said} of numbers so far below 0 is 0 in {dtype}, and so is its slope",
-    "power": "{said} of numbers that are not zero is too small for {dtype}, and so is its slope",
-    "prod": "{said} of {n} factors is too small for {dtype} and becomes 0, and so does its slope",
-    "factor-small": "{said} of numbers that are not zero is too small for {dtype} and becomes 0;"
+    "exp": "{text} of numbers so far below 0 is 0 in {dtype}, and so is its slope",
+    "power": "{text} of numbers that are not zero is too small for {dtype}, and so is its slope",
+    "prod": "{text} of {n} factors is too small for {dtype} and becomes 0, and so does its slope",
+    "factor-small": "{text} of numbers that are not zero is too small for {dtype} and becomes 0;"
     " gradients are multiplied by that",
-    "zero-factor": "what comes out of {said} is zero, and gradients are multiplied by that",
-    "unknown": "{said} passes on zeros, whatever gradient comes to it",
+    "zero-factor": "what comes out of {text} is zero, and gradients are multiplied by that",
+    "unknown": "{text} passes on zeros, whatever gradient comes to it",
 }
 
 
-def _rest(verdict: Verdict) -> dict[str, str]:
-    largest, n = verdict.figure("largest"), verdict.figure("n")
+def _rest(cause: ZeroCause) -> dict[str, str]:
+    largest, n = cause.figure("largest"), cause.figure("n")
     return {"largest": "" if largest is None else f"{largest:.3g}", "n": str(n)}
 
 
@@ -156,22 +124,22 @@ def _zeros(whole: bool) -> str:
     return "all zeros" if whole else "zero wherever a gradient meets it"
 
 
-def _where(verdict: Verdict) -> str:
-    reached, places = verdict.figure("reached"), verdict.figure("places")
+def _where(cause: ZeroCause) -> str:
+    reached, places = cause.figure("reached"), cause.figure("places")
     if not reached:
         return "wherever a gradient reaches it"
     if reached == places:
-        said = f"at all its {reached} places" if reached > 1 else "at its one place"
+        text = f"at all its {reached} places" if reached > 1 else "at its one place"
     else:
-        said = f"at all {reached} of its {places} places that a gradient reaches"
-    units, of = verdict.figure("units"), verdict.figure("of")
+        text = f"at all {reached} of its {places} places that a gradient reaches"
+    units, of = cause.figure("units"), cause.figure("of")
     if not of or of == 1:
-        return said
-    return f"{said} ({units} of {of} units, {plural(places // of, 'value')} each)"
+        return text
+    return f"{text} ({units} of {of} units, {plural(places // of, 'value')} each)"
 
 
-def _range(verdict: Verdict, seen: Seen | None) -> str:
-    low, high = verdict.figure("low"), verdict.figure("high")
+def _range(cause: ZeroCause, seen: ObservedValues | None) -> str:
+    low, high = cause.figure("low"), cause.figure("high")
     if low is None and seen is not None:
         low, high = seen.low, seen.high
     if low is None or high is None:
@@ -225,21 +193,21 @@ _PRECISE = {
 }
 
 
-def advice(verdict: Verdict, recovers: bool | None, steps: int, *, inside: bool) -> str:
+def advice(cause: ZeroCause, recovers: bool | None, steps: int, *, inside: bool) -> str:
     """The next step, by what a look after one or more optimizer ``steps`` has shown.
 
     ``inside`` is whether the place lies in a module; what is outside of all belongs to the loss.
     """
     after = "one optimizer step" if steps == 1 else f"{steps} optimizer steps"
     if recovers:
-        meant = "" if verdict.cause == "zero-weight" else ", if it was meant"
+        meant = "" if cause.kind == "zero-weight" else ", if it was meant"
         return f"nothing to mend{meant}: after {after} a gradient arrives"
-    dead = verdict.cause == "dead-activation"
-    clipped = dead and verdict.figure("logits")
-    key = "logits" if clipped else "margin" if dead and not inside else verdict.why
-    if verdict.figure("frozen"):
+    dead = cause.kind == "dead-activation"
+    clipped = dead and cause.figure("logits")
+    key = "logits" if clipped else "margin" if dead and not inside else cause.why
+    if cause.figure("frozen"):
         key = "frozen"
-    said = _PRECISE.get(key) or _ADVICE.get(verdict.cause or "") or _PRECISE["unknown"]
+    text = _PRECISE.get(key) or _ADVICE.get(cause.kind or "") or _PRECISE["unknown"]
     if recovers is False:
-        return f"{said}; it is still zero after {after}"
-    return said
+        return f"{text}; it is still zero after {after}"
+    return text

@@ -13,7 +13,7 @@ _FEW = 4096
 
 
 @dataclass(slots=True)
-class Passed:
+class NodeGradients:
     """What one node got and gave: ``given`` holds True, False for zeros, None for nothing."""
 
     arrived: bool = False
@@ -22,13 +22,13 @@ class Passed:
 
 
 @dataclass(slots=True)
-class Way:
+class BackwardOptions:
     """How backward is to run: ``short`` leaves out what would only carry zeros on."""
 
     short: bool = False
 
 
-def some(tensor: torch.Tensor) -> bool:
+def any_nonzero(tensor: torch.Tensor) -> bool:
     """Whether anything in it is not zero; NaN is not."""
     if tensor.layout == torch.sparse_coo:
         tensor = tensor._values()
@@ -37,15 +37,15 @@ def some(tensor: torch.Tensor) -> bool:
     return (large and bool(tensor.detach().view(-1)[:_FEW].any())) or bool(tensor.any())
 
 
-def listener(passed: Passed, way: Way) -> Callable[..., Gradients | None]:
+def listener(passed: NodeGradients, options: BackwardOptions) -> Callable[..., Gradients | None]:
     # Holds what was noted, not the node: a node that its own hook holds would never be freed.
     def read(sent: Gradients, got: Gradients) -> Gradients | None:
-        passed.arrived = any(g is not None and some(g) for g in got)
-        passed.given = tuple(None if g is None else some(g) for g in sent)
+        passed.arrived = any(g is not None and any_nonzero(g) for g in got)
+        passed.given = tuple(None if g is None else any_nonzero(g) for g in sent)
         zero = not all(gave is not False for gave in passed.given)
         if passed.arrived and zero:
             passed.kept = tuple(None if g is None else g.detach() for g in got)
-        if not (zero and way.short):
+        if not (zero and options.short):
             return None
         return tuple(g if gave else None for g, gave in zip(sent, passed.given, strict=True))
 

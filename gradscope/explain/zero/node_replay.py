@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.explain.zero.factors import op
+from gradscope.explain.shared.operations import node_name
 from gradscope.explain.zero.node_gradients import Gradients
 
 _NEVER_AGAIN = "CheckpointFunction"  # its backward runs forward again and writes gradients
@@ -18,7 +18,7 @@ _NEVER_AGAIN = "CheckpointFunction"  # its backward runs forward again and write
 _SCALED = {torch.float16: 2.0**8, torch.bfloat16: 2.0**80, torch.float32: 2.0**80}
 
 
-class Asked:
+class NodeReplay:
     """A node that passed zeros on for what it got, asked again with something else."""
 
     def __init__(self, node: Node, position: int, got: Gradients) -> None:
@@ -29,7 +29,7 @@ class Asked:
         self.empty = given is not None and given.numel() == 0 and following is not None
 
     def _ask(self, gradients: Gradients) -> torch.Tensor | None:
-        if _NEVER_AGAIN in op(self.node):
+        if _NEVER_AGAIN in node_name(self.node):
             return None
         call: Any = self.node  # torch's types do not say that a node can be called
         with torch.no_grad(), suppress(RuntimeError, NotImplementedError, TypeError):

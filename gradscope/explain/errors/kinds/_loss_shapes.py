@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gradscope.explain.errors.explanation import Case, Explanation, first_explanation
-from gradscope.explain.errors.failed_operation import CLASS_LOSSES
+from gradscope.explain.shared.operations import Trait, by_function
 
 
 def explain(case: Case) -> Explanation | None:
@@ -16,7 +16,7 @@ def explain(case: Case) -> Explanation | None:
 def _classes(case: Case) -> Explanation | None:
     """Cross entropy and its like: classes at dimension 1, one target for each place."""
     sides = case.failed.sides
-    if sides is None or case.failed.function not in CLASS_LOSSES:
+    if sides is None or not by_function(case.failed.function).has(Trait.CLASSES):
         return None
     output, target = sides
     fact = f"the output is {list(output.shape)}, the target {list(target.shape)}"

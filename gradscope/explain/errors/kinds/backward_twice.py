@@ -11,6 +11,7 @@ from gradscope.explain.errors.explanation import Case, Explanation, at, line, wi
 from gradscope.explain.errors.kind import Kind
 from gradscope.explain.errors.watch import ErrorWatch
 from gradscope.explain.shared.frames import source
+from gradscope.explain.shared.operations import node_name
 
 _ADVICE_REPEATS = (
     "keep the graph with `retain_graph=True` (`backward.retain_graph=true`) on every backward but"
@@ -51,7 +52,7 @@ def explain(case: Case) -> Explanation | None:
 
 
 def _op(saver: Event, node: Node) -> str:
-    name = saver.op.strip("_") or type(node).__name__.removesuffix("0").removesuffix("Backward")
+    name = saver.op.strip("_") or node_name(node)
     return f"`{name}`"
 
 

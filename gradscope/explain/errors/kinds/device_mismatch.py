@@ -8,8 +8,9 @@ from dataclasses import replace
 from torch import nn
 
 from gradscope.explain.errors.explanation import Case, Explanation
-from gradscope.explain.errors.failed_operation import LOSSES, FailedOperation, Operand, operand
+from gradscope.explain.errors.failed_operation import FailedOperation, Operand, operand
 from gradscope.explain.errors.kind import Kind
+from gradscope.explain.shared.operations import Trait, by_function
 
 
 def explain(case: Case) -> Explanation | None:
@@ -62,7 +63,7 @@ def _move(failed: FailedOperation, odd: Operand, home: str) -> str:
             "a plain attribute does not move with the model: keep it by"
             f" `self.register_buffer('{name}', …)`"
         )
-    if failed.function in LOSSES:
+    if by_function(failed.function).has(Trait.LOSS):
         return (
             "move it beside the output: `.to(output.device)`, or the loss itself: `loss.to(device)`"
         )

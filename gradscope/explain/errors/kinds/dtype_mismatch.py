@@ -7,8 +7,8 @@ import re
 import torch
 
 from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, method
-from gradscope.explain.errors.failed_operation import CLASS_LOSSES, LOSSES
 from gradscope.explain.errors.kind import Kind
+from gradscope.explain.shared.operations import Trait, by_function
 
 _CASTS = {"float32": "float", "float64": "double", "float16": "half", "bfloat16": "bfloat16",
           "int64": "long"}  # fmt: skip
@@ -47,12 +47,12 @@ def _overflow(case: Case) -> Explanation | None:
 
 def _target(case: Case) -> Explanation | None:
     failed = case.failed
-    if failed.function not in LOSSES or len(failed.operands) < 2:
+    if not by_function(failed.function).has(Trait.LOSS) or len(failed.operands) < 2:
         return None
     output, target = failed.operands[:2]
     fact = f"the output is {output.dtype} {list(output.shape)}, the target {target.dtype}"
     fact += f" {list(target.shape)}."
-    ids = failed.function in CLASS_LOSSES
+    ids = by_function(failed.function).has(Trait.CLASSES)
     if ids and target.shape == output.shape and "float" not in target.dtype:
         return Explanation(
             fact,

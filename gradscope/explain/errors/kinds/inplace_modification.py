@@ -21,13 +21,13 @@ from gradscope.explain.errors.explanation import (
 from gradscope.explain.errors.kind import Kind
 from gradscope.explain.errors.watch import ErrorWatch
 from gradscope.explain.shared.frames import source
+from gradscope.explain.shared.operations import by_function, node_name
 
 _VERSIONS = re.compile(
     r"\[(?:[\w.]+ )?\[?([\d, ]*)\]?\].* is at version (\d+); expected version (\d+)"
 )
-#: An operation that writes in place, and the same one that does not.
-_SIGNS = {"add_": "+", "__iadd__": "+", "sub_": "-", "__isub__": "-", "mul_": "*", "__imul__": "*",
-          "div_": "/", "__itruediv__": "/", "pow_": "**"}  # fmt: skip
+#: What Python has a sign for.
+_SIGNED = ("add", "sub", "mul", "div", "pow")
 _RESULTS = ("result", "output")
 
 
@@ -68,7 +68,7 @@ def _unseen(watch: ErrorWatch, shape: list[int], then: int, now: int) -> Explana
     wrote = fits[0][0].event
     node = next((n for n in watch.failing.reach if _is_broken(n)), None) if watch.failing else None
     saver = watch.made.get(node) if node is not None else None
-    who = type(node).__name__.removesuffix("0").removesuffix("Backward") if node is not None else ""
+    who = node_name(node) if node is not None else ""
     name = f"`{wrote.target}` {shape}" if wrote.target else f"a tensor of {shape}"
     by = f"`{who}`" if who else "an operation"
     sentences: tuple[str, ...]
@@ -171,7 +171,7 @@ def _advice(wrote: Event, name: str | None, owner: str | None) -> str:
 def _rewritten(wrote: Event, x: str, code: str) -> str:
     """The line that wrote, as it would be without writing."""
     augmented = re.match(r"(\w[\w.]*)\s*([-+*/]|\*\*)=\s*(.+)", code)
-    if augmented and wrote.op in _SIGNS:
+    if augmented and by_function(wrote.op).name in _SIGNED:
         return f"write `{augmented[1]} = {augmented[1]} {augmented[2]} {augmented[3]}`"
     if wrote.switch:
         return f"build `{wrote.place.module}` without `inplace=True`"

@@ -8,9 +8,7 @@ from gradscope.explain.errors.explanation import Case, Explanation, first_explan
 from gradscope.explain.errors.failed_operation import Operand
 from gradscope.explain.errors.kind import Kind
 from gradscope.explain.errors.kinds import _layer_shapes, _loss_shapes, _view_shapes
-
-_SUMS = ("+", "+=", "-", "-=", "add", "add_", "__iadd__", "sub")
-_PRODUCTS = ("@", "matmul", "rmatmul", "mm", "bmm", "mv", "addmm", "baddbmm", "linear", "dot")
+from gradscope.explain.shared.operations import Trait, by_function
 
 
 def explain(case: Case) -> Explanation | None:
@@ -37,11 +35,11 @@ def _broadcast(case: Case) -> Explanation | None:
     a, b = sides
     axis = int(case.text.rpartition("dimension ")[2].split()[0].strip("."))
     fact = f"{a.label} and {b.label} differ at dimension {axis}: {found[1]} and {found[2]}."
-    op = case.failed.called or case.failed.function
+    op = by_function(case.failed.called or case.failed.function).name
     same = len(a.shape) == len(b.shape)
     held = b if b.held else a if a.held else None
     branches = same and len(a.shape) > 1 and held is None and a.shape[0] == b.shape[0]
-    if op in _SUMS and branches:
+    if op in ("add", "sub") and branches:
         return Explanation(fact, _skip(a, b))
     if held is not None:
         other = a if held is b else b
@@ -155,7 +153,7 @@ def _matmul(case: Case) -> Explanation | None:
             f" {a.shape[-1]} and {b.shape[-1]}.",
             "project both to one width",
         )
-    if case.failed.function.strip("_") not in _PRODUCTS:
+    if not by_function(case.failed.function).has(Trait.MATMUL):
         return None
     if not a.shape or not b.shape:
         return None

@@ -7,8 +7,9 @@ import re
 from torch import nn
 
 from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, method
-from gradscope.explain.errors.failed_operation import CLASS_LOSSES, FailedOperation, Operand
+from gradscope.explain.errors.failed_operation import FailedOperation, Operand
 from gradscope.explain.errors.kind import Kind
+from gradscope.explain.shared.operations import Trait, by_function
 
 
 def explain(case: Case) -> Explanation | None:
@@ -24,7 +25,7 @@ def _range(ids: Operand) -> str:
 
 def _target(case: Case) -> Explanation | None:
     failed = case.failed
-    if failed.function not in CLASS_LOSSES or len(failed.operands) < 2:
+    if not by_function(failed.function).has(Trait.CLASSES) or len(failed.operands) < 2:
         return None
     output, target = failed.operands[:2]
     axis = 1 if len(output.shape) > 1 else 0

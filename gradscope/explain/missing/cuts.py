@@ -1,4 +1,4 @@
-"""From the values of the second run to one verdict per parameter: what cut it off, and where."""
+"""From the values of the second run to one cut per parameter: what cut it off, and where."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from gradscope.explain.missing.values import CAUSES, Flow, Value
-from gradscope.explain.shared.operations import ESCAPES
+from gradscope.explain.shared.operations import Trait, by_function
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Cut:
     """The one cause for the parameters of a mask, and the value that tells where.
 
     ``left`` is the operation by which what never reaches the loss went into Python.
@@ -22,13 +22,13 @@ class Verdict:
     left: Value | None = None
 
 
-def verdicts(
+def find_cuts(
     flow: Flow,
     sources: dict[int, int],
     loss: int | None,
     whole: bool,
     silent: Collection[str] | None = None,
-) -> list[Verdict]:
+) -> list[Cut]:
     """Verdicts on the parameters with a source, and on those that cannot be told, none.
 
     A cut counts where what it cut off goes on to the loss. The earliest counts, by precedence.
@@ -43,23 +43,23 @@ def verdicts(
     left = 0
     for bit in sources:
         left |= bit
-    found: list[Verdict] = []
+    found: list[Cut] = []
     ends = _ends(flow, set(sources.values()), left)
     used = 0
     for mask in ends.values():
         used |= mask
     if whole:
-        cuts = _cuts(flow, flow.reaching(loss, guesses=False))
+        cuts = _lost_paths(flow, flow.reaching(loss, guesses=False))
         left = _take(flow, cuts, left, found)
         left = _silent(flow, loss, left, found, silent)
         left &= ~(flow.values[loss].live if loss is not None else 0)
-        guesses = _cuts(flow, flow.reaching(loss, guesses=True), ends)
+        guesses = _lost_paths(flow, flow.reaching(loss, guesses=True), ends)
         left = _take(flow, guesses, left, found)
         leaving = _leaving(flow, ends) if left & used else []
         for number, mask in ends.items():
             if mask & left:
                 gone = next((value for value, lost in leaving if lost & mask & left), None)
-                found.append(Verdict("not-in-loss", mask & left, flow.values[number], gone))
+                found.append(Cut("not-in-loss", mask & left, flow.values[number], gone))
         left &= ~used
     else:
         left &= ~used
@@ -80,7 +80,7 @@ def _ends(flow: Flow, sources: set[int], wanted: int) -> dict[int, int]:
     return ends
 
 
-def _cuts(
+def _lost_paths(
     flow: Flow, reach: list[int], ends: dict[int, int] | None = None
 ) -> list[tuple[int, int]]:
     """Values that lost the gradient path to some parameters and go on to the loss, oldest first.
@@ -108,22 +108,23 @@ def _leaving(flow: Flow, ends: dict[int, int]) -> list[tuple[Value, int]]:
     for number, value in enumerate(flow.values):
         for parent in value.parents:
             behind[number] |= behind[parent]
-        if behind[number] and (value.op in ESCAPES or value.op == "__bool__"):
+        leaves = value.op == "__bool__" or by_function(value.op).has(Trait.LEAVES_TORCH)
+        if behind[number] and leaves:
             found.append((value, behind[number]))
         behind[number] |= ends.get(number, 0)
     return found
 
 
 def _silent(
-    flow: Flow, loss: int | None, left: int, found: list[Verdict], silent: Collection[str] | None
+    flow: Flow, loss: int | None, left: int, found: list[Cut], silent: Collection[str] | None
 ) -> int:
     """Parameters in the loss's graph, whose path goes through a Function that gave None back."""
     left_in = left & flow.values[loss].live if loss is not None else 0
     for value in flow.values:
-        known = silent is None or f"{value.function}Backward" in silent
-        if value.function and known and value.live & left_in:
+        observed = silent is None or f"{value.function}Backward" in silent
+        if value.function and observed and value.live & left_in:
             blamed = replace(value, reason=f"the autograd function `{value.function}`")
-            found.append(Verdict("non-differentiable", value.live & left_in, blamed))
+            found.append(Cut("non-differentiable", value.live & left_in, blamed))
             left &= ~value.live
             left_in &= ~value.live
     return left
@@ -141,13 +142,13 @@ def _first_cuts(flow: Flow) -> Iterator[tuple[int, int]]:
             yield number, lost
 
 
-def _take(flow: Flow, cuts: list[tuple[int, int]], left: int, found: list[Verdict]) -> int:
+def _take(flow: Flow, cuts: list[tuple[int, int]], left: int, found: list[Cut]) -> int:
     """Give each parameter of ``left`` the first cut by precedence; what is left then."""
     for cause in CAUSES:
         for number, lost in cuts:
             value = flow.values[number]
             if (value.cause or _inherited(flow, value)) == cause and lost & left:
-                found.append(Verdict(cause, lost & left, value))
+                found.append(Cut(cause, lost & left, value))
                 left &= ~lost
     return left
 
