@@ -17,8 +17,7 @@ def batch_norm(
     if allowed and len(shape) + 1 == min(allowed) and shape[:1] == (wanted,):
         return Explanation(
             f"`{name}`, a {type(layer).__name__}, takes {' or '.join(map(str, allowed))}"
-            f" dimensions, {given_as(failed, given)} has {len(shape)}, its {wanted} channels"
-            f" first:"
+            f" dimensions, {given_as(failed, given)} has {len(shape)}, its {wanted} channels first:"
             " the batch dimension is missing.",
             "give the model a batch: `x.unsqueeze(0)` for one sample `x`, or `input.batch`",
         )
@@ -34,8 +33,7 @@ def batch_norm(
     if len(shape) > 1 and shape[1] != wanted:
         return Explanation(
             f"`{name}` has num_features = {wanted}, {given_as(failed, given)} has {shape[1]}"
-            f" channels"
-            " at dimension 1.",
+            " channels at dimension 1.",
             f"make `{name}` a `nn.{type(layer).__name__}({shape[1]})`",
         )
     return None

@@ -39,9 +39,8 @@ def _batch_norm(case: Case) -> Explanation | None:
     if "more than 1 value per channel" not in case.text or not failed.operands:
         return None
     return Explanation(
-        f"in train mode `{failed.layer_name}`, a BatchNorm, takes mean and variance over the"
-        f" batch, and"
-        f" {list(failed.operands[0].shape)} has one value for each channel."
+        f"in train mode `{failed.layer_name}`, a BatchNorm, takes mean and variance over the batch,"
+        f" and {list(failed.operands[0].shape)} has one value for each channel."
     )
 
 

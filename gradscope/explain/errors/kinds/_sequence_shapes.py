@@ -31,8 +31,7 @@ def recurrent(
     order = f"batch_first={first}"
     text = "the hidden state"
     return Explanation(
-        f"{text} of `{name}` is {list(hidden.shape)}; with {order} and"
-        f" {given_as(failed, given)} it"
+        f"{text} of `{name}` is {list(hidden.shape)}; with {order} and {given_as(failed, given)} it"
         f" is to be {wanted}: layers, batch, hidden_size.",
         f"make it `x.new_zeros{wanted}`, its batch read from dimension {0 if first else 1} of the"
         " input",

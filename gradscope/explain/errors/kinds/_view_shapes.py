@@ -26,8 +26,7 @@ def _viewed(case: Case) -> Explanation | None:
     name = x.text or "x"
     if "view size is not compatible" in case.text:
         return Explanation(
-            f"{x.label} is not contiguous, as after `transpose` or `permute`: no view of that"
-            f" shape"
+            f"{x.label} is not contiguous, as after `transpose` or `permute`: no view of that shape"
             " exists.",
             f"use `{name}.reshape(…)`, or `{name}.contiguous().view(…)`",
         )
@@ -81,8 +80,7 @@ def _expanded(case: Case) -> Explanation | None:
         return None
     x = failed.operands[0]
     return Explanation(
-        f"{x.label} cannot become {found[4]}: only dimensions of 1 expand, and dimension"
-        f" {found[3]}"
+        f"{x.label} cannot become {found[4]}: only dimensions of 1 expand, and dimension {found[3]}"
         f" is to be {found[1]} and has {found[2]}.",
         f"ask for {found[2]} there, or make `{x.text or 'it'}` {found[1]} long: where it is a table"
         " of positions, the input is longer than the table",

@@ -38,9 +38,8 @@ def _overflow(case: Case) -> Explanation | None:
     last = torch.finfo(getattr(torch, into.dtype)).max
     fill = f"torch.finfo({name}.dtype).min" if name.isidentifier() else "float('-inf')"
     return Explanation(
-        f"`{failed.function}` is to put {number} into {into.label}, which is {into.dtype}"
-        f" and ends at"
-        f" ±{last:g}.",
+        f"`{failed.function}` is to put {number} into {into.label}, which is {into.dtype} and ends"
+        f" at ±{last:g}.",
         f"fill with what the dtype has: `{fill}`; or mask before the cast to {into.dtype}",
     )
 

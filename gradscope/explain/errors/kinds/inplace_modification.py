@@ -195,9 +195,8 @@ def _leaf(case: Case) -> Explanation | None:
     if failed.called == "[]" or failed.function == "__setitem__":
         fix = f"write under `torch.no_grad()`, or into a copy: `{name}.clone()`"
         return Explanation(
-            f"{view or 'the leaf '}`{name}` {list(target.shape)}, a parameter"
-            f" (a leaf), is"
-            " assigned to in place.",
+            f"{view or 'the leaf '}`{name}` {list(target.shape)}, a parameter (a leaf), is assigned"
+            " to in place.",
             fix,
         )
     value = "what is computed of it"

@@ -127,9 +127,8 @@ def _joined(case: Case) -> Explanation | None:
     )
     odd, at = next(pairs, (parts[-1], axis))
     fact = (
-        f"joined along dimension {axis}, {first.label} and {odd.label} must agree in the"
-        f" others, and"
-        f" differ at dimension {at}: {first.shape[at]} and {odd.shape[at]}."
+        f"joined along dimension {axis}, {first.label} and {odd.label} must agree in the others,"
+        f" and differ at dimension {at}: {first.shape[at]} and {odd.shape[at]}."
     )
     if len(first.shape) == 4 and at > 1:
         a, b = first.text or "a", odd.text or "b"
