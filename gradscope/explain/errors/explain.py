@@ -28,7 +28,7 @@ from gradscope.explain.errors.failed_operation import (
 from gradscope.explain.errors.kind import kind_of, kinds
 from gradscope.explain.errors.recursion import once, recursion
 from gradscope.explain.errors.watch import ErrorWatch
-from gradscope.explain.shared.frames import PACKAGE, raised_at, shown, user_frames
+from gradscope.explain.shared.frames import PACKAGE, raised_at, user_frames
 from gradscope.explain.shared.watches import FunctionWatch
 from gradscope.records import ErrorRecord
 
@@ -154,8 +154,8 @@ def _explained(record: ErrorRecord, case: Case) -> ErrorRecord:
     name, call, location = record.name, record.call, record.location
     if place is not None and record.phase == "backward":
         name, call = place.module, place.call
-    if place is not None and place.file and location is None:
-        location = f"{shown(place.file)}:{place.line}"
+    if place is not None and location is None:
+        location = place.location
     return replace(
         record,
         name=name,

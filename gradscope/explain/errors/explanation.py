@@ -78,30 +78,12 @@ def first_explanation(case: Case, explainers: Sequence[Explainer]) -> Explanatio
     return None
 
 
-def at(place: Place) -> str:
-    """`` at net.py:19``; nothing without a line."""
-    return f" at {shown(place.file)}:{place.line}" if place.file and place.line else ""
-
-
-def within(place: Place) -> str:
-    """`` in `block` ``: the module that a line belongs to."""
-    return f" in `{place.module}`" if place.module else ""
-
-
 def line(role: str, place: Place) -> tuple[RelatedLine, ...]:
     """The place as a related line, where it has one."""
     if not place.file or not place.line:
         return ()
-    return (
-        RelatedLine(
-            role,
-            shown(place.file),
-            place.line,
-            source(place.file, place.line),
-            place.module,
-            place.call,
-        ),
-    )
+    file, text = shown(place.file), source(place.file, place.line)
+    return (RelatedLine(role, file, place.line, text, place.module, place.call),)
 
 
 def listed(operands: Sequence[Operand]) -> str:

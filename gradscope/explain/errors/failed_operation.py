@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.modules.loss import _Loss
 
-from gradscope.explain.shared.expressions import Written
+from gradscope.explain.shared.expressions import Expression
 from gradscope.explain.shared.frames import in_library, is_hidden, is_ours
 from gradscope.explain.shared.operations import Trait, by_function
 
@@ -148,8 +148,8 @@ def failed_operation(
     mine = next((i for i in range(len(frames) - 1, -1, -1) if _is_users(frames[i][0])), None)
     inner = frames[mine + 1 :] if mine is not None else frames
     user, instruction = frames[mine] if mine is not None else (None, 0)
-    call = Written.of(user.f_code, instruction) if user is not None else Written()
-    around = local_tensors(user) if user is not None else {}
+    call = Expression.of(user.f_code, instruction) if user is not None else Expression()
+    around = local_tensors(user)
     layer = _layer(inner)
     function = next((f for f, _ in inner if _takes_tensors(f)), None)
     if layer is not None:
@@ -194,8 +194,10 @@ def operand(tensor: torch.Tensor, text: str | None, maker: str | None = None) ->
     return Operand(text, tuple(tensor.shape), dtype, device, low, high, maker, computed)
 
 
-def local_tensors(frame: FrameType) -> dict[str, torch.Tensor]:
+def local_tensors(frame: FrameType | None) -> dict[str, torch.Tensor]:
     """The tensors among a frame's local variables."""
+    if frame is None:
+        return {}
     return {name: v for name, v in frame.f_locals.items() if isinstance(v, torch.Tensor)}
 
 

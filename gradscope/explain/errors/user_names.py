@@ -16,8 +16,8 @@ from gradscope.explain.errors.failed_operation import (
     local_tensors,
     look_up,
 )
-from gradscope.explain.shared.expressions import Written
-from gradscope.explain.shared.frames import in_library, is_hidden, outwards
+from gradscope.explain.shared.expressions import Expression
+from gradscope.explain.shared.frames import in_library, is_hidden, nearest, outwards
 from gradscope.explain.shared.tensors import memory_of
 
 
@@ -28,8 +28,7 @@ def local(tensor: torch.Tensor, last: CodeType) -> str | None:
         tensor: what it is about.
         last: the code of the function that started the run.
     """
-    frame = _frame(last)
-    here = local_tensors(frame) if frame is not None else {}
+    here = local_tensors(nearest(sys._getframe(1), last))
     return next((name for name, t in here.items() if t is tensor), None)
 
 
@@ -52,8 +51,7 @@ def first_held(tensor: torch.Tensor, last: CodeType) -> tuple[str | None, FrameT
 
 def whole_of(tensor: torch.Tensor, last: CodeType) -> tuple[str | None, tuple[int, ...]]:
     """The local variable that holds the tensor, or the largest in its memory, and its shape."""
-    frame, memory = _frame(last), memory_of(tensor)
-    here = local_tensors(frame) if frame is not None else {}
+    here, memory = local_tensors(nearest(sys._getframe(1), last)), memory_of(tensor)
     own = next((name for name, t in here.items() if t is tensor), None)
     if own is not None or not memory:
         return own, tuple(tensor.shape)
@@ -78,10 +76,10 @@ def as_called(
         named: makes an operand of a tensor and its text; gives it another name where it has none.
         last: the code of the function that started the run.
     """
-    frame = _frame(last)
-    call = Written() if frame is None else Written.of(frame.f_code, frame.f_lasti)
+    frame = nearest(sys._getframe(1), last)
+    call = Expression() if frame is None else Expression.of(frame.f_code, frame.f_lasti)
     known = {} if frame is None else frame.f_locals
-    here = {} if frame is None else local_tensors(frame)
+    here = local_tensors(frame)
     texts = {id(look_up(text, known)): text for text in call.operands}
     texts |= {id(t): text for text, t in here.items() if id(t) not in texts}
     # In a layer's own code the operands are not those of the user's call.
@@ -98,19 +96,6 @@ def as_called(
         local_shapes={text: tuple(t.shape) for text, t in here.items()},
         constants=tuple(a for a in args if not isinstance(a, torch.Tensor)),
     )
-
-
-def _frame(last: CodeType) -> FrameType | None:
-    """The innermost frame of the user's own, else of a library's."""
-    library = None
-    for frame in outwards(sys._getframe(1), last):
-        file = frame.f_code.co_filename
-        if is_hidden(file):
-            continue
-        if not in_library(file):
-            return frame
-        library = library or frame
-    return library
 
 
 def _runs_layer(frame: FrameType) -> bool:

@@ -147,7 +147,7 @@ class ErrorWatch:
                 owner = frame.f_locals.get("self")
                 if isinstance(owner, torch.optim.Optimizer):
                     doer = type(owner).__name__
-            target, whole = self._written(written[0])
+            target, whole = self._expression(written[0])
         running = self.calls.innermost()
         switch = (
             bool(written)
@@ -235,7 +235,7 @@ class ErrorWatch:
             self._keep(_tensors(result), run.event)
         return result
 
-    def _written(self, tensor: torch.Tensor) -> tuple[str | None, tuple[int, ...]]:
+    def _expression(self, tensor: torch.Tensor) -> tuple[str | None, tuple[int, ...]]:
         """What the user calls a tensor that was written to, or the one that it is a part of."""
         name = self._memory.get(memory_of(tensor))
         return (name, tuple(tensor.shape)) if name else whole_of(tensor, self.calls.last)

@@ -10,7 +10,6 @@ from torch import nn
 
 from gradscope.explain.missing.cuts import Cut
 from gradscope.explain.missing.values import Value
-from gradscope.explain.shared.frames import shown, source
 from gradscope.records import Answer
 
 _ADVICE = {
@@ -77,7 +76,6 @@ def answer(cut: Cut, behind: Sequence[str], start: str | None) -> Answer:
     """The answer for parameters that one operation cut off from ``start``; None is the loss."""
     value = cut.value
     place = value.place
-    at = f"{shown(place.file)}:{place.line}" if place.file else None
     return Answer(
         name=behind[0],
         kind="parameter",
@@ -86,7 +84,7 @@ def answer(cut: Cut, behind: Sequence[str], start: str | None) -> Answer:
         cause=cut.cause,
         module=place.module,
         call=place.call,
-        location=at,
+        location=place.location,
         behind=tuple(behind),
         advice=_advice(cut, start),
     )
@@ -170,18 +168,15 @@ def _message(cut: Cut, start: str | None) -> str:
 
 def _is_copied(value: Value) -> bool:
     """Whether it is `state_dict()` that detaches, in PyTorch's own code."""
-    place = value.place
-    line = source(place.file, place.line) if place.file and place.line else None
-    return value.op == "detach" and line is not None and _STATE.search(line) is not None
+    return value.op == "detach" and _STATE.search(value.place.code) is not None
 
 
 def _at(value: Value) -> str:
     """Where an operation ran, with the line itself."""
     place = value.place
-    if place.file and place.line:
-        line = source(place.file, place.line)
-        return f" at {shown(place.file)}:{place.line}" + (f" (`{line}`)" if line else "")
-    return "" if place.module is None else f" in `{place.module or 'the model'}`"
+    if place.location or place.module is None:
+        return place.at_code
+    return f" in `{place.module or 'the model'}`"
 
 
 def _by(reason: str | None) -> str:

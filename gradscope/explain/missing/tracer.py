@@ -19,7 +19,6 @@ from gradscope.explain.missing.disabled_gradients import why_disabled
 from gradscope.explain.missing.numbers import Number, address_of, numbered, values_in
 from gradscope.explain.missing.observed_tensors import ObservedTensors
 from gradscope.explain.missing.values import Value
-from gradscope.explain.shared.frames import shown
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Operation, Trait, by_function, function_name
 from gradscope.explain.shared.places import Place
@@ -160,7 +159,7 @@ class Tracer:
             if self.observed.bits.get(identity, 0) & lost:
                 if place.file is None:
                     return "detached", "requires_grad is off"
-                return "detached", f"requires_grad was off since {shown(place.file)}:{place.line}"
+                return "detached", f"requires_grad was off since {place.location}"
         if dtype.is_floating_point or dtype.is_complex:
             if first_pass:
                 return "checkpoint", None
@@ -203,8 +202,7 @@ class Tracer:
         elif name == "_set_grad_enabled":
             self._disabled = None
             if not args[0]:
-                at = self.calls.place()
-                self._disabled = f"{shown(at.file)}:{at.line}" if at.file else ""
+                self._disabled = self.calls.place().location or ""
         elif (name == "requires_grad_" or (name == ".requires_grad" and len(args) > 1)) and id(
             args[0]
         ) in self.observed.bits:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gradscope.explain.non_finite.elements import element
+from gradscope.explain.non_finite.levels import broken
 from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason
 from gradscope.explain.non_finite.reductions import anything, reduction
 
@@ -13,6 +16,9 @@ def reason_of(result: NonFiniteResult) -> Reason:
         reason = reduction(result)
         if reason is None and result.pointwise:
             reason = element(result)
-        return reason or anything(result)
+        reason = reason or anything(result)
+        if reason.count is not None:
+            return reason
+        return replace(reason, count=int(broken(result.out, result.kind).sum()))
     except (RuntimeError, NotImplementedError, TypeError, IndexError):
         return Reason(result.name)  # a kind of tensor that does not let its values be read

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable
 from gradscope.capture.stats import Measured, resolve
 from gradscope.explain.non_finite.levels import INF, KINDS, NAN
 from gradscope.explain.non_finite.origins import NonFiniteOrigin
-from gradscope.explain.shared.frames import shown, source
 from gradscope.explain.shared.places import Place
 from gradscope.records import Birth
 
@@ -29,7 +28,7 @@ def records(origins: Iterable[NonFiniteOrigin], parameters: Collection[str]) -> 
             op=origin.op,
             name=origin.name or origin.place.module,
             call=origin.place.call,
-            location=located(origin.place),
+            location=origin.place.location,
             reason=reason(origin),
             count=origin.reason.count,
             inputs=tuple(done[id(item)] for item in origin.inputs),
@@ -49,11 +48,6 @@ def unseen(kind: int, phase: str, what: str) -> Birth:
         " look at what runs compiled, or outside PyTorch.",
         spread=(what,),
     )
-
-
-def located(place: Place) -> str | None:
-    """``net.py:12``, where the line is known."""
-    return f"{shown(place.file)}:{place.line}" if place.file else None
 
 
 def reason(origin: NonFiniteOrigin) -> str:
@@ -135,10 +129,4 @@ def _then(origin: NonFiniteOrigin) -> str:
 
 def _at(place: Place) -> str:
     """Where an operation ran, with the line itself."""
-    inside = (
-        "" if place.module is None else f" in `{place.module}`" if place.module else " in the model"
-    )
-    if not (place.file and place.line):
-        return inside
-    line = source(place.file, place.line)
-    return f" at {shown(place.file)}:{place.line}" + (f" (`{line}`)" if line else "") + inside
+    return place.at_code + (" in the model" if place.module == "" else place.within)

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from gradscope.explain.non_finite.levels import NAN, broken, level
+from gradscope.explain.non_finite.levels import NAN, level
 from gradscope.explain.non_finite.reasons import (
     Explainer,
     NonFiniteResult,
@@ -16,44 +16,44 @@ from gradscope.explain.non_finite.reasons import (
     spelled,
     wider,
 )
+from gradscope.explain.shared.operations import Trait, by_operator
 
 
 def reduction(result: NonFiniteResult) -> Reason | None:
     """The reason of an operation of this kind; None of one that is none of them."""
-    attention = result.name.startswith("scaled_dot_product")
-    text = _attention if attention else _EXPLAINERS.get(result.name)
-    return None if text is None else text(result)
+    operation = by_operator(result.name)
+    if operation.name.startswith("scaled_dot_product"):
+        return _attention(result)
+    explainer = _BY_NAME.get(operation.name)
+    if explainer is None:
+        explainer = next((e for trait, e in _BY_TRAIT.items() if operation.has(trait)), None)
+    return None if explainer is None else explainer(result)
 
 
 def anything(result: NonFiniteResult) -> Reason:
     """What can be said of any operation: what it was given."""
-    count = _count(result)
     tensors = result.tensors()
     if any(t.numel() == 0 for t in tensors):
-        return Reason(f"{result.name} of no values", _NOT_EMPTY, count)
+        return Reason(f"{result.name} of no values", _NOT_EMPTY)
     if any(level(t) for t in tensors):
-        return Reason("infinities among the values", None, count)
+        return Reason("infinities among the values")
     tops = [magnitude(t) for t in tensors]
     if result.kind != NAN and max(tops, default=0.0) > math.sqrt(torch.finfo(result.out.dtype).max):
         return _too_large(result, f"{result.name} of values up to {spelled(max(tops))}")
     if not tensors:
-        return Reason(result.name, None, count)
+        return Reason(result.name)
     values = tensors[0].detach()
     values = values.abs() if values.is_complex() else values.double()
     low, high = spelled(float(values.min())), spelled(float(values.max()))
-    return Reason(f"{result.name} of values from {low} to {high}", None, count)
+    return Reason(f"{result.name} of values from {low} to {high}")
 
 
 _NOT_EMPTY = "leave the term out where there is nothing to average, or divide by `max(count, 1)`"
 
 
-def _count(result: NonFiniteResult) -> int:
-    return int(broken(result.out, result.kind).sum())
-
-
 def _too_large(result: NonFiniteResult, text: str) -> Reason:
     dtype = result.out.dtype
-    return Reason(f"{text} is above {largest(dtype)}", wider(dtype), _count(result))
+    return Reason(f"{text} is above {largest(dtype)}", wider(dtype))
 
 
 def _softmax(result: NonFiniteResult) -> Reason | None:
@@ -73,14 +73,12 @@ def _softmax(result: NonFiniteResult) -> Reason | None:
         advice = "keep the scores finite"
         if not bool(bad.any()):
             return None
-    return Reason(what + _rows(bad), advice, _count(result))
+    return Reason(what + _rows(bad), advice)
 
 
 def _logsumexp(result: NonFiniteResult) -> Reason | None:
     reason = _softmax(result)
-    return reason and Reason(
-        reason.text, "leave the rows out that have nothing to sum", reason.count
-    )
+    return reason and Reason(reason.text, "leave the rows out that have nothing to sum")
 
 
 def _rows(bad: torch.Tensor) -> str:
@@ -102,15 +100,15 @@ def _spread(result: NonFiniteResult) -> Reason | None:
         return None
     text = "one value" if size else "no values"
     advice = "pass `correction=0` (`unbiased=False`), or leave out a batch of one"
-    return Reason(f"{name} of {text}", advice, _count(result))
+    return Reason(f"{name} of {text}", advice)
 
 
 def _total(result: NonFiniteResult) -> Reason | None:
     values = result.tensors()[0]
     if values.numel() == 0:
-        return Reason(f"{result.name} of no values", _NOT_EMPTY, _count(result))
+        return Reason(f"{result.name} of no values", _NOT_EMPTY)
     if level(values):
-        return Reason("inf - inf in a sum", "keep the infinities out of it", _count(result))
+        return Reason("inf - inf in a sum", "keep the infinities out of it")
     size = values.numel() // max(result.out.numel(), 1)
     return _too_large(
         result, f"the {result.name} of {size} values up to {spelled(magnitude(values))}"
@@ -126,7 +124,7 @@ def _products(result: NonFiniteResult) -> Reason | None:
     tensors = sorted(result.tensors(), key=lambda t: t.dim(), reverse=True)[:2]
     if any(level(t) for t in tensors):
         advice = "keep the infinities out of the product: mask after it, not before"
-        return Reason("0 · inf or inf - inf in a product", advice, _count(result))
+        return Reason("0 · inf or inf - inf in a product", advice)
     first, *others = [spelled(magnitude(t)) for t in tensors]
     return _too_large(
         result, f"a sum of products of values up to {first} and {(others or [first])[0]}"
@@ -138,21 +136,19 @@ def _attention(result: NonFiniteResult) -> Reason | None:
     if not isinstance(query, torch.Tensor) or not isinstance(key, torch.Tensor):
         return None
     if level(query) or level(key):
-        return Reason(
-            "scores of inf - inf or 0 · inf", "keep queries and keys finite", _count(result)
-        )
+        return Reason("scores of inf - inf or 0 · inf", "keep queries and keys finite")
     tops = f"{spelled(magnitude(query))} and keys up to {spelled(magnitude(key))}"
     return _too_large(result, f"a score of queries up to {tops}")
 
 
 def _inverse(result: NonFiniteResult) -> Reason | None:
     advice = "add a small multiple of the identity before it is inverted"
-    return Reason("a matrix that has no inverse", advice, _count(result))
+    return Reason("a matrix that has no inverse", advice)
 
 
 def _direction(result: NonFiniteResult) -> Reason | None:
     advice = "initialise the direction (`original1`, `weight_v`) away from 0"
-    return Reason("0 / 0: a direction of length 0", advice, _count(result))
+    return Reason("0 / 0: a direction of length 0", advice)
 
 
 def _normalised(result: NonFiniteResult) -> Reason | None:
@@ -165,13 +161,11 @@ def _normalised(result: NonFiniteResult) -> Reason | None:
         lowest = float(kept.min())
         if lowest + eps <= 0:
             text = f"a running variance of {spelled(lowest)}"
-            return Reason(text, "load or reset the running statistics of the layer", _count(result))
+            return Reason(text, "load or reset the running statistics of the layer")
     if eps == 0:
         what = "mean square" if "rms" in result.name else "variance"
         return Reason(
-            f"{what} 0 with eps=0: 0 · inf",
-            "give the layer an eps above 0, such as 1e-5",
-            _count(result),
+            f"{what} 0 with eps=0: 0 · inf", "give the layer an eps above 0, such as 1e-5"
         )
     return _too_large(result, f"the variance of values up to {spelled(magnitude(values))}")
 
@@ -188,16 +182,16 @@ def _picked(result: NonFiniteResult) -> Reason | None:
             f"all {target.numel()} are ignore_index {ignored}" if target.numel() else "it is empty"
         )
         advice = "skip such a batch, or sum (`reduction='sum'`) and divide by `max(count, 1)`"
-        return Reason(f"the mean over no target ({text})", advice, 1)
+        return Reason(f"the mean over no target ({text})", advice)
     if isinstance(weight, torch.Tensor) and not bool(weight[target[target != ignored]].any()):
         advice = "give every class that occurs a weight above 0"
-        return Reason("the mean over targets whose weights add up to 0", advice, 1)
+        return Reason("the mean over targets whose weights add up to 0", advice)
     return None
 
 
 def _aligned(result: NonFiniteResult) -> Reason | None:
     advice = "drop such samples, or pass `zero_infinity=True`"
-    return Reason("a target longer than what its input has room for", advice, _count(result))
+    return Reason("a target longer than what its input has room for", advice)
 
 
 def _squares(result: NonFiniteResult) -> Reason | None:
@@ -205,53 +199,26 @@ def _squares(result: NonFiniteResult) -> Reason | None:
     if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return None
     if result.out.dim() == 0 and first.numel() == 0:
-        return Reason(f"{result.name} of no values", _NOT_EMPTY, 1)
+        return Reason(f"{result.name} of no values", _NOT_EMPTY)
     gap = spelled(magnitude(first.double() - second.double()))
     return _too_large(result, f"the square of differences up to {gap}")
 
 
-_EXPLAINERS: dict[str, Explainer] = {
-    **dict.fromkeys(("softmax", "log_softmax", "safe_softmax"), _softmax),
+_BY_TRAIT: dict[Trait, Explainer] = {
+    Trait.SOFTMAX: _softmax,
+    Trait.SPREAD: _spread,
+    Trait.TOTAL: _total,
+    Trait.LENGTH: _norm,
+    Trait.PRODUCTS: _products,
+    Trait.NORMALISES: _normalised,
+    Trait.SQUARES: _squares,
+}
+_BY_NAME: dict[str, Explainer] = {
     "logsumexp": _logsumexp,
-    **dict.fromkeys(("std", "var", "std_mean", "var_mean"), _spread),
-    **dict.fromkeys(("sum", "mean", "cumsum", "nansum"), _total),
-    **dict.fromkeys(("linalg_vector_norm", "norm"), _norm),
-    **dict.fromkeys(
-        (
-            "mm",
-            "addmm",
-            "bmm",
-            "baddbmm",
-            "addbmm",
-            "mv",
-            "addmv",
-            "dot",
-            "vdot",
-            "linear",
-            "convolution",
-            "mkldnn_linear",
-            "mkldnn_convolution",
-            "thnn_conv2d",
-        ),
-        _products,
-    ),
-    **dict.fromkeys(
-        (
-            "native_layer_norm",
-            "native_group_norm",
-            "native_batch_norm",
-            "native_batch_norm_legit",
-            "native_batch_norm_legit_no_training",
-            "batch_norm_with_update",
-            "batch_norm_no_update",
-            "cudnn_batch_norm",
-            "fused_rms_norm",
-        ),
-        _normalised,
-    ),
-    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _picked),
-    **dict.fromkeys(("linalg_inv_ex", "linalg_solve_ex"), _inverse),
+    "nll_loss": _picked,
+    "nll_loss2d": _picked,
+    "linalg_inv_ex": _inverse,
+    "linalg_solve_ex": _inverse,
     "weight_norm_interface": _direction,
     "ctc_loss": _aligned,
-    **dict.fromkeys(("mse_loss", "smooth_l1_loss", "huber_loss"), _squares),
 }

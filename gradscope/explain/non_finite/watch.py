@@ -22,7 +22,6 @@ from gradscope.explain.non_finite.node_places import NodePlaces
 from gradscope.explain.non_finite.origins import BecameNaN, NonFiniteOrigin, NonFiniteOrigins
 from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason
 from gradscope.explain.non_finite.schemas import LEAVES_TORCH, OperatorSchema, entries, schema_of
-from gradscope.explain.shared.frames import shown
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import node_name
 from gradscope.explain.shared.tensors import tensors_in
@@ -233,9 +232,7 @@ class NonFiniteWatch:
             compared = arguments.get("self")
             if isinstance(compared, torch.Tensor) and level(compared) == NAN:
                 mask = self.origins.of(compared)
-                place = self.context.place()
-                at = f" at {shown(place.file)}:{place.line}" if place.file else ""
-                self.origins.spread(mask, f"{schema.name}{at}")
+                self.origins.spread(mask, f"{schema.name}{self.context.place().at}")
                 self.origins.reach(mask)
 
 

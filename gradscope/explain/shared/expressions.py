@@ -12,7 +12,7 @@ _SPACES = ("torch.", "F.", "self.", "nn.", "np.", "numpy.", "math.")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Expression:
     """The expression that was being evaluated: what it calls, and its operands as text."""
 
     name: str = ""
@@ -20,36 +20,36 @@ class Written:
     target: str | None = None
 
     @staticmethod
-    def of(code: CodeType, instruction: int) -> Written:
+    def of(code: CodeType, instruction: int) -> Expression:
         """The expression at a bytecode offset of a function, as its source has it."""
-        return _written(code, instruction)
+        return _expression(code, instruction)
 
 
 @functools.lru_cache(maxsize=4096)
-def _written(code: CodeType, instruction: int) -> Written:
+def _expression(code: CodeType, instruction: int) -> Expression:
     positions = next(
         (p for i, p in enumerate(code.co_positions()) if 2 * i == instruction), (None,) * 4
     )
     first, last, start, end = positions
     if first is None or last is None or start is None or end is None:
-        return Written()
+        return Expression()
     lines = [linecache.getline(code.co_filename, n).encode() for n in range(first, last + 1)]
     if not lines or not lines[0]:
-        return Written()
+        return Expression()
     lines[-1] = lines[-1][:end]  # offsets count bytes
     lines[0] = lines[0][start:]
     try:
         statement = ast.parse(b"".join(lines).decode().strip()).body[0]
     except (SyntaxError, ValueError, IndexError):
-        return Written()
+        return Expression()
     return _parts(statement)
 
 
-def _parts(statement: ast.stmt) -> Written:
+def _parts(statement: ast.stmt) -> Expression:
     target = None
     node: ast.AST = statement
     if isinstance(statement, ast.AugAssign):
-        return Written(
+        return Expression(
             _operator(statement.op) + "=",
             (ast.unparse(statement.target), ast.unparse(statement.value)),
             ast.unparse(statement.target),
@@ -58,11 +58,11 @@ def _parts(statement: ast.stmt) -> Written:
         node = statement.value
     if isinstance(node, ast.BinOp):
         sides = (ast.unparse(node.left), ast.unparse(node.right))
-        return Written(_operator(node.op), sides)
+        return Expression(_operator(node.op), sides)
     if isinstance(node, ast.UnaryOp):
-        return Written(_operator(node.op), (ast.unparse(node.operand),))
+        return Expression(_operator(node.op), (ast.unparse(node.operand),))
     if isinstance(node, ast.Subscript):
-        return Written("[]", (ast.unparse(node.value), ast.unparse(node.slice)))
+        return Expression("[]", (ast.unparse(node.value), ast.unparse(node.slice)))
     if isinstance(node, ast.Call):
         given: list[ast.expr] = []
         function = node.func
@@ -74,8 +74,8 @@ def _parts(statement: ast.stmt) -> Written:
             several = isinstance(argument, ast.List | ast.Tuple)
             given += argument.elts if several else [argument]  # type: ignore[attr-defined]
         kept = [a for a in given if not _is_constant(a)]
-        return Written(name, tuple(ast.unparse(a) for a in kept), target)
-    return Written()
+        return Expression(name, tuple(ast.unparse(a) for a in kept), target)
+    return Expression()
 
 
 def _is_constant(node: ast.expr) -> bool:

@@ -102,16 +102,16 @@ def outwards(frame: FrameType | None, last: CodeType) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def nearest(frame: FrameType | None, last: CodeType) -> tuple[str, int] | None:
-    """File and line of the innermost frame of the user's own; else of a library's."""
+def nearest(frame: FrameType | None, last: CodeType) -> FrameType | None:
+    """The innermost frame of the user's own around ``frame``; else of a library's."""
     library = None
     for around in outwards(frame, last):
         file = around.f_code.co_filename
         if is_hidden(file):
             continue
         if not in_library(file):
-            return file, around.f_lineno
-        library = library or (file, around.f_lineno)
+            return around
+        library = library or around
     return library
 
 

@@ -87,8 +87,10 @@ class ModuleCalls:
         """The innermost module call and the user's line nearest to ``frame``, else to now."""
         call = self.innermost()
         name, number = (None, None) if call is None else (call.name, call.number)
-        file, line = nearest(frame or sys._getframe(1), self.last) or (None, None)
-        return Place(name, number, file, line)
+        user = nearest(frame or sys._getframe(1), self.last)
+        if user is None:
+            return Place(name, number)
+        return Place(name, number, user.f_code.co_filename, user.f_lineno)
 
     def makers(self, nodes: Sequence[Node]) -> list[ModuleCall | None]:
         """The innermost call that made each node."""

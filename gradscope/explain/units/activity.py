@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from gradscope.capture.hooks import hooked, watchable
-from gradscope.explain.shared.frames import shown
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Trait, by_operator
 from gradscope.explain.shared.places import Place
@@ -159,10 +158,11 @@ def _record(key: _Key, seen: _Counts, active: float) -> UnitActivity:
     else:
         dead, saturated = (_mostly(n, seen.samples, active) for n in (seen.off, seen.flat))
     place = key.place
-    at = None if place.file is None else f"{shown(place.file)}:{place.line}"
     name, call = place.module, place.call
     near = None if seen.near is None else int(seen.near) / (seen.units * seen.samples)
-    return UnitActivity(key.op, name, call, seen.units, seen.samples, dead, saturated, at, near)
+    return UnitActivity(
+        key.op, name, call, seen.units, seen.samples, dead, saturated, place.location, near
+    )
 
 
 def _mostly(counts: torch.Tensor | int, samples: int, active: float) -> int:

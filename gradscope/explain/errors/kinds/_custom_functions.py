@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.autograd.graph import Node
 
-from gradscope.explain.errors.explanation import Case, Explanation, at, within
+from gradscope.explain.errors.explanation import Case, Explanation
 from gradscope.explain.shared.places import Place
 
 _SHAPE = re.compile(
@@ -34,7 +34,7 @@ def explain(case: Case) -> Explanation | None:
     node = _node(case, found[1])
     function = getattr(type(node), "_forward_cls", None)
     applied = case.watch.applied.get(node, Place()) if case.watch and node else Place()
-    where = f", applied{within(applied)}{at(applied)}," if applied.file or applied.module else ""
+    where = f", applied{applied.within}{applied.at}," if applied.file or applied.module else ""
     names = _arguments(function)
     place = _backward(function, applied)
     if shape is not None:

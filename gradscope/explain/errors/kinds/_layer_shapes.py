@@ -18,7 +18,7 @@ from gradscope.explain.errors.explanation import (
 from gradscope.explain.errors.failed_operation import FailedOperation, Operand
 from gradscope.explain.errors.kinds import _norm_shapes, _sequence_shapes
 
-LayerExplainer = Callable[[Case, FailedOperation, Any, Operand], Explanation | None]
+LayerExplainer = Callable[[Case, Any, Operand], Explanation | None]
 
 
 def explain(case: Case) -> Explanation | None:
@@ -29,7 +29,7 @@ def explain(case: Case) -> Explanation | None:
     given = failed.operands[0]
     for kinds, explainer in _EXPLAINERS:
         if isinstance(failed.layer, kinds):
-            return explainer(case, failed, failed.layer, given)
+            return explainer(case, failed.layer, given)
     return None
 
 
@@ -37,7 +37,8 @@ def _word(failed: FailedOperation) -> str:
     return failed.argument or "x"
 
 
-def _conv(case: Case, failed: FailedOperation, layer: Any, given: Operand) -> Explanation | None:
+def _conv(case: Case, layer: Any, given: Operand) -> Explanation | None:
+    failed = case.failed
     spatial = len(layer.kernel_size)
     shape, name = given.shape, failed.layer_title
     if len(shape) not in (spatial + 1, spatial + 2):
@@ -84,7 +85,8 @@ def _kernel(failed: FailedOperation, layer: Any, given: Operand, spatial: int) -
     )
 
 
-def _linear(case: Case, failed: FailedOperation, layer: Any, given: Operand) -> Explanation | None:
+def _linear(case: Case, layer: Any, given: Operand) -> Explanation | None:
+    failed = case.failed
     shape, name, wanted = given.shape, failed.layer_title, layer.in_features
     if not shape or shape[-1] == wanted:
         return None
@@ -144,7 +146,8 @@ def _pool(sizes: tuple[int, ...], wanted: int) -> str:
     return f", or pool to {side}×{side} before it: `nn.AdaptiveAvgPool2d({side})`"
 
 
-def _pooling(case: Case, failed: FailedOperation, layer: Any, given: Operand) -> Explanation | None:
+def _pooling(case: Case, layer: Any, given: Operand) -> Explanation | None:
+    failed = case.failed
     if "too small" not in case.text:
         return None
     return Explanation(

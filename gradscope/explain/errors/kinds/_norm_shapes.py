@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from gradscope.explain.errors.explanation import Case, Explanation, given_as
-from gradscope.explain.errors.failed_operation import FailedOperation, Operand
+from gradscope.explain.errors.failed_operation import Operand
 
 
-def batch_norm(
-    case: Case, failed: FailedOperation, layer: Any, given: Operand
-) -> Explanation | None:
+def batch_norm(case: Case, layer: Any, given: Operand) -> Explanation | None:
     """BatchNorm and InstanceNorm: dimensions and channels."""
+    failed = case.failed
     name, shape, wanted = failed.layer_title, given.shape, layer.num_features
     allowed = {"1d": (2, 3), "2d": (4,), "3d": (5,)}.get(type(layer).__name__[-2:], ())
     if allowed and len(shape) + 1 == min(allowed) and shape[:1] == (wanted,):
@@ -39,10 +38,9 @@ def batch_norm(
     return None
 
 
-def layer_norm(
-    case: Case, failed: FailedOperation, layer: Any, given: Operand
-) -> Explanation | None:
+def layer_norm(case: Case, layer: Any, given: Operand) -> Explanation | None:
     """LayerNorm: the last dimensions."""
+    failed = case.failed
     wanted = list(layer.normalized_shape)
     got = list(given.shape[-len(wanted) :])
     if got == wanted:
@@ -55,10 +53,9 @@ def layer_norm(
     )
 
 
-def group_norm(
-    case: Case, failed: FailedOperation, layer: Any, given: Operand
-) -> Explanation | None:
+def group_norm(case: Case, layer: Any, given: Operand) -> Explanation | None:
     """GroupNorm: channels."""
+    failed = case.failed
     if len(given.shape) < 2 or given.shape[1] == layer.num_channels:
         return None
     name, got = failed.layer_title, given.shape[1]

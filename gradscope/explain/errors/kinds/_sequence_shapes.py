@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from gradscope.explain.errors.explanation import Case, Explanation, given_as
-from gradscope.explain.errors.failed_operation import FailedOperation, Operand
+from gradscope.explain.errors.failed_operation import Operand
 
 
-def recurrent(
-    case: Case, failed: FailedOperation, layer: Any, given: Operand
-) -> Explanation | None:
+def recurrent(case: Case, layer: Any, given: Operand) -> Explanation | None:
     """LSTM, GRU, RNN and their cells: width of the input, shape of the state."""
+    failed = case.failed
     name, shape = failed.layer_title, given.shape
     if shape and shape[-1] != layer.input_size:
         return Explanation(
@@ -38,10 +37,9 @@ def recurrent(
     )
 
 
-def attention(
-    case: Case, failed: FailedOperation, layer: Any, given: Operand
-) -> Explanation | None:
+def attention(case: Case, layer: Any, given: Operand) -> Explanation | None:
     """MultiheadAttention: width of the query, shape of the mask."""
+    failed = case.failed
     name = failed.layer_title
     if given.shape and given.shape[-1] != layer.embed_dim:
         return Explanation(

@@ -6,11 +6,11 @@ import re
 
 from torch.autograd.graph import Node
 
+from gradscope.capture.nodes import ordered
 from gradscope.explain.errors.events import BackwardRun, CarriedTensor, Event
-from gradscope.explain.errors.explanation import Case, Explanation, at, line, within
+from gradscope.explain.errors.explanation import Case, Explanation, line
 from gradscope.explain.errors.kind import Kind
 from gradscope.explain.errors.watch import ErrorWatch
-from gradscope.explain.shared.frames import source
 from gradscope.explain.shared.operations import node_name
 
 _ADVICE_REPEATS = (
@@ -33,8 +33,8 @@ def explain(case: Case) -> Explanation | None:
     first, second = _run(run), _run(failing)
     again = " again" if run is failing else ""
     details = [
-        f"{second} came{again} to {_op(saver, node)}{within(saver.place)}{at(saver.place)}, whose"
-        f" saved tensors {first}{at(run.event.place)} had freed."
+        f"{second} came{again} to {_op(saver, node)}{saver.place.within}{saver.place.at}, whose"
+        f" saved tensors {first}{run.event.place.at} had freed."
     ]
     bridge = _bridge(watch, failing, node)
     if bridge is not None:
@@ -66,24 +66,11 @@ def _run(run: BackwardRun) -> str:
 def _bridge(watch: ErrorWatch, failing: BackwardRun, node: Node) -> CarriedTensor | None:
     """The tensor by which what was made since leads to the node; the one found last counts."""
     inside = set(failing.reach)
-    found = [c for n, c in watch.carried.items() if n in inside and _leads(n, node)]
+    found = [c for n, c in watch.carried.items() if n in inside and node in ordered([n])]
     named = [c for c in found if c.attribute]
     named = named or [c for c in found if c.text and not c.single]
     named = named or [c for c in found if not c.single]
     return named[-1] if named else None
-
-
-def _leads(start: Node, goal: Node) -> bool:
-    stack, seen = [start], {start}
-    while stack:
-        node = stack.pop()
-        if node is goal:
-            return True
-        for after, _ in node.next_functions:
-            if after is not None and after not in seen:
-                seen.add(after)
-                stack.append(after)
-    return False
 
 
 def _said(bridge: CarriedTensor, saver: Event) -> str:
@@ -96,7 +83,7 @@ def _said(bridge: CarriedTensor, saver: Event) -> str:
 
 def _used(bridge: CarriedTensor) -> str:
     place = bridge.event.place
-    return f", used{within(place)}{at(place)}," if place.file else ""
+    return f", used{place.within}{place.at}," if place.file else ""
 
 
 def _advice(
@@ -110,7 +97,7 @@ def _advice(
             return (
                 f"if the earlier loss is not to train what made `{x}`, give it `{x}.detach()`"
                 " there; otherwise go backward once through the sum of both losses, or pass"
-                f" `retain_graph=True` to the backward{at(run.event.place)}"
+                f" `retain_graph=True` to the backward{run.event.place.at}"
             )
         if watch.made[bridge.node].epoch < 0:
             return f"compute `{x}` anew in each step: its graph serves one backward"
@@ -138,7 +125,7 @@ def _two_losses(failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor) -
     """
     one, other = run.event, failing.event
     place, x = bridge.event.place, re.escape(bridge.text or "")
-    code = (source(place.file, place.line) or "") if x and place.file and place.line else ""
+    code = place.code if x else ""
     if re.match(rf"(?:[\w.]+, *)*{x}(?:, *[\w.]+)* *=[^=].*\b{x}\b", code):
         return False  # `h = cell(x, h)`
     here = (one.place.file, one.place.line) != (other.place.file, other.place.line)

@@ -9,18 +9,9 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.graph import saved_tensors
 from gradscope.explain.errors.events import Event, SavedTensor, Write
-from gradscope.explain.errors.explanation import (
-    Case,
-    Explanation,
-    at,
-    first_explanation,
-    line,
-    product,
-    within,
-)
+from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, line, product
 from gradscope.explain.errors.kind import Kind
 from gradscope.explain.errors.watch import ErrorWatch
-from gradscope.explain.shared.frames import source
 from gradscope.explain.shared.operations import by_function, node_name
 
 _VERSIONS = re.compile(
@@ -74,13 +65,13 @@ def _unseen(watch: ErrorWatch, shape: list[int], then: int, now: int) -> Explana
     sentences: tuple[str, ...]
     if saver is not None and saver == wrote:
         sentences = (
-            f"`{wrote.op}`{within(wrote.place)}{at(wrote.place)} needs {name} as it was for its own"
+            f"`{wrote.op}`{wrote.place.within}{wrote.place.at} needs {name} as it was for its own"
             f" backward, and wrote to it: version {fits[0][0].after}.",
         )
     else:
         sentences = (
             f"{by} saved {name} at version {then}.",
-            f"`{_called(wrote)}`{within(wrote.place)}{at(wrote.place)} then wrote to it: version"
+            f"`{_called(wrote)}`{wrote.place.within}{wrote.place.at} then wrote to it: version"
             f" {fits[0][0].after}.",
         )
     advice = _advice(wrote, wrote.target, None)
@@ -102,11 +93,11 @@ def _explained(
     op = saver.op.strip("_") or node.removesuffix("0").removesuffix("Backward")
     what, into = _tensor(kept, writes[0], owner)
     own = "its own result, " if kept.name in _RESULTS else ""
-    saved = f"`{op}`{within(saver.place)}{at(saver.place)} saved {own}{what} at version"
+    saved = f"`{op}`{saver.place.within}{saver.place.at} saved {own}{what} at version"
     more = f", and {len(writes) - 1} more after it" if len(writes) > 1 else ""
     who = f"`{wrote.doer}.step()`" if wrote.doer else f"`{_called(wrote)}`"
-    by = within(wrote.place) if wrote.place.module != saver.place.module else ""
-    wrong = f"{who}{by}{at(wrote.place)} then wrote to {into}: version {writes[0].after}{more}."
+    by = wrote.place.within if wrote.place.module != saver.place.module else ""
+    wrong = f"{who}{by}{wrote.place.at} then wrote to {into}: version {writes[0].after}{more}."
     return Explanation(
         (f"{saved} {kept.version}.", wrong),
         _advice(wrote, owner or wrote.target, owner),
@@ -141,7 +132,7 @@ def _called(wrote: Event) -> str:
 def _advice(wrote: Event, name: str | None, owner: str | None) -> str:
     x = name or "x"
     place = wrote.place
-    code = (source(place.file, place.line) or "") if place.file and place.line else ""
+    code = place.code
     if wrote.doer:
         return (
             "call `step()` only after the last backward through these weights, or run forward"

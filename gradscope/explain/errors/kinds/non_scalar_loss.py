@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradscope.explain.errors.explanation import Case, Explanation, at, line
+from gradscope.explain.errors.explanation import Case, Explanation, line
 from gradscope.explain.errors.kind import Kind
 
 
@@ -18,7 +18,7 @@ def explain(case: Case) -> Explanation | None:
     op = made.op.strip("_") if made is not None else ""
     if made is not None and op:
         by = f" in `{place.module}`" if place is not None and place.module else ""
-        fact += f", made by `{op}`{by}{at(made.place)}"
+        fact += f", made by `{op}`{by}{made.place.at}"
     fix = "reduce it to one: `.mean()` or `.sum()`"
     if "loss" in op or "entropy" in op or op.startswith(("kl_div", "mse")):
         fix = 'leave out `reduction="none"`, or reduce what it gives: `.mean()` or `.sum()`'
