@@ -62,4 +62,4 @@ class BackwardRun:
     event: Event
     roots: list[Node]
     root: torch.Tensor | None = None
-    reach: list[Node] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)

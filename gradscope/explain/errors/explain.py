@@ -1,6 +1,6 @@
 """An exception from the user's step, named: its kind, the layer, the user's own lines, the fix.
 
-What is said of each kind is in ``kinds``, a file each: adding one is adding a file there.
+Each kind has a file in ``kinds``: adding one is adding a file there.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def explain_error(
         frames = once(frames)
         first = (call for call in executing if call.module is endless.module)
         layer = next(first, layer)
-    inputs = [met.measured for met in layer.inputs] if layer else []
+    inputs = [one.measured for one in layer.inputs] if layer else []
     done = resolve(inputs)
     record = ErrorRecord(
         kind=kind,

@@ -1,4 +1,4 @@
-"""What an explanation is made of, and how tensors and lines are said in it."""
+"""What an explanation is made of, and how tensors and lines are written in it."""
 
 from __future__ import annotations
 

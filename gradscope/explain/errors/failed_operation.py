@@ -209,7 +209,7 @@ def _is_users(frame: FrameType) -> bool:
 def _layer(frames: Iterable[tuple[FrameType, int]]) -> nn.Module | None:
     """The innermost layer of ``torch.nn`` whose own code raised.
 
-    Containers are none, and losses are told by the function that they call.
+    Containers are none, and losses go by the function that they call.
     """
     found = None
     for frame, _ in frames:

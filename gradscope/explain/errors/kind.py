@@ -1,4 +1,4 @@
-"""Kinds of exceptions, told by what their messages say: each is a file of ``kinds``."""
+"""Kinds of exceptions, by what their messages say: each is a file of ``kinds``."""
 
 from __future__ import annotations
 

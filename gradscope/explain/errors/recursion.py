@@ -36,8 +36,8 @@ def recursion(failure: BaseException) -> Recursion | None:
     frame = next(frame for frame, _ in frames if frame.f_code is code)
     owner = frame.f_locals.get("self")
     location = f"{shown(code.co_filename)}:{line}"
-    said = f"`{code.co_qualname}` came to {location} {count} times, each inside of the one before."
-    return Recursion(location, owner if isinstance(owner, nn.Module) else None, (said,))
+    fact = f"`{code.co_qualname}` came to {location} {count} times, each inside of the one before."
+    return Recursion(location, owner if isinstance(owner, nn.Module) else None, (fact,))
 
 
 def once(frames: list[Frame]) -> list[Frame]:

@@ -77,7 +77,7 @@ class ErrorWatch:
         let_go(nodes)
 
     def failed(self, failure: BaseException) -> FailedOperation | None:
-        """What met in the operation that raised ``failure``, or what ``failure`` was made of."""
+        """The operation that raised ``failure``, or what ``failure`` was raised from."""
         chain: list[BaseException] = []
         one: BaseException | None = failure
         while one is not None and one not in chain:
@@ -226,10 +226,10 @@ class ErrorWatch:
         except Exception:
             self.failing = run
             raise
-        for node in run.reach:
+        for node in run.nodes:
             if node not in self.freed and _is_freed(node):
                 self.freed[node] = run
-        run.root, run.reach = None, []
+        run.root, run.nodes = None, []
         self.backwards.append(run)
         if name == "grad":
             self._keep(_tensors(result), run.event)

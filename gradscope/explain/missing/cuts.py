@@ -29,7 +29,7 @@ def find_cuts(
     whole: bool,
     silent: Collection[str] | None = None,
 ) -> list[Cut]:
-    """Verdicts on the parameters with a source, and on those that cannot be told, none.
+    """The cuts of the parameters with a source; none for those of which it cannot be known.
 
     A cut counts where what it cut off goes on to the loss. The earliest counts, by precedence.
 
@@ -37,7 +37,7 @@ def find_cuts(
         flow: the values.
         sources: a parameter's bit to its first value.
         loss: the loss's value, where anything that is followed goes into it.
-        whole: whether the run came to its end: else only what was decided by then is told.
+        whole: whether the run came to its end: else only what was decided by then counts.
         silent: nodes that gave no gradient on; None where that is not known.
     """
     left = 0

@@ -75,7 +75,7 @@ def _run(
             with FunctionWatch(tracer.run):
                 loss = forward()
         except Exception:
-            # The run that the user asked for has already told of it, or this one would repeat it.
+            # The run that the user asked for has raised it already, and explained it.
             return None, False
         return tracer.observed.value_of(loss), True
 

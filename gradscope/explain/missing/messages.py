@@ -1,4 +1,4 @@
-"""What is said of a cut: one sentence, and the smallest fix."""
+"""The message on a cut: one sentence, and the smallest fix."""
 
 from __future__ import annotations
 

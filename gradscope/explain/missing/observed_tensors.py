@@ -1,4 +1,4 @@
-"""Which value each tensor holds, told by its identity, its memory, or what has left for Python."""
+"""Which value each tensor holds, by its identity, its memory, or what has left for Python."""
 
 from __future__ import annotations
 

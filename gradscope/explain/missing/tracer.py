@@ -187,7 +187,7 @@ class Tracer:
                 self._arrays.append(result)
             return result
         if name == "__float__" or type(result) is int:
-            # Python wants a float itself here, and makes an int of anything like one: it is told
+            # Python wants a float itself here, and makes an int of anything like one: it is known
             # by its identity as long as it is handed on unchanged.
             if type(result) is int and result.bit_length() <= _CACHED_BITS:
                 # Another one of that size may be the same object.

@@ -45,7 +45,7 @@ class OperationContext:
 
 
 class RunContext:
-    """Knows the stage of the run, and asks everybody who knows more.
+    """The stage of the run, and the context of each operation in it.
 
     Args:
         model: names the parameters.

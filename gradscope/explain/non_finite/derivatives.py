@@ -10,7 +10,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.explain.non_finite.reasons import Reason, spelled
-from gradscope.explain.shared.operations import node_name
+from gradscope.explain.shared.operations import by_node
 
 _EPS = "add a small eps inside the root (`sqrt(x + eps)`): a clamp or `where` after it is too late"
 _EDGE = "keep the argument off the edge: `clamp(-1 + eps, 1 - eps)`"
@@ -19,9 +19,8 @@ _APART = "perturb the matrix a little, or use a loss that needs the values only"
 
 @dataclass(frozen=True, slots=True)
 class _Slope:
-    """A function, what its node has saved, and the values where its slope is not finite."""
+    """What a node has saved, and the values where the slope of its function is not finite."""
 
-    function: str
     saved: str
     at: tuple[float, ...]
     text: str
@@ -30,16 +29,16 @@ class _Slope:
 
 _INFINITE = "its slope is infinite"
 _SLOPES = {
-    "Sqrt": _Slope("sqrt", "result", (0.0,), _INFINITE, _EPS),
-    "Acos": _Slope("acos", "self", (1.0, -1.0), _INFINITE, _EDGE),
-    "Asin": _Slope("asin", "self", (1.0, -1.0), _INFINITE, _EDGE),
-    "Acosh": _Slope("acosh", "self", (1.0,), _INFINITE, _EDGE),
-    "Hypot": _Slope("hypot", "result", (0.0,), "it has no slope there", _EPS),
+    "sqrt": _Slope("result", (0.0,), _INFINITE, _EPS),
+    "acos": _Slope("self", (1.0, -1.0), _INFINITE, _EDGE),
+    "asin": _Slope("self", (1.0, -1.0), _INFINITE, _EDGE),
+    "acosh": _Slope("self", (1.0,), _INFINITE, _EDGE),
+    "hypot": _Slope("result", (0.0,), "it has no slope there", _EPS),
 }
 _EQUAL = {
-    "LinalgEigh": ("eigh of equal eigenvalues: their vectors have no slope", _APART),
-    "LinalgEig": ("eig of equal eigenvalues: their vectors have no slope", _APART),
-    "LinalgSvd": ("svd of equal singular values: their vectors have no slope", _APART),
+    "linalg_eigh": ("eigh of equal eigenvalues: their vectors have no slope", _APART),
+    "linalg_eig": ("eig of equal eigenvalues: their vectors have no slope", _APART),
+    "linalg_svd": ("svd of equal singular values: their vectors have no slope", _APART),
 }
 
 
@@ -47,27 +46,27 @@ def slope(node: Node, reason: Reason, *, readable: bool) -> tuple[Reason, tuple[
     """What to say of the node instead of its arithmetic, and the forward values behind it.
 
     Args:
-        told: the arithmetic that went wrong inside the node.
+        reason: the arithmetic that went wrong inside the node.
         readable: nobody's hooks stand before what the node has saved.
     """
-    function = node_name(node)
+    function = by_node(node).name
     if function in _EQUAL:
         text, advice = _EQUAL[function]
         return Reason(text, advice, reason.count), ()
-    if function == "Pow" and readable:
+    if function == "pow" and readable:
         return _power(node, reason)
     known = _SLOPES.get(function)
     if known is None:
         return reason, ()
     values = _saved(node, known.saved) if readable else None
     if values is None:
-        return Reason(f"{known.function}: {known.text}", known.advice, reason.count), ()
-    met = values[torch.isin(values, values.new_tensor(known.at))]
-    if not met.numel():
+        return Reason(f"{function}: {known.text}", known.advice, reason.count), ()
+    found = values[torch.isin(values, values.new_tensor(known.at))]
+    if not found.numel():
         return reason, (values,)
-    where = "(0, 0)" if function == "Hypot" else spelled(float(met[0]))
-    text = f"{known.function} at {where}: {known.text}"
-    return Reason(text, known.advice, met.numel(), values.numel()), (values,)
+    where = "(0, 0)" if function == "hypot" else spelled(float(found[0]))
+    text = f"{function} at {where}: {known.text}"
+    return Reason(text, known.advice, found.numel(), values.numel()), (values,)
 
 
 def _power(node: Node, reason: Reason) -> tuple[Reason, tuple[torch.Tensor, ...]]:

@@ -28,7 +28,7 @@ def explain_non_finite(
     is wrong: it is slow next to a plain run. It keeps no tensor.
 
     What does not come to anything that stays (the loss, a gradient, a parameter, a buffer, a NaN in
-    a module's output, a choice made by comparing) is not told: the -inf of a mask, a quotient that
+    a module's output, a choice made by comparing) is left out: the -inf of a mask, a quotient that
     `where` leaves out for good.
 
     Args:
@@ -82,8 +82,8 @@ def _run(
                 left += _stays(watch, "step", model.named_parameters())
                 watch.external.kept_in_state()
         except Exception:
-            # The run that the user asked for has already told of it, or this one would repeat it.
-            watch.origins.reach(watch.origins.made_nan())
+            # The run that the user asked for has raised it already, and explained it.
+            watch.origins.mark_reached(watch.origins.made_nan())
     return tuple(left)
 
 

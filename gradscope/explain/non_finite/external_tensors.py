@@ -39,7 +39,7 @@ class ExternalTensors:
                 self._input(f"{key}.{path}" if path else key, tensor)
         for name, parameter in self._model.named_parameters():
             if mask := self._held(name, parameter, "parameter", _LOAD):
-                self._origins.reach(mask if parameter.requires_grad else 0)
+                self._origins.mark_reached(mask if parameter.requires_grad else 0)
         for name, buffer in self._model.named_buffers():
             self._held(name, buffer, "parameter", _LOAD)
 
@@ -60,14 +60,14 @@ class ExternalTensors:
                 self._origins.spread(mask, name)
             made = any(not origin.deliberate for origin in self._origins.members(mask))
             if found == NAN or (root and made):
-                self._origins.reach(mask)
+                self._origins.mark_reached(mask)
 
     def stays(self, tensor: torch.Tensor, name: str) -> int:
         """Tell the origins of something that stays; its level where it has none."""
         found = level(tensor)
         mask = self._origins.of(tensor) if found else 0
         self._origins.spread(mask, name)
-        self._origins.reach(mask)
+        self._origins.mark_reached(mask)
         return 0 if mask else found
 
     def kept_in_state(self) -> None:

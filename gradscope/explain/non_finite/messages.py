@@ -1,4 +1,4 @@
-"""What is said of an origin: one sentence, where it spread, and the smallest fix."""
+"""The message on an origin: one sentence, where it spread, and the smallest fix."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class NonFiniteOrigins:
             if origin.name != name:
                 origin.spread.setdefault(name)
 
-    def reach(self, mask: int) -> None:
+    def mark_reached(self, mask: int) -> None:
         """These stay; what was given is blamed only where nothing else can be."""
         made = [origin for origin in self.members(mask) if not origin.deliberate]
         for origin in made or self.members(mask):

@@ -233,7 +233,7 @@ class NonFiniteWatch:
             if isinstance(compared, torch.Tensor) and level(compared) == NAN:
                 mask = self.origins.of(compared)
                 self.origins.spread(mask, f"{schema.name}{self.context.place().at}")
-                self.origins.reach(mask)
+                self.origins.mark_reached(mask)
 
 
 def _outputs(

@@ -60,6 +60,7 @@ class ModuleCalls:
         else:
             self._counts[module] = number + 1
         self.called.add(module)
+        self._drop_recomputed()
         name, parent = self._names.get(module, ""), self._open[-1] if self._open else -1
         self._open.append(len(self._calls))
         self._calls.append(ModuleCall(module, name, number, recomputed, parent, sequence_number()))
@@ -78,10 +79,16 @@ class ModuleCalls:
 
     def innermost(self, module: nn.Module | None = None) -> ModuleCall | None:
         """The innermost call that runs, of any module or of this one."""
+        self._drop_recomputed()
         for index in reversed(self._open):
             if module is None or self._calls[index].module is module:
                 return self._calls[index]
         return None
+
+    def _drop_recomputed(self) -> None:
+        """After backward no recomputed call runs: a checkpoint leaves it once it has enough."""
+        while self._open and self._calls[self._open[-1]].recomputed and not in_backward():
+            self._open.pop()
 
     def place(self, frame: FrameType | None = None) -> Place:
         """The innermost module call and the user's line nearest to ``frame``, else to now."""

@@ -1,4 +1,4 @@
-"""Where an operation ran, and how a user is told of it."""
+"""Where an operation ran, and how that is written."""
 
 from __future__ import annotations
 

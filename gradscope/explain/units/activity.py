@@ -39,11 +39,11 @@ def unit_activity(
     Rectifiers (relu, relu6, threshold, clamp at zero, hardswish) are off where they give zero and
     no slope. Of gelu, silu, mish and softplus that is where the slope is below ``slope``, and elu
     is flat there. A leaky relu is never dead. What one line of one call runs several times, as in a
-    loop, is told together.
+    loop, is one record.
 
     Args:
         model: names the modules.
-        forward: runs the model once. Where it raises, what was seen by then is told.
+        forward: runs the model once. Where it raises, what was seen by then is given.
         active: a unit that is on (or not flat) in less than this share of its values is dead (or
             saturated). The default is that of SageMaker Debugger's DeadRelu.
         sigmoid: the inputs beyond which a sigmoid is flat.
@@ -63,13 +63,13 @@ def _run(forward: Callable[[], Any], watch: _UnitWatch) -> None:
         with OperatorWatch(watch.run):
             forward()
     except Exception:
-        # The run that the user asked for has already told of it, or this one would repeat it.
+        # The run that the user asked for has raised it already, and explained it.
         return
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """What is told together: one operation at one line of one call, in a loop or not."""
+    """What is one record: one operation at one line of one call, in a loop or not."""
 
     op: str
     place: Place

@@ -1,4 +1,4 @@
-"""Which axis of a tensor holds its units: told by the operation that last made such a shape."""
+"""Which axis of a tensor holds its units: by the operation that last made such a shape."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ class ZeroPoint:
     """Where a gradient ends, seen from what is behind it.
 
     Attributes:
-        node: the operation that gets a gradient and passes zeros on; for ``met`` the node at which
+        node: the operation that gets a gradient and passes zeros on; for ``sum`` the node at which
             contributions that are not zero add up to zero.
         position: which of its inputs the zeros go to.
-        kind: ``op``, ``met``, or ``start`` where the gradient that backward begins with is zero.
-        consumers: for ``met``, the operations whose contributions met.
+        kind: ``op``, ``sum``, or ``start`` where the gradient that backward begins with is zero.
+        consumers: for ``sum``, the operations whose contributions met.
     """
 
     node: Node
@@ -138,7 +138,7 @@ class BackwardTrace:
                     bits[point] = 1 << len(found)
                     found.append(point)
                 masks[number] |= bits[point]
-            if not any(point.kind == "met" for point in ends):
+            if not any(point.kind == "sum" for point in ends):
                 for consumer, _ in self._consumers[number]:
                     masks[number] |= masks[consumer]
             if isinstance(node, LEAF):
@@ -169,9 +169,9 @@ class BackwardTrace:
             passed = self._passed[consumer]
             gave = passed.given[position] if 0 <= position < len(passed.given) else None
             given.append((consumer, position, passed.arrived, gave))
-        met = tuple(self.nodes[c] for c, _, _, gave in given if gave)
-        if met:
-            return [ZeroPoint(node, 0, "met", met)]
+        added = tuple(self.nodes[c] for c, _, _, gave in given if gave)
+        if added:
+            return [ZeroPoint(node, 0, "sum", added)]
         return [
             ZeroPoint(self.nodes[consumer], position)
             for consumer, position, arrived, gave in given

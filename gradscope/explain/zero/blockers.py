@@ -93,7 +93,7 @@ class Blockers:
         return (kind, blocker.module, blocker.location)
 
     def forget(self) -> None:
-        """Let the graph's nodes go; what was said of them stays."""
+        """Let the graph's nodes go; their messages stay."""
         self._by_cause.clear()
         for blocker in self.found:
             cause = blocker.cause

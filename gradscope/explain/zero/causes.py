@@ -24,8 +24,8 @@ def cause_of(point: ZeroPoint, got: Gradients, origins: FactorOrigins) -> ZeroCa
     node, position = point.node, point.position
     if point.kind == "start":
         return ZeroCause("masked", node, "start")
-    if point.kind == "met":
-        return _met(point)
+    if point.kind == "sum":
+        return _cancelled(point)
     operation, name = by_node(node), node_name(node)
     if name == MODULE_HOOK:
         return ZeroCause("masked", node, "module-hook")
@@ -47,7 +47,7 @@ def cause_of(point: ZeroPoint, got: Gradients, origins: FactorOrigins) -> ZeroCa
     return _structural(replay, operation, origins)
 
 
-def _met(point: ZeroPoint) -> ZeroCause:
+def _cancelled(point: ZeroPoint) -> ZeroCause:
     variable = getattr(point.node, "variable", None)
     hooked = variable is not None and bool(variable._backward_hooks)
     if hooked or len(point.consumers) == 1:
@@ -138,7 +138,7 @@ def _with_zero(node: Node) -> bool:
 
 
 def _attention(node: Node) -> ZeroCause:
-    """The scores of a fused attention: its softmax cannot be asked apart from the rest."""
+    """The scores of a fused attention: its softmax cannot be replayed apart from the rest."""
     keys = saved(node, "key")
     single = keys is not None and keys.shape[-2] == 1
     return ZeroCause("saturated", node, "single" if single else "attention")
@@ -158,13 +158,13 @@ def _below(node: Node) -> bool:
     return given is not None and bound is not None and bool((given <= bound).any())
 
 
-def _multiplied(replay: NodeReplay, origin: FactorOrigin, met: torch.Tensor | None) -> ZeroCause:
+def _multiplied(replay: NodeReplay, origin: FactorOrigin, factor: torch.Tensor | None) -> ZeroCause:
     """The gradient is multiplied by zero wherever it is not zero itself."""
-    whole = met is None or not bool(met.any())
+    whole = factor is None or not bool(factor.any())
     figures = (
         ("name", origin.name),
         ("whole", whole),
-        ("number", met is not None and not met.dim()),
+        ("number", factor is not None and not factor.dim()),
     )
     if origin.kind == "unknown":
         if by_node(origin.at).has(Trait.NORMALISES):

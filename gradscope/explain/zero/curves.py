@@ -50,7 +50,7 @@ def curved(replay: NodeReplay, operation: Operation) -> ZeroCause:
 
 
 def normalised(replay: NodeReplay, operation: Operation) -> ZeroCause:
-    """Of a softmax: certain of one entry, or told the same about all."""
+    """Of a softmax: certain of one entry, or given the same gradient for all."""
     node, log = replay.node, operation.has(Trait.LOGITS)
     result = saved(node, "result")
     certain = False

@@ -98,7 +98,7 @@ def _run(
                 return
             trace = BackwardTrace(loss.grad_fn)
         except Exception:
-            # The run that the user asked for has already told of it, or this one would repeat it.
+            # The run that the user asked for has raised it already, and explained it.
             return
         try:
             short = not (watch.hooks or with_hooks(model))

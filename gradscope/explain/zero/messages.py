@@ -1,4 +1,4 @@
-"""What is said of a zero gradient: one sentence with its figures, and the next step."""
+"""The message on a zero gradient: one sentence with its figures, and the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one node of the graph got and gave in backward, noted by a hook, and zeros told apart."""
+"""What one node of the graph got and gave in backward: something, zeros or nothing."""
 
 from __future__ import annotations
 

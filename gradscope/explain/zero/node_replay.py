@@ -1,5 +1,5 @@
-"""A node of the graph, asked again: with the gradient scaled up, which tells an underflow; with its
-elements weighed anew, which tells parts that cancel; with ones, which tells where it is flat."""
+"""A node of the graph, run again: with the gradient scaled up, which shows an underflow; with its
+elements weighed anew, which shows parts that cancel; with ones, which shows where it is flat."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCALED = {torch.float16: 2.0**8, torch.bfloat16: 2.0**80, torch.float32: 2.0**8
 
 
 class NodeReplay:
-    """A node that passed zeros on for what it got, asked again with something else."""
+    """A node that passed zeros on for what it got, run again with other gradients."""
 
     def __init__(self, node: Node, position: int, got: Gradients) -> None:
         self.node, self.position, self.got = node, position, got

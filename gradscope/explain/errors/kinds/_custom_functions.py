@@ -61,8 +61,8 @@ def _node(case: Case, name: str) -> Node | None:
     """The node that raised: the first of that function as backward takes them."""
     if case.watch is None or case.watch.failing is None:
         return None
-    reach = case.watch.failing.reach
-    return next((node for node in reach if type(node).__name__ == f"{name}Backward"), None)
+    nodes = case.watch.failing.nodes
+    return next((node for node in nodes if type(node).__name__ == f"{name}Backward"), None)
 
 
 def _arguments(function: Any) -> list[str]:

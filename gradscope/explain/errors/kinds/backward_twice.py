@@ -25,7 +25,7 @@ def explain(case: Case) -> Explanation | None:
     if watch is None or watch.failing is None:
         return None
     failing = watch.failing
-    node = next((n for n in failing.reach if n in watch.freed), None)
+    node = next((n for n in failing.nodes if n in watch.freed), None)
     if node is None:
         return _before(watch, failing)
     run = watch.freed[node]
@@ -65,7 +65,7 @@ def _run(run: BackwardRun) -> str:
 
 def _bridge(watch: ErrorWatch, failing: BackwardRun, node: Node) -> CarriedTensor | None:
     """The tensor by which what was made since leads to the node; the one found last counts."""
-    inside = set(failing.reach)
+    inside = set(failing.nodes)
     found = [c for n, c in watch.carried.items() if n in inside and node in ordered([n])]
     named = [c for c in found if c.attribute]
     named = named or [c for c in found if c.text and not c.single]
@@ -134,7 +134,7 @@ def _two_losses(failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor) -
 
 def _before(watch: ErrorWatch, failing: BackwardRun) -> Explanation | None:
     """The graph was freed before this run began: by whom, nobody saw."""
-    old = [c for n, c in watch.carried.items() if watch.made[n].epoch < 0 and n in failing.reach]
+    old = [c for n, c in watch.carried.items() if watch.made[n].epoch < 0 and n in failing.nodes]
     if not old:
         return None
     x = old[0].text or "a tensor"

@@ -32,7 +32,7 @@ def _found_in_backward(case: Case) -> Explanation | None:
     if watch is None or watch.failing is None or fact is None:
         return None
     now, then = int(fact[2]), int(fact[3])
-    for node in watch.failing.reach:
+    for node in watch.failing.nodes:
         for kept in watch.kept.get(node, ()):
             writes = _between(watch.writes.get(kept.memory, ()), then, now)
             if writes and kept.version == then:
@@ -57,7 +57,7 @@ def _unseen(watch: ErrorWatch, shape: list[int], then: int, now: int) -> Explana
     if len(fits) != 1:
         return None
     wrote = fits[0][0].event
-    node = next((n for n in watch.failing.reach if _is_broken(n)), None) if watch.failing else None
+    node = next((n for n in watch.failing.nodes if _is_broken(n)), None) if watch.failing else None
     saver = watch.made.get(node) if node is not None else None
     who = node_name(node) if node is not None else ""
     name = f"`{wrote.target}` {shape}" if wrote.target else f"a tensor of {shape}"
@@ -107,7 +107,7 @@ def _explained(
 
 
 def _tensor(kept: SavedTensor, write: Write, owner: str | None) -> tuple[str, str]:
-    """How the saved tensor is said, and then what was written to."""
+    """The saved tensor in words, and then what was written to."""
     whole, name = write.event.whole, write.event.target
     saved = list(kept.shape)
     if owner:  # a weight is saved as it is multiplied with: transposed
