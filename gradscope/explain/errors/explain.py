@@ -19,13 +19,9 @@ from gradscope.capture.hooks import hooked, watchable
 from gradscope.capture.stats import resolve
 from gradscope.errors import GradscopeError
 from gradscope.explain.errors.explanation import Again, Case
-from gradscope.explain.errors.failed_operation import (
-    NOTHING,
-    FailedOperation,
-    ModelNames,
-    failed_operation,
-)
+from gradscope.explain.errors.failed_operation import NOTHING, FailedOperation
 from gradscope.explain.errors.kind import kind_of, kinds
+from gradscope.explain.errors.read_traceback import ModelNames, failed_operation
 from gradscope.explain.errors.recursion import once, recursion
 from gradscope.explain.errors.watch import ErrorWatch
 from gradscope.explain.shared.frames import PACKAGE, raised_at, user_frames

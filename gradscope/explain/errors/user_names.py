@@ -10,12 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.explain.errors.failed_operation import (
-    FailedOperation,
-    Operand,
-    local_tensors,
-    look_up,
-)
+from gradscope.explain.errors.failed_operation import FailedOperation, Operand
+from gradscope.explain.errors.read_traceback import local_tensors, look_up
 from gradscope.explain.shared.expressions import Expression
 from gradscope.explain.shared.frames import in_library, is_hidden, nearest, outwards
 from gradscope.explain.shared.tensors import memory_of

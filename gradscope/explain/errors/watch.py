@@ -23,7 +23,8 @@ from gradscope.capture.calls import sequence_number
 from gradscope.capture.graph import LEAF, let_go, saved_tensors
 from gradscope.capture.nodes import ordered
 from gradscope.explain.errors.events import BackwardRun, CarriedTensor, Event, SavedTensor, Write
-from gradscope.explain.errors.failed_operation import FailedOperation, ModelNames, Operand, operand
+from gradscope.explain.errors.failed_operation import FailedOperation, Operand, operand
+from gradscope.explain.errors.read_traceback import ModelNames
 from gradscope.explain.errors.user_names import as_called, first_held, local, whole_of
 from gradscope.explain.shared.frames import outwards
 from gradscope.explain.shared.module_calls import ModuleCalls
@@ -147,7 +148,7 @@ class ErrorWatch:
                 owner = frame.f_locals.get("self")
                 if isinstance(owner, torch.optim.Optimizer):
                     doer = type(owner).__name__
-            target, whole = self._expression(written[0])
+            target, whole = self._target(written[0])
         running = self.calls.innermost()
         switch = (
             bool(written)
@@ -235,7 +236,7 @@ class ErrorWatch:
             self._keep(_tensors(result), run.event)
         return result
 
-    def _expression(self, tensor: torch.Tensor) -> tuple[str | None, tuple[int, ...]]:
+    def _target(self, tensor: torch.Tensor) -> tuple[str | None, tuple[int, ...]]:
         """What the user calls a tensor that was written to, or the one that it is a part of."""
         name = self._memory.get(memory_of(tensor))
         return (name, tuple(tensor.shape)) if name else whole_of(tensor, self.calls.last)

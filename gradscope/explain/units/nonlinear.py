@@ -73,10 +73,6 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any], i: int, name: str, def
     return args[i] if len(args) > i else kwargs.get(name, default)
 
 
-def _relu(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
-    return Ends("relu", off=x <= 0)
-
-
 def _between(op: str, x: torch.Tensor, low: float, high: float) -> Ends:
     """A straight line between two bounds: off at a lower one of zero, flat at any other."""
     if low == 0:
@@ -117,25 +113,9 @@ def _leaky(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
     return Ends("leaky_relu", off=x <= 0) if slope == 0 else Ends("leaky_relu")
 
 
-def _prelu(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
-    return Ends("prelu")
-
-
-def _hardswish(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
-    return Ends("hardswish", off=x <= -3)
-
-
-def _hardsigmoid(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
-    return Ends("hardsigmoid", flat=x.abs() >= 3)
-
-
 def _sigmoid(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
     low, high = flat.sigmoid
     return Ends("sigmoid", flat=(x < low) | (x > high), near=x.abs() > 2 * flat.near)
-
-
-def _tanh(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
-    return Ends("tanh", flat=x.abs() > flat.tanh, near=x.abs() > flat.near)
 
 
 def _elu(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
@@ -157,22 +137,6 @@ def _celu(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
 def _softplus(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
     beta = float(_given(args, kwargs, 0, "beta", 1.0))
     return Ends("softplus", off=x * beta < _logit(flat.slope))
-
-
-def _log_sigmoid(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
-    return Ends("log_sigmoid", off=x > -_logit(flat.slope))
-
-
-def _gelu(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
-    return Ends("gelu", off=x < _edge(_gelu_slope, flat.slope))
-
-
-def _silu(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
-    return Ends("silu", off=x < _edge(_silu_slope, flat.slope))
-
-
-def _mish(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
-    return Ends("mish", off=x < _edge(_mish_slope, flat.slope))
 
 
 def _logit(p: float) -> float:
@@ -207,22 +171,24 @@ def _edge(slope: Callable[[float], float], small: float) -> float:
 
 
 _RULES: dict[str, Rule] = {
-    "relu": _relu,
+    "relu": lambda x, args, kwargs, flat: Ends("relu", off=x <= 0),
     "hardtanh": _hardtanh,
     "threshold": _threshold,
     "clamp": _clamp,
     "clamp_min": _clamp_min,
     "leaky_relu": _leaky,
-    "prelu_kernel": _prelu,
-    "hardswish": _hardswish,
-    "hardsigmoid": _hardsigmoid,
+    "prelu_kernel": lambda x, args, kwargs, flat: Ends("prelu"),
+    "hardswish": lambda x, args, kwargs, flat: Ends("hardswish", off=x <= -3),
+    "hardsigmoid": lambda x, args, kwargs, flat: Ends("hardsigmoid", flat=x.abs() >= 3),
     "sigmoid": _sigmoid,
-    "tanh": _tanh,
+    "tanh": lambda x, args, kwargs, flat: Ends(
+        "tanh", flat=x.abs() > flat.tanh, near=x.abs() > flat.near
+    ),
     "elu": _elu,
     "celu": _celu,
     "softplus": _softplus,
-    "log_sigmoid": _log_sigmoid,
-    "gelu": _gelu,
-    "silu": _silu,
-    "mish": _mish,
+    "log_sigmoid": lambda x, args, kwargs, flat: Ends("log_sigmoid", off=x > -_logit(flat.slope)),
+    "gelu": lambda x, args, kwargs, flat: Ends("gelu", off=x < _edge(_gelu_slope, flat.slope)),
+    "silu": lambda x, args, kwargs, flat: Ends("silu", off=x < _edge(_silu_slope, flat.slope)),
+    "mish": lambda x, args, kwargs, flat: Ends("mish", off=x < _edge(_mish_slope, flat.slope)),
 }

@@ -8,9 +8,9 @@ from types import FrameType
 import torch
 
 from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, method
-from gradscope.explain.errors.failed_operation import local_tensors
 from gradscope.explain.errors.kind import Kind
 from gradscope.explain.errors.kinds import _custom_functions, _python_mistakes
+from gradscope.explain.errors.read_traceback import local_tensors
 from gradscope.explain.shared.frames import is_hidden, is_ours
 
 
