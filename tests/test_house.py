@@ -238,9 +238,9 @@ MIXED = {
 def test_a_question_that_uses_another_is_found(file, source, tmp_path):
     fine = {
         "explain/errors/kinds/no_grad_root.py": "from gradscope.explain.missing.cuts import Cut",
-        "explain/missing/cuts.py": "from gradscope.explain.shared.places import Place",
+        "explain/missing/cuts.py": "from gradscope.explain.shared.call_site import CallSite",
         "explain/zero/causes.py": "from gradscope.explain.zero.curves import curved",
-        "explain/shared/places.py": "from gradscope.records import Frame",
+        "explain/shared/call_site.py": "from gradscope.records import Frame",
         "api/runs.py": "from gradscope.explain.zero.explain import explain_zeros",
     }
     package = write(tmp_path / "gradscope", fine)

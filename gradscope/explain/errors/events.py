@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.explain.shared.places import Place
+from gradscope.explain.shared.call_site import CallSite
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Event:
     """An operation that ran; ``epoch`` counts the backwards before it."""
 
     op: str
-    place: Place
+    site: CallSite
     epoch: int = 0
     step: str = ""
     doer: str | None = None  # the optimizer whose step it belongs to

@@ -146,12 +146,12 @@ def _explained(record: ErrorRecord, case: Case) -> ErrorRecord:
     explanation = None if kind is None else kind.explain(case)
     if explanation is None:
         return record
-    place, details = explanation.place, explanation.details
+    site, details = explanation.site, explanation.details
     name, call, location = record.name, record.call, record.location
-    if place is not None and record.phase == "backward":
-        name, call = place.module, place.call
-    if place is not None and location is None:
-        location = place.location
+    if site is not None and record.phase == "backward":
+        name, call = site.module, site.call
+    if site is not None and location is None:
+        location = site.location
     return replace(
         record,
         name=name,

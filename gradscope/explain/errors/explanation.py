@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,8 +11,8 @@ import torch
 from torch import nn
 
 from gradscope.explain.errors.failed_operation import NOTHING, FailedOperation, Operand
+from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.frames import shown, source
-from gradscope.explain.shared.places import Place
 from gradscope.records import RelatedLine
 
 if TYPE_CHECKING:
@@ -57,13 +56,13 @@ class Case:
 class Explanation:
     """What met what, in one sentence or several, the fix, and lines that belong to it.
 
-    ``place`` is where the fix belongs, if not at the error.
+    ``site`` is where the fix belongs, if not at the error.
     """
 
     details: str | tuple[str, ...]
     advice: str | None = None
     related: tuple[RelatedLine, ...] = ()
-    place: Place | None = None
+    site: CallSite | None = None
 
 
 Explainer = Callable[[Case], Explanation | None]
@@ -78,12 +77,12 @@ def first_explanation(case: Case, explainers: Sequence[Explainer]) -> Explanatio
     return None
 
 
-def line(role: str, place: Place) -> tuple[RelatedLine, ...]:
-    """The place as a related line, where it has one."""
-    if not place.file or not place.line:
+def line(role: str, site: CallSite) -> tuple[RelatedLine, ...]:
+    """The call site as a related line, where it has one."""
+    if not site.file or not site.line:
         return ()
-    file, text = shown(place.file), source(place.file, place.line)
-    return (RelatedLine(role, file, place.line, text, place.module, place.call),)
+    file, text = shown(site.file), source(site.file, site.line)
+    return (RelatedLine(role, file, site.line, text, site.module, site.call),)
 
 
 def listed(operands: Sequence[Operand]) -> str:
@@ -105,10 +104,6 @@ def method(text: str, call: str) -> str:
         return f"x.{call}"
     single = isinstance(body, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     return f"{text}.{call}" if single else f"({text}).{call}"
-
-
-def product(shape: Sequence[int]) -> int:
-    return math.prod(shape)
 
 
 def given_as(failed: FailedOperation, given: Operand) -> str:

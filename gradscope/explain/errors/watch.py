@@ -26,10 +26,10 @@ from gradscope.explain.errors.events import BackwardRun, CarriedTensor, Event, S
 from gradscope.explain.errors.failed_operation import FailedOperation, Operand, operand
 from gradscope.explain.errors.read_traceback import ModelNames
 from gradscope.explain.errors.user_names import as_called, first_held, local, whole_of
+from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.frames import outwards
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Trait, by_function, function_name
-from gradscope.explain.shared.places import Place
 from gradscope.explain.shared.tensors import memory_of, version_of
 from gradscope.explain.shared.watches import WatchedCall
 from gradscope.nesting import find
@@ -53,7 +53,7 @@ class ErrorWatch:
         self.kept: dict[Node, list[SavedTensor]] = {}
         self.writes: dict[int, list[Write]] = {}
         self.freed: dict[Node, BackwardRun] = {}
-        self.applied: dict[object, Place] = {}  # where the user's own functions were
+        self.applied: dict[object, CallSite] = {}  # where the user's own functions were
         self.carried: dict[Node, CarriedTensor] = {}
         self.flattened: dict[tuple[int, ...], tuple[int, ...]] = {}
         self.backwards: list[BackwardRun] = []
@@ -91,7 +91,7 @@ class ErrorWatch:
     def maker(self, tensor: torch.Tensor) -> str | None:
         """The module that made a tensor, where one was seen to."""
         made = self.made.get(tensor.grad_fn) if tensor.grad_fn is not None else None
-        return made.place.module if made is not None else None
+        return made.site.module if made is not None else None
 
     def owner(self, kept: SavedTensor) -> str | None:
         """The parameter or buffer in whose memory a saved tensor lies."""
@@ -140,7 +140,7 @@ class ErrorWatch:
         return result
 
     def _event(self, name: str, written: list[torch.Tensor] | None = None) -> Event:
-        place = self.calls.place()
+        site = self.calls.site()
         doer = target = None
         whole: tuple[int, ...] = ()
         if written:
@@ -155,7 +155,7 @@ class ErrorWatch:
             and running is not None
             and getattr(running.module, "inplace", False) is True
         )
-        return Event(name, place, len(self.backwards), self.step, doer, target, whole, switch)
+        return Event(name, site, len(self.backwards), self.step, doer, target, whole, switch)
 
     def _arriving(self, tensors: list[torch.Tensor]) -> None:
         """Nodes that no operation was seen to make, and tensors out of an earlier graph."""
@@ -165,7 +165,7 @@ class ErrorWatch:
                 continue
             if node not in self.made:
                 # Made before the run, or by a function of the user's that is no operation.
-                self._keep([tensor], Event("", Place(), -1 if self._is_old(tensor) else 0))
+                self._keep([tensor], Event("", CallSite(), -1 if self._is_old(tensor) else 0))
             made = self.made[node]
             if made.epoch < len(self.backwards) and node not in self.carried:
                 held = self.names.attribute(tensor)
@@ -174,7 +174,7 @@ class ErrorWatch:
                 if held is None:
                     own, frame = first_held(tensor, self.calls.last)
                     if own is not None and own != text:  # deeper down it goes by another name
-                        text, event = own, replace(event, place=self.calls.place(frame))
+                        text, event = own, replace(event, site=self.calls.site(frame))
                 single = tensor.numel() == 1
                 self.carried[node] = CarriedTensor(
                     node, text, held is not None, several, single, event
@@ -185,7 +185,7 @@ class ErrorWatch:
         for frame in outwards(sys._getframe(2), self.calls.last):
             context: Any = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
             if isinstance(context, BackwardCFunction) and context not in self.applied:
-                self.applied[context] = self.calls.place(frame.f_back)
+                self.applied[context] = self.calls.site(frame.f_back)
 
     def _is_old(self, tensor: torch.Tensor) -> bool:
         return self.names.attribute(tensor) is not None
@@ -220,7 +220,7 @@ class ErrorWatch:
         starts = call.args[0] if call.args else kwargs.get("outputs", kwargs.get("tensors"))
         given = _tensors(starts) or tensors[:1]
         roots = [t.grad_fn for t in given if t.grad_fn is not None]
-        self._keep(given, Event("", self.calls.place(), len(self.backwards), self.step))
+        self._keep(given, Event("", self.calls.site(), len(self.backwards), self.step))
         run = BackwardRun(self._event(name), roots, given[0], ordered(roots) if roots else [])
         try:
             result = call.run()

@@ -90,13 +90,13 @@ def _named(cut: Cut, listed: list[list[str]]) -> tuple[str, ...]:
 
 def _merged(answers: list[tuple[Cut, tuple[str, ...]]], start: str | None) -> list[Answer]:
     """One answer for each cause and place."""
-    places: dict[object, tuple[Cut, list[str]]] = {}
+    sites: dict[object, tuple[Cut, list[str]]] = {}
     for cut, behind in answers:
-        key: object = cut.value.place
+        key: object = cut.value.site
         reason = cut.value.reason
         if cut.cause == "no-grad" and reason:
             # Whatever ran in one such block has one answer: where it began.
-            at = (cut.value.place.file, cut.value.place.line)
+            at = (cut.value.site.file, cut.value.site.line)
             key = (reason, None if reason.rpartition(":")[2].isdigit() else at)
-        places.setdefault((cut.cause, key), (cut, []))[1].extend(behind)
-    return [answer(cut, behind, start) for cut, behind in places.values()]
+        sites.setdefault((cut.cause, key), (cut, []))[1].extend(behind)
+    return [answer(cut, behind, start) for cut, behind in sites.values()]

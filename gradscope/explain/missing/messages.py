@@ -75,16 +75,16 @@ _TITLES = {
 def answer(cut: Cut, behind: Sequence[str], start: str | None) -> Answer:
     """The answer for parameters that one operation cut off from ``start``; None is the loss."""
     value = cut.value
-    place = value.place
+    site = value.site
     return Answer(
         name=behind[0],
         kind="parameter",
         state="missing",
         message=_message(cut, start),
         cause=cut.cause,
-        module=place.module,
-        call=place.call,
-        location=place.location,
+        module=site.module,
+        call=site.call,
+        location=site.location,
         behind=tuple(behind),
         advice=_advice(cut, start),
     )
@@ -168,15 +168,15 @@ def _message(cut: Cut, start: str | None) -> str:
 
 def _is_copied(value: Value) -> bool:
     """Whether it is `state_dict()` that detaches, in PyTorch's own code."""
-    return value.op == "detach" and _STATE.search(value.place.code) is not None
+    return value.op == "detach" and _STATE.search(value.site.code) is not None
 
 
 def _at(value: Value) -> str:
     """Where an operation ran, with the line itself."""
-    place = value.place
-    if place.location or place.module is None:
-        return place.at_code
-    return f" in `{place.module or 'the model'}`"
+    site = value.site
+    if site.location or site.module is None:
+        return site.at_code
+    return f" in `{site.module or 'the model'}`"
 
 
 def _by(reason: str | None) -> str:

@@ -80,12 +80,12 @@ class ObservedTensors:
         """The value of a tensor that no operation was seen to make."""
         bit = self.bits.get(id(tensor), 0)
         if bit:
-            place = self._calls.place()
-            self.source[bit] = self.flow.add(Value((), bit, "parameter", place, own=bit))
+            site = self._calls.site()
+            self.source[bit] = self.flow.add(Value((), bit, "parameter", site, own=bit))
             return self.source[bit]
         live = self._masks.of(tensor, 0)
         if live and (node := tensor.grad_fn) is not None:
-            return self.flow.add(Value((), live, node_name(node), self._calls.place()))
+            return self.flow.add(Value((), live, node_name(node), self._calls.site()))
         existing = self._existing.get(id(tensor))
         if existing is not None and existing() is tensor:
             return None
@@ -101,7 +101,7 @@ class ObservedTensors:
                     (self.escaped_values,),
                     0,
                     "torch.Tensor",
-                    self._calls.place(),
+                    self._calls.site(),
                     "detached",
                     guessed=True,
                 )
@@ -110,15 +110,15 @@ class ObservedTensors:
 
     def _joined(self, tensor: torch.Tensor, parents: tuple[int, ...], name: str = "") -> int:
         latest = self.flow.values[parents[-1]]
-        place = self._calls.place() if name else latest.place
-        if name == "nn.Parameter" and place.file and place.line:
+        site = self._calls.site() if name else latest.site
+        if name == "nn.Parameter" and site.file and site.line:
             # No operation is seen to make one, so this is where it is first used.
-            place = replace(place, line=called_at(place.file, place.line, "Parameter"))
+            site = replace(site, line=called_at(site.file, site.line, "Parameter"))
         value = Value(
             parents,
             self._masks.of(tensor, 0),
             name or latest.op,
-            place,
+            site,
             latest.cause or "detached",
             latest.reason,
             self._memory.get(memory_of(tensor), 0),

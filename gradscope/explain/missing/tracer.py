@@ -19,9 +19,9 @@ from gradscope.explain.missing.disabled_gradients import why_disabled
 from gradscope.explain.missing.numbers import Number, address_of, numbered, values_in
 from gradscope.explain.missing.observed_tensors import ObservedTensors
 from gradscope.explain.missing.values import Value
+from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Operation, Trait, by_function, function_name
-from gradscope.explain.shared.places import Place
 from gradscope.explain.shared.tensors import bare, memory_of, tensors_in, version_of
 from gradscope.explain.shared.watches import WatchedCall
 
@@ -44,7 +44,7 @@ class Tracer:
         self.observed = ObservedTensors(parameters, self.calls)
         self._flow = self.observed.flow
         # What was off before the run: nothing is seen to switch it.
-        self._frozen = {id(p): Place() for p in parameters if not p.requires_grad}
+        self._frozen = {id(p): CallSite() for p in parameters if not p.requires_grad}
         self._arrays: list[np.ndarray[Any, Any]] = []  # so that no address is given twice
         # Plain numbers that came out of tensors, by their ids: kept, so that none is given twice.
         self._plain: dict[int, tuple[float, int]] = {}
@@ -77,7 +77,7 @@ class Tracer:
             self.observed.clean([t for t in outputs.values() if self.observed.latest(t) is None])
             return result
         guessed = all(self._flow.values[n].op == "" for n in parents)
-        made = Value(tuple(parents), 0, name, self.calls.place(), guessed=guessed)
+        made = Value(tuple(parents), 0, name, self.calls.site(), guessed=guessed)
         for tensor in outputs.values():
             target = any(tensor is t for t in written)
             self._output(
@@ -142,7 +142,7 @@ class Tracer:
         if cause == "checkpoint":
             kept, cause = kept | live, None
         own = self.observed.own(tensor)
-        value = Value(parents, kept, made.op, made.place, cause, reason, own, made.guessed)
+        value = Value(parents, kept, made.op, made.site, cause, reason, own, made.guessed)
         self.observed.note(tensor, value, written=written)
 
     def _cause(self, name: str, dtype: torch.dtype, lost: int) -> tuple[str, str | None]:
@@ -155,11 +155,11 @@ class Tracer:
             first_pass = True
         if by_function(name).has(Trait.DETACHES):
             return "detached", None
-        for identity, place in self._frozen.items():
+        for identity, site in self._frozen.items():
             if self.observed.bits.get(identity, 0) & lost:
-                if place.file is None:
+                if site.file is None:
                     return "detached", "requires_grad is off"
-                return "detached", f"requires_grad was off since {place.location}"
+                return "detached", f"requires_grad was off since {site.location}"
         if dtype.is_floating_point or dtype.is_complex:
             if first_pass:
                 return "checkpoint", None
@@ -172,14 +172,14 @@ class Tracer:
         if live:
             cause, reason = self._cause(name, torch.float32, live)
         number = self._flow.add(
-            Value(made.parents, 0, name, made.place, cause, reason, guessed=made.guessed)
+            Value(made.parents, 0, name, made.site, cause, reason, guessed=made.guessed)
         )
         left = (
             (number,)
             if self.observed.escaped_values is None
             else (self.observed.escaped_values, number)
         )
-        self.observed.escaped_values = self._flow.add(Value(left, 0, "", made.place))
+        self.observed.escaped_values = self._flow.add(Value(left, 0, "", made.site))
         if isinstance(result, np.ndarray):
             address = address_of(result)
             if address is not None:
@@ -191,24 +191,24 @@ class Tracer:
             # by its identity as long as it is handed on unchanged.
             if type(result) is int and result.bit_length() <= _CACHED_BITS:
                 # Another one of that size may be the same object.
-                number = self._flow.add(Value((number,), 0, name, made.place, guessed=True))
+                number = self._flow.add(Value((number,), 0, name, made.site, guessed=True))
             self._plain[id(result)] = (result, number)
         return numbered(result, frozenset((number,))) if name in ("item", "tolist") else result
 
     def _aside(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if name == "__bool__":
             if (number := self.observed.value_of(bare(args[0]))) is not None:
-                self._flow.add(Value((number,), 0, name, self.calls.place()))
+                self._flow.add(Value((number,), 0, name, self.calls.site()))
         elif name == "_set_grad_enabled":
             self._disabled = None
             if not args[0]:
-                self._disabled = self.calls.place().location or ""
+                self._disabled = self.calls.site().location or ""
         elif (name == "requires_grad_" or (name == ".requires_grad" and len(args) > 1)) and id(
             args[0]
         ) in self.observed.bits:
             on = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
             if on is False:
-                self._frozen[id(args[0])] = self.calls.place()
+                self._frozen[id(args[0])] = self.calls.site()
             elif on is True:
                 self._frozen.pop(id(args[0]), None)
 

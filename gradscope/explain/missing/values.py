@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.explain.shared.places import Place
+from gradscope.explain.shared.call_site import CallSite
 
 #: Why an output has no gradient path to an input that has one; the order is the precedence.
 CAUSES = ("no-grad", "detached", "non-differentiable")
@@ -38,7 +38,7 @@ class Value:
     parents: tuple[int, ...]
     live: int
     op: str
-    place: Place
+    site: CallSite
     cause: str | None = None
     reason: str | None = None
     own: int = 0

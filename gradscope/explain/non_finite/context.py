@@ -13,11 +13,11 @@ from torch.autograd.graph import Node
 
 from gradscope.explain.non_finite.derivatives import slope
 from gradscope.explain.non_finite.functions import CurrentFunction
-from gradscope.explain.non_finite.node_places import NodePlaces
+from gradscope.explain.non_finite.node_sites import NodeSites
 from gradscope.explain.non_finite.reasons import Reason
+from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.frames import is_hidden, is_ours, outwards
 from gradscope.explain.shared.module_calls import ModuleCalls
-from gradscope.explain.shared.places import Place
 from gradscope.explain.shared.tensors import memory_of
 
 _CHECKPOINT = "/torch/utils/checkpoint.py"
@@ -36,7 +36,7 @@ class OperationContext:
 
     phase: str
     op: str
-    place: Place
+    site: CallSite
     group: object
     name: str | None = None
     node: Node | None = None
@@ -55,7 +55,7 @@ class RunContext:
     """
 
     def __init__(
-        self, model: nn.Module, calls: ModuleCalls, function: CurrentFunction, made: NodePlaces
+        self, model: nn.Module, calls: ModuleCalls, function: CurrentFunction, made: NodeSites
     ) -> None:
         self.stage = "forward"
         self._calls = calls
@@ -72,11 +72,11 @@ class RunContext:
         self._alone -= 1
         self._group = self._function.serial if self._function.name else self._alone
         if self._made.grown():
-            self._made.note(self.place(), self._group, self._function.name)
+            self._made.note(self.site(), self._group, self._function.name)
 
-    def place(self) -> Place:
+    def site(self) -> CallSite:
         """The innermost module call and the user's line."""
-        return self._calls.place()
+        return self._calls.site()
 
     def now(self, core: str = "", out: torch.Tensor | None = None) -> OperationContext:
         """The moment of an operation, which ``core`` names where no function does."""
@@ -87,18 +87,18 @@ class RunContext:
             owner = _optimizer(outwards(frame, self._calls.last))
             owner = owner or _outermost(outwards(frame, self._calls.last))
             name = None if out is None else self._parameters.get(memory_of(out))
-            return OperationContext("step", owner or op, self.place(), self._group, name)
+            return OperationContext("step", owner or op, self.site(), self._group, name)
         recomputed = _through(outwards(frame, self._calls.last), _CHECKPOINT)
         if node is None or (recomputed and torch.is_grad_enabled()):
-            return OperationContext(self._phase(), op, self.place(), self._group)
-        place, serial, function, _ = self._made.of(node)
+            return OperationContext(self._phase(), op, self.site(), self._group)
+        site, serial, function, _ = self._made.of(node)
         own = _own_backward(outwards(frame, self._calls.last))
         if own is not None:
-            place, function = Place(place.module, place.call, *own), None
+            site, function = CallSite(site.module, site.call, *own), None
         leaf = getattr(node, "variable", None)
         name = None if leaf is None else self._parameters.get(memory_of(leaf))
         return OperationContext(
-            "backward", type(node).__name__, place, node, name, node, serial, function
+            "backward", type(node).__name__, site, node, name, node, serial, function
         )
 
     def slope(self, node: Node, reason: Reason) -> tuple[Reason, tuple[torch.Tensor, ...]]:

@@ -12,7 +12,7 @@ from gradscope.capture.stats import measure
 from gradscope.explain.non_finite.levels import INF, NAN, broken, level, only_negative
 from gradscope.explain.non_finite.origins import NonFiniteOrigin, NonFiniteOrigins
 from gradscope.explain.non_finite.reasons import Reason
-from gradscope.explain.shared.places import Place
+from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.tensors import tensors_in
 from gradscope.nesting import find
 
@@ -78,7 +78,7 @@ class ExternalTensors:
                 origin.spread.setdefault("the optimizer's state")
                 origin.reached = True
 
-    def outside(self, tensor: torch.Tensor, found: int, place: Place) -> int:
+    def outside(self, tensor: torch.Tensor, found: int, site: CallSite) -> int:
         """A tensor that nobody saw being made: a constant, a closure's, a file's."""
         count = _count(tensor, found)
         reason = Reason(_share(tensor, count), _LOOK, count)
@@ -87,7 +87,7 @@ class ExternalTensors:
                 found,
                 "input",
                 None,
-                place,
+                site,
                 reason,
                 deliberate=found == INF,
                 inputs=(measure(tensor),),
@@ -108,7 +108,7 @@ class ExternalTensors:
                 found,
                 phase,
                 None,
-                Place(),
+                CallSite(),
                 Reason(_share(tensor, count), advice, count),
                 deliberate=found == INF and only_negative(tensor),
                 name=name,

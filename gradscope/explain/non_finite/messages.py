@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from gradscope.capture.stats import Measured, resolve
 from gradscope.explain.non_finite.levels import INF, KINDS, NAN
 from gradscope.explain.non_finite.origins import NonFiniteOrigin
-from gradscope.explain.shared.places import Place
+from gradscope.explain.shared.call_site import CallSite
 from gradscope.records import Birth
 
 _ADVICE = "follow what went in back to where it grew so large, or became 0"
@@ -26,9 +26,9 @@ def records(origins: Iterable[NonFiniteOrigin], parameters: Collection[str]) -> 
             phase=origin.phase,
             message=_message(origin),
             op=origin.op,
-            name=origin.name or origin.place.module,
-            call=origin.place.call,
-            location=origin.place.location,
+            name=origin.name or origin.site.module,
+            call=origin.site.call,
+            location=origin.site.location,
             reason=reason(origin),
             count=origin.reason.count,
             inputs=tuple(done[id(item)] for item in origin.inputs),
@@ -75,7 +75,7 @@ def _home(origin: NonFiniteOrigin) -> str | None:
     """The module that made it, or that owns the parameter."""
     if origin.phase == "parameter" and origin.name:
         return origin.name.rpartition(".")[0]
-    return origin.place.module
+    return origin.site.module
 
 
 def _in(name: str, modules: Collection[str]) -> bool:
@@ -91,7 +91,7 @@ def _message(origin: NonFiniteOrigin) -> str:
     name = f"`{origin.name}`"
     if origin.phase == "input" and origin.op is None:
         if origin.name is None:
-            used = _at(origin.place)
+            used = _at(origin.site)
             held = f"a tensor that was made before the run holds {what}: {origin.reason.text}"
             held += f"; it is first used{used}" if used else ""
         else:
@@ -101,32 +101,32 @@ def _message(origin: NonFiniteOrigin) -> str:
     if origin.phase == "parameter":
         return f"{name} holds {what} before the run: {origin.reason.text}{_then(origin)}."
     if origin.deliberate:
-        held = f"`{origin.op}`{_at(origin.place)} was given {origin.reason.text}, and it reached"
+        held = f"`{origin.op}`{_at(origin.site)} was given {origin.reason.text}, and it reached"
         stays = "the loss" if "loss" in origin.spread else "what stays"
         return f"{held} {stays}{_then(origin)}."
     of = "infinities" if origin.of_infinities else "finite numbers"
     text = reason(origin)
     if origin.phase == "step":
-        made = f"`{origin.op}`{_at(origin.place)} made {what} of {of}"
+        made = f"`{origin.op}`{_at(origin.site)} made {what} of {of}"
         return f"{made}{f' in {name}' if origin.name else ''}: {text}{_then(origin)}."
     if origin.phase == "backward":
-        where = _at(origin.place)
+        where = _at(origin.site)
         of_what = f"of `{origin.function}`" if origin.function else "of what ran"
         back = f", the backward {of_what}{where}," if where else ""
         return f"`{origin.op}`{back} made {what} of {of}: {text}{_then(origin)}."
-    return f"`{origin.op}`{_at(origin.place)} made {what} of {of}: {text}{_then(origin)}."
+    return f"`{origin.op}`{_at(origin.site)} made {what} of {of}: {text}{_then(origin)}."
 
 
 def _then(origin: NonFiniteOrigin) -> str:
     became_nan = origin.became_nan
     if became_nan is None or origin.kind != INF:
         return ""
-    lines = (became_nan.place.file, became_nan.place.line)
-    same = lines == (origin.place.file, origin.place.line) and lines[0] is not None
-    where = " on the same line" if same else _at(became_nan.place)
+    lines = (became_nan.site.file, became_nan.site.line)
+    same = lines == (origin.site.file, origin.site.line) and lines[0] is not None
+    where = " on the same line" if same else _at(became_nan.site)
     return f"; `{became_nan.op}`{where} then made NaN of it ({became_nan.reason})"
 
 
-def _at(place: Place) -> str:
+def _at(site: CallSite) -> str:
     """Where an operation ran, with the line itself."""
-    return place.at_code + (" in the model" if place.module == "" else place.within)
+    return site.at_code + (" in the model" if site.module == "" else site.within)

@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from gradscope.capture.stats import Measured
 from gradscope.explain.non_finite.levels import NAN
 from gradscope.explain.non_finite.reasons import Reason
-from gradscope.explain.shared.places import Place
+from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.tensors import memory_of
 
 
@@ -20,7 +20,7 @@ class BecameNaN:
     """The first operation that made a NaN of an origin's infinities."""
 
     op: str
-    place: Place
+    site: CallSite
     reason: str | None
 
 
@@ -44,7 +44,7 @@ class NonFiniteOrigin:
     kind: int
     phase: str
     op: str | None
-    place: Place
+    site: CallSite
     reason: Reason
     group: object = None
     deliberate: bool = False
@@ -62,8 +62,8 @@ class NonFiniteOrigin:
         """What another run of the same line would make again."""
         # One step of the optimizer is one place for all parameters.
         name = None if self.phase == "step" else self.name
-        place = self.place
-        return self.phase, self.op, place.file, place.line, place.module, name, self.deliberate
+        site = self.site
+        return self.phase, self.op, site.file, site.line, site.module, name, self.deliberate
 
 
 class NonFiniteOrigins:
@@ -82,12 +82,12 @@ class NonFiniteOrigins:
             self.all.append(origin)
         return 1 << number
 
-    def made_in(self, group: object, function: str, place: Place) -> int:
+    def made_in(self, group: object, function: str, site: CallSite) -> int:
         """The bit of what a call of a function, or the function on that line, made in forward."""
         for number, origin in enumerate(self.all):
             same = (origin.op or "").strip("_") == function
-            at = (origin.place.file, origin.place.line)
-            if origin.group == group or (same and at == (place.file, place.line)):
+            at = (origin.site.file, origin.site.line)
+            if origin.group == group or (same and at == (site.file, site.line)):
                 return 1 << number
         return 0
 

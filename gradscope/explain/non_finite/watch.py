@@ -18,7 +18,7 @@ from gradscope.explain.non_finite.elements import fails_on_finite
 from gradscope.explain.non_finite.external_tensors import ExternalTensors
 from gradscope.explain.non_finite.functions import CurrentFunction
 from gradscope.explain.non_finite.levels import FINITE, INF, NAN, level, level_of_number
-from gradscope.explain.non_finite.node_places import NodePlaces
+from gradscope.explain.non_finite.node_sites import NodeSites
 from gradscope.explain.non_finite.origins import BecameNaN, NonFiniteOrigin, NonFiniteOrigins
 from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason
 from gradscope.explain.non_finite.schemas import LEAVES_TORCH, OperatorSchema, entries, schema_of
@@ -44,7 +44,7 @@ class NonFiniteWatch:
         self.origins = NonFiniteOrigins()
         self.external = ExternalTensors(model, self.origins)
         self._function = CurrentFunction()
-        self.context = RunContext(model, self.calls, self._function, NodePlaces())
+        self.context = RunContext(model, self.calls, self._function, NodeSites())
         self._root = model
         self._left = 0  # origins of the numbers that Python was given
 
@@ -161,7 +161,7 @@ class NonFiniteWatch:
         return worst, mask
 
     def _outside(self, tensor: torch.Tensor, found: int) -> int:
-        mask = self.external.outside(tensor, found, self.context.place())
+        mask = self.external.outside(tensor, found, self.context.site())
         self.origins.put(tensor, mask, whole=True)
         return mask
 
@@ -174,7 +174,7 @@ class NonFiniteWatch:
                 found,
                 context.phase,
                 context.op,
-                context.place,
+                context.site,
                 reason,
                 deliberate=True,
                 name=context.name,
@@ -186,7 +186,7 @@ class NonFiniteWatch:
         context = self.context.now(result.name, result.out)
         if context.node is not None:
             function = node_name(context.node).lower()
-            if same := self.origins.made_in(context.made_by, function, context.place):
+            if same := self.origins.made_in(context.made_by, function, context.site):
                 return same  # the slope of what was not finite in forward is not finite either
         reason = reason_of(result)
         forward: tuple[torch.Tensor, ...] = ()
@@ -199,7 +199,7 @@ class NonFiniteWatch:
                 result.kind,
                 context.phase,
                 context.op,
-                context.place,
+                context.site,
                 reason,
                 group=context.group,
                 name=context.name,
@@ -220,7 +220,7 @@ class NonFiniteWatch:
                 origin.kind = NAN  # of the same function: that is what it gives
                 origin.and_then = reason.text
             elif origin.became_nan is None:
-                origin.became_nan = BecameNaN(context.op, context.place, reason.text)
+                origin.became_nan = BecameNaN(context.op, context.site, reason.text)
 
     def _decided(self, schema: OperatorSchema, arguments: dict[str, Any]) -> None:
         """A NaN that Python reads, or that a choice was made by."""
@@ -232,7 +232,7 @@ class NonFiniteWatch:
             compared = arguments.get("self")
             if isinstance(compared, torch.Tensor) and level(compared) == NAN:
                 mask = self.origins.of(compared)
-                self.origins.spread(mask, f"{schema.name}{self.context.place().at}")
+                self.origins.spread(mask, f"{schema.name}{self.context.site().at}")
                 self.origins.mark_reached(mask)
 
 

@@ -85,7 +85,7 @@ class Counter:
 
     def __init__(self, casts: Sequence[Cast]) -> None:
         self.casts = tuple(casts)
-        self._places: dict[tuple[torch.dtype, torch.device], _Places] = {}
+        self._ranks: dict[tuple[torch.dtype, torch.device], _Ranks] = {}
 
     @torch.no_grad()
     def count(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -97,18 +97,18 @@ class Counter:
         total = torch.zeros(2 * len(self.casts) + 1, dtype=torch.int64, device=tensor.device)
         for part in _floating_parts(tensor.detach()):
             source = torch.float64 if part.dtype == torch.float64 else torch.float32
-            places = self._at(source, part.device)
+            ranks = self._at(source, part.device)
             for chunk in torch.split(part.reshape(-1), _CHUNK):
-                below = places.below(chunk.to(source).abs().view(_BITS[source]))
-                zero, finite = below[:1], below[places.top]
+                below = ranks.below(chunk.to(source).abs().view(_BITS[source]))
+                zero, finite = below[:1], below[ranks.top]
                 total += torch.cat(
-                    [below[places.alive] - zero, finite - below[places.broken], finite - zero]
+                    [below[ranks.alive] - zero, finite - below[ranks.broken], finite - zero]
                 )
         return total
 
-    def _at(self, source: torch.dtype, device: torch.device) -> _Places:
+    def _at(self, source: torch.dtype, device: torch.device) -> _Ranks:
         key = (source, device)
-        if key not in self._places:
+        if key not in self._ranks:
             found = [bounds(cast, source) for cast in self.casts]
             top = _bits_of(float("inf"), source)
             edges = sorted({1, top, *(b.alive for b in found), *(b.broken for b in found)})
@@ -120,7 +120,7 @@ class Counter:
             bins = placed([edge >> _SHIFT[source] for edge in edges])
             mixed = torch.zeros(1 << 15, dtype=torch.bool, device=device)
             mixed[bins] = True
-            self._places[key] = _Places(
+            self._ranks[key] = _Ranks(
                 edges=placed(edges, _BITS[source]),
                 bins=bins,
                 mixed=mixed,
@@ -129,11 +129,11 @@ class Counter:
                 broken=placed([rank[b.broken] for b in found]),
                 top=placed([rank[top]]),
             )
-        return self._places[key]
+        return self._ranks[key]
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _Ranks:
     """All bounds in order, and where each cast's own stand among them.
 
     ``bins`` holds for each the leading bits, exponent first, and ``mixed`` marks these bins.

@@ -18,8 +18,8 @@ from gradscope.capture.calls import sequence_number
 from gradscope.capture.graph import Span, owners
 from gradscope.capture.hooks import named_modules
 from gradscope.capture.recompute import in_backward
+from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.frames import nearest
-from gradscope.explain.shared.places import Place
 
 
 @dataclass(slots=True)
@@ -90,14 +90,14 @@ class ModuleCalls:
         while self._open and self._calls[self._open[-1]].recomputed and not in_backward():
             self._open.pop()
 
-    def place(self, frame: FrameType | None = None) -> Place:
+    def site(self, frame: FrameType | None = None) -> CallSite:
         """The innermost module call and the user's line nearest to ``frame``, else to now."""
         call = self.innermost()
         name, number = (None, None) if call is None else (call.name, call.number)
         user = nearest(frame or sys._getframe(1), self.last)
         if user is None:
-            return Place(name, number)
-        return Place(name, number, user.f_code.co_filename, user.f_lineno)
+            return CallSite(name, number)
+        return CallSite(name, number, user.f_code.co_filename, user.f_lineno)
 
     def makers(self, nodes: Sequence[Node]) -> list[ModuleCall | None]:
         """The innermost call that made each node."""

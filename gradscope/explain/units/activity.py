@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from gradscope.capture.hooks import hooked, watchable
+from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Trait, by_operator
-from gradscope.explain.shared.places import Place
 from gradscope.explain.shared.watches import OperatorWatch, WatchedCall
 from gradscope.explain.units.channels import Channels
 from gradscope.explain.units.nonlinear import Flat, ends, softmax_ends
@@ -72,7 +72,7 @@ class _Key:
     """What is one record: one operation at one line of one call, in a loop or not."""
 
     op: str
-    place: Place
+    site: CallSite
     width: int  # units; of a softmax the entries of a distribution
 
 
@@ -115,11 +115,11 @@ class _UnitWatch:
     @torch.no_grad()
     def _look(self, op: str, x: torch.Tensor, args: tuple[Any, ...], kwargs: Any) -> None:
         found = ends(op, x, args, kwargs, self._flat)
-        if found is None or x.dim() == 0 or (place := self._place()) is None:
+        if found is None or x.dim() == 0 or (site := self._place()) is None:
             return
         axis = self._channels.axis(x)
         units = x.shape[axis]
-        seen = self.seen.setdefault(_Key(found.op, place, units), _Counts(units, 0))
+        seen = self.seen.setdefault(_Key(found.op, site, units), _Counts(units, 0))
         seen.samples += x.numel() // units
         others = [i for i in range(x.dim()) if i != axis]
         if found.off is not None:
@@ -131,18 +131,18 @@ class _UnitWatch:
 
     @torch.no_grad()
     def _look_at_softmax(self, x: torch.Tensor, result: torch.Tensor, dim: int) -> None:
-        if x.dim() == 0 or (place := self._place()) is None:
+        if x.dim() == 0 or (site := self._place()) is None:
             return
         units, saturated = softmax_ends(x, result, dim, self._flat)
         width = x.shape[dim]
-        seen = self.seen.setdefault(_Key("softmax", place, width), _Counts(0, width))
+        seen = self.seen.setdefault(_Key("softmax", site, width), _Counts(0, width))
         seen.units += units
         seen.flat = seen.flat + saturated
 
-    def _place(self) -> Place | None:
+    def _place(self) -> CallSite | None:
         """The innermost call, unless what runs is no part of the model."""
-        place = self.calls.place()
-        return None if place.module is None else place
+        site = self.calls.site()
+        return None if site.module is None else site
 
 
 def _counted(x: Any) -> bool:
@@ -157,11 +157,11 @@ def _record(key: _Key, seen: _Counts, active: float) -> UnitActivity:
         dead, saturated = 0, int(seen.flat)
     else:
         dead, saturated = (_mostly(n, seen.samples, active) for n in (seen.off, seen.flat))
-    place = key.place
-    name, call = place.module, place.call
+    site = key.site
+    name, call = site.module, site.call
     near = None if seen.near is None else int(seen.near) / (seen.units * seen.samples)
     return UnitActivity(
-        key.op, name, call, seen.units, seen.samples, dead, saturated, place.location, near
+        key.op, name, call, seen.units, seen.samples, dead, saturated, site.location, near
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch.autograd.graph import Node
 
 from gradscope.explain.errors.explanation import Case, Explanation
-from gradscope.explain.shared.places import Place
+from gradscope.explain.shared.call_site import CallSite
 
 _SHAPE = re.compile(
     r"Function (\w+)Backward returned an invalid gradient at index (\d+) - got (\[.*?\]) but"
@@ -33,10 +33,10 @@ def explain(case: Case) -> Explanation | None:
         return None
     node = _node(case, found[1])
     function = getattr(type(node), "_forward_cls", None)
-    applied = case.watch.applied.get(node, Place()) if case.watch and node else Place()
+    applied = case.watch.applied.get(node, CallSite()) if case.watch and node else CallSite()
     where = f", applied{applied.within}{applied.at}," if applied.file or applied.module else ""
     names = _arguments(function)
-    place = _backward(function, applied)
+    site = _backward(function, applied)
     if shape is not None:
         index, got, wanted = int(shape[2]), shape[3], shape[4]
         name = f"`{names[0]}`" if len(names) == 1 else f"tensor argument {index}"
@@ -44,7 +44,7 @@ def explain(case: Case) -> Explanation | None:
             f"`{found[1]}.backward`{where} returned {got} as the gradient of {name}, which is"
             f" {wanted}.",
             f"return a gradient of the shape that {name} has in `forward`: {wanted}",
-            place=place,
+            site=site,
         )
     expected, given = int(found[2]), int(found[3])
     takes = f" ({', '.join(names)})" if names else ""
@@ -53,7 +53,7 @@ def explain(case: Case) -> Explanation | None:
         f" `backward` returned {given}.",
         f"return {expected} values from `backward`, one for each argument of `forward`: None for"
         " what needs no gradient, such as a number",
-        place=place,
+        site=site,
     )
 
 
@@ -74,11 +74,11 @@ def _arguments(function: Any) -> list[str]:
     return names if split else names[1:]
 
 
-def _backward(function: Any, applied: Place) -> Place | None:
+def _backward(function: Any, applied: CallSite) -> CallSite | None:
     """The function's ``backward``, which is to be mended, in the module that applied it."""
     code = getattr(getattr(function, "backward", None), "__code__", None)
     if code is None:
         return applied if applied.file else None
     start = code.co_firstlineno
     lines = [line for _, _, line in code.co_lines() if line is not None and line > start]
-    return Place(applied.module, applied.call, code.co_filename, min(lines, default=start))
+    return CallSite(applied.module, applied.call, code.co_filename, min(lines, default=start))

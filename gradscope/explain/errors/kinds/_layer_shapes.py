@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,6 @@ from gradscope.explain.errors.explanation import (
     factors,
     given_as,
     method,
-    product,
 )
 from gradscope.explain.errors.failed_operation import FailedOperation, Operand
 from gradscope.explain.errors.kinds import _norm_shapes, _sequence_shapes
@@ -42,9 +42,9 @@ def _conv(case: Case, layer: Any, given: Operand) -> Explanation | None:
     spatial = len(layer.kernel_size)
     shape, name = given.shape, failed.layer_title
     if len(shape) not in (spatial + 1, spatial + 2):
-        places = ", ".join("DHW"[3 - spatial :] if spatial < 4 else "…")
+        axes = ", ".join("DHW"[3 - spatial :] if spatial < 4 else "…")
         return Explanation(
-            f"`{name}` takes [N, C, {places}], {given_as(failed, given)} has {len(shape)}"
+            f"`{name}` takes [N, C, {axes}], {given_as(failed, given)} has {len(shape)}"
             " dimensions.",
             "add the batch dimension with `unsqueeze(0)`"
             if len(shape) < spatial + 1
@@ -93,7 +93,7 @@ def _linear(case: Case, layer: Any, given: Operand) -> Explanation | None:
     got = shape[-1]
     fact = f"`{name}.weight` takes in_features = {wanted}, {given_as(failed, given)} has {got}"
     x = _word(failed)
-    if len(shape) > 2 and product(shape[1:]) == wanted:
+    if len(shape) > 2 and math.prod(shape[1:]) == wanted:
         return Explanation(
             f"{fact} in its last dimension; {factors(shape[1:])} = {wanted} of one sample.",
             f"flatten before `{name}`: `nn.Flatten()` or `{method(x, 'flatten(1)')}`",
@@ -130,15 +130,15 @@ def _unflattened(
         if len(found) > 2:
             return found
     for other in (failed.local_shapes or {}).values():
-        if len(other) > 2 and other[0] == shape[0] and product(other[1:]) == shape[1]:
+        if len(other) > 2 and other[0] == shape[0] and math.prod(other[1:]) == shape[1]:
             return other
     return None
 
 
 def _pool(sizes: tuple[int, ...], wanted: int) -> str:
     """The pooling that would give what the layer wants, where there is one."""
-    channels, *places = sizes
-    if len(places) != 2 or wanted % channels:
+    channels, *call_site = sizes
+    if len(call_site) != 2 or wanted % channels:
         return ""
     side = round((wanted // channels) ** 0.5)
     if side * side * channels != wanted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import traceback
 from types import TracebackType
 
 import torch
@@ -25,13 +26,8 @@ def explain(case: Case) -> Explanation | None:
 
 def _modules(trace: TracebackType | None) -> list[nn.Module]:
     """The modules whose code the exception passed through, innermost last."""
-    found: list[nn.Module] = []
-    while trace is not None:
-        module = trace.tb_frame.f_locals.get("self")
-        if isinstance(module, nn.Module) and module not in found:
-            found.append(module)
-        trace = trace.tb_next
-    return found
+    owners = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(trace))
+    return list(dict.fromkeys(one for one in owners if isinstance(one, nn.Module)))
 
 
 def _batch_norm(case: Case) -> Explanation | None:
@@ -173,12 +169,11 @@ def _key(case: Case) -> Explanation | None:
     if not isinstance(case.failure, KeyError) or not case.failure.args:
         return None
     key = case.failure.args[0]
-    trace, keys = case.failure.__traceback__, []
-    while trace is not None:
-        for value in trace.tb_frame.f_locals.values():
+    keys: list[str] = []
+    for frame, _ in traceback.walk_tb(case.failure.__traceback__):
+        for value in frame.f_locals.values():
             if isinstance(value, dict) and type(key) is str and value and key not in value:
                 keys = [k for k in value if isinstance(k, str)]
-        trace = trace.tb_next
     if not keys:
         return Explanation(f"there is no key `{key}`.", "look at the keys that the input has")
     has = ", ".join(f"`{k}`" for k in keys[:12])

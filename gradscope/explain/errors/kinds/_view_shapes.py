@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from gradscope.explain.errors.explanation import (
@@ -9,7 +10,6 @@ from gradscope.explain.errors.explanation import (
     Explanation,
     factors,
     first_explanation,
-    product,
 )
 
 
@@ -34,7 +34,7 @@ def _viewed(case: Case) -> Explanation | None:
     if found is None:
         return None
     wanted = [int(n) for n in found[1].split(",")]
-    known = product([n for n in wanted if n >= 0])
+    known = math.prod([n for n in wanted if n >= 0])
     fact = f"{x.label} has {found[2]} elements, the shape {wanted} is of {known}"
     fact += f" · n: {found[2]} is not divisible by {known}." if -1 in wanted else "."
     parts = _split(x.shape, wanted)
@@ -43,7 +43,7 @@ def _viewed(case: Case) -> Explanation | None:
         return Explanation(
             (
                 fact,
-                f"{factors(kept)} = {product(kept)} is not the {whole} of the last dimension:"
+                f"{factors(kept)} = {math.prod(kept)} is not the {whole} of the last dimension:"
                 f" {whole} does not divide into {kept[0]}.",
             ),
             f"choose a number that divides {whole}, such as {_divisors(whole)}",

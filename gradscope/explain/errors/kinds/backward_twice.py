@@ -33,8 +33,8 @@ def explain(case: Case) -> Explanation | None:
     first, second = _run(run), _run(failing)
     again = " again" if run is failing else ""
     details = [
-        f"{second} came{again} to {_op(saver, node)}{saver.place.within}{saver.place.at}, whose"
-        f" saved tensors {first}{run.event.place.at} had freed."
+        f"{second} came{again} to {_op(saver, node)}{saver.site.within}{saver.site.at}, whose"
+        f" saved tensors {first}{run.event.site.at} had freed."
     ]
     bridge = _bridge(watch, failing, node)
     if bridge is not None:
@@ -43,11 +43,11 @@ def explain(case: Case) -> Explanation | None:
         tuple(details),
         _advice(watch, failing, run, bridge),
         (
-            *line("saved", saver.place),
-            *line("freed", run.event.place),
-            *(line("carried", bridge.event.place) if bridge is not None else ()),
+            *line("saved", saver.site),
+            *line("freed", run.event.site),
+            *(line("carried", bridge.event.site) if bridge is not None else ()),
         ),
-        saver.place if saver.place.module is not None or saver.place.file else None,
+        saver.site if saver.site.module is not None or saver.site.file else None,
     )
 
 
@@ -58,7 +58,7 @@ def _op(saver: Event, node: Node) -> str:
 
 def _run(run: BackwardRun) -> str:
     event = run.event
-    if event.place.file:
+    if event.site.file:
         return "`autograd.grad`" if event.op == "grad" else "the backward"
     return f"the backward of {event.step}" if event.step else "the backward"
 
@@ -82,8 +82,8 @@ def _said(bridge: CarriedTensor, saver: Event) -> str:
 
 
 def _used(bridge: CarriedTensor) -> str:
-    place = bridge.event.place
-    return f", used{place.within}{place.at}," if place.file else ""
+    site = bridge.event.site
+    return f", used{site.within}{site.at}," if site.file else ""
 
 
 def _advice(
@@ -97,7 +97,7 @@ def _advice(
             return (
                 f"if the earlier loss is not to train what made `{x}`, give it `{x}.detach()`"
                 " there; otherwise go backward once through the sum of both losses, or pass"
-                f" `retain_graph=True` to the backward{run.event.place.at}"
+                f" `retain_graph=True` to the backward{run.event.site.at}"
             )
         if watch.made[bridge.node].epoch < 0:
             return f"compute `{x}` anew in each step: its graph serves one backward"
@@ -124,11 +124,11 @@ def _two_losses(failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor) -
     is made of itself.
     """
     one, other = run.event, failing.event
-    place, x = bridge.event.place, re.escape(bridge.text or "")
-    code = place.code if x else ""
+    site, x = bridge.event.site, re.escape(bridge.text or "")
+    code = site.code if x else ""
     if re.match(rf"(?:[\w.]+, *)*{x}(?:, *[\w.]+)* *=[^=].*\b{x}\b", code):
         return False  # `h = cell(x, h)`
-    here = (one.place.file, one.place.line) != (other.place.file, other.place.line)
+    here = (one.site.file, one.site.line) != (other.site.file, other.site.line)
     return not bridge.attribute and here and one.step == other.step
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -9,7 +10,7 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.graph import saved_tensors
 from gradscope.explain.errors.events import Event, SavedTensor, Write
-from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, line, product
+from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, line
 from gradscope.explain.errors.kind import Kind
 from gradscope.explain.errors.watch import ErrorWatch
 from gradscope.explain.shared.operations import by_function, node_name
@@ -48,11 +49,11 @@ def _between(writes: Sequence[Write], then: int, now: int) -> list[Write]:
 
 def _unseen(watch: ErrorWatch, shape: list[int], then: int, now: int) -> Explanation | None:
     """Nobody was seen to save it, as in a function of the user's own: who wrote tells itself."""
-    size = product(shape)
+    size = math.prod(shape)
     fits = [
         found
         for writes in watch.writes.values()
-        if (found := _between(writes, then, now)) and product(found[0].event.whole) == size
+        if (found := _between(writes, then, now)) and math.prod(found[0].event.whole) == size
     ]
     if len(fits) != 1:
         return None
@@ -65,17 +66,17 @@ def _unseen(watch: ErrorWatch, shape: list[int], then: int, now: int) -> Explana
     sentences: tuple[str, ...]
     if saver is not None and saver == wrote:
         sentences = (
-            f"`{wrote.op}`{wrote.place.within}{wrote.place.at} needs {name} as it was for its own"
+            f"`{wrote.op}`{wrote.site.within}{wrote.site.at} needs {name} as it was for its own"
             f" backward, and wrote to it: version {fits[0][0].after}.",
         )
     else:
         sentences = (
             f"{by} saved {name} at version {then}.",
-            f"`{_called(wrote)}`{wrote.place.within}{wrote.place.at} then wrote to it: version"
+            f"`{_called(wrote)}`{wrote.site.within}{wrote.site.at} then wrote to it: version"
             f" {fits[0][0].after}.",
         )
     advice = _advice(wrote, wrote.target, None)
-    return Explanation(sentences, advice, line("mutated", wrote.place), wrote.place)
+    return Explanation(sentences, advice, line("mutated", wrote.site), wrote.site)
 
 
 def _is_broken(node: Node) -> bool:
@@ -93,16 +94,16 @@ def _explained(
     op = saver.op.strip("_") or node.removesuffix("0").removesuffix("Backward")
     what, into = _tensor(kept, writes[0], owner)
     own = "its own result, " if kept.name in _RESULTS else ""
-    saved = f"`{op}`{saver.place.within}{saver.place.at} saved {own}{what} at version"
+    saved = f"`{op}`{saver.site.within}{saver.site.at} saved {own}{what} at version"
     more = f", and {len(writes) - 1} more after it" if len(writes) > 1 else ""
     who = f"`{wrote.doer}.step()`" if wrote.doer else f"`{_called(wrote)}`"
-    by = wrote.place.within if wrote.place.module != saver.place.module else ""
-    wrong = f"{who}{by}{wrote.place.at} then wrote to {into}: version {writes[0].after}{more}."
+    by = wrote.site.within if wrote.site.module != saver.site.module else ""
+    wrong = f"{who}{by}{wrote.site.at} then wrote to {into}: version {writes[0].after}{more}."
     return Explanation(
         (f"{saved} {kept.version}.", wrong),
         _advice(wrote, owner or wrote.target, owner),
-        (*line("saved", saver.place), *line("mutated", wrote.place)),
-        wrote.place,
+        (*line("saved", saver.site), *line("mutated", wrote.site)),
+        wrote.site,
     )
 
 
@@ -120,7 +121,7 @@ def _tensor(kept: SavedTensor, write: Write, owner: str | None) -> tuple[str, st
     part = f"{list(write.shape)} of it" if write.shape != whole else "it"
     if whole == kept.shape:
         return f"`{name}` {saved}", part
-    if product(whole) == product(kept.shape):
+    if math.prod(whole) == math.prod(kept.shape):
         return f"{saved}, of which `{name}` is a view,", f"`{name}` {list(whole)}"
     return f"a part {saved} of `{name}`", f"`{name}` {list(whole)}"
 
@@ -131,8 +132,8 @@ def _called(wrote: Event) -> str:
 
 def _advice(wrote: Event, name: str | None, owner: str | None) -> str:
     x = name or "x"
-    place = wrote.place
-    code = place.code
+    site = wrote.site
+    code = site.code
     if wrote.doer:
         return (
             "call `step()` only after the last backward through these weights, or run forward"
@@ -165,7 +166,7 @@ def _rewritten(wrote: Event, x: str, code: str) -> str:
     if augmented and by_function(wrote.op).name in _SIGNED:
         return f"write `{augmented[1]} = {augmented[1]} {augmented[2]} {augmented[3]}`"
     if wrote.switch:
-        return f"build `{wrote.place.module}` without `inplace=True`"
+        return f"build `{wrote.site.module}` without `inplace=True`"
     for word in ("inplace=True", "out="):
         if word in code:
             return f"leave out `{word}` in `{code}`, and use what it returns"

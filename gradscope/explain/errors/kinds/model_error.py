@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Mapping
-from types import FrameType
 
 import torch
 
@@ -60,11 +60,7 @@ def _inference(case: Case) -> Explanation | None:
 
 def _arguments(case: Case, *, users: bool = False) -> Iterator[Mapping[str, torch.Tensor]]:
     """The tensors at hand in the frames of the error, innermost first."""
-    frames: list[FrameType] = []
-    trace = case.failure.__traceback__
-    while trace is not None:
-        frames.append(trace.tb_frame)
-        trace = trace.tb_next
+    frames = [frame for frame, _ in traceback.walk_tb(case.failure.__traceback__)]
     for frame in reversed(frames):
         file = frame.f_code.co_filename
         if not (is_hidden(file) if users else is_ours(file)):

@@ -9,7 +9,7 @@ from gradscope.capture.hooks import named_parameters
 from gradscope.explain.errors.explanation import Case, Explanation
 from gradscope.explain.errors.kind import Kind
 from gradscope.explain.missing.explain import explain_missing
-from gradscope.explain.shared.places import Place
+from gradscope.explain.shared.call_site import CallSite
 from gradscope.records import Answer
 
 _SHOWN = 3
@@ -57,8 +57,8 @@ def _cut(answers: Sequence[Answer]) -> Explanation:
         details.append(f"{one.message} Behind it: {_listed(one.behind)}{more}.")
     first = ordered[0]
     file, _, line = (first.location or "").rpartition(":")
-    place = Place(first.module, first.call, file or None, int(line) if line else None)
-    return Explanation(tuple(details), first.advice, place=place)
+    site = CallSite(first.module, first.call, file or None, int(line) if line else None)
+    return Explanation(tuple(details), first.advice, site=site)
 
 
 def _listed(names: Sequence[str]) -> str:

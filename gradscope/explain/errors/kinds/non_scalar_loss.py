@@ -14,19 +14,19 @@ def explain(case: Case) -> Explanation | None:
     root = watch.failing.root
     made = watch.made.get(root.grad_fn) if root.grad_fn is not None else None
     fact = f"the loss is {list(root.shape)}, {root.numel()} numbers"
-    place = made.place if made is not None else None
+    site = made.site if made is not None else None
     op = made.op.strip("_") if made is not None else ""
     if made is not None and op:
-        by = f" in `{place.module}`" if place is not None and place.module else ""
-        fact += f", made by `{op}`{by}{made.place.at}"
+        by = f" in `{site.module}`" if site is not None and site.module else ""
+        fact += f", made by `{op}`{by}{made.site.at}"
     fix = "reduce it to one: `.mean()` or `.sum()`"
     if "loss" in op or "entropy" in op or op.startswith(("kl_div", "mse")):
         fix = 'leave out `reduction="none"`, or reduce what it gives: `.mean()` or `.sum()`'
     return Explanation(
         f"{fact}.",
         f"{fix}; else give `backward.gradient` of that shape",
-        line("made", place) if place is not None else (),
-        place if place is not None and place.file else None,
+        line("made", site) if site is not None else (),
+        site if site is not None and site.file else None,
     )
 
 

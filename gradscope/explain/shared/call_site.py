@@ -8,7 +8,7 @@ from gradscope.explain.shared.frames import shown, source
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CallSite:
     """Where an operation ran: the innermost module call, and the user's file and line."""
 
     module: str | None = None
