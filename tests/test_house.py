@@ -61,6 +61,11 @@ ALSO_PUT_BACK = {
 BY_NAME = {"import_module", "find_spec", "files", "load", "names", "__import__"}
 
 
+#: A question of explain/ imports these rooms of it and its own.
+QUESTIONS = {"shared": set(), "errors": {"shared", "missing"}}
+OF_A_QUESTION = {"shared"}
+
+
 def imports(path: Path, package: Path) -> Iterator[tuple[int, str]]:
     """The line and the dotted name of each import of the package's own, wherever it stands."""
     name = package.name
@@ -101,6 +106,23 @@ def breaches(package: Path) -> list[str]:
             floor = FLOORS.get(parts[1] if len(parts) > 1 else "__init__")
             if floor is None or not (floor < FLOORS[home] or floor == FLOORS[home] == 0):
                 found.append(f"{path.relative_to(package)}:{line} imports {target}")
+    return found
+
+
+def questions_that_mix(package: Path) -> list[str]:
+    """Each import by which a question of explain/ uses the answer to another."""
+    found = []
+    for path in sorted((package / "explain").rglob("*/*.py")):
+        home = path.relative_to(package).parts[1]
+        allowed = {home, *QUESTIONS.get(home, OF_A_QUESTION)}
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            above = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for target in (f"{above}{alias.name}" for alias in node.names):
+                parts = target.split(".")
+                if parts[:2] == [package.name, "explain"] and not {*parts[2:3]} <= allowed:
+                    found.append(f"{path.relative_to(package)}:{node.lineno} imports {target}")
     return found
 
 
@@ -165,6 +187,10 @@ def borrowed(package: Path) -> list[str]:
 
 def test_imports_go_down():
     assert breaches(PACKAGE) == []
+
+
+def test_questions_do_not_mix():
+    assert questions_that_mix(PACKAGE) == []
 
 
 def test_hooks_are_set_in_one_file():
@@ -298,3 +324,35 @@ def test_what_is_borrowed_is_found(tmp_path):
         "api/attributing.py:1 imports gradscope.saliency._options.names",
         "api/graphing.py:1 imports gradscope.saliency._options",
     ]
+
+
+MIXED = {
+    "another question": ("explain/zero/a.py", "from gradscope.explain.missing.cuts import Cut"),
+    "a question from what all share": (
+        "explain/shared/a.py",
+        "from gradscope.explain.errors.kind import Kind",
+    ),
+    "errors from the question that it may use": (
+        "explain/missing/a.py",
+        "from gradscope.explain.errors import kind",
+    ),
+    "by its folder": ("explain/zero/a.py", "from gradscope.explain import missing"),
+    "inside a function": ("explain/units/a.py", "def f():\n    import gradscope.explain.precision"),
+    "deeper": ("explain/errors/kinds/a.py", "from gradscope.explain.zero.causes import cause_of"),
+}
+
+
+@pytest.mark.parametrize(("file", "source"), MIXED.values(), ids=MIXED)
+def test_a_question_that_uses_another_is_found(file, source, tmp_path):
+    fine = {
+        "explain/errors/kinds/no_grad_root.py": "from gradscope.explain.missing.cuts import Cut",
+        "explain/missing/cuts.py": "from gradscope.explain.shared.call_site import CallSite",
+        "explain/zero/causes.py": "from gradscope.explain.zero.curves import curved",
+        "explain/shared/call_site.py": "from gradscope.records import Frame",
+        "api/runs.py": "from gradscope.explain.zero.explain import explain_zeros",
+    }
+    package = write(tmp_path / "gradscope", fine)
+    assert questions_that_mix(package) == []
+    found = questions_that_mix(write(package, {file: source}))
+    assert len(found) == 1
+    assert found[0].startswith(file)

@@ -18,8 +18,8 @@ from gradscope.api.opened import live_model_kept
 from gradscope.api.pictures import Picture, read_pictures, tensor_pictures
 from gradscope.api.runs import versions
 from gradscope.errors import ConfigError, GradscopeError, ModelError, OptionError
-from gradscope.explain.errors import explain_error
-from gradscope.explain.frames import is_ours
+from gradscope.explain.errors.explain import explain_error
+from gradscope.explain.shared.frames import is_ours
 from gradscope.loading.classes import class_id
 from gradscope.loading.viewing import Viewer, live_viewer, load_viewer
 from gradscope.records import ClassScore, ImageAttribution, RunInfo, SaliencyReport
@@ -29,7 +29,7 @@ from gradscope.saliency import (
     RecordedMap,
     Subject,
     explain,
-    names,
+    method_names,
     options_of,
     read_options,
 )
@@ -273,7 +273,7 @@ def _plan(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) ->
     """Names become class ids and methods; the first picture tells how many classes there are."""
     lenient = "all" in request.methods
     pair = request.versus is not None or request.why_not is not None
-    methods = names() if lenient else list(dict.fromkeys(request.methods))
+    methods = method_names() if lenient else list(dict.fromkeys(request.methods))
     if not methods and not pair:
         methods = [USUAL]
     chosen = {name: options_of(name) for name in methods}  # unknown ones are refused here

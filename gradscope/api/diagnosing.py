@@ -15,9 +15,9 @@ from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.hooks import named_parameters, select_layers
 from gradscope.capture.links import located
 from gradscope.errors import Interrupted
-from gradscope.explain.activity import unit_activity
-from gradscope.explain.frames import locate
-from gradscope.explain.precision import forecast
+from gradscope.explain.precision.forecast import forecast
+from gradscope.explain.shared.frames import locate
+from gradscope.explain.units.activity import unit_activity
 from gradscope.loading import Workload
 from gradscope.records import Finding, Report
 from gradscope.rules import RuleSettings, diagnose, wanted

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradscope.explain.births import find_births
-from gradscope.explain.cuts import explain_missing
-from gradscope.explain.zeros import explain_zeros
+from gradscope.explain.missing.explain import explain_missing
+from gradscope.explain.non_finite.explain import explain_non_finite
+from gradscope.explain.zero.explain import explain_zeros
 from gradscope.loading import Workload
 from gradscope.records import Answer, Birth, ParameterStats
 from gradscope.running.rerun import StepsUntilGradient, rerun
@@ -92,7 +92,9 @@ def find_origins(workload: Workload, first: int) -> tuple[Birth, ...]:
         with rerun(workload, number) as step:
             update = None if step.optimizer is None else step.update
             inputs = _inputs(step)
-            found = find_births(workload.model, step.loss, step.backward, update, inputs=inputs)
+            found = explain_non_finite(
+                workload.model, step.loss, step.backward, update, inputs=inputs
+            )
         if found:
             return found
     return ()

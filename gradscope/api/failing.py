@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NoReturn
 
 from gradscope.errors import GradscopeError, Interrupted, ModelError, Problem
-from gradscope.explain.errors import Again, explain_again, explain_error, is_own_bug, worth_again
+from gradscope.explain.errors.explain import explain_again, explain_error, is_own_bug, worth_again
+from gradscope.explain.errors.explanation import Again
 from gradscope.loading import Workload
 from gradscope.records import AutogradGraph, ErrorRecord, Report, WhyReport
 from gradscope.running.rerun import StepNames, rerun

@@ -15,8 +15,8 @@ from gradscope.api.opened import Options, opened, read, without
 from gradscope.api.runs import run_info, versions
 from gradscope.capture.hooks import named_parameters, select_layers
 from gradscope.config import LoadedConfig
-from gradscope.explain.cuts import explain_missing
-from gradscope.explain.frames import locate
+from gradscope.explain.missing.explain import explain_missing
+from gradscope.explain.shared.frames import locate
 from gradscope.loading import Workload
 from gradscope.records import Answer, AutogradGraph, GraphNode
 from gradscope.running.rerun import rerun

@@ -17,7 +17,7 @@ from gradscope import config as configs
 from gradscope.api.runs import versions
 from gradscope.config import LoadedConfig
 from gradscope.errors import ModelError, OptionError
-from gradscope.explain.errors import explain_error
+from gradscope.explain.errors.explain import explain_error
 from gradscope.loading import Workload, load
 from gradscope.loading.live import adopt, given
 from gradscope.records import AutogradGraph, Report, RunInfo, WhyReport

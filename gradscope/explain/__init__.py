@@ -1,10 +1,14 @@
-"""Why something went wrong, in the user's terms. One file answers each question, the others serve:
+"""Why something went wrong, in the user's terms: a room for each question.
 
-- ``cuts``: why a parameter has no gradient (a second forward that follows its data);
-- ``zeros``: why a gradient is exactly zero (``_zero_…``);
-- ``births``: where a NaN or an infinity was born (``_births_…``);
-- ``errors``: what an exception means (``_kinds`` lists the kinds, a file such as ``_inplace`` or
-  ``_shapes`` tells each; ``_watching`` is the second run that it asks);
-- ``activity`` and ``precision``: dead and saturated units, and what other dtypes would lose;
-- ``frames``: whose code a line is, and how it is shown.
+- ``missing``: why a parameter has no gradient (a second forward that follows its data);
+- ``zero``: why a gradient is exactly zero (a second backward, watched edge by edge);
+- ``non_finite``: where a NaN or an infinity comes from (a second step, operator by operator);
+- ``errors``: what an exception means, with a file for each kind in ``errors/kinds``;
+- ``units``: which units are dead or saturated;
+- ``precision``: what narrower dtypes would lose;
+- ``shared``: frames and the user's code, operations by all their names, module calls, the watches.
+
+The first four answer by ``explain.py``, ``units`` by ``activity.py``, ``precision`` by
+``forecast.py``. A question imports ``shared`` and nothing of another; ``errors`` may ask
+``missing``. An operation that PyTorch has anew is entered in ``shared/operations.py``.
 """

@@ -1,0 +1,1 @@
+"""What an exception means: its kind, what met what, the smallest fix."""

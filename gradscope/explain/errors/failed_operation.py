@@ -1,0 +1,111 @@
+"""The operation that raised: its operands as the user wrote them, and the layer that ran it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.explain.shared.operations import Trait, by_function
+
+#: A loss's arguments, as they are called in a sentence.
+_ROLES = {"input": "the output", "target": "the target", "weight": "the loss's weight"}
+_COUNTED = 1 << 24  # no more ids than this are looked through for their range
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that took part: what the user calls it, and what it is."""
+
+    text: str | None
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    low: int | None = None  # of integers
+    high: int | None = None
+    maker: str | None = None  # the module that made it
+    computed: bool = False  # whether it has a graph
+
+    @property
+    def label(self) -> str:
+        """``x [2, 3]``, the name in backticks; the shape alone without one."""
+        return f"`{self.text}` {list(self.shape)}" if self.text else f"{list(self.shape)}"
+
+    @property
+    def held(self) -> bool:
+        """Whether it is written as an attribute: a parameter, a buffer or a plain one."""
+        return re.fullmatch(r"\w+(\.\w+)+", self.text or "") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedOperation:
+    """An operation that raised.
+
+    Attributes:
+        function: its name.
+        layer: the module of ``torch.nn`` that ran it, where one did, and ``layer_name`` its name.
+        called: what the user's call is of, and ``arguments`` what it was given, as text.
+        local_shapes: of the tensors that the user's function has at hand.
+        constants: what the call took beside tensors, as the shape of a view.
+        complete: whether a function of PyTorch's tells all operands.
+        direct: whether the user's call is of the layer itself.
+    """
+
+    function: str = ""
+    operands: tuple[Operand, ...] = ()
+    layer: nn.Module | None = None
+    layer_name: str | None = None
+    called: str = ""
+    arguments: tuple[str, ...] = ()
+    local_shapes: Mapping[str, tuple[int, ...]] | None = None
+    constants: tuple[Any, ...] = ()
+    complete: bool = False
+    direct: bool = False
+
+    @property
+    def argument(self) -> str | None:
+        """What the user gave the layer first, as text, where the call is the user's own."""
+        return self.arguments[0] if self.direct and self.arguments else None
+
+    @property
+    def layer_title(self) -> str:
+        """The layer's name, or its class where it has none."""
+        return self.layer_name if self.layer_name is not None else type(self.layer).__name__
+
+    @property
+    def sides(self) -> tuple[Operand, Operand] | None:
+        """Its first two operands, where it is no layer's and has as many."""
+        if self.layer is not None or len(self.operands) < 2:
+            return None
+        return self.operands[0], self.operands[1]
+
+    def title_of(self, operand: Operand) -> str:
+        """An operand by its role in a layer or a loss, else as the user wrote it."""
+        text = operand.text or ""
+        if text in _ROLES and by_function(self.function).has(Trait.LOSS):
+            return _ROLES[text]
+        if self.layer is not None and operand is self.operands[0]:
+            return f"the input `{self.argument}`" if self.argument else "the input"
+        if self.layer is not None and text == "hx":
+            return "the hidden state"
+        return f"`{text}`" if text else f"a tensor {list(operand.shape)}"
+
+
+#: No operation with tensors was seen to fail.
+NOTHING = FailedOperation()
+
+
+def operand(tensor: torch.Tensor, text: str | None, maker: str | None = None) -> Operand:
+    """A tensor as an operand; of integers also the range."""
+    low = high = None
+    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    if whole and tensor.device.type == "cpu" and 0 < tensor.numel() <= _COUNTED:
+        with torch.no_grad():
+            low, high = (int(bound) for bound in torch.aminmax(tensor.detach()))
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    device, computed = str(tensor.device), tensor.grad_fn is not None
+    return Operand(text, tuple(tensor.shape), dtype, device, low, high, maker, computed)

@@ -1,0 +1,152 @@
+"""A second backward: which node came to nothing, who freed it, and what leads back to it."""
+
+from __future__ import annotations
+
+import re
+
+from torch.autograd.graph import Node
+
+from gradscope.capture.nodes import ordered
+from gradscope.explain.errors.events import BackwardRun, CarriedTensor, Event
+from gradscope.explain.errors.explanation import Case, Explanation, line
+from gradscope.explain.errors.kind import Kind
+from gradscope.explain.errors.watch import ErrorWatch
+from gradscope.explain.shared.operations import node_name
+
+_ADVICE_REPEATS = (
+    "keep the graph with `retain_graph=True` (`backward.retain_graph=true`) on every backward but"
+    " the last, or run forward again; one backward is enough unless `repeats` is to accumulate"
+)
+
+
+def explain(case: Case) -> Explanation | None:
+    """A backward that came to what an earlier one had freed."""
+    watch = case.watch
+    if watch is None or watch.failing is None:
+        return None
+    failing = watch.failing
+    node = next((n for n in failing.nodes if n in watch.freed), None)
+    if node is None:
+        return _before(watch, failing)
+    run = watch.freed[node]
+    saver = watch.made[node]
+    first, second = _run(run), _run(failing)
+    again = " again" if run is failing else ""
+    details = [
+        f"{second} came{again} to {_op(saver, node)}{saver.site.within}{saver.site.at}, whose"
+        f" saved tensors {first}{run.event.site.at} had freed."
+    ]
+    bridge = _bridge(watch, failing, node)
+    if bridge is not None:
+        details.append(_said(bridge, saver))
+    return Explanation(
+        tuple(details),
+        _advice(watch, failing, run, bridge),
+        (
+            *line("saved", saver.site),
+            *line("freed", run.event.site),
+            *(line("carried", bridge.event.site) if bridge is not None else ()),
+        ),
+        saver.site if saver.site.module is not None or saver.site.file else None,
+    )
+
+
+def _op(saver: Event, node: Node) -> str:
+    name = saver.op.strip("_") or node_name(node)
+    return f"`{name}`"
+
+
+def _run(run: BackwardRun) -> str:
+    event = run.event
+    if event.site.file:
+        return "`autograd.grad`" if event.op == "grad" else "the backward"
+    return f"the backward of {event.step}" if event.step else "the backward"
+
+
+def _bridge(watch: ErrorWatch, failing: BackwardRun, node: Node) -> CarriedTensor | None:
+    """The tensor by which what was made since leads to the node; the one found last counts."""
+    inside = set(failing.nodes)
+    found = [c for n, c in watch.carried.items() if n in inside and node in ordered([n])]
+    named = [c for c in found if c.attribute]
+    named = named or [c for c in found if c.text and not c.single]
+    named = named or [c for c in found if not c.single]
+    return named[-1] if named else None
+
+
+def _said(bridge: CarriedTensor, saver: Event) -> str:
+    name = f"`{bridge.text}`" if bridge.text else "a tensor"
+    when = f"in {saver.step}" if saver.step else "before that"
+    if saver.epoch < 0:
+        when = "before the first step"
+    return f"{name}{_used(bridge)} still has the graph that was made {when}."
+
+
+def _used(bridge: CarriedTensor) -> str:
+    site = bridge.event.site
+    return f", used{site.within}{site.at}," if site.file else ""
+
+
+def _advice(
+    watch: ErrorWatch, failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor | None
+) -> str:
+    if run.event.op == "grad":
+        return "pass `create_graph=True` to `torch.autograd.grad`, which then keeps the graph"
+    if bridge is not None:
+        x = bridge.text or "it"
+        if _two_losses(failing, run, bridge):
+            return (
+                f"if the earlier loss is not to train what made `{x}`, give it `{x}.detach()`"
+                " there; otherwise go backward once through the sum of both losses, or pass"
+                f" `retain_graph=True` to the backward{run.event.site.at}"
+            )
+        if watch.made[bridge.node].epoch < 0:
+            return f"compute `{x}` anew in each step: its graph serves one backward"
+        kept = f"self.{x} = self.{x}.detach()" if bridge.attribute else f"{x} = {x}.detach()"
+        if bridge.several:
+            each = f"t.detach() for t in self.{x}"
+            kept = f"self.{x} = " + (f"tuple({each})" if bridge.several is tuple else f"[{each}]")
+        return (
+            f"cut it off from the past: `{kept}` before it is used again, or compute it anew"
+            " if gradients are to flow into what made it"
+        )
+    if failing.roots and failing.roots == run.roots:
+        return _ADVICE_REPEATS
+    return (
+        "both losses share this part of the graph: go backward once through the sum of both, or"
+        " pass `retain_graph=True` to the first backward"
+    )
+
+
+def _two_losses(failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor) -> bool:
+    """Whether two losses of one step meet in the tensor, as a GAN's do in what it generated.
+
+    One backward at the same line again is a loop, which comes back to its own past, as does what
+    is made of itself.
+    """
+    one, other = run.event, failing.event
+    site, x = bridge.event.site, re.escape(bridge.text or "")
+    code = site.code if x else ""
+    if re.match(rf"(?:[\w.]+, *)*{x}(?:, *[\w.]+)* *=[^=].*\b{x}\b", code):
+        return False  # `h = cell(x, h)`
+    here = (one.site.file, one.site.line) != (other.site.file, other.site.line)
+    return not bridge.attribute and here and one.step == other.step
+
+
+def _before(watch: ErrorWatch, failing: BackwardRun) -> Explanation | None:
+    """The graph was freed before this run began: by whom, nobody saw."""
+    old = [c for n, c in watch.carried.items() if watch.made[n].epoch < 0 and n in failing.nodes]
+    if not old:
+        return None
+    x = old[0].text or "a tensor"
+    return Explanation(
+        f"`{x}`{_used(old[0])} has a graph that was made before this step: an earlier"
+        " backward has freed it.",
+        f"compute `{x}` anew in each step, or keep `{x}.detach()` where it is not to be trained",
+    )
+
+
+_SIGN = r"backward through the graph a second time|buffers have already been freed"
+_ADVICE = (
+    "keep the graph with `backward.retain_graph=true`, or run forward again before each backward"
+)
+KIND = Kind({_SIGN: _ADVICE}, explain)

@@ -1,0 +1,237 @@
+"""In-place errors: which tensor, who saved it, who wrote to it and where, and what to write."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from torch.autograd.graph import Node
+
+from gradscope.capture.graph import saved_tensors
+from gradscope.explain.errors.events import Event, SavedTensor, Write
+from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, line
+from gradscope.explain.errors.kind import Kind
+from gradscope.explain.errors.watch import ErrorWatch
+from gradscope.explain.shared.operations import by_function, node_name
+
+_VERSIONS = re.compile(
+    r"\[(?:[\w.]+ )?\[?([\d, ]*)\]?\].* is at version (\d+); expected version (\d+)"
+)
+#: What Python has a sign for.
+_SIGNED = ("add", "sub", "mul", "div", "pow")
+_RESULTS = ("result", "output")
+
+
+def explain(case: Case) -> Explanation | None:
+    """An in-place modification that backward, or the operation itself, refused."""
+    return first_explanation(case, (_found_in_backward, _leaf, _view))
+
+
+def _found_in_backward(case: Case) -> Explanation | None:
+    watch, fact = case.watch, _VERSIONS.search(case.text)
+    if watch is None or watch.failing is None or fact is None:
+        return None
+    now, then = int(fact[2]), int(fact[3])
+    for node in watch.failing.nodes:
+        for kept in watch.kept.get(node, ()):
+            writes = _between(watch.writes.get(kept.memory, ()), then, now)
+            if writes and kept.version == then:
+                return _explained(watch, watch.made[node], type(node).__name__, kept, writes)
+    return _unseen(watch, [int(n) for n in fact[1].split(",") if n.strip()], then, now)
+
+
+def _between(writes: Sequence[Write], then: int, now: int) -> list[Write]:
+    """The writes that took a tensor from one version to another, each version once."""
+    found = {w.after: w for w in reversed(writes) if then < w.after <= now}
+    return [found[after] for after in sorted(found)] if now in found else []
+
+
+def _unseen(watch: ErrorWatch, shape: list[int], then: int, now: int) -> Explanation | None:
+    """Nobody was seen to save it, as in a function of the user's own: who wrote tells itself."""
+    size = math.prod(shape)
+    fits = [
+        found
+        for writes in watch.writes.values()
+        if (found := _between(writes, then, now)) and math.prod(found[0].event.whole) == size
+    ]
+    if len(fits) != 1:
+        return None
+    wrote = fits[0][0].event
+    node = next((n for n in watch.failing.nodes if _is_broken(n)), None) if watch.failing else None
+    saver = watch.made.get(node) if node is not None else None
+    who = node_name(node) if node is not None else ""
+    name = f"`{wrote.target}` {shape}" if wrote.target else f"a tensor of {shape}"
+    by = f"`{who}`" if who else "an operation"
+    sentences: tuple[str, ...]
+    if saver is not None and saver == wrote:
+        sentences = (
+            f"`{wrote.op}`{wrote.site.within}{wrote.site.at} needs {name} as it was for its own"
+            f" backward, and wrote to it: version {fits[0][0].after}.",
+        )
+    else:
+        sentences = (
+            f"{by} saved {name} at version {then}.",
+            f"`{_called(wrote)}`{wrote.site.within}{wrote.site.at} then wrote to it: version"
+            f" {fits[0][0].after}.",
+        )
+    advice = _advice(wrote, wrote.target, None)
+    return Explanation(sentences, advice, line("mutated", wrote.site), wrote.site)
+
+
+def _is_broken(node: Node) -> bool:
+    try:
+        saved_tensors(node)
+    except RuntimeError as error:
+        return "modified by an inplace" in str(error)
+    return False
+
+
+def _explained(
+    watch: ErrorWatch, saver: Event, node: str, kept: SavedTensor, writes: list[Write]
+) -> Explanation:
+    wrote, owner = writes[0].event, watch.owner(kept)
+    op = saver.op.strip("_") or node.removesuffix("0").removesuffix("Backward")
+    what, into = _tensor(kept, writes[0], owner)
+    own = "its own result, " if kept.name in _RESULTS else ""
+    saved = f"`{op}`{saver.site.within}{saver.site.at} saved {own}{what} at version"
+    more = f", and {len(writes) - 1} more after it" if len(writes) > 1 else ""
+    who = f"`{wrote.doer}.step()`" if wrote.doer else f"`{_called(wrote)}`"
+    by = wrote.site.within if wrote.site.module != saver.site.module else ""
+    wrong = f"{who}{by}{wrote.site.at} then wrote to {into}: version {writes[0].after}{more}."
+    return Explanation(
+        (f"{saved} {kept.version}.", wrong),
+        _advice(wrote, owner or wrote.target, owner),
+        (*line("saved", saver.site), *line("mutated", wrote.site)),
+        wrote.site,
+    )
+
+
+def _tensor(kept: SavedTensor, write: Write, owner: str | None) -> tuple[str, str]:
+    """The saved tensor in words, and then what was written to."""
+    whole, name = write.event.whole, write.event.target
+    saved = list(kept.shape)
+    if owner:  # a weight is saved as it is multiplied with: transposed
+        return f"`{owner}` {list(whole) or saved}", "it"
+    if name is None:
+        return (
+            f"a tensor of {saved}",
+            "it" if write.shape == kept.shape else f"{list(write.shape)} of it",
+        )
+    part = f"{list(write.shape)} of it" if write.shape != whole else "it"
+    if whole == kept.shape:
+        return f"`{name}` {saved}", part
+    if math.prod(whole) == math.prod(kept.shape):
+        return f"{saved}, of which `{name}` is a view,", f"`{name}` {list(whole)}"
+    return f"a part {saved} of `{name}`", f"`{name}` {list(whole)}"
+
+
+def _called(wrote: Event) -> str:
+    return "x[…] = …" if wrote.op == "__setitem__" else wrote.op
+
+
+def _advice(wrote: Event, name: str | None, owner: str | None) -> str:
+    x = name or "x"
+    site = wrote.site
+    code = site.code
+    if wrote.doer:
+        return (
+            "call `step()` only after the last backward through these weights, or run forward"
+            " again after it and take that loss"
+        )
+    if owner is not None:
+        copy = f"`{owner}.clone()`"
+        if "embedding" in wrote.op:
+            return (
+                f"`max_norm` shortens rows of `{owner}` in place at each look-up: look up before it"
+                f" is used otherwise, or use a copy there: {copy}"
+            )
+        return (
+            f"change `{owner}` before its first use or after backward; where it must change in"
+            f" between, use a copy: {copy}"
+        )
+    if wrote.op == "__setitem__" or re.search(r"\w\[.*\]\s*[-+*/]+=", code):
+        if re.match(r"\w+\[.*\+ 1\]", code):
+            return f"collect the parts in a list and join them: `{x} = torch.stack(parts)`"
+        return (
+            f"write into a copy, `{x} = {x}.clone()` before the assignment, or choose with"
+            " `torch.where`; parts made one by one are joined by `torch.stack`"
+        )
+    return _rewritten(wrote, x, code.partition("  #")[0].strip())
+
+
+def _rewritten(wrote: Event, x: str, code: str) -> str:
+    """The line that wrote, as it would be without writing."""
+    augmented = re.match(r"(\w[\w.]*)\s*([-+*/]|\*\*)=\s*(.+)", code)
+    if augmented and by_function(wrote.op).name in _SIGNED:
+        return f"write `{augmented[1]} = {augmented[1]} {augmented[2]} {augmented[3]}`"
+    if wrote.switch:
+        return f"build `{wrote.site.module}` without `inplace=True`"
+    for word in ("inplace=True", "out="):
+        if word in code:
+            return f"leave out `{word}` in `{code}`, and use what it returns"
+    if re.match(rf"{re.escape(x)}\.{wrote.op}\(", code):
+        return f"write `{x} = {x}.{wrote.op[:-1]}(…)` for `{wrote.op}(…)`"
+    if wrote.op.endswith("_") and not wrote.op.startswith("__"):
+        return f"write `{wrote.op[:-1]}(…)` for `{wrote.op}(…)`: it returns a new tensor"
+    return f"give it a copy: `{x}.clone()`"
+
+
+def _leaf(case: Case) -> Explanation | None:
+    if "leaf Variable" not in case.text or not case.failed.operands:
+        return None
+    failed = case.failed
+    target = failed.operands[0]
+    name = target.text or "a leaf"
+    view = "a view of " if "a view of" in case.text else ""
+    if failed.called == "[]" or failed.function == "__setitem__":
+        fix = f"write under `torch.no_grad()`, or into a copy: `{name}.clone()`"
+        return Explanation(
+            f"{view or 'the leaf '}`{name}` {list(target.shape)}, a parameter (a leaf), is assigned"
+            " to in place.",
+            fix,
+        )
+    value = "what is computed of it"
+    if failed.called.endswith("=") and len(failed.arguments) > 1:
+        value = f"`{name} {failed.called.removesuffix('=')} {failed.arguments[1]}`"
+    fix = (
+        f"use {value} as a value of its own; to change the parameter itself, write under"
+        " `torch.no_grad()`"
+    )
+    if view:
+        fact = f"`{name}` {list(target.shape)} is a view of a parameter (a leaf) that requires a"
+        return Explanation(f"{fact} gradient, and is written to in place.", fix)
+    return Explanation(
+        f"`{name}` {list(target.shape)} is a leaf that requires a gradient: backward could"
+        " not tell its value from before the write from the one after.",
+        fix,
+    )
+
+
+def _view(case: Case) -> Explanation | None:
+    if "is a view and is being modified inplace" not in case.text or not case.failed.operands:
+        return None
+    failed = case.failed
+    target = failed.operands[0]
+    x = target.text or "x"
+    if "returns multiple views" in case.text:
+        why = "one of several views that one operation returned"
+    elif "no_grad" in case.text:
+        why = "a view that was made under `torch.no_grad()`"
+    else:
+        why = "a view that autograd cannot follow a write through"
+    sign = failed.called.removesuffix("=")
+    fix = f"write `{x} = {x} {sign} {failed.arguments[1]}`" if failed.called.endswith("=") and len(
+        failed.arguments) > 1 else f"write to a copy: `{x} = {x}.clone()` before it"  # fmt: skip
+    return Explanation(f"`{x}` {list(target.shape)} is {why}: no write in place may follow.", fix)
+
+
+_SIGN = (
+    r"modified by an inplace operation|being modified inplace|used in an in-place operation"
+    r"|leaf variable .* in-place"
+)
+_ADVICE = (
+    "replace the in-place operation (`x += y`, `inplace=True`, `x[i] = y`) by one that returns"
+    " a new tensor"
+)
+KIND = Kind({_SIGN: _ADVICE}, explain)

@@ -1,0 +1,73 @@
+"""A loss without a graph: what is frozen, or where the parameters' data left it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from gradscope.capture.hooks import named_parameters
+from gradscope.explain.errors.explanation import Case, Explanation
+from gradscope.explain.errors.kind import Kind
+from gradscope.explain.missing.explain import explain_missing
+from gradscope.explain.shared.call_site import CallSite
+from gradscope.records import Answer
+
+_SHOWN = 3
+
+
+def explain(case: Case) -> Explanation | None:
+    """What is frozen, or what cut most of the parameters off from the loss."""
+    if case.again is None:
+        return None
+    named = named_parameters(case.again.model)
+    trainable = [one.name for p, one in named.items() if p.requires_grad]
+    if not trainable:
+        return _frozen([one.name for one in named.values()])
+    if case.phase != "backward" or case.again.forward is None:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        answers = explain_missing(case.again.model, case.again.forward, trainable)
+    return _cut(answers) if answers else None
+
+
+def _frozen(names: Sequence[str]) -> Explanation:
+    """Where nothing could have a gradient at all."""
+    if not names:
+        return Explanation(
+            "the model has no parameters, and the input does not require a gradient.",
+            "set `requires_grad: true` on the input (`inputs.requires_grad_()`)",
+        )
+    owner = names[-1].rpartition(".")[0]
+    last = f"model.get_submodule('{owner}')" if owner else "model"
+    shown = _listed(names) + (", …" if len(names) > _SHOWN else "")
+    return Explanation(
+        f"all {len(names)} parameters are frozen (`requires_grad` is False): {shown}.",
+        f"unfreeze what is to be trained, as by `{last}.requires_grad_()`; or set"
+        " `requires_grad: true` on the input",
+    )
+
+
+def _cut(answers: Sequence[Answer]) -> Explanation:
+    """The answers, at the place of the one that speaks for most parameters."""
+    ordered = sorted(answers, key=lambda one: -len(one.behind))
+    details = []
+    for one in ordered[:_SHOWN]:
+        more = f" and {len(one.behind) - _SHOWN} more" if len(one.behind) > _SHOWN else ""
+        details.append(f"{one.message} Behind it: {_listed(one.behind)}{more}.")
+    first = ordered[0]
+    file, _, line = (first.location or "").rpartition(":")
+    site = CallSite(first.module, first.call, file or None, int(line) if line else None)
+    return Explanation(tuple(details), first.advice, site=site)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names[:_SHOWN])
+
+
+_SIGN = r"does not require grad and does not have a grad_fn"
+_ADVICE = (
+    "nothing on the way to the loss requires a gradient: look for `no_grad`, `detach` or a"
+    " frozen model, or set `requires_grad: true` on the input"
+)
+KIND = Kind({_SIGN: _ADVICE}, explain, watched=False)

@@ -1,0 +1,37 @@
+"""A loss of several numbers, from which backward cannot start."""
+
+from __future__ import annotations
+
+from gradscope.explain.errors.explanation import Case, Explanation, line
+from gradscope.explain.errors.kind import Kind
+
+
+def explain(case: Case) -> Explanation | None:
+    """A loss of several numbers: its shape, and who made it."""
+    watch = case.watch
+    if watch is None or watch.failing is None or watch.failing.root is None:
+        return None
+    root = watch.failing.root
+    made = watch.made.get(root.grad_fn) if root.grad_fn is not None else None
+    fact = f"the loss is {list(root.shape)}, {root.numel()} numbers"
+    site = made.site if made is not None else None
+    op = made.op.strip("_") if made is not None else ""
+    if made is not None and op:
+        by = f" in `{site.module}`" if site is not None and site.module else ""
+        fact += f", made by `{op}`{by}{made.site.at}"
+    fix = "reduce it to one: `.mean()` or `.sum()`"
+    if "loss" in op or "entropy" in op or op.startswith(("kl_div", "mse")):
+        fix = 'leave out `reduction="none"`, or reduce what it gives: `.mean()` or `.sum()`'
+    return Explanation(
+        f"{fact}.",
+        f"{fix}; else give `backward.gradient` of that shape",
+        line("made", site) if site is not None else (),
+        site if site is not None and site.file else None,
+    )
+
+
+_SIGN = r"grad can be implicitly created only for scalar outputs"
+_ADVICE = (
+    "reduce the loss (`loss=sum`, `loss=mean`) or give `backward.gradient` of the output's shape"
+)
+KIND = Kind({_SIGN: _ADVICE}, explain)

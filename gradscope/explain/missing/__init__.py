@@ -1,0 +1,1 @@
+"""Why a parameter has no gradient: a second forward that follows its data."""

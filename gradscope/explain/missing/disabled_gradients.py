@@ -1,0 +1,116 @@
+"""What the source around a line says: what switched gradients off, where a call was made."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from types import CodeType, FrameType
+
+import torch
+from torch.utils.checkpoint import CheckpointFunction
+
+from gradscope.explain.shared.frames import is_hidden, outwards, shown, source
+
+_NAMES = ("no_grad", "inference_mode", "set_grad_enabled")
+
+
+def disabling(file: str, line: int) -> int | None:
+    """The line of the innermost ``with no_grad()`` or the like, or decorator, around a line."""
+    best = None
+    for first, last, at in _disabled_spans(file):
+        if first <= line <= last and (best is None or at > best):
+            best = at
+    return best
+
+
+def called_at(file: str, line: int, name: str) -> int:
+    """The last call of ``name`` up to a line in the same function; the line itself without one."""
+    tree = _parsed(file)
+    within: ast.AST | None = None
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0):
+            within = node  # walked from the outside in
+    calls = (n for n in ast.walk(within or ast.Module([], [])) if isinstance(n, ast.Call))
+    lines = [n.lineno for n in calls if _name(n.func) == name and n.lineno <= line]
+    return max(lines, default=line)
+
+
+@functools.cache
+def _parsed(file: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+@functools.cache
+def _disabled_spans(file: str) -> list[tuple[int, int, int]]:
+    """First and last line of each body that runs without gradients, and the line that says so."""
+    tree = _parsed(file)
+    spans = []
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.With | ast.AsyncWith):
+            for item in node.items:
+                if _disables(item.context_expr):
+                    spans.append(
+                        (node.body[0].lineno, node.end_lineno or 0, item.context_expr.lineno)
+                    )
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for decorator in node.decorator_list:
+                if _disables(decorator):
+                    spans.append((node.lineno, node.end_lineno or 0, decorator.lineno))
+    return spans
+
+
+def _disables(expression: ast.expr) -> bool:
+    return _name(expression.func if isinstance(expression, ast.Call) else expression) in _NAMES
+
+
+def _name(expression: ast.expr) -> str:
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else ""
+
+
+def why_disabled(frame: FrameType, last: CodeType, seen: str | None) -> tuple[str, str | None]:
+    """The cause where an operation ran without gradients, and what switched them off.
+
+    Args:
+        frame: that of the operation or one inside it.
+        last: the code of the function that the frames are searched up to.
+        seen: where gradients were last seen to be disabled; None where they are enabled.
+
+    Returns:
+        ``checkpoint`` for the first pass of a reentrant checkpoint that will be recomputed.
+    """
+    function, checkpointed = None, False
+    for around in outwards(frame, last):
+        code, file = around.f_code, around.f_code.co_filename
+        if code is CheckpointFunction.forward.__code__:
+            given = around.f_locals.get("args", ())
+            if any(isinstance(a, torch.Tensor) and a.requires_grad for a in given):
+                checkpointed = True  # unless gradients are off around the checkpoint too
+                continue
+            return "no-grad", "a reentrant checkpoint none of whose inputs requires a gradient"
+        if _is_function(code):
+            function = function or code.co_qualname.split(".")[-2]
+        elif at := disabling(file, around.f_lineno):
+            if is_hidden(file):
+                return "no-grad", f"`{code.co_name}` of PyTorch, which runs without gradients"
+            return "no-grad", f"`{source(file, at)}`, {shown(file)}:{at}"
+    if checkpointed:
+        return "checkpoint", None
+    if function and seen is None:
+        return "non-differentiable", f"the autograd function `{function}`"
+    return "no-grad", f"switched off at {seen}" if seen else None
+
+
+def _is_function(code: CodeType) -> bool:
+    """Whether the code is an autograd Function's forward, which runs without gradients."""
+    if code.co_name != "forward" or code.co_varnames[:1] == ("self",):
+        return False
+    classes: list[type] = [torch.autograd.Function]
+    for one in classes:  # grows on the way
+        classes.extend(one.__subclasses__())
+    return any(getattr(one.forward, "__code__", None) is code for one in classes)  # type: ignore[attr-defined]

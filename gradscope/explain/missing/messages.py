@@ -1,0 +1,215 @@
+"""The message on a cut: one sentence, and the smallest fix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import nn
+
+from gradscope.explain.missing.cuts import Cut
+from gradscope.explain.missing.values import Value
+from gradscope.records import Answer
+
+_ADVICE = {
+    "detach": "drop the `detach()` if this path should train; if it should not, freeze what is"
+    " behind it",
+    ".data": "use the tensor itself, not its `.data`",
+    "tensor": "keep the tensor: `torch.stack` or arithmetic instead of `torch.tensor(…)`",
+    "torch.Tensor": "keep the tensors: `torch.stack` or arithmetic instead of a new tensor",
+    "nn.Parameter": "use the tensor itself: `nn.Parameter(…)` begins a new leaf",
+    "item": "keep the tensor: `.item()` only for what is printed",
+    "numpy": "do it in torch: NumPy keeps no graph",
+    "grad": "pass `create_graph=True`",
+    "__bool__": "choose with `torch.where`, or weigh both sides, if this should train",
+}
+_SAME = {
+    "detach_": "detach",
+    "as_tensor": "tensor",
+    "new_tensor": "tensor",
+    "asarray": "tensor",
+    "__array__": "numpy",
+    "from_numpy": "numpy",
+    "tolist": "item",
+    "__float__": "item",
+    "__int__": "item",
+    "__index__": "item",
+}
+_SOFT = {
+    "argmax": "take `softmax` for a soft choice, `gumbel_softmax(hard=True)` for a hard one, or the"
+    " loss on the scores themselves",
+    "argmin": "copy the gradient past it (straight-through: `z + (q - z).detach()`)",
+    "multinomial": "train through the log-probability of the sample, or `gumbel_softmax`",
+    "topk": "use the values that `topk` returns beside the indices",
+    "argsort": "use the values that `sort` returns beside the indices",
+}
+#: A line that takes a state, and detaches nothing itself.
+_STATE = re.compile(r"^(?!.*detach).*state_dict\(")
+_THRESHOLD = "use the scores themselves, or `sigmoid` of them for a soft threshold"
+_CAST = "keep the floating-point values, or copy the gradient past the cast: `x + (q - x).detach()`"
+_INDEX = "use the values that it returns beside the indices"
+_COMPARED = ("gt", "ge", "lt", "le", "eq", "ne")
+_SOFT |= dict.fromkeys([*_COMPARED, *(f"__{name}__" for name in _COMPARED)], _THRESHOLD)
+_SOFT |= dict.fromkeys(("int", "long", "short", "char", "byte", "bool", "to", "type"), _CAST)
+_SOFT |= dict.fromkeys(("min", "max", "sort", "median", "mode", "kthvalue"), _INDEX)
+_TITLES = {
+    "__getitem__": "indexing",
+    "__setitem__": "assignment to a part",
+    "nn.Parameter": "`nn.Parameter(…)`",
+    "grad": "`torch.autograd.grad`",
+    ".data": "`.data`",
+    "__float__": "`float(…)`",
+    "__int__": "`int(…)`",
+    "__bool__": "a branch",
+    "__index__": "an index in Python",
+    "__array__": "NumPy",
+    "numpy": "`.numpy()`",
+    "item": "`.item()`",
+    "tolist": "`.tolist()`",
+    "torch.Tensor": "a new tensor of its numbers",
+    "tensor": "`torch.tensor(…)`",
+}
+
+
+def answer(cut: Cut, behind: Sequence[str], start: str | None) -> Answer:
+    """The answer for parameters that one operation cut off from ``start``; None is the loss."""
+    value = cut.value
+    site = value.site
+    return Answer(
+        name=behind[0],
+        kind="parameter",
+        state="missing",
+        message=_message(cut, start),
+        cause=cut.cause,
+        module=site.module,
+        call=site.call,
+        location=site.location,
+        behind=tuple(behind),
+        advice=_advice(cut, start),
+    )
+
+
+def uncalled(model: nn.Module, names: Sequence[str], called: Collection[nn.Module]) -> list[Answer]:
+    """The answers for parameters that no operation took, one for each module that owns them."""
+    groups: dict[str, list[str]] = {}
+    modules = dict(model.named_modules(remove_duplicate=False))
+    unused = set(names)
+    for name in names:
+        owner = name.rpartition(".")[0]
+        while isinstance(modules[owner], nn.ParameterList | nn.ParameterDict) and owner:
+            owner = owner.rpartition(".")[0]  # these never run
+        if not isinstance(modules[owner], torch.jit.ScriptModule):
+            groups.setdefault(_unrun(owner, modules, called, unused), []).append(name)
+    answers = []
+    for owner, behind in groups.items():
+        ran = not owner or modules[owner] in called
+        one = len(behind) == 1
+        named = f"`{behind[0]}`" if one else f"{len(behind)} parameters of `{owner or 'the model'}`"
+        text = (
+            f"no operation took {named}, though the module ran."
+            if ran
+            else f"`{owner}` never ran, so no operation took its parameter{'' if one else 's'}."
+        )
+        answers.append(
+            Answer(
+                name=behind[0],
+                kind="parameter",
+                state="missing",
+                message=text,
+                cause="not-called",
+                module=owner or None,
+                behind=tuple(behind),
+                advice=f"use {'it' if one else 'them'} in `forward`, or remove"
+                f" {'it' if one else 'them'}",
+            )
+        )
+    return answers
+
+
+def _unrun(
+    owner: str, modules: dict[str, nn.Module], called: Collection[nn.Module], unused: set[str]
+) -> str:
+    """The outermost module around a parameter that never ran and has no parameter that did."""
+    if modules[owner] in called:
+        return owner
+    while above := owner.rpartition(".")[0]:
+        inside = (f"{above}.{name}" for name, _ in modules[above].named_parameters())
+        if modules[above] in called or not all(name in unused for name in inside):
+            break
+        owner = above
+    return owner
+
+
+def _message(cut: Cut, start: str | None) -> str:
+    cause, value = cut.cause, cut.value
+    at = _at(value)
+    text = _TITLES.get(value.op, f"`{value.op}`")
+    reason = value.reason
+    if _is_copied(value):
+        return f"`state_dict()`{at} gives copies without a graph: no gradient passes them."
+    if cause == "no-grad":
+        return f"{text}{at} ran while gradients were disabled{_by(reason)}."
+    if cause == "detached":
+        return f"{text}{at} cut the graph: {reason or 'no gradient passes it'}."
+    if cause == "non-differentiable":
+        text = reason or text
+        return f"{text}{at} gives a result that has no gradient."
+    goal = "the loss" if start is None else f"`{start}`, where the graph starts"
+    ends = f"what it went into ends with {text}{at}"
+    left = cut.left
+    if left is not None and left.op == "__bool__":
+        return f"{ends} and decides the branch{_at(left)}, which passes no gradient."
+    if left is not None:
+        by = _TITLES.get(left.op, f"`{left.op}`")
+        return f"{ends} and leaves for Python by {by}{_at(left)}: no gradient comes back."
+    return f"{ends} and never reaches {goal}."
+
+
+def _is_copied(value: Value) -> bool:
+    """Whether it is `state_dict()` that detaches, in PyTorch's own code."""
+    return value.op == "detach" and _STATE.search(value.site.code) is not None
+
+
+def _at(value: Value) -> str:
+    """Where an operation ran, with the line itself."""
+    site = value.site
+    if site.location or site.module is None:
+        return site.at_code
+    return f" in `{site.module or 'the model'}`"
+
+
+def _by(reason: str | None) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _advice(cut: Cut, start: str | None) -> str:
+    cause, value = cut.cause, cut.value
+    reason = value.reason or ""
+    if cause == "no-grad":
+        if "checkpoint" in reason:
+            return "pass `use_reentrant=False` to the checkpoint"
+        if "`sample`" in reason:
+            return "draw with `rsample()`, or train through `log_prob` of the sample"
+        return "run it with gradients enabled; if it should not train, set `requires_grad` to False"
+    if cause == "detached":
+        if "requires_grad" in reason:
+            return "switch `requires_grad` on again before it is used"
+        return _kept(value)
+    if cause == "non-differentiable":
+        if reason:
+            return "give the function a backward for this output"
+        return _SOFT.get(value.op, "compute the loss from what was there before it")
+    if cut.left is not None:
+        return _kept(cut.left)
+    if start is not None:
+        return "start the graph from the loss, or from an output that comes after it"
+    return "add it to the loss, or leave it out (remove it, or freeze what is behind it)"
+
+
+def _kept(value: Value) -> str:
+    """What to write instead of an operation that leaves the graph."""
+    if _is_copied(value):
+        return "call the module with the tensors themselves: `torch.func.functional_call`"
+    op = _SAME.get(value.op, value.op)
+    return _ADVICE.get(op) or "keep the tensor itself, not a copy of its numbers"

@@ -1,0 +1,162 @@
+"""Which value each tensor holds, by its identity, its memory, or what has left for Python."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable, MutableMapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.autograd.function import BackwardCFunction
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from gradscope.explain.missing.disabled_gradients import called_at
+from gradscope.explain.missing.values import Flow, LiveMasks, Value
+from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.explain.shared.operations import node_name
+from gradscope.explain.shared.tensors import bare, memory_of
+
+_BUILT_IN = ("CheckpointFunction",)  # give None back where they should
+_CLEAN = -1  # a tensor seen to be made of nothing that is followed
+
+
+class ObservedTensors:
+    """The values of tensors, those included that no operation was seen to make.
+
+    Args:
+        parameters: the parameters that are followed; bit i of every mask is the i-th.
+        calls: where the run is.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], calls: ModuleCalls) -> None:
+        self.flow = Flow()
+        self.source: dict[int, int] = {}  # a parameter's bit to its first value
+        self.exported: dict[int, int] = {}  # address of a NumPy array to the value it shows
+        self.escaped_values: int | None = None  # all that has left for Python
+        self.bits = {id(p): 1 << i for i, p in enumerate(parameters)}
+        self._masks = LiveMasks(self.bits)
+        self._calls = calls
+        self._memory: dict[int, int] = {}  # memory to the parameters in it
+        for p in parameters:
+            self._memory[memory_of(p)] = self._memory.get(memory_of(p), 0) | self.bits[id(p)]
+        self._memory.pop(0, None)
+        # The value last noted for a tensor, and the memory that the tensor had then.
+        self._noted: MutableMapping[torch.Tensor, tuple[int, int]] = WeakTensorKeyDictionary()
+        self._holders: dict[int, int] = {}  # memory to the latest value in it
+        self._writes: dict[int, int] = {}  # memory to the latest value written in place
+        # isinstance would ask objects for __class__, and some make things when asked.
+        tensors = (o for o in gc.get_objects() if issubclass(type(o), torch.Tensor))
+        self._existing = {id(tensor): weakref.ref(tensor) for tensor in tensors}
+
+    def value_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of a tensor's present value; None where nothing that is followed went in."""
+        tensor = bare(tensor)
+        memory = memory_of(tensor)
+        number, before = self._noted.get(tensor, (None, memory))
+        if before != memory and id(tensor) not in self.bits:
+            # `set_` gives a tensor the memory of another, and no mode sees it.
+            shared = self._holders.get(memory, self.source.get(self._memory.get(memory, 0)))
+            number = number if shared is None else self._joined(tensor, (shared,), "set_")
+        write = self._writes.get(memory, _CLEAN)
+        if number is None:
+            number = self._first(tensor, memory)
+        if write > (_CLEAN if number is None else number):
+            parents = (write,) if number in (None, _CLEAN) else (number, write)
+            number = self._joined(tensor, parents)
+        if number is None or number == _CLEAN:
+            return None
+        self._noted[tensor] = number, memory
+        value = self.flow.values[number]
+        # A custom Function's output gets its grad_fn only after the Function's forward.
+        value.live |= self._masks.of(tensor, value.live)
+        if value.live and isinstance(node := tensor.grad_fn, BackwardCFunction):
+            name = type(node).__name__.removesuffix("Backward")
+            value.function = None if name in _BUILT_IN else name
+        return number
+
+    def _first(self, tensor: torch.Tensor, memory: int) -> int | None:
+        """The value of a tensor that no operation was seen to make."""
+        bit = self.bits.get(id(tensor), 0)
+        if bit:
+            site = self._calls.site()
+            self.source[bit] = self.flow.add(Value((), bit, "parameter", site, own=bit))
+            return self.source[bit]
+        live = self._masks.of(tensor, 0)
+        if live and (node := tensor.grad_fn) is not None:
+            return self.flow.add(Value((), live, node_name(node), self._calls.site()))
+        existing = self._existing.get(id(tensor))
+        if existing is not None and existing() is tensor:
+            return None
+        shared = self._holders.get(memory, self.source.get(self._memory.get(memory, 0)))
+        if self.exported and shared is None and tensor.device.type == "cpu":
+            shared = self.exported.get(tensor.data_ptr())
+        if shared is not None:
+            name = "nn.Parameter" if isinstance(tensor, nn.Parameter) else "from_numpy"
+            return self._joined(tensor, (shared,), name)
+        if self.escaped_values is not None:
+            return self.flow.add(
+                Value(
+                    (self.escaped_values,),
+                    0,
+                    "torch.Tensor",
+                    self._calls.site(),
+                    "detached",
+                    guessed=True,
+                )
+            )
+        return None
+
+    def _joined(self, tensor: torch.Tensor, parents: tuple[int, ...], name: str = "") -> int:
+        latest = self.flow.values[parents[-1]]
+        site = self._calls.site() if name else latest.site
+        if name == "nn.Parameter" and site.file and site.line:
+            # No operation is seen to make one, so this is where it is first used.
+            site = replace(site, line=called_at(site.file, site.line, "Parameter"))
+        value = Value(
+            parents,
+            self._masks.of(tensor, 0),
+            name or latest.op,
+            site,
+            latest.cause or "detached",
+            latest.reason,
+            self._memory.get(memory_of(tensor), 0),
+        )
+        return self.flow.add(value)
+
+    def live(self, tensor: torch.Tensor) -> int:
+        """The parameters that the tensor's graph leads to, by the graph alone."""
+        return self._masks.of(tensor, 0)
+
+    def own(self, tensor: torch.Tensor) -> int:
+        """The parameters whose memory the tensor shares."""
+        return self._memory.get(memory_of(tensor), 0)
+
+    def latest(self, tensor: torch.Tensor) -> int | None:
+        """The value last noted for this very tensor."""
+        return self._noted.get(tensor, (None, 0))[0]
+
+    def note(self, tensor: torch.Tensor, value: Value, *, written: bool) -> None:
+        """From now on the tensor holds this value."""
+        number = self.flow.add(value)
+        memory = memory_of(tensor)
+        self._noted[tensor] = number, memory
+        if memory:
+            self._holders[memory] = number
+            if written:
+                self._writes[memory] = number
+
+    def renew(self, outputs: Iterable[torch.Tensor], memories: set[int]) -> None:
+        """Memory that no argument had is new: what was once at its address is gone."""
+        for tensor in outputs:
+            memory = memory_of(tensor)
+            if memory not in memories:
+                self._holders.pop(memory, None)
+                self._writes.pop(memory, None)
+
+    def clean(self, tensors: Iterable[torch.Tensor]) -> None:
+        """These tensors were seen to be made of nothing that is followed."""
+        for tensor in tensors:
+            if self._noted.get(tensor) is None and id(tensor) not in self.bits:
+                self._noted[tensor] = _CLEAN, memory_of(tensor)

@@ -1,0 +1,150 @@
+"""Where and when an operation runs: phase, module call, line, function, node of backward."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+import torch
+from torch import nn
+from torch.autograd.graph import Node
+
+from gradscope.explain.non_finite.derivatives import slope
+from gradscope.explain.non_finite.functions import CurrentFunction
+from gradscope.explain.non_finite.node_sites import NodeSites
+from gradscope.explain.non_finite.reasons import Reason
+from gradscope.explain.shared.call_site import CallSite
+from gradscope.explain.shared.frames import is_hidden, is_ours, outwards
+from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.explain.shared.tensors import memory_of
+
+_CHECKPOINT = "/torch/utils/checkpoint.py"
+_FUNCTION = "/torch/autograd/function.py"
+
+
+@dataclass(frozen=True, slots=True)
+class OperationContext:
+    """One moment of the run.
+
+    Attributes:
+        group: the function call, or the node, that the operation is a part of.
+        name: the parameter that is being worked on, where that is known.
+        node: the node of backward that runs, ``made_by`` the call of ``function`` that made it.
+    """
+
+    phase: str
+    op: str
+    site: CallSite
+    group: object
+    name: str | None = None
+    node: Node | None = None
+    made_by: int | None = None
+    function: str | None = None
+
+
+class RunContext:
+    """The stage of the run, and the context of each operation in it.
+
+    Args:
+        model: names the parameters.
+        calls: the module calls under way.
+        function: the function under way.
+        made: where the nodes of backward were made.
+    """
+
+    def __init__(
+        self, model: nn.Module, calls: ModuleCalls, function: CurrentFunction, made: NodeSites
+    ) -> None:
+        self.stage = "forward"
+        self._calls = calls
+        self._function = function
+        self._made = made
+        self._parameters = {memory_of(p): n for n, p in model.named_parameters()}
+        self._parameters.pop(0, None)
+        self._group = 0
+        self._alone = 0
+
+    def passing(self) -> None:
+        """An operation begins: the nodes made since the last one are of this line."""
+        # Outside every function, as in a script, each operation stands for itself.
+        self._alone -= 1
+        self._group = self._function.serial if self._function.name else self._alone
+        if self._made.grown():
+            self._made.note(self.site(), self._group, self._function.name)
+
+    def site(self) -> CallSite:
+        """The innermost module call and the user's line."""
+        return self._calls.site()
+
+    def now(self, core: str = "", out: torch.Tensor | None = None) -> OperationContext:
+        """The moment of an operation, which ``core`` names where no function does."""
+        op = self._function.name or {"to_copy": "to"}.get(core, core)
+        node = torch._C._current_autograd_node()
+        frame = sys._getframe(1)
+        if self.stage == "step":
+            owner = _optimizer(outwards(frame, self._calls.last))
+            owner = owner or _outermost(outwards(frame, self._calls.last))
+            name = None if out is None else self._parameters.get(memory_of(out))
+            return OperationContext("step", owner or op, self.site(), self._group, name)
+        recomputed = _through(outwards(frame, self._calls.last), _CHECKPOINT)
+        if node is None or (recomputed and torch.is_grad_enabled()):
+            return OperationContext(self._phase(), op, self.site(), self._group)
+        site, serial, function, _ = self._made.of(node)
+        own = _own_backward(outwards(frame, self._calls.last))
+        if own is not None:
+            site, function = CallSite(site.module, site.call, *own), None
+        leaf = getattr(node, "variable", None)
+        name = None if leaf is None else self._parameters.get(memory_of(leaf))
+        return OperationContext(
+            "backward", type(node).__name__, site, node, name, node, serial, function
+        )
+
+    def slope(self, node: Node, reason: Reason) -> tuple[Reason, tuple[torch.Tensor, ...]]:
+        """What went wrong in a node, by what its function is."""
+        return slope(node, reason, readable=not self._made.of(node)[3])
+
+    def _phase(self) -> str:
+        if self.stage == "backward" and self._calls.innermost() is None:
+            return "backward"
+        outside = self._calls.innermost() is None and bool(self._calls.called)
+        return "loss" if outside else "forward"
+
+
+def _optimizer(frames: Iterator[FrameType]) -> str | None:
+    """The optimizer whose step the frames are in, as ``Adam.step``."""
+    for frame in frames:
+        if frame.f_code.co_name == "step":
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, torch.optim.Optimizer):
+                return f"{type(owner).__name__}.step"
+    return None
+
+
+def _outermost(frames: Iterator[FrameType]) -> str | None:
+    """The function of PyTorch's that the user called, where it is written in Python."""
+    name = None
+    for frame in frames:
+        code = frame.f_code
+        if not is_hidden(code.co_filename):
+            return name
+        if not is_ours(code.co_filename) and not code.co_name.startswith(("_", "decorate")):
+            name = code.co_name
+    return None
+
+
+def _through(frames: Iterator[FrameType], file: str) -> bool:
+    return any(frame.f_code.co_filename.endswith(file) for frame in frames)
+
+
+def _own_backward(frames: Iterator[FrameType]) -> tuple[str, int] | None:
+    """The line in the backward of the user's own autograd function, where one is running."""
+    own: tuple[str, int] | None = None
+    for frame in frames:
+        file = frame.f_code.co_filename
+        if file.endswith(_FUNCTION) and frame.f_code.co_name == "apply":
+            return own
+        if own is None and not is_hidden(file):
+            own = file, frame.f_lineno
+    return None

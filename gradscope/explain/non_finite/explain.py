@@ -1,0 +1,101 @@
+"""Where a NaN or an infinity of a step comes from, and what it spreads to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.capture.hooks import hooked, watchable
+from gradscope.explain.non_finite.messages import records, unseen
+from gradscope.explain.non_finite.watch import NonFiniteWatch
+from gradscope.records import Birth
+
+
+def explain_non_finite(
+    model: nn.Module,
+    forward: Callable[[], torch.Tensor],
+    backward: Callable[[torch.Tensor], None],
+    step: Callable[[], None] | None = None,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+) -> tuple[Birth, ...]:
+    """The operations that made a NaN or an infinity of finite numbers, oldest first.
+
+    Runs one step under a mode that looks at the result of every operation. Only for when something
+    is wrong: it is slow next to a plain run. It keeps no tensor.
+
+    What does not come to anything that stays (the loss, a gradient, a parameter, a buffer, a NaN in
+    a module's output, a choice made by comparing) is left out: the -inf of a mask, a quotient that
+    `where` leaves out for good.
+
+    Args:
+        model: names the modules and owns the parameters, whose ``.grad`` should be empty.
+        forward: runs the model and the loss and returns the loss.
+        backward: takes the loss and fills the gradients.
+        step: the optimizer's step; None leaves it out. What it does to the weights is the caller's
+            to undo.
+        inputs: what the model and the loss are given, by name, nested as you like. The model's own
+            arguments are looked at in any case.
+
+    Returns:
+        One record per operation and place. Where something is not finite though no operation was
+        seen to make it so, a record that says that. Where the run raises, what was found by then.
+    """
+    watch = NonFiniteWatch(model, _run.__code__)
+    with watch.quiet():
+        watch.external.before(inputs)
+    left = _run(model, forward, backward, step, watch)
+    found = records(watch.origins.reported(), {name for name, _ in model.named_parameters()})
+    if not left:
+        return found
+    # What was computed unseen comes back as a tensor from nowhere, which says less.
+    return left[0], *(one for one in found if one.phase != "input" or one.name)
+
+
+def _run(
+    model: nn.Module,
+    forward: Callable[[], torch.Tensor],
+    backward: Callable[[torch.Tensor], None],
+    step: Callable[[], None] | None,
+    watch: NonFiniteWatch,
+) -> tuple[Birth, ...]:
+    """Run the step; what was found not finite without an origin."""
+    left: list[Birth] = []
+    with hooked(watchable(model), watch.enter, watch.leave):
+        try:
+            with watch.active():
+                loss = forward()
+            left += _stays(watch, "loss", [("loss", loss)])
+            left += _stays(watch, "forward", model.named_buffers())
+            if loss.requires_grad:
+                watch.context.stage = "backward"
+                with watch.active():
+                    backward(loss)
+                left += _stays(watch, "backward", _gradients(model))
+            if step is not None:
+                watch.context.stage = "step"
+                with watch.active():
+                    step()
+                left += _stays(watch, "step", model.named_parameters())
+                watch.external.kept_in_state()
+        except Exception:
+            # The run that the user asked for has raised it already, and explained it.
+            watch.origins.mark_reached(watch.origins.made_nan())
+    return tuple(left)
+
+
+def _gradients(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    return ((n, p.grad) for n, p in model.named_parameters() if p.grad is not None)
+
+
+def _stays(
+    watch: NonFiniteWatch, phase: str, tensors: Iterable[tuple[str, torch.Tensor]]
+) -> Iterator[Birth]:
+    """Note what of these is not finite; those of them that have no known origin."""
+    with watch.quiet():
+        for name, tensor in tensors:
+            if kind := watch.external.stays(tensor, name):
+                yield unseen(kind, phase, name)

@@ -1,0 +1,32 @@
+"""What the user called: the function under way, as it was written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradscope.explain.shared.operations import function_name, written
+from gradscope.explain.shared.watches import WatchedCall
+
+#: Many operations of the engine's, none of them written by the user.
+_ENGINE = ("backward", "grad", "_set_grad_enabled")
+
+
+class CurrentFunction:
+    """The outermost of PyTorch's functions under way: ``softmax`` for all that it is made of."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.serial = 0  # of the latest call
+        self.asleep = False  # while something of ours computes
+
+    def run(self, call: WatchedCall) -> Any:
+        """Run a function under its name."""
+        if self.asleep:
+            return call.run()
+        self.serial += 1
+        name = function_name(call.function)
+        self.name = None if name in _ENGINE else written(name)
+        try:
+            return call.run()
+        finally:
+            self.name = None

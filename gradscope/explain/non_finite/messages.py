@@ -1,0 +1,132 @@
+"""The message on an origin: one sentence, where it spread, and the smallest fix."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from gradscope.capture.stats import Measured, resolve
+from gradscope.explain.non_finite.levels import INF, KINDS, NAN
+from gradscope.explain.non_finite.origins import NonFiniteOrigin
+from gradscope.explain.shared.call_site import CallSite
+from gradscope.records import Birth
+
+_ADVICE = "follow what went in back to where it grew so large, or became 0"
+#: What a run is given goes by these names where there is one of each.
+_ROLES = ("input", "target")
+
+
+def records(origins: Iterable[NonFiniteOrigin], parameters: Collection[str]) -> tuple[Birth, ...]:
+    """The records of origins; ``parameters`` are the names of the model's."""
+    listed = list(origins)
+    measured: list[Measured] = [item for origin in listed for item in origin.inputs]
+    done = resolve(measured)
+    return tuple(
+        Birth(
+            kind=KINDS[origin.kind],
+            phase=origin.phase,
+            message=_message(origin),
+            op=origin.op,
+            name=origin.name or origin.site.module,
+            call=origin.site.call,
+            location=origin.site.location,
+            reason=reason(origin),
+            count=origin.reason.count,
+            inputs=tuple(done[id(item)] for item in origin.inputs),
+            spread=compact(list(origin.spread), _home(origin), parameters),
+            advice=origin.reason.advice or _ADVICE,
+        )
+        for origin in listed
+    )
+
+
+def unseen(kind: int, phase: str, what: str) -> Birth:
+    """Something is not finite, and no operation was seen to make it."""
+    return Birth(
+        kind=KINDS[kind],
+        phase=phase,
+        message=f"{what} is {_kind_text(kind)}, and no operation that can be watched made it so:"
+        " look at what runs compiled, or outside PyTorch.",
+        spread=(what,),
+    )
+
+
+def reason(origin: NonFiniteOrigin) -> str:
+    """The arithmetic, with what the same function then made of it."""
+    text = origin.reason.counted
+    if origin.and_then is None:
+        return text
+    return f"{text}, and {origin.and_then} is NaN"
+
+
+def compact(names: list[str], module: str | None, parameters: Collection[str]) -> tuple[str, ...]:
+    """Each parameter, and of the modules the outermost ones.
+
+    Modules around the one that made it are left out: they hold it anyway.
+    """
+    parts = (module or "").split(".")
+    around = {".".join(parts[:i]) for i in range(1, len(parts) + 1)}
+    modules = {name for name in names if name not in parameters} - around
+    return tuple(
+        name for name in names if name in parameters or (name in modules and not _in(name, modules))
+    )
+
+
+def _home(origin: NonFiniteOrigin) -> str | None:
+    """The module that made it, or that owns the parameter."""
+    if origin.phase == "parameter" and origin.name:
+        return origin.name.rpartition(".")[0]
+    return origin.site.module
+
+
+def _in(name: str, modules: Collection[str]) -> bool:
+    return any(name.startswith(f"{other}.") for other in modules)
+
+
+def _kind_text(kind: int) -> str:
+    return "NaN" if kind == NAN else "infinite"
+
+
+def _message(origin: NonFiniteOrigin) -> str:
+    what = "NaN" if origin.kind == NAN else "an infinity"
+    name = f"`{origin.name}`"
+    if origin.phase == "input" and origin.op is None:
+        if origin.name is None:
+            used = _at(origin.site)
+            held = f"a tensor that was made before the run holds {what}: {origin.reason.text}"
+            held += f"; it is first used{used}" if used else ""
+        else:
+            called = f"the {origin.name}" if origin.name in _ROLES else f"the input {name}"
+            held = f"{called} holds {what} before the model runs: {origin.reason.text}"
+        return f"{held}{_then(origin)}."
+    if origin.phase == "parameter":
+        return f"{name} holds {what} before the run: {origin.reason.text}{_then(origin)}."
+    if origin.deliberate:
+        held = f"`{origin.op}`{_at(origin.site)} was given {origin.reason.text}, and it reached"
+        stays = "the loss" if "loss" in origin.spread else "what stays"
+        return f"{held} {stays}{_then(origin)}."
+    of = "infinities" if origin.of_infinities else "finite numbers"
+    text = reason(origin)
+    if origin.phase == "step":
+        made = f"`{origin.op}`{_at(origin.site)} made {what} of {of}"
+        return f"{made}{f' in {name}' if origin.name else ''}: {text}{_then(origin)}."
+    if origin.phase == "backward":
+        where = _at(origin.site)
+        of_what = f"of `{origin.function}`" if origin.function else "of what ran"
+        back = f", the backward {of_what}{where}," if where else ""
+        return f"`{origin.op}`{back} made {what} of {of}: {text}{_then(origin)}."
+    return f"`{origin.op}`{_at(origin.site)} made {what} of {of}: {text}{_then(origin)}."
+
+
+def _then(origin: NonFiniteOrigin) -> str:
+    became_nan = origin.became_nan
+    if became_nan is None or origin.kind != INF:
+        return ""
+    lines = (became_nan.site.file, became_nan.site.line)
+    same = lines == (origin.site.file, origin.site.line) and lines[0] is not None
+    where = " on the same line" if same else _at(became_nan.site)
+    return f"; `{became_nan.op}`{where} then made NaN of it ({became_nan.reason})"
+
+
+def _at(site: CallSite) -> str:
+    """Where an operation ran, with the line itself."""
+    return site.at_code + (" in the model" if site.module == "" else site.within)

@@ -1,0 +1,1 @@
+"""What narrower dtypes would lose."""

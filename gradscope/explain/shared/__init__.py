@@ -1,0 +1,1 @@
+"""What several questions need: frames, expressions, operations, module calls, the watches."""

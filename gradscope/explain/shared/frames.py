@@ -1,0 +1,136 @@
+"""Whose code a frame runs (the user's, a library's, PyTorch's, ours), and how it is shown."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+
+import torch
+
+from gradscope.records import Frame
+
+PACKAGE = str(Path(__file__).parents[2])
+_ABOVE = str(Path(PACKAGE).parent)
+_TORCH = str(Path(torch.__file__).parent)
+#: The folders of installed code, those that lie in another first.
+_LIBRARIES = tuple(
+    sorted(
+        {sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib", "stdlib")},
+        key=len,
+        reverse=True,
+    )
+)
+
+#: A frame as ``traceback`` formats it.
+_FORMATTED = re.compile(r'\s*File "(.+)", line (\d+), in ')
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file is gradscope's own; the bundled demo counts as a user's."""
+    return file.startswith(PACKAGE + os.sep) and f"{os.sep}demo{os.sep}" not in file
+
+
+@functools.cache
+def is_hidden(file: str) -> bool:
+    """Whether a file is PyTorch's or gradscope's own, or none at all."""
+    return is_ours(file) or file.startswith((_TORCH + os.sep, "<"))
+
+
+@functools.cache
+def in_library(file: str) -> bool:
+    """Whether a file is installed, not written here."""
+    return str(Path(file).absolute()).startswith(_LIBRARIES)
+
+
+def shown(file: str) -> str:
+    """The path as the user would type it: relative below the working directory.
+
+    An installed file goes by its package, as an import would name it: `torchvision/models/vgg.py`.
+    So does gradscope's own demo, wherever it lies.
+    """
+    if file.startswith(PACKAGE + os.sep):
+        return file.removeprefix(_ABOVE + os.sep)
+    for folder in _LIBRARIES:
+        if file.startswith(folder):
+            return file.removeprefix(folder)
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except ValueError:
+        return file
+
+
+def user_frames(trace: TracebackType | None) -> list[Frame]:
+    """The lines outside PyTorch and gradscope, outermost first."""
+    frames = []
+    for frame, line in traceback.walk_tb(trace):
+        file = frame.f_code.co_filename
+        if not is_hidden(file):
+            name = frame.f_code.co_qualname
+            frames.append(Frame(shown(file), line, name, source(file, line)))
+    return frames
+
+
+def raised_at(trace: TracebackType | None) -> str | None:
+    """The innermost line of the user's own in a traceback, as ``net.py:31``; else a library's."""
+    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
+    lines = [(file, line) for file, line in lines if not is_hidden(file)]
+    own = [(file, line) for file, line in lines if not in_library(file)]
+    for file, line in (own or lines)[-1:]:
+        return f"{shown(file)}:{line}"
+    return None
+
+
+def source(file: str, line: int) -> str | None:
+    """The text of a line, where the file, as it is or as it is ``shown``, can be read."""
+    if not Path(file).exists():
+        places = [Path(folder, file) for folder in (_ABOVE, *_LIBRARIES)]
+        file = str(next((place for place in places if place.exists()), file))
+    return linecache.getline(file, line).strip() or None
+
+
+def outwards(frame: FrameType | None, last: CodeType) -> Iterator[FrameType]:
+    """The frames around ``frame``, itself first, up to the one that runs ``last``."""
+    while frame is not None and frame.f_code is not last:
+        yield frame
+        frame = frame.f_back
+
+
+def nearest(frame: FrameType | None, last: CodeType) -> FrameType | None:
+    """The innermost frame of the user's own around ``frame``; else of a library's."""
+    library = None
+    for around in outwards(frame, last):
+        file = around.f_code.co_filename
+        if is_hidden(file):
+            continue
+        if not in_library(file):
+            return around
+        library = library or around
+    return library
+
+
+def locate(stack: Sequence[str]) -> str | None:
+    """The innermost line of the user's own in a stack of formatted frames, as ``net.py:31``.
+
+    Where there is none below the call of the model, a library's.
+    """
+    library = None
+    for formatted in reversed(stack):
+        match = _FORMATTED.match(formatted)
+        if match is None:
+            continue
+        file = match[1]
+        if is_ours(file):
+            break  # from here on it is who called gradscope
+        if is_hidden(file):
+            continue
+        if not in_library(file):
+            return f"{shown(file)}:{match[2]}"
+        library = library or f"{shown(file)}:{match[2]}"
+    return library

@@ -1,0 +1,1 @@
+"""Why a gradient is exactly zero: a second backward, watched edge by edge."""

@@ -1,0 +1,183 @@
+"""What stops a gradient at an operation that passes zeros on: one cause, with its figures."""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node
+
+from gradscope.capture.graph import LEAF
+from gradscope.explain.shared.operations import Operation, Trait, by_node, node_name
+from gradscope.explain.zero.backward_trace import ZeroPoint
+from gradscope.explain.zero.curves import ZeroCause, curved, flat_figures, normalised, underflow
+from gradscope.explain.zero.factors import FactorOrigin, FactorOrigins, factor, saved
+from gradscope.explain.zero.node_gradients import Gradients
+from gradscope.explain.zero.node_replay import NodeReplay
+
+_ATTENTION = "ScaledDotProduct"
+#: What PyTorch wraps a module in that has a hook in backward.
+MODULE_HOOK = "BackwardHookFunction"
+
+
+def cause_of(point: ZeroPoint, got: Gradients, origins: FactorOrigins) -> ZeroCause:
+    """What ends a gradient at one point; ``got`` is what arrived there."""
+    node, position = point.node, point.position
+    if point.kind == "start":
+        return ZeroCause("masked", node, "start")
+    if point.kind == "sum":
+        return _cancelled(point)
+    operation, name = by_node(node), node_name(node)
+    if name == MODULE_HOOK:
+        return ZeroCause("masked", node, "module-hook")
+    if isinstance(node, BackwardCFunction):
+        return ZeroCause("non-differentiable", node, "function")
+    replay = NodeReplay(node, position, got)
+    if replay.empty:
+        return _emptied(node, position)
+    if operation.has(Trait.CURVED, Trait.SOFT):
+        return curved(replay, operation)
+    if operation.has(Trait.SOFTMAX):
+        return normalised(replay, operation)
+    if replay.passes(replay.scaled()):
+        return underflow(replay)
+    if name.startswith(_ATTENTION) and position < 2:
+        return _attention(node)
+    if replay.passes(replay.weighed()):
+        return ZeroCause(None, node, "cancelled-inside")
+    return _structural(replay, operation, origins)
+
+
+def _cancelled(point: ZeroPoint) -> ZeroCause:
+    variable = getattr(point.node, "variable", None)
+    hooked = variable is not None and bool(variable._backward_hooks)
+    if hooked or len(point.consumers) == 1:
+        return ZeroCause("masked", None if variable is not None else point.node, "hook")
+    latest = max(point.consumers, key=lambda node: node._sequence_nr())
+    return ZeroCause(None, latest, "cancelled")
+
+
+def _emptied(node: Node, position: int) -> ZeroCause:
+    """The operation that chose nothing, or was given nothing, before one that got an empty one."""
+    behind = node.next_functions[position][0]
+    node = node if by_node(node).has(Trait.CHOOSES) or behind is None else behind
+    while not by_node(node).has(Trait.CHOOSES):
+        empty = [one for one, _ in node.next_functions if one is not None and _is_empty(one)]
+        if not empty:
+            break
+        if isinstance(empty[0], LEAF):
+            return ZeroCause("masked", node, "empty")
+        node = empty[0]
+    return ZeroCause(
+        "masked", node, "nothing-chosen" if by_node(node).has(Trait.CHOOSES) else "empty"
+    )
+
+
+def _is_empty(node: Node) -> bool:
+    """Whether what a node made has no elements."""
+    if isinstance(node, LEAF):
+        return not node.variable.numel()
+    made = getattr(node, "_input_metadata", ())
+    return any(0 in tuple(one.shape) for one in made)
+
+
+def _structural(replay: NodeReplay, operation: Operation, origins: FactorOrigins) -> ZeroCause:
+    """No gradient at all would pass here."""
+    node, position, name = replay.node, replay.position, operation.name
+    if operation.has(Trait.FLAT):
+        bounds = (saved(node, "min"), saved(node, "max")) if name == "clamp" else (None, None)
+        lower = bounds[0] is not None and not bool(bounds[0].any())
+        figures = flat_figures(replay, replay.slopes())
+        if name == "clamp" and not (lower and _below(node)):
+            return ZeroCause("saturated", node, "clipped", figures)
+        return ZeroCause("dead-activation", node, "flat", figures)
+    if operation.has(Trait.STEP):
+        return ZeroCause("non-differentiable", node, "step")
+    if name == "exp":
+        return ZeroCause("underflow", node, "exp", (("dtype", replay.dtype),))
+    if name == "prod":
+        given = saved(node, "self")
+        if given is not None and bool(given.all()):
+            return ZeroCause(
+                "underflow", node, "prod", (("n", given.numel()), ("dtype", replay.dtype))
+            )
+    if name == "pow" and (base := saved(node, "self")) is not None and bool(base.all()):
+        return ZeroCause("underflow", node, "power", (("dtype", replay.dtype),))
+    if name == "maximum" and _with_zero(node):
+        return ZeroCause("dead-activation", node, "flat", flat_figures(replay, None))
+    if name.startswith("nll_loss"):
+        return ZeroCause("masked", node, "labels")
+    if operation.has(Trait.DISTANCE):
+        return ZeroCause(None, node, "minimum")
+    if operation.has(Trait.CERTAIN):
+        return ZeroCause("saturated", node, "certain", (("rows", None),))
+    pair = factor(node, position)
+    if pair is not None and (pair[0] is None or bool((pair[0] == 0).any())):
+        return _multiplied(replay, origins.of(node, *pair), pair[0])
+    if operation.has(Trait.NORMALISES):
+        given = saved(node, "input")
+        if given is not None and not bool(given.any()):
+            origin = origins.of(node, given, node.next_functions[0][0])
+            return _multiplied(replay, origin, given)
+        return ZeroCause(None, node, "constant")
+    state = saved(node, "hx_") if "rnn" in name else None
+    if state is not None and not bool(state.any()):
+        return ZeroCause("masked", node, "state")
+    if operation.has(Trait.CHOOSES, Trait.JOINS):
+        return ZeroCause("masked", node, _how_left_out(node))
+    if name in ("add", "sub", "rsub"):
+        return ZeroCause("masked", node, "times-zero")
+    return ZeroCause(None, node, "unknown")
+
+
+def _with_zero(node: Node) -> bool:
+    """Whether this is the maximum with a constant zero: a ReLU by another name."""
+    sides = zip((saved(node, "self"), saved(node, "other")), node.next_functions, strict=True)
+    return any(
+        edge[0] is None and side is not None and not bool(side.any()) for side, edge in sides
+    )
+
+
+def _attention(node: Node) -> ZeroCause:
+    """The scores of a fused attention: its softmax cannot be replayed apart from the rest."""
+    keys = saved(node, "key")
+    single = keys is not None and keys.shape[-2] == 1
+    return ZeroCause("saturated", node, "single" if single else "attention")
+
+
+def _how_left_out(node: Node) -> str:
+    """How an operation that chooses leaves a gradient out."""
+    operation = by_node(node)
+    if operation.name in ("embedding", "embedding_bag"):
+        return "padding"
+    return "parts" if operation.has(Trait.JOINS) else "routing"
+
+
+def _below(node: Node) -> bool:
+    """Whether what a clamp got lies at or below its lower bound, as with a ReLU."""
+    given, bound = saved(node, "self"), saved(node, "min")
+    return given is not None and bound is not None and bool((given <= bound).any())
+
+
+def _multiplied(replay: NodeReplay, origin: FactorOrigin, factor: torch.Tensor | None) -> ZeroCause:
+    """The gradient is multiplied by zero wherever it is not zero itself."""
+    whole = factor is None or not bool(factor.any())
+    figures = (
+        ("name", origin.name),
+        ("whole", whole),
+        ("number", factor is not None and not factor.dim()),
+    )
+    if origin.kind == "unknown":
+        if by_node(origin.at).has(Trait.NORMALISES):
+            return ZeroCause(None, origin.at, "constant")
+        return ZeroCause("dead-activation", origin.at, "zero-factor", figures)
+    if origin.kind == "zero-weight":
+        return ZeroCause("zero-weight", origin.at, "zero-weight", figures)
+    if origin.kind == "masked" and origin.name == "input":
+        return ZeroCause("masked", origin.at, "input", figures)
+    if origin.kind == "masked" and origin.data:
+        return ZeroCause("masked", origin.at, "mask", figures)
+    if origin.kind == "masked":
+        return ZeroCause("masked", origin.at, _how_left_out(origin.at), figures)
+    if origin.kind == "underflow":
+        return ZeroCause("underflow", origin.at, "factor-small", (("dtype", replay.dtype),))
+    return ZeroCause(origin.kind, origin.at, "zeros-out", figures)

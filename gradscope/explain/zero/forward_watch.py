@@ -1,0 +1,105 @@
+"""One forward, watched for zeros: which call made each node, the line, and what came out zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import Node
+
+from gradscope.capture.hooks import hooked, watchable
+from gradscope.explain.shared import watches
+from gradscope.explain.shared.frames import locate
+from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.explain.shared.operations import function_name
+from gradscope.explain.shared.watches import WatchedCall
+from gradscope.explain.zero.node_gradients import any_nonzero
+
+_OWN = (__file__, str(watches.__file__))
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedValues:
+    """Whether an operation gave nothing but zeros, and the range of its first input."""
+
+    zero: bool
+    low: float | None = None
+    high: float | None = None
+    dropped: bool = False  # by a dropout that leaves nothing
+
+
+class ForwardWatch:
+    """Notes, of every operation with a gradient that Python calls, what ``ObservedValues`` has."""
+
+    def __init__(self) -> None:
+        self.values: dict[Node, ObservedValues] = {}
+        self.hooks = False  # whether a tensor got a hook of the user's
+
+    def run(self, call: WatchedCall) -> Any:
+        """Run the operation and look at its result."""
+        limits = _range(call.args)  # before: what works in place overwrites it
+        result = call.run()
+        self.hooks = self.hooks or call.function is torch.Tensor.register_hook
+        dropped = _drops_all(call)
+        several = result if isinstance(result, tuple | list) else (result,)
+        for tensor in several:
+            # What is wrapped (vmap) or was overtaken by a write in place has no numbers to show.
+            with suppress(RuntimeError, NotImplementedError, TypeError):
+                if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                    self._note(tensor, limits, dropped)
+        return result
+
+    def _note(
+        self, tensor: torch.Tensor, limits: tuple[float, float] | None, dropped: bool
+    ) -> None:
+        node = tensor.grad_fn
+        if node is None or node in self.values:
+            return
+        low, high = limits or (None, None)
+        self.values[node] = ObservedValues(not any_nonzero(tensor.detach()), low, high, dropped)
+
+
+def _drops_all(call: WatchedCall) -> bool:
+    p = call.args[1] if len(call.args) > 1 else call.kwargs.get("p")
+    return "dropout" in function_name(call.function) and isinstance(p, int | float) and p == 1
+
+
+def _range(args: tuple[Any, ...]) -> tuple[float, float] | None:
+    """The smallest and the largest number of an operation's first argument."""
+    given = args[0] if args else None
+    with suppress(RuntimeError, NotImplementedError, TypeError):
+        if isinstance(given, torch.Tensor) and given.requires_grad and given.numel():
+            low, high = given.detach().aminmax()
+            return float(low), float(high)
+    return None
+
+
+@contextmanager
+def watching(model: nn.Module, calls: ModuleCalls) -> Iterator[None]:
+    """Calls are noted, and every node remembers the stack that made it."""
+    import warnings
+
+    with hooked(watchable(model), calls.enter, calls.leave), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Anomaly Detection has been enabled")
+        with torch.autograd.set_detect_anomaly(True, check_nan=False):
+            yield
+
+
+def with_hooks(model: nn.Module) -> bool:
+    """Whether somebody reads gradients in backward, on a module or on a parameter."""
+    modules = any(m._backward_hooks or m._backward_pre_hooks for m in model.modules())
+    return modules or any(p._backward_hooks for p in model.parameters())
+
+
+def location(node: Node) -> str | None:
+    """The user's line that made a node, as ``net.py:31``; None inside a checkpoint's second run."""
+    metadata: dict[str, Any] = node.metadata  # type: ignore[assignment]  # torch types a method
+    stack = metadata.get("traceback_")
+    if not stack:
+        return None
+    # The watch's own frames stand between the operation and the user's line.
+    return locate([frame for frame in stack if not any(file in frame for file in _OWN)])

@@ -1,0 +1,60 @@
+"""How places in code are spoken of: as the user would type them, or as an import would."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+import pytest
+import torchvision
+
+import gradscope
+from gradscope.errors import ModelError
+from gradscope.explain.shared.frames import locate, raised_at, shown, source
+
+
+def test_a_path_below_the_working_directory(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shown(str(tmp_path / "nets" / "net.py")) == str(Path("nets", "net.py"))
+    assert shown(str(tmp_path.parent / "net.py")) == str(tmp_path.parent / "net.py")
+
+
+def test_installed_code_goes_by_its_package() -> None:
+    resnet = str(Path(torchvision.__file__).parent / "models" / "resnet.py")
+    library = Path(sysconfig.get_path("stdlib"), "json", "decoder.py")
+    assert shown(resnet) == "torchvision/models/resnet.py"
+    assert shown(str(library)) == "json/decoder.py"
+    stack = [f'  File "{resnet}", line 97, in forward\n    x = 1\n']
+    assert locate(stack) == "torchvision/models/resnet.py:97"
+    assert locate([*stack, f'  File "{Path.cwd() / "net.py"}", line 3, in f\n']) == "net.py:3"
+
+
+def test_the_demo_goes_by_its_package_wherever_it_is(tmp_path: Path, monkeypatch) -> None:
+    networks = str(Path(gradscope.__file__).parent / "demo" / "networks.py")
+    for folder in (tmp_path, Path(gradscope.__file__).parent):
+        monkeypatch.chdir(folder)
+        assert shown(networks) == "gradscope/demo/networks.py"
+        assert source(shown(networks), 1) == source(networks, 1) is not None
+    (answer,) = gradscope.why("demo:lecture").answers
+    assert (answer.location or "").startswith("gradscope/demo/networks.py:")
+    assert f"{answer.location} (`" in answer.message
+
+
+def test_what_an_error_says_is_the_same_place() -> None:
+    with pytest.raises(ModelError) as caught:
+        gradscope.why("torchvision:resnet18", overrides=["input.shape=[1, 4, 32, 32]"])
+    error = caught.value.report.error
+    assert error is not None
+    assert error.location is not None
+    assert error.location.startswith("torchvision/models/resnet.py:")
+    assert {frame.file for frame in error.frames} == {"torchvision/models/resnet.py"}
+    assert raised_at(None) is None
+
+
+def test_what_is_said_of_a_missing_gradient_is_the_same_place() -> None:
+    found = gradscope.why("torchvision:googlenet", overrides=["input.shape=[2, 3, 64, 64]"])
+    assert found.answers
+    for answer in found.answers:
+        assert answer.location is not None
+        assert answer.location.startswith("torchvision/models/googlenet.py:")
+        assert answer.location in answer.message
