@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gradscope.answers._severity import severity
-from gradscope.records import Answer, WhyReport
+from gradscope.records.answers import Answer, WhyReport
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import plural
 from gradscope.typeset.text import plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradscope.records import Answer
+from gradscope.records.answers import Answer
 
 LEVELS = ("error", "warning", "info")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gradscope import reports
 from gradscope.answers._view import AnswerView
-from gradscope.records import WhyReport
+from gradscope.records import json as record_json
+from gradscope.records.answers import WhyReport
 
 suffix = ".json"
 
 
 def render(report: WhyReport, view: AnswerView) -> str:
     """Everything that was learned."""
-    return reports.dumps(report)
+    return record_json.dumps(report)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradscope.answers._lines import Alike, alike, answer_lines, conclusion, error_lines, facts
 from gradscope.answers._view import AnswerView
-from gradscope.records import WhyReport
+from gradscope.records.answers import WhyReport
 from gradscope.typeset.console import Line
 from gradscope.typeset.text import plain
 

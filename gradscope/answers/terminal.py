@@ -8,7 +8,7 @@ from rich.text import Text
 
 from gradscope.answers._lines import alike, answer_lines, conclusion, error_lines, facts
 from gradscope.answers._view import AnswerView
-from gradscope.records import WhyReport
+from gradscope.records.answers import WhyReport
 from gradscope.typeset.console import dimmed, printed, prose
 from gradscope.typeset.text import join, plain
 

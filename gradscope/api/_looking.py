@@ -18,7 +18,7 @@ from gradscope.capture.recorder import Recorder
 from gradscope.capture.stats import head_of
 from gradscope.errors import ConfigError
 from gradscope.loading import Batch, Workload, seed_everything
-from gradscope.records import ModuleCall, ParameterStats
+from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.running.plain import autocast, backward, fresh, take_step
 from gradscope.running.state import deeper_recursion, gradients_kept, kept_as_found, run_eagerly
 from gradscope.running.steps import input_name

@@ -28,7 +28,8 @@ from gradscope.api.runs import (
 from gradscope.capture.hooks import select_layers
 from gradscope.errors import Interrupted, ModelError
 from gradscope.loading import Workload
-from gradscope.records import Answer, ModuleCall, ParameterStats, WhyReport
+from gradscope.records.answers import Answer, WhyReport
+from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.running.switches import switches_kept
 
 

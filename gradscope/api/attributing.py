@@ -20,7 +20,8 @@ from gradscope.explain.errors import explain_error
 from gradscope.explain.frames import is_ours
 from gradscope.loading.classes import class_id
 from gradscope.loading.viewing import Viewer, live_viewer, load_viewer
-from gradscope.records import ClassScore, ImageAttribution, RunInfo, SaliencyReport
+from gradscope.records.run import RunInfo
+from gradscope.records.saliency import ClassScore, ImageAttribution, SaliencyReport
 from gradscope.running.state import kept_as_found, random_state_kept, run_eagerly
 from gradscope.saliency import _options
 from gradscope.saliency._explaining import Found, Plan, explain

@@ -11,7 +11,7 @@ from torch import nn
 from gradscope import config as configs
 from gradscope.api.inspecting import loaded_workload, observe, settings_of
 from gradscope.api.runs import live_workload, read_config
-from gradscope.records import Report
+from gradscope.records.report import Report
 from gradscope.rules import RuleSettings
 from gradscope.running.steps import Plan
 from gradscope.running.switches import switches_kept

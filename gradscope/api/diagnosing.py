@@ -22,7 +22,8 @@ from gradscope.explain.activity import unit_activity
 from gradscope.explain.frames import locate
 from gradscope.explain.precision import forecast
 from gradscope.loading import Batch, Workload
-from gradscope.records import Finding, Report
+from gradscope.records.findings import Finding
+from gradscope.records.report import Report
 from gradscope.rules import RuleSettings, diagnose, wanted
 from gradscope.running.onlookers import onlookers_silent
 from gradscope.running.plain import backward, foreign_leaves, fresh, loss_of, take_step

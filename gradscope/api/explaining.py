@@ -18,7 +18,8 @@ from gradscope.explain.births import find_births
 from gradscope.explain.cuts import explain_missing
 from gradscope.explain.zeros import explain_zeros
 from gradscope.loading import Batch, Workload
-from gradscope.records import Answer, Birth, ParameterStats
+from gradscope.records.answers import Answer, Birth
+from gradscope.records.modules import ParameterStats
 from gradscope.running.onlookers import onlookers_silent
 from gradscope.running.plain import backward, fresh, loss_of
 from gradscope.running.state import (

@@ -11,7 +11,7 @@ from gradscope.capture.calls import Call
 from gradscope.errors import GradscopeError
 from gradscope.explain.errors import Again, explain_again, explain_error, is_own_bug, worth_again
 from gradscope.loading import Workload
-from gradscope.records import ErrorRecord
+from gradscope.records.errors import ErrorRecord
 from gradscope.running.again import steps_again
 from gradscope.running.plain import fresh, loss_of
 from gradscope.running.state import deeper_recursion, kept_as_found, run_eagerly

@@ -26,7 +26,8 @@ from gradscope.errors import ModelError
 from gradscope.explain.cuts import explain_missing
 from gradscope.explain.frames import locate
 from gradscope.loading import Workload
-from gradscope.records import Answer, AutogradGraph, GraphNode
+from gradscope.records.answers import Answer
+from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.running.plain import fresh, loss_of
 from gradscope.running.roots import root_of, sum_again
 from gradscope.running.state import deeper_recursion, kept_as_found, run_eagerly

@@ -19,7 +19,11 @@ from gradscope.errors import GradscopeError, Interrupted, ModelError, OptionErro
 from gradscope.explain.errors import explain_error, is_own_bug
 from gradscope.loading import Workload, load
 from gradscope.loading.live import adopt, given
-from gradscope.records import AutogradGraph, ErrorRecord, Report, RunInfo, WhyReport
+from gradscope.records.answers import WhyReport
+from gradscope.records.errors import ErrorRecord
+from gradscope.records.graph import AutogradGraph
+from gradscope.records.report import Report
+from gradscope.records.run import RunInfo
 from gradscope.running.state import kept_as_found, random_state_kept
 from gradscope.running.switches import switches_kept
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from gradscope.records import Attribution, ImageAttribution, SaliencyReport
+from gradscope.records.saliency import Attribution, ImageAttribution, SaliencyReport
 from gradscope.typeset.console import dimmed, printed, table_lines
 from gradscope.typeset.numbers import number, share
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table

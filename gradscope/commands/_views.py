@@ -14,7 +14,8 @@ from gradscope import plugins
 from gradscope.commands._findings import path_root, rule_texts
 from gradscope.commands._write import STDOUT, check_output, write_output
 from gradscope.errors import OptionError, did_you_mean
-from gradscope.records import CheckReport, Report
+from gradscope.records.findings import CheckReport
+from gradscope.records.report import Report
 from gradscope.reporters import View, _tables
 
 Format = Annotated[

@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from gradscope.commands._model import Allow, Debug, Device, Exclude, Layers, Set, Words, read_model
 from gradscope.commands._write import keep_stdout_clean, write_output
 from gradscope.errors import OptionError
-from gradscope.records import LayerInfo
-from gradscope.reports import to_data
+from gradscope.records.json import to_data
+from gradscope.records.modules import LayerInfo
 from gradscope.typeset.text import plain
 
 

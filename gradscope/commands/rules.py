@@ -12,7 +12,7 @@ from gradscope.commands._rulebook import book, page
 from gradscope.commands._views import Color, Width, check_look, terminal_width, use_color
 from gradscope.commands._write import write_output
 from gradscope.errors import OptionError, did_you_mean
-from gradscope.reports import to_data
+from gradscope.records.json import to_data
 from gradscope.rules import Rule, lookup, rule_book
 
 _FORMATS = ("terminal", "json")

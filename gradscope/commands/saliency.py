@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradscope import reports
 from gradscope.commands import _attributions, _pictures
 from gradscope.commands._model import Allow, Debug, Device, Dtype, Seed, Set
 from gradscope.commands._views import (
@@ -26,6 +25,7 @@ from gradscope.commands._views import (
 )
 from gradscope.commands._write import check_output, keep_stdout_clean, write_output
 from gradscope.errors import ModelError, OptionError
+from gradscope.records import json as record_json
 
 if TYPE_CHECKING:
     from gradscope.api import Saliency, Wish
@@ -165,12 +165,12 @@ def run(
                 found = api.attribute(viewer, shots, wish, seed=seed, told=told)
     except ModelError as error:
         if as_json and error.report is not None:
-            write_output(reports.dumps(error.report), output, force=force)
+            write_output(record_json.dumps(error.report), output, force=force)
         raise
     if save_maps is not None:
         found = _saved(found, save_maps, names, force=force)
     if as_json:
-        write_output(reports.dumps(found.report), output, force=force)
+        write_output(record_json.dumps(found.report), output, force=force)
         return
     written = _pictures.write_pictures(found, album, stems)
     said = _attributions.text(found.report, written, width=shown, color=colored)

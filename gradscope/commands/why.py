@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gradscope import plugins, reports
+from gradscope import plugins
 from gradscope.answers import LEVELS, AnswerView, reaches
 from gradscope.commands._model import (
     OVERRIDE,
@@ -35,7 +35,8 @@ from gradscope.commands._views import (
 )
 from gradscope.commands._write import STDOUT, check_output, keep_stdout_clean, write_output
 from gradscope.errors import Interrupted, LayerError, ModelError, OptionError, Problem, did_you_mean
-from gradscope.records import WhyReport
+from gradscope.records import json as record_json
+from gradscope.records.answers import WhyReport
 
 ROOM = "gradscope.answers"
 #: What can only be a MODEL: a path, a spec with its source, a demo. All else is a NAME.
@@ -113,7 +114,7 @@ def run(
     options = {"layers": layers, "device": device, "dtype": dtype, "seed": seed}
     if models and models[0].lower().endswith(".json"):
         _refuse_to_run(names, overrides, options | {"set": settings, "exclude": exclude})
-        report = reports.load(Path(models[0]), WhyReport)
+        report = record_json.load(Path(models[0]), WhyReport)
     else:
         report = _run(models + overrides, names, settings, options, exclude, allow, destination)
     destination.write(report)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from gradscope.diagrams._names import start
-from gradscope.records import Answer, AutogradGraph
+from gradscope.records.answers import Answer
+from gradscope.records.graph import AutogradGraph
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import plural
 from gradscope.typeset.text import plain

@@ -9,7 +9,7 @@ from gradscope.diagrams._answers import answered, reason
 from gradscope.diagrams._lookup import Lookup
 from gradscope.diagrams._view import GraphView
 from gradscope.errors import OptionError
-from gradscope.records import AutogradGraph, GraphCall, GraphNode
+from gradscope.records.graph import AutogradGraph, GraphCall, GraphNode
 
 
 def between(graph: AutogradGraph, view: GraphView, *, answers: bool = False) -> AutogradGraph:

@@ -27,7 +27,7 @@ from gradscope.diagrams._names import sizes
 from gradscope.diagrams._page_tree import shorten
 from gradscope.diagrams._plan import arrows, place_leaves, planned
 from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph, GraphNode
+from gradscope.records.graph import AutogradGraph, GraphNode
 
 #: How many boxes a reader still takes in, and how few a drawing is reduced to at most.
 LIMITS = (150, 90, 60, 40, 25, 15, 8)

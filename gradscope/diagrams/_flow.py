@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradscope.records import AutogradGraph, GraphNode
+from gradscope.records.graph import AutogradGraph, GraphNode
 
 #: Marks, in the words of the records: where gradients first are zero, absent, or not finite.
 ZERO, MISSING, NONFINITE = "zero", "missing", "nonfinite"

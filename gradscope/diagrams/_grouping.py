@@ -7,7 +7,7 @@ from collections import Counter
 from gradscope.diagrams._flow import Flow
 from gradscope.diagrams._group import Group, below
 from gradscope.patterns import Named, Pattern, matching
-from gradscope.records import AutogradGraph, GraphCall
+from gradscope.records.graph import AutogradGraph, GraphCall
 from gradscope.typeset.text import plain
 
 

@@ -13,7 +13,7 @@ from gradscope.diagrams._folding import fold
 from gradscope.diagrams._group import Group, below, operations_below
 from gradscope.diagrams._grouping import bundle, expand, selected, tree
 from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph
+from gradscope.records.graph import AutogradGraph
 
 __all__ = ["Group", "below", "grouped", "opened", "operations_below", "shown"]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gradscope.diagrams._groups import Group
-from gradscope.records import Answer, AutogradGraph, GraphNode
+from gradscope.records.answers import Answer
+from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.typeset.numbers import count, number, plural, shape, size
 from gradscope.typeset.text import plain
 

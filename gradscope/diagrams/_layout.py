@@ -8,7 +8,7 @@ from gradscope.diagrams._graphviz import Clock, TooLarge, TooSlow, require, run
 from gradscope.diagrams._strips import needs_strips, stripped
 from gradscope.diagrams._view import GraphView
 from gradscope.errors import OptionError
-from gradscope.records import AutogradGraph
+from gradscope.records.graph import AutogradGraph
 from gradscope.typeset.numbers import number
 
 

@@ -17,7 +17,7 @@ from gradscope.diagrams._flow import Flow, flow
 from gradscope.diagrams._grouping import tree
 from gradscope.errors import GradscopeError, OptionError, did_you_mean
 from gradscope.patterns import Named, Pattern
-from gradscope.records import AutogradGraph
+from gradscope.records.graph import AutogradGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from gradscope.diagrams._flow import flow
 from gradscope.diagrams._group import below
 from gradscope.diagrams._grouping import tree
 from gradscope.patterns import Named, matching
-from gradscope.records import AutogradGraph
+from gradscope.records.graph import AutogradGraph
 
 
 def check_layers(graph: AutogradGraph, patterns: Sequence[str]) -> None:

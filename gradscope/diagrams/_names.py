@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gradscope.diagrams._flow import Flow, Span
 from gradscope.diagrams._groups import Group, shown
-from gradscope.records import AutogradGraph, GraphNode
+from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.typeset.numbers import shape
 from gradscope.typeset.text import plain
 

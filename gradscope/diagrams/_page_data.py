@@ -15,7 +15,7 @@ from gradscope.diagrams._flow import Flow
 from gradscope.diagrams._groups import Group, opened, operations_below
 from gradscope.diagrams._page_tree import Tree, saved, tree
 from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph, GraphNode
+from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.typeset.numbers import count
 from gradscope.typeset.text import plain
 

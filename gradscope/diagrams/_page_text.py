@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from gradscope.diagrams._flow import Flow
 from gradscope.diagrams._groups import Group
-from gradscope.records import Answer, AutogradGraph, GraphNode
+from gradscope.records.answers import Answer
+from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.typeset.numbers import count, number, plural, shape, size
 from gradscope.typeset.text import plain
 

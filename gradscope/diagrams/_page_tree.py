@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from gradscope.diagrams._flow import Flow
 from gradscope.diagrams._groups import Group, below, operations_below
-from gradscope.records import GraphNode
+from gradscope.records.graph import GraphNode
 from gradscope.typeset.numbers import count
 
 #: A group with more parts than this is cut into rows of parts.

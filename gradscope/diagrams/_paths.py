@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gradscope.diagrams._flow import Flow, flow
-from gradscope.records import AutogradGraph
+from gradscope.records.graph import AutogradGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from gradscope.diagrams._names import operation
 from gradscope.diagrams._paths import Route, main_path, routes
 from gradscope.diagrams._tree import bars, gradient, mark_words, saved
 from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph, GraphNode
+from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.typeset.console import Line, prose, table_lines
 from gradscope.typeset.numbers import count, plural, shape
 from gradscope.typeset.tables import Cell, Heading, Table

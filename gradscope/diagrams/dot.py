@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradscope.diagrams._dot import written
 from gradscope.diagrams._drawing import draw
 from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph
+from gradscope.records.graph import AutogradGraph
 
 suffix = ".dot"
 binary = False

@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from gradscope.diagrams._between import between
 from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph, GraphNode
+from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.typeset.text import plain
 
 suffix = ".graphml"

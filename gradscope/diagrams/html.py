@@ -18,7 +18,7 @@ from gradscope.diagrams._flow import flow
 from gradscope.diagrams._groups import grouped
 from gradscope.diagrams._view import GraphView
 from gradscope.errors import OptionError
-from gradscope.records import AutogradGraph
+from gradscope.records.graph import AutogradGraph
 from gradscope.typeset.text import plain
 
 suffix = ".html"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradscope.diagrams._drawing import Box, Drawing, coarser, draw
 from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph
+from gradscope.records.graph import AutogradGraph
 from gradscope.typeset.text import plain
 
 suffix = ".mmd"

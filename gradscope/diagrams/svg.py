@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 from gradscope.diagrams._drawing import Drawing
 from gradscope.diagrams._layout import laid_out
 from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph
+from gradscope.records.graph import AutogradGraph
 
 suffix = ".svg"
 binary = False

@@ -14,7 +14,7 @@ from gradscope.diagrams._names import chain, start
 from gradscope.diagrams._paths import main_path
 from gradscope.diagrams._tree import table
 from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph
+from gradscope.records.graph import AutogradGraph
 from gradscope.typeset.console import Line, dimmed, printed, prose, table_lines
 from gradscope.typeset.numbers import number, plural, size
 from gradscope.typeset.text import join, pack, plain

@@ -9,7 +9,7 @@ from gradscope.explain._births_levels import INF, KINDS, NAN
 from gradscope.explain._births_origins import Origin
 from gradscope.explain._values import Place
 from gradscope.explain.frames import shown, source
-from gradscope.records import Birth
+from gradscope.records.answers import Birth
 
 _ADVICE = "follow what went in back to where it grew so large, or became 0"
 #: What a run is given goes by these names where there is one of each.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradscope.explain._told import Case, Told, at, line
-from gradscope.records import Answer
+from gradscope.records.answers import Answer
 
 
 def scalar(case: Case) -> Told | None:

@@ -11,7 +11,7 @@ from torch import nn
 from gradscope.explain._values import Value
 from gradscope.explain._verdicts import Verdict
 from gradscope.explain.frames import shown, source
-from gradscope.records import Answer
+from gradscope.records.answers import Answer
 
 _ADVICE = {
     "detach": "drop the `detach()` if this path should train; if it should not, freeze what is"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gradscope.explain._meeting import Meeting, Operand
 from gradscope.explain._values import Place
 from gradscope.explain.frames import shown, source
-from gradscope.records import RelatedLine
+from gradscope.records.errors import RelatedLine
 
 if TYPE_CHECKING:
     from gradscope.explain._watching import Watch

@@ -16,7 +16,7 @@ from gradscope.explain._executing import Executing
 from gradscope.explain._nonlinear import Flat, ends, softmax_ends
 from gradscope.explain._values import Place
 from gradscope.explain.frames import shown
-from gradscope.records import UnitActivity
+from gradscope.records.modules import UnitActivity
 
 _SOFTMAX = frozenset(["_softmax", "_safe_softmax"])
 

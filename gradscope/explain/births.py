@@ -11,7 +11,7 @@ from torch import nn
 from gradscope.capture.hooks import hooked, watchable
 from gradscope.explain._births_told import births, unseen
 from gradscope.explain._births_watch import Watch
-from gradscope.records import Birth
+from gradscope.records.answers import Birth
 
 
 def find_births(

@@ -11,7 +11,7 @@ from gradscope.capture.hooks import hooked, watchable
 from gradscope.explain._sentences import answer, uncalled
 from gradscope.explain._tracing import Tracer
 from gradscope.explain._verdicts import Verdict, verdicts
-from gradscope.records import Answer
+from gradscope.records.answers import Answer
 
 
 def explain_missing(

@@ -40,7 +40,7 @@ from gradscope.explain._told import Case, Explain, Told, told
 from gradscope.explain._watching import Watch
 from gradscope.explain.cuts import explain_missing
 from gradscope.explain.frames import PACKAGE, raised_at, shown, user_frames
-from gradscope.records import ErrorRecord
+from gradscope.records.errors import ErrorRecord
 
 _SHOWN = 8
 

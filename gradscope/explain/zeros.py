@@ -18,7 +18,7 @@ from gradscope.explain._zero_passing import some
 from gradscope.explain._zero_places import Place, Places
 from gradscope.explain._zero_run import Calls, Values, watching, with_hooks
 from gradscope.explain._zero_words import advice
-from gradscope.records import Answer
+from gradscope.records.answers import Answer
 
 #: Causes that are often meant: whether they last is looked at.
 _PASSING = ("zero-weight", "masked")

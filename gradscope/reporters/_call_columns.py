@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
-from gradscope.records import Report, TensorRecord, TensorStats
+from gradscope.records.report import Report
+from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.reporters import _statistics
 from gradscope.reporters._calls import CallRow, layer
 from gradscope.reporters._columns import Column, Row, Scalar

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gradscope.records import ModuleCall, TensorRecord
+from gradscope.records.modules import ModuleCall
+from gradscope.records.tensors import TensorRecord
 from gradscope.reporters._footnotes import number_remarks
 from gradscope.typeset.text import plain
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gradscope.records import Chain, GraphNode
+from gradscope.records.graph import Chain, GraphNode
 from gradscope.reporters._calls import label
 from gradscope.typeset.numbers import plural, shape
 from gradscope.typeset.text import plain

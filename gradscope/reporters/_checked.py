@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from gradscope.records import BaselineEntry, CheckedModel, CheckReport, Report, RunInfo
+from gradscope.records.findings import BaselineEntry, CheckedModel, CheckReport
+from gradscope.records.report import Report
+from gradscope.records.run import RunInfo
 from gradscope.reporters import _summary
 from gradscope.reporters._calls import label
 from gradscope.reporters._findings import ordered, tally

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gradscope.records import Finding
+from gradscope.records.findings import Finding
 from gradscope.reporters._calls import label
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, number, plural

@@ -7,7 +7,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
-from gradscope.records import ModuleCall, TensorRecord
+from gradscope.records.modules import ModuleCall
+from gradscope.records.tensors import TensorRecord
 from gradscope.reporters._calls import CallRow
 from gradscope.reporters._columns import Entry, Row, single
 from gradscope.reporters._parameters import ParameterRow

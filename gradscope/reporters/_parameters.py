@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gradscope.records import ParameterStats, Report, TensorStats
+from gradscope.records.modules import ParameterStats
+from gradscope.records.report import Report
+from gradscope.records.tensors import TensorStats
 from gradscope.reporters import _statistics
 from gradscope.reporters._call_columns import MISSING, as_gradient, signs, tone
 from gradscope.reporters._columns import Column, Scalar

@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from gradscope.records import Finding, RunInfo
+from gradscope.records.findings import Finding
+from gradscope.records.run import RunInfo
 
 _AT = re.compile(r"(?P<file>.+?):(?P<line>\d+)", re.DOTALL)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from gradscope.records import PrecisionForecast
+from gradscope.records.precision import PrecisionForecast
 from gradscope.reporters._calls import label
 from gradscope.typeset.numbers import count, plural
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from operator import attrgetter
 
-from gradscope.records import TensorStats
+from gradscope.records.tensors import TensorStats
 from gradscope.reporters._columns import Column, Row
 from gradscope.typeset.numbers import NOT_THERE, count, number, share
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gradscope.records import ErrorRecord, RelatedLine, Report, TensorStats
+from gradscope.records.errors import ErrorRecord, RelatedLine
+from gradscope.records.report import Report
+from gradscope.records.tensors import TensorStats
 from gradscope.reporters._calls import label
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, number, plural, seconds, shape, size

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gradscope.errors import OptionError, did_you_mean
-from gradscope.records import Report, StepRecord
+from gradscope.records.report import Report
+from gradscope.records.run import StepRecord
 from gradscope.reporters import _call_columns, _calls, _parameters
 from gradscope.reporters._columns import (
     Column,

@@ -10,7 +10,8 @@ import csv
 from collections.abc import Sequence
 from io import StringIO
 
-from gradscope.records import CheckReport, Finding, Report
+from gradscope.records.findings import CheckReport, Finding
+from gradscope.records.report import Report
 from gradscope.reporters import _checked, _tables
 from gradscope.reporters._columns import Scalar
 from gradscope.reporters._findings import ordered

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records import CheckedModel, CheckReport, Report
+from gradscope.records.findings import CheckedModel, CheckReport
+from gradscope.records.report import Report
 from gradscope.reporters import _checked, _findings
 from gradscope.reporters._findings import Group
 from gradscope.reporters._places import Spot, spot

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from gradscope import reports
-from gradscope.records import CheckReport, Report
+from gradscope.records import json as record_json
+from gradscope.records.findings import CheckReport
+from gradscope.records.report import Report
 from gradscope.reporters._view import View
 
 suffix = ".json"
@@ -11,9 +12,9 @@ suffix = ".json"
 
 def render(report: Report, view: View) -> str:
     """The whole report; a view chooses what is shown of it, not what it is."""
-    return reports.dumps(report)
+    return record_json.dumps(report)
 
 
 def render_check(check: CheckReport, view: View) -> str:
     """The whole check; its schema is not a report's."""
-    return reports.dumps(check)
+    return record_json.dumps(check)

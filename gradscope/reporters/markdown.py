@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gradscope.records import Chain, CheckReport, Finding, Report
+from gradscope.records.findings import CheckReport, Finding
+from gradscope.records.graph import Chain
+from gradscope.records.report import Report
 from gradscope.reporters import _chains, _checked, _findings, _precision, _summary, _tables
 from gradscope.reporters._view import View
 from gradscope.typeset.console import Line

@@ -11,7 +11,8 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
-from gradscope.records import CheckedModel, CheckReport, Finding, Report, RuleText
+from gradscope.records.findings import CheckedModel, CheckReport, Finding, RuleText
+from gradscope.records.report import Report
 from gradscope.reporters import _checked, _findings
 from gradscope.reporters._places import fingerprint, spot
 from gradscope.reporters._view import View

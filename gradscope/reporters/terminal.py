@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from gradscope.records import Chain, CheckedModel, CheckReport, Finding, Report
+from gradscope.records.findings import CheckedModel, CheckReport, Finding
+from gradscope.records.graph import Chain
+from gradscope.records.report import Report
 from gradscope.reporters import _chains, _checked, _findings, _precision, _summary, _tables
 from gradscope.reporters._view import View
 from gradscope.typeset.console import Line, dimmed, printed, prose, table_lines

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from gradscope import plugins
 from gradscope.errors import OptionError, did_you_mean
-from gradscope.records import Finding, Report
+from gradscope.records.findings import Finding
+from gradscope.records.report import Report
 from gradscope.rules._rule import SEVERITIES, Limits, Rule
 from gradscope.rules._words import either
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gradscope.records import Answer, Finding, Report
+from gradscope.records.answers import Answer
+from gradscope.records.findings import Finding
+from gradscope.records.report import Report
 from gradscope.rules._reading import (
     LENIENT,
     Tree,

@@ -17,7 +17,7 @@ from gradscope.errors import LayerError, OptionError, did_you_mean
 from gradscope.loading import Workload, seed_everything
 from gradscope.nesting import find
 from gradscope.patterns import Named
-from gradscope.records import GraphCall
+from gradscope.records.graph import GraphCall
 from gradscope.running.plain import autocast
 from gradscope.typeset.numbers import count
 

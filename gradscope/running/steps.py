@@ -19,17 +19,9 @@ from gradscope.capture.saved import keeps_scores
 from gradscope.capture.stats import Measured, measure, resolve
 from gradscope.errors import ConfigError
 from gradscope.loading import Batch, Workload, seed_everything
-from gradscope.records import (
-    ModuleCall,
-    ModuleFacts,
-    ParameterStats,
-    Seconds,
-    StepParameter,
-    StepRecord,
-    TensorRecord,
-    TensorStats,
-    Verification,
-)
+from gradscope.records.modules import ModuleCall, ModuleFacts, ParameterStats
+from gradscope.records.run import Seconds, StepParameter, StepRecord, Verification
+from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.running.plain import (
     autocast,
     backward,

@@ -19,7 +19,7 @@ from gradscope.capture.stats import resolve
 from gradscope.capture.trace import Trace
 from gradscope.errors import ConfigError
 from gradscope.loading import Batch, Workload, seed_everything
-from gradscope.records import GraphCall, GraphNode
+from gradscope.records.graph import GraphCall, GraphNode
 from gradscope.running.plain import autocast, backward, count_saved, fresh
 from gradscope.running.roots import LOSS, Root, chosen
 from gradscope.running.state import (

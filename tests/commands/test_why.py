@@ -15,10 +15,11 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope import cli, plugins, reports
+from gradscope import cli, plugins
 from gradscope.answers import AnswerView, reaches, severity
 from gradscope.errors import ModelError, OptionError
-from gradscope.records import Answer, WhyReport
+from gradscope.records import json as record_json
+from gradscope.records.answers import Answer, WhyReport
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NET = """\
@@ -340,8 +341,8 @@ def test_json_has_the_contracts_keys(why) -> None:
     keys = ("name", "kind", "state", "cause", "module", "call", "location", "behind", "message")
     for answer in data["answers"]:
         assert {*keys, "advice"} <= set(answer)
-    record = reports.loads(out, WhyReport)
-    assert reports.dumps(record) == out
+    record = record_json.loads(out, WhyReport)
+    assert record_json.dumps(record) == out
 
 
 @pytest.mark.parametrize("format", plugins.names("gradscope.answers"))

@@ -26,7 +26,7 @@ from gradscope.diagrams import GraphView
 from gradscope.diagrams._colors import INK, MISSING, NONFINITE, ZERO, contrast, ramp, scale
 from gradscope.diagrams._drawing import Drawing, coarser, draw, height
 from gradscope.errors import OptionError
-from gradscope.records import AutogradGraph
+from gradscope.records.graph import AutogradGraph
 
 FULL = GraphView(full=True)
 

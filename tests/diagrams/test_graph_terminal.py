@@ -18,7 +18,8 @@ from rich.cells import cell_len
 from gradscope.diagrams import GraphView, terminal
 from gradscope.diagrams._tree import bars
 from gradscope.errors import OptionError
-from gradscope.records import AutogradGraph, ErrorRecord
+from gradscope.records.errors import ErrorRecord
+from gradscope.records.graph import AutogradGraph
 
 GOLDEN = Path(__file__).parent / "golden"
 WIDTHS = {"60": 60, "80": 80, "120": 120, "200": 200, "pipe": None}

@@ -17,7 +17,7 @@ from gradscope.diagrams._groups import Group, below, grouped, opened, operations
 from gradscope.diagrams._names import sizes
 from gradscope.diagrams._view import GraphView
 from gradscope.errors import LayerError
-from gradscope.records import AutogradGraph, GraphNode
+from gradscope.records.graph import AutogradGraph, GraphNode
 
 FULL = GraphView(full=True)
 

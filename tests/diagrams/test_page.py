@@ -16,7 +16,8 @@ from gradscope.diagrams import GraphView, _page_data, _page_text, _page_tree, ht
 from gradscope.diagrams._flow import flow
 from gradscope.diagrams._groups import grouped
 from gradscope.errors import OptionError
-from gradscope.records import Answer, AutogradGraph
+from gradscope.records.answers import Answer
+from gradscope.records.graph import AutogradGraph
 
 EVIL = "<img src=x onerror=alert(1)>"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"

@@ -11,14 +11,15 @@ from dataclasses import replace
 import pytest
 from diagrams import samples
 
-from gradscope import plugins, reports
+from gradscope import plugins
 from gradscope.diagrams import GraphView, html
 from gradscope.diagrams._between import between
 from gradscope.diagrams._flow import flow
 from gradscope.diagrams._lookup import Lookup, find
 from gradscope.diagrams._paths import main_path, routes
 from gradscope.errors import OptionError
-from gradscope.records import AutogradGraph, GraphCall
+from gradscope.records import json as record_json
+from gradscope.records.graph import AutogradGraph, GraphCall
 
 
 def every_path(graph: AutogradGraph, source: int, target: int) -> list[tuple[int, ...]]:
@@ -225,7 +226,7 @@ def test_a_part_is_a_graph_like_any_other(sample: Callable[[], AutogradGraph]) -
     for node in graph.nodes:
         if node.kind != "function" and node.name:
             part = parted(graph, targets=(node.name,))
-            assert reports.loads(reports.dumps(part), AutogradGraph) == part
+            assert record_json.loads(record_json.dumps(part), AutogradGraph) == part
             assert part.part == f"paths from {graph.start} to {node.name}"
 
 

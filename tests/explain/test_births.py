@@ -17,7 +17,7 @@ from torch import nn
 from explain import birth_backward, birth_more, birth_outside, birth_programs
 from explain.birth_cases import BIRTHS, Program, broken_in
 from gradscope.explain.births import find_births
-from gradscope.records import Birth
+from gradscope.records.answers import Birth
 from gradscope.running.state import kept_as_found
 
 # Importing them fills the table.

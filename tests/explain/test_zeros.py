@@ -17,7 +17,7 @@ from explain import zero_masked, zero_programs
 from explain.zero_cases import ZEROS, X, Y, Zero, zero_names
 from gradscope.explain._zero_passing import some
 from gradscope.explain.zeros import explain_zeros
-from gradscope.records import Answer
+from gradscope.records.answers import Answer
 
 PROGRAMS = (zero_programs, zero_masked)
 CAUSES = ("dead-activation", "saturated", "zero-weight", "masked", "underflow")

@@ -12,7 +12,7 @@ from torch import nn
 import gradscope
 from explain.zero_cases import X, Y, zero_names
 from gradscope.explain.zeros import explain_zeros
-from gradscope.records import Answer
+from gradscope.records.answers import Answer
 from gradscope.rules import RuleSettings, diagnose
 
 

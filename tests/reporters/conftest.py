@@ -8,24 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from gradscope.records import (
-    Chain,
-    ErrorRecord,
-    Finding,
-    Frame,
-    GraphNode,
-    ModuleCall,
-    ParameterStats,
-    Report,
-    RunInfo,
-    Seconds,
-    StepParameter,
-    StepRecord,
-    TensorRecord,
-    TensorStats,
-    Totals,
-    Verification,
-)
+from gradscope.records.errors import ErrorRecord, Frame
+from gradscope.records.findings import Finding
+from gradscope.records.graph import Chain, GraphNode
+from gradscope.records.modules import ModuleCall, ParameterStats
+from gradscope.records.report import Report
+from gradscope.records.run import RunInfo, Seconds, StepParameter, StepRecord, Totals, Verification
+from gradscope.records.tensors import TensorRecord, TensorStats
 
 
 def stats(*shape: int, seed: int = 0, scale: float = 1.0, **known: object) -> TensorStats:

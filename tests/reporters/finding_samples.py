@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from gradscope.records import (
-    BaselineEntry,
-    CheckedModel,
-    CheckReport,
-    ErrorRecord,
-    Finding,
-    Frame,
-    PrecisionForecast,
-    RuleText,
-    RunInfo,
-    TensorStats,
-)
+from gradscope.records.errors import ErrorRecord, Frame
+from gradscope.records.findings import BaselineEntry, CheckedModel, CheckReport, Finding, RuleText
+from gradscope.records.precision import PrecisionForecast
+from gradscope.records.run import RunInfo
+from gradscope.records.tensors import TensorStats
 
 RULES = (
     RuleText(

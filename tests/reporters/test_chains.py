@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gradscope.records import Chain, GraphNode
+from gradscope.records.graph import Chain, GraphNode
 from gradscope.reporters._chains import ChainLine, lines
 
 

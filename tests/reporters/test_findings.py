@@ -22,9 +22,11 @@ from reporters.finding_samples import CHECKS, HOSTILE, LOSS, RULES, VANISHING, m
 from reporters.sarif_schema import SARIF
 from rich.cells import cell_len
 
-from gradscope import plugins, reports
+from gradscope import plugins
 from gradscope.errors import OptionError
-from gradscope.records import CheckedModel, CheckReport, Finding, Report
+from gradscope.records import json as record_json
+from gradscope.records.findings import CheckedModel, CheckReport, Finding
+from gradscope.records.report import Report
 from gradscope.reporters import View, _tables, csv, github, markdown, sarif, terminal
 from gradscope.reporters._findings import grouped
 
@@ -331,8 +333,8 @@ def test_markdown_escapes_what_would_be_markup() -> None:
 @pytest.mark.parametrize("name", CHECKS)
 def test_json_comes_back_as_it_was(name: str) -> None:
     check = CHECKS[name]()
-    assert reports.loads(reports.dumps(check), CheckReport) == check
-    assert reports.loads_shown(reports.dumps(check)) == check
+    assert record_json.loads(record_json.dumps(check), CheckReport) == check
+    assert record_json.loads_shown(record_json.dumps(check)) == check
 
 
 # In a report, beside its tables.

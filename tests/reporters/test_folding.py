@@ -9,7 +9,10 @@ from dataclasses import replace
 import pytest
 
 from gradscope import plugins
-from gradscope.records import ModuleCall, ParameterStats, Report, RunInfo, TensorRecord, TensorStats
+from gradscope.records.modules import ModuleCall, ParameterStats
+from gradscope.records.report import Report
+from gradscope.records.run import RunInfo
+from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.reporters import View
 
 RUN = RunInfo("net", "cpu", "float32", "train", 0, 1, "sum")

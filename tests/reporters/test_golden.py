@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gradscope import plugins
-from gradscope.records import Report
+from gradscope.records.report import Report
 from gradscope.reporters import View
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from gradscope import reports
 from gradscope.commands import _views
 from gradscope.commands.show import run
 from gradscope.errors import ConfigError, OptionError
-from gradscope.records import Report
+from gradscope.records import json as record_json
+from gradscope.records.report import Report
 from gradscope.reporters import View, csv, markdown, terminal
 
 
 @pytest.fixture
 def saved(tmp_path: Path, sample: Callable[[str], Report]) -> Path:
     path = tmp_path / "saved.json"
-    path.write_text(reports.dumps(sample("outputs")), encoding="utf-8")
+    path.write_text(record_json.dumps(sample("outputs")), encoding="utf-8")
     return path
 
 

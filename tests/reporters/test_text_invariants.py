@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from rich.cells import cell_len
 
-from gradscope.records import Report
+from gradscope.records.report import Report
 from gradscope.reporters import View, csv, markdown, terminal
 from gradscope.typeset.numbers import number
 from gradscope.typeset.text import plain

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gradscope.errors import OptionError
-from gradscope.records import Report
+from gradscope.records.report import Report
 from gradscope.reporters import View, _tables, csv, terminal
 from gradscope.reporters._call_columns import COLUMNS
 

@@ -17,7 +17,8 @@ from torch import nn
 
 import gradscope
 from gradscope.errors import ModelError
-from gradscope.records import Finding, Report
+from gradscope.records.findings import Finding
+from gradscope.records.report import Report
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from gradscope.records import Answer, Birth, ErrorRecord, PrecisionForecast, Report
+from gradscope.records.answers import Answer, Birth
+from gradscope.records.errors import ErrorRecord
+from gradscope.records.precision import PrecisionForecast
+from gradscope.records.report import Report
 from gradscope.rules import RuleSettings, diagnose, wanted
 from rules.made import call, facts, link, parameter, report, stack, stats, steps
 

@@ -10,35 +10,24 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from gradscope import reports
 from gradscope.errors import ConfigError
-from gradscope.records import (
-    Answer,
-    Birth,
-    Chain,
-    ErrorRecord,
-    Finding,
-    Frame,
-    GraphNode,
+from gradscope.records import json as record_json
+from gradscope.records.answers import Answer, Birth
+from gradscope.records.errors import ErrorRecord, Frame, RelatedLine
+from gradscope.records.findings import Finding
+from gradscope.records.graph import Chain, GraphNode, SavedTensor
+from gradscope.records.modules import (
     Link,
     ModuleCall,
     ModuleFacts,
     ParameterStats,
-    PrecisionForecast,
-    RelatedLine,
-    Report,
-    RunInfo,
-    SavedTensor,
-    Seconds,
-    StepParameter,
-    StepRecord,
-    TensorRecord,
-    TensorStats,
-    Totals,
     UnitActivity,
     Unregistered,
-    Verification,
 )
+from gradscope.records.precision import PrecisionForecast
+from gradscope.records.report import Report
+from gradscope.records.run import RunInfo, Seconds, StepParameter, StepRecord, Totals, Verification
+from gradscope.records.tensors import TensorRecord, TensorStats
 
 STATS = TensorStats((2, 3), "float32", 6, 1.5, -0.1, 0.3, -1.0, 1.0, 1, 0, 0)
 ODD = TensorStats((3,), "complex64", 3, nan=1, inf=1, values=("nan", 1.5, ("-inf", 0.0)))
@@ -123,16 +112,16 @@ FULL = Report(
 
 def data() -> dict[str, Any]:
     """A full report as JSON data, free to damage."""
-    return json.loads(reports.dumps(FULL))
+    return json.loads(record_json.dumps(FULL))
 
 
 def test_everything_comes_back() -> None:
-    assert reports.loads(reports.dumps(FULL), Report) == FULL
+    assert record_json.loads(record_json.dumps(FULL), Report) == FULL
 
 
 def test_the_least_report_comes_back() -> None:
     least = Report("ok", RUN)
-    assert reports.loads(reports.dumps(least), Report) == least
+    assert record_json.loads(record_json.dumps(least), Report) == least
 
 
 def reachable(kind: Any) -> set[type]:
@@ -172,7 +161,7 @@ def test_what_few_records_fill_is_written_only_there() -> None:
     plain, odd = data()["modules"]
     assert not {"settings", "written", "misspelt"} & plain.keys()
     assert odd["settings"] == {"p": 0.5, "inplace": True, "momentum": None, "count": 3}
-    bare = json.loads(reports.dumps(replace(FULL, modules=(), links=(), births=())))
+    bare = json.loads(record_json.dumps(replace(FULL, modules=(), links=(), births=())))
     assert not {"modules", "links", "births"} & bare.keys()
 
 
@@ -183,7 +172,7 @@ def test_values_are_written_only_where_there_are_any() -> None:
 
 
 def test_numbers_that_json_lacks_become_null() -> None:
-    text = reports.dumps(
+    text = record_json.dumps(
         replace(FULL, loss=float("nan"), totals=Totals(gradient_norm=float("inf")))
     )
     read = json.loads(text, parse_constant=lambda token: pytest.fail(f"{token} is no JSON"))
@@ -195,19 +184,19 @@ def test_strange_names_come_back() -> None:
     for name in ("", "模型", "a\nb\x1b[31m", "\u202e", '"', "\ud800"):
         call = replace(FULL.calls[0], name=name)
         report = replace(FULL, calls=(call,))
-        assert reports.loads(reports.dumps(report), Report).calls[0].name == name
+        assert record_json.loads(record_json.dumps(report), Report).calls[0].name == name
 
 
 def test_keys_of_a_later_version_are_passed_over() -> None:
     damaged = data()
     damaged["tomorrow"] = {"a": 1}
     damaged["calls"][0]["activity"] = [1, 2]
-    assert reports.loads(json.dumps(damaged), Report) == FULL
+    assert record_json.loads(json.dumps(damaged), Report) == FULL
 
 
 def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_bytes(b"\xef\xbb\xbf" + reports.dumps(FULL).encode())
-    assert reports.load(tmp_path / "r.json", Report) == FULL
+    (tmp_path / "r.json").write_bytes(b"\xef\xbb\xbf" + record_json.dumps(FULL).encode())
+    assert record_json.load(tmp_path / "r.json", Report) == FULL
 
 
 DAMAGES: dict[str, tuple[tuple[str | int, ...], Any, str]] = {
@@ -240,7 +229,7 @@ def test_a_damaged_field_is_named(case: str) -> None:
         place = place[step]
     place[path[-1]] = value
     with pytest.raises(ConfigError, match="expected") as caught:
-        reports.loads(json.dumps(damaged), Report, file="r.json")
+        record_json.loads(json.dumps(damaged), Report, file="r.json")
     assert str(caught.value.problems[0].place) == f"r.json ({key})"
 
 
@@ -252,7 +241,7 @@ def test_a_missing_field_is_named(path: tuple[str | int, ...]) -> None:
         place = place[step]
     del place[path[-1]]
     with pytest.raises(ConfigError, match="lacks") as caught:
-        reports.loads(json.dumps(damaged), Report)
+        record_json.loads(json.dumps(damaged), Report)
     assert str(path[-1]) in str(caught.value)
 
 
@@ -270,7 +259,7 @@ def test_every_leaf_replaced_is_read_or_refused() -> None:
         for wrong in (None, -1, 1e300, "x", [], {}, [None], True):
             place[key] = wrong
             try:
-                reports.loads(json.dumps(whole), Report)
+                record_json.loads(json.dumps(whole), Report)
             except ConfigError:
                 pass
             finally:
@@ -298,16 +287,16 @@ def test_every_leaf_replaced_is_read_or_refused() -> None:
 )
 def test_what_is_no_report_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        reports.loads(text, Report)
+        record_json.loads(text, Report)
     said = str(caught.value)
     assert message.replace("\\", "") in said.replace("\\", "")
     assert said.isprintable()
 
 
 def test_a_number_beyond_floats_is_refused() -> None:
-    text = reports.dumps(FULL).replace('"loss": 2.31', '"loss": 1e999')
+    text = record_json.dumps(FULL).replace('"loss": 2.31', '"loss": 1e999')
     with pytest.raises(ConfigError, match="expected a number"):
-        reports.loads(text, Report)
+        record_json.loads(text, Report)
 
 
 def test_a_deep_config_is_refused_before_it_can_exhaust_the_stack() -> None:
@@ -317,12 +306,12 @@ def test_a_deep_config_is_refused_before_it_can_exhaust_the_stack() -> None:
         deep = [deep]
     damaged["config"] = {"input": deep}
     with pytest.raises(ConfigError, match="nests too deeply"):
-        reports.loads(json.dumps(damaged), Report)
+        record_json.loads(json.dumps(damaged), Report)
 
 
 def test_a_syntax_error_is_shown_in_its_line() -> None:
     with pytest.raises(ConfigError) as caught:
-        reports.loads('{\n "a": nope\n}', Report, file="r.json")
+        record_json.loads('{\n "a": nope\n}', Report, file="r.json")
     shown = caught.value.render().splitlines()
     assert shown[1] == "  --> r.json:2:7"
     assert shown[2:4] == [' 2 |  "a": nope', "   |       ^"]
@@ -331,7 +320,7 @@ def test_a_syntax_error_is_shown_in_its_line() -> None:
 @pytest.mark.parametrize("line", ["x" * 10_000, '"\x1b[31m" nope', '"\u2028" nope'])
 def test_a_line_that_would_not_help_is_not_shown(line: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        reports.loads(f'{{"a":\n{line}', Report)
+        record_json.loads(f'{{"a":\n{line}', Report)
     assert line not in caught.value.render()
 
 
@@ -343,10 +332,10 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         (tmp_path / "latin.json", "it is not UTF-8 text"),
     ):
         with pytest.raises(ConfigError, match=message):
-            reports.load(path, Report)
+            record_json.load(path, Report)
 
 
 def test_data_is_left_alone() -> None:
     before = copy.deepcopy(FULL)
-    reports.dumps(FULL)
+    record_json.dumps(FULL)
     assert before == FULL

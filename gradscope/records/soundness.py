@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records import AutogradGraph, GraphNode
+from gradscope.records.graph import AutogradGraph, GraphNode
 
 KINDS = ("function", "parameter", "input")
 STATUSES = ("ok", "failed")
@@ -44,8 +44,8 @@ def _calls(graph: AutogradGraph) -> Iterator[tuple[str, str]]:
         if call.call < 0:
             yield f"calls[{i}].call", _negative(call.call)
         if not -1 <= call.parent < i:
-            said = "expected the place of an earlier call, or -1 for none"
-            yield f"calls[{i}].parent", f"{said}, found {call.parent}"
+            rule = "expected the place of an earlier call, or -1 for none"
+            yield f"calls[{i}].parent", f"{rule}, found {call.parent}"
 
 
 def _node(node: GraphNode, where: str) -> Iterator[tuple[str, str]]:
@@ -76,8 +76,8 @@ def _edges(node: GraphNode, place: int, places: dict[int, int]) -> Iterator[tupl
             if edge[0] not in places:
                 yield where, f"no node has the id {edge[0]}"
             elif places[edge[0]] <= place:
-                said = "a node stands before all that it leads to"
-                yield where, f"{edge[0]} is the id of nodes[{places[edge[0]]}]: {said}"
+                rule = "a node stands before all that it leads to"
+                yield where, f"{edge[0]} is the id of nodes[{places[edge[0]]}]: {rule}"
             if edge[1] < 0:
                 yield f"{where}[1]", _negative(edge[1])
 

@@ -15,8 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError, Place
-from gradscope.records import AutogradGraph, CheckReport, Report, SaliencyReport, WhyReport
-from gradscope.soundness import faults
+from gradscope.records.answers import WhyReport
+from gradscope.records.findings import CheckReport
+from gradscope.records.graph import AutogradGraph
+from gradscope.records.report import Report
+from gradscope.records.saliency import SaliencyReport
+from gradscope.records.soundness import faults
 
 #: What a saved record is called, the command that writes one, and the command that shows it.
 _WORDS: dict[type, tuple[str, str, str]] = {
@@ -28,8 +32,6 @@ _WORDS: dict[type, tuple[str, str, str]] = {
 _Record = TypeVar("_Record", Report, CheckReport, AutogradGraph, WhyReport)
 #: A report nests 7 deep; only its ``config`` is free to go deeper.
 MAX_DEPTH = 100
-
-
 #: Resolving annotations takes longer than reading the values, and a report has thousands.
 _hints = functools.cache(typing.get_type_hints)
 
@@ -84,14 +86,13 @@ def loads(text: str, kind: type[_Record], *, file: str = "report") -> _Record:
                     place=Place(file),
                     help=f"show it with `gradscope {command} {file}`",
                 )
-        said = f"its `schema` is {_excerpt(schema)}" if schema else "it has no `schema`"
-        raise ConfigError(
-            f"not a gradscope {word}: {said}, expected `{expected}`", place=Place(file), help=help
-        )
+        found = f"its `schema` is {_excerpt(schema)}" if schema else "it has no `schema`"
+        fault = f"not a gradscope {word}: {found}, expected `{expected}`"
+        raise ConfigError(fault, place=Place(file), help=help)
     record: _Record = _read(kind, data, "", file)
     if isinstance(record, AutogradGraph):
-        for where, said in faults(record):
-            raise ConfigError(said, place=Place(file, key=where), help=help)
+        for where, message in faults(record):
+            raise ConfigError(message, place=Place(file, key=where), help=help)
     return record
 
 
@@ -102,8 +103,8 @@ def loads_shown(text: str, *, file: str = "report") -> Report | CheckReport:
         ConfigError: as ``loads``.
     """
     # A check names its schema in the first line, as each record does; whatever else is no report.
-    said = re.match(r'\s*\{\s*"schema"\s*:\s*"([^"]*)"', text)
-    if said is not None and said[1] == _schema(CheckReport):
+    schema = re.match(r'\s*\{\s*"schema"\s*:\s*"([^"]*)"', text)
+    if schema is not None and schema[1] == _schema(CheckReport):
         return loads(text, CheckReport, file=file)
     return loads(text, Report, file=file)
 
@@ -177,9 +178,8 @@ def _text(path: Path, help: str) -> str:
     except FileNotFoundError:
         raise ConfigError(f"there is no file `{path}`", help=help) from None
     except UnicodeDecodeError:
-        raise ConfigError(
-            "not JSON: it is not UTF-8 text", place=Place(str(path)), help=help
-        ) from None
+        fault = "not JSON: it is not UTF-8 text"
+        raise ConfigError(fault, place=Place(str(path)), help=help) from None
     except OSError as error:
         raise ConfigError(f"cannot read `{path}`: {error.strerror or error}", help=help) from None
 
@@ -240,11 +240,9 @@ def _read_record(kind: type, data: Any, where: str, file: str) -> Any:
 
 
 def _expect(right: bool, wanted: str, data: Any, where: str, file: str) -> None:
-    if right:
-        return
-    raise ConfigError(
-        f"expected {wanted}, found {_excerpt(data)}", place=Place(file, key=where or None)
-    )
+    if not right:
+        fault = f"expected {wanted}, found {_excerpt(data)}"
+        raise ConfigError(fault, place=Place(file, key=where or None))
 
 
 def _excerpt(data: Any) -> str:
