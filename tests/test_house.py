@@ -16,10 +16,9 @@ PACKAGE = Path(gradscope.__file__).parent
 #: A room is a folder or a file at the top of the package. It imports from lower floors only.
 FLOORS = {
     "records": 0, "errors": 0, "plugins": 0, "patterns": 0, "nesting": 0, "typeset": 0,
-    "config": 1, "answers": 1, "reporters": 1, "diagrams": 1, "images": 1, "demo": 1,
-    "rules": 1,
-    "loading": 2, "capture": 2,
-    "running": 3, "explain": 3, "saliency": 3,
+    "config": 1, "rules": 1, "images": 1, "demo": 1,
+    "reporters": 2, "loading": 2, "capture": 2,
+    "diagrams": 3, "running": 3, "explain": 3, "saliency": 3,
     "api": 4,
     "commands": 5,
     "cli": 6,

@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-FORMATS = plugins.names("gradscope.reporters")
+FORMATS = plugins.names("gradscope.reporters.report")
 
 LIGHT = {
     "no arguments": ([], 0),

@@ -11,7 +11,6 @@ from typing import Any
 from torch import nn
 
 from gradscope import config as configs
-from gradscope.answers import severity
 from gradscope.api._asking import Asked, asked_for, disagreements, problems_first, replies
 from gradscope.api._looking import before, look
 from gradscope.api.explaining import explained, unlooked
@@ -30,6 +29,7 @@ from gradscope.errors import Interrupted, ModelError
 from gradscope.loading import Workload
 from gradscope.records.answers import Answer, WhyReport
 from gradscope.records.modules import ModuleCall, ParameterStats
+from gradscope.rules import severity
 from gradscope.running.switches import switches_kept
 
 

@@ -16,7 +16,9 @@ from gradscope.commands._write import STDOUT, check_output, write_output
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.records.findings import CheckReport
 from gradscope.records.report import Report
-from gradscope.reporters import View, _tables
+from gradscope.reporters.report import View
+from gradscope.reporters.report.tables import derive
+from gradscope.reporters.text_view import TextView
 
 Format = Annotated[
     str | None,
@@ -74,7 +76,7 @@ Width = Annotated[
     typer.Option(metavar="N", help="Fit the tables into N characters, not the terminal's."),
 ]
 
-ROOM = "gradscope.reporters"
+ROOM = "gradscope.reporters.report"
 COLORS = ("auto", "always", "never")
 
 
@@ -121,7 +123,7 @@ def plan_output(
         rules=rule_texts() if chosen == "sarif" else (),
         root=path_root(),
     )
-    _tables.check(view)
+    derive.check(view)
     check_output(path, force=force)
     return Destination(chosen, view, path, force)
 
@@ -139,6 +141,16 @@ def check_look(color: str, width: int | None) -> None:
         )
     if width is not None and width < 1:
         raise OptionError(f"`--width {width}` leaves no room", help="give 1 or more")
+
+
+def text_view(output: Path | None, width: int | None, color: str) -> TextView:
+    """How text looks where it goes.
+
+    Raises:
+        OptionError: as ``check_look``.
+    """
+    check_look(color, width)
+    return TextView(width=terminal_width(output, width), color=use_color(output, color))
 
 
 def write_report(report: object, destination: Destination) -> None:

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradscope.commands import _attributions, _pictures
+from gradscope.commands import _pictures
 from gradscope.commands._model import Allow, Debug, Device, Dtype, Seed, Set
 from gradscope.commands._views import (
     Color,
     Force,
     Width,
-    check_look,
-    terminal_width,
-    use_color,
+    text_view,
 )
 from gradscope.commands._write import check_output, keep_stdout_clean, write_output
 from gradscope.errors import ModelError, OptionError
 from gradscope.records import json as record_json
+from gradscope.reporters.methods import terminal as method_list
+from gradscope.reporters.saliency import terminal
 
 if TYPE_CHECKING:
     from gradscope.api import Saliency, Wish
@@ -116,13 +116,13 @@ def run(
     Writes a picture beside the original: the heat map over the photograph, with its scale. Without
     IMAGE a bundled digit is explained.
     """
-    check_look(color, width)
-    shown = terminal_width(None, width)
-    colored = use_color(None, color)
+    look = text_view(None, width, color)
     if methods:
+        from gradscope.saliency import methods as every_method
+
         with keep_stdout_clean():
-            listed = _attributions.methods(width=shown, color=colored)
-        write_output(listed, None)
+            listed = every_method()
+        write_output(method_list.render(listed, look), None)
         return
     words = words or []
     pictures = [word for word in words if not _is_override(word)]
@@ -173,8 +173,8 @@ def run(
         write_output(record_json.dumps(found.report), output, force=force)
         return
     written = _pictures.write_pictures(found, album, stems)
-    said = _attributions.text(found.report, written, width=shown, color=colored)
-    write_output(said + _preview(written, shown, colored), None)
+    text = terminal.render(found.report, look, written)
+    write_output(text + _preview(written, look.width, look.color), None)
 
 
 def _is_override(word: str) -> bool:

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from gradscope import plugins
-from gradscope.answers import LEVELS, AnswerView, reaches
 from gradscope.commands._model import (
     OVERRIDE,
     Allow,
@@ -28,17 +27,17 @@ from gradscope.commands._views import (
     Force,
     Output,
     Width,
-    check_look,
     choose_format,
-    terminal_width,
-    use_color,
+    text_view,
 )
 from gradscope.commands._write import STDOUT, check_output, keep_stdout_clean, write_output
 from gradscope.errors import Interrupted, LayerError, ModelError, OptionError, Problem, did_you_mean
 from gradscope.records import json as record_json
 from gradscope.records.answers import WhyReport
+from gradscope.reporters.text_view import TextView
+from gradscope.rules import FAIL_ON, reaches
 
-ROOM = "gradscope.answers"
+ROOM = "gradscope.reporters.answers"
 #: What can only be a MODEL: a path, a spec with its source, a demo. All else is a NAME.
 _MODEL = re.compile(
     r"demo\Z|.*\.(ya?ml|json|py)\Z|(?!!|type:|re:)[^*]*[:/\\]", re.DOTALL | re.IGNORECASE
@@ -50,7 +49,7 @@ class Destination:
     """Where answers go, and how they look there."""
 
     format: str
-    view: AnswerView
+    view: TextView
     path: Path | None
     force: bool
 
@@ -106,8 +105,8 @@ def run(
     or not finite are answered. A NAME (`fc.weight`, `layer1.*`, `type:Linear`) is answered whatever
     its state. MODEL is told from a NAME by its form: a path, or a spec with a colon.
     """
-    if fail_on not in (*LEVELS, "never"):
-        help = did_you_mean(fail_on, LEVELS) or f"one of {', '.join(LEVELS)}, never"
+    if fail_on not in FAIL_ON:
+        help = did_you_mean(fail_on, FAIL_ON) or f"one of {', '.join(FAIL_ON)}"
         raise OptionError(f"unknown severity `{fail_on}`", help=help)
     destination = _destination(format, output, force, color, width)
     models, names, overrides = _told_apart(words or [])
@@ -126,10 +125,9 @@ def _destination(
     format: str | None, output: Path | None, force: bool, color: str, width: int | None
 ) -> Destination:
     path = None if output is None or output == STDOUT else output
-    check_look(color, width)
+    view = text_view(path, width, color)
     chosen = choose_format(format, path, ROOM)
     check_output(path, force=force)
-    view = AnswerView(width=terminal_width(path, width), color=use_color(path, color))
     return Destination(chosen, view, path, force)
 
 

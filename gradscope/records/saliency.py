@@ -61,3 +61,13 @@ class SaliencyReport:
     versions: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     error: ErrorRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MethodText:
+    """A method as ``--methods`` lists it; ``options`` are ``name=default``."""
+
+    name: str
+    summary: str
+    options: tuple[str, ...]
+    paper: str

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from gradscope.records.findings import Finding
 
-SEVERITIES = ("error", "warning", "info")
 #: Sets of thresholds that other tools use, by the name that the config takes.
 PRESETS = {
     "sagemaker": "SageMaker Debugger's built-in rules",

@@ -36,9 +36,27 @@ def prose(line: Line, width: int | None) -> Iterator[Text]:
         yield Text.assemble(margin, (lead, style), part[len(lead) :])
 
 
+def paragraphs(lines: Iterable[Line], width: int | None) -> Iterator[Text]:
+    """Several lines of prose."""
+    return (text for line in lines for text in prose(line, width))
+
+
+def stacked(blocks: Iterable[Iterable[Text]]) -> list[Text]:
+    """Blocks with an empty line between them; one without lines leaves no trace."""
+    filled = [block for block in map(list, blocks) if block]
+    return [line for block in filled for line in (Text(), *block)][1:]
+
+
 def dimmed(text: str, width: int | None) -> Iterator[Text]:
     """A remark, broken at spaces."""
     yield from (Text(line, "dim") for line in break_words(text, width, indent="  "))
+
+
+def table_rows(table: Table, width: int | None, *, rule: bool = True) -> Iterator[Text]:
+    """A table without its title: the header, a rule below it, and the rows."""
+    for i, cells in enumerate(lay_out(table, plan(table, width))):
+        if rule or i != 1:
+            yield Text(" " * GAP).join(Text(c.text, STYLES.get(c.tone, "")) for c in cells)
 
 
 def table_lines(table: Table, width: int | None) -> Iterator[Text]:

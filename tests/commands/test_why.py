@@ -16,10 +16,11 @@ from torch import nn
 
 import gradscope
 from gradscope import cli, plugins
-from gradscope.answers import AnswerView, reaches, severity
 from gradscope.errors import ModelError, OptionError
 from gradscope.records import json as record_json
 from gradscope.records.answers import Answer, WhyReport
+from gradscope.reporters.text_view import TextView
+from gradscope.rules import reaches, severity
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NET = """\
@@ -345,9 +346,9 @@ def test_json_has_the_contracts_keys(why) -> None:
     assert record_json.dumps(record) == out
 
 
-@pytest.mark.parametrize("format", plugins.names("gradscope.answers"))
+@pytest.mark.parametrize("format", plugins.names("gradscope.reporters.answers"))
 def test_every_format_is_written_whole_and_never_over_another(why, format: str) -> None:
-    suffix = plugins.load("gradscope.answers", format).suffix
+    suffix = plugins.load("gradscope.reporters.answers", format).suffix
     assert why("net.yaml", "-o", f"why{suffix}")[0] == 0
     written = Path(f"why{suffix}").read_text()
     assert "stem.weight" in written
@@ -384,7 +385,7 @@ def test_what_does_not_print_is_escaped() -> None:
     run_info = gradscope.why("demo").run
     report = WhyReport(run_info, status="findings", checked=1, answers=(answer,))
     for format in ("terminal", "markdown"):
-        text = plugins.load("gradscope.answers", format).render(report, AnswerView())
+        text = plugins.load("gradscope.reporters.answers", format).render(report, TextView())
         assert "\x1b" not in text
         assert "\x07" not in text
 

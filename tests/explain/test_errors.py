@@ -23,8 +23,8 @@ from gradscope.explain._written import Written
 from gradscope.records import json as record_json
 from gradscope.records.errors import ErrorRecord, RelatedLine
 from gradscope.records.report import Report
-from gradscope.reporters import terminal
-from gradscope.reporters._view import View
+from gradscope.reporters.report import terminal
+from gradscope.reporters.report._view import View
 
 # Importing them fills the table.
 FILES = (error_inplace, error_twice, error_shapes, error_dtypes, error_others)

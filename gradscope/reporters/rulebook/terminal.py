@@ -1,0 +1,149 @@
+"""The rule book as text: a list of all rules, and the page of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from gradscope.reporters.labels import TONES
+from gradscope.reporters.text_view import TextView
+from gradscope.rules import PRESETS, Rule, Threshold
+from gradscope.typeset.console import STYLES, Line, dimmed, printed, prose, table_lines
+from gradscope.typeset.numbers import number, plural
+from gradscope.typeset.tables import Cell, Heading, Table
+from gradscope.typeset.text import break_words
+
+suffix = ".txt"
+
+_GAP = 2
+#: A summary has its own column where it gets this much, else a line of its own below.
+_SUMMARY = 28
+
+
+def render(rules: Sequence[Rule], view: TextView) -> str:
+    """Code, name, severity and summary of each rule; of a single one, everything about it."""
+    single = len(rules) == 1
+    lines = _page(rules[0], view.width) if single else _book(rules, view.width)
+    return printed(lines, width=view.width, color=view.color)
+
+
+def _book(rules: Sequence[Rule], width: int | None) -> Iterator[Text]:
+    heads = ("code", "rule", "severity", "finds")
+    cells = [(rule.code, rule.name, rule.severity) for rule in rules]
+    widths = [max(len(row[i]) for row in (*cells, heads)) for i in range(3)]
+    left = sum(widths) + 3 * _GAP
+    beside = width is None or width - left >= _SUMMARY
+    room = None if width is None else width - left if beside else width - 2 * _GAP
+    title = " " * _GAP
+    yield Text(
+        title.join(
+            head.ljust(w) for head, w in zip(heads[: 3 + beside], [*widths, 0], strict=False)
+        ),
+        STYLES["head"],
+    )
+    longest = max(len(rule.summary) for rule in rules)
+    yield Text("─" * (left + longest if width is None else width), STYLES["dim"])
+    for rule in rules:
+        first = Text.assemble(
+            (rule.code.ljust(widths[0]), "bold"),
+            " " * _GAP,
+            rule.name.ljust(widths[1]),
+            " " * _GAP,
+            (rule.severity.ljust(widths[2]), _style(rule)),
+        )
+        lines = break_words(rule.summary, room)
+        if beside:
+            yield Text.assemble(first, " " * _GAP, lines[0])
+            lines, margin = lines[1:], " " * left
+        else:
+            yield first
+            margin = " " * 2 * _GAP
+        yield from (Text(margin + line) for line in lines)
+    yield Text()
+    said = "`gradscope rules CODE` explains one, with its thresholds and their sources"
+    yield from dimmed(f"{plural(len(rules), 'rule')} · {said}", width)
+
+
+def _page(rule: Rule, width: int | None) -> Iterator[Text]:
+    yield Text.assemble((f"{rule.code} {rule.name}", "bold"), "  ", (rule.severity, _style(rule)))
+    summary = f"{rule.summary[:1].upper()}{rule.summary[1:]}."
+    yield from (Text(line) for line in break_words(summary, width))
+    for title, text in (
+        ("What it looks for", rule.what),
+        ("Why it matters", rule.why),
+        ("How to fix it", rule.fix),
+        ("How it was calibrated", rule.calibration),
+    ):
+        if text:
+            yield Text()
+            yield Text(title, STYLES["head"])
+            yield from _paragraph(text, width)
+    if rule.thresholds:
+        yield Text()
+        yield from table_lines(_thresholds(rule), width)
+        for threshold in rule.thresholds:
+            by = f" ({threshold.source})" if threshold.default is not None else ""
+            yield from prose(Line(f"{threshold.meaning}{by}", f"{threshold.name}:", "head"), width)
+    yield Text()
+    yield Text("Sources", STYLES["head"])
+    for source in rule.sources:
+        yield from _paragraph(source, width)
+    yield Text()
+    yield from dimmed(_use(rule), width)
+
+
+def _style(rule: Rule) -> str:
+    return STYLES.get(TONES.get(rule.severity, ""), "")
+
+
+def _paragraph(text: str, width: int | None) -> Iterator[Text]:
+    margin = " " * _GAP
+    for line in break_words(text, None if width is None else max(1, width - _GAP)):
+        yield Text(margin + line)
+
+
+def _thresholds(rule: Rule) -> Table:
+    said = [name for name in PRESETS if any(name in t.presets for t in rule.thresholds)]
+    headings = [Heading("threshold", right=False), Heading("default")]
+    headings += [Heading(name, keep=50) for name in said]
+    rows = tuple(
+        (
+            Cell(threshold.name),
+            Cell(_value(threshold.default)),
+            *(Cell(_preset(threshold, name)) for name in said),
+        )
+        for threshold in rule.thresholds
+    )
+    legend = (
+        ("off: this test is not made",) if any("off" in c.text for r in rows for c in r) else ()
+    )
+    return Table("Thresholds", tuple(headings), rows, legend=legend)
+
+
+def _value(value: float | None) -> str:
+    if value is None:
+        return "off"
+    return f"{value:g}" if value == int(value) and abs(value) < 1e4 else _short(value)
+
+
+def _short(value: float) -> str:
+    """As one would type it: 1e-06, 0.3."""
+    text = f"{value:g}"
+    return text if float(text) == value else number(value)
+
+
+def _preset(threshold: Threshold, name: str) -> str:
+    return _value(threshold.presets.get(name, threshold.default))
+
+
+def _use(rule: Rule) -> str:
+    ignore = f"leave it out with `--ignore {rule.code}`"
+    if not rule.thresholds:
+        return f"{ignore[:1].upper()}{ignore[1:]}"
+    first = rule.thresholds[0]
+    shown = _value(first.default if first.default is not None else 1.0)
+    return (
+        f"Set a threshold with `rules.thresholds.{rule.code}.{first.name}={shown}`, all of another "
+        f"tool's with `--preset`, or {ignore}"
+    )
