@@ -11,7 +11,7 @@ from typing import Any
 from gradscope.commands._model import OVERRIDE
 from gradscope.commands._write import say, write_output
 from gradscope.diagrams import GraphView
-from gradscope.diagrams._modules import check_expand, check_layers
+from gradscope.diagrams.graph.modules import check_expand, check_layers
 from gradscope.errors import OptionError
 from gradscope.records import json as record_json
 from gradscope.records.graph import AutogradGraph

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gradscope.diagrams._between import between
-from gradscope.diagrams._view import GraphView
+from gradscope.diagrams.graph.part import between
+from gradscope.diagrams.graph.view import GraphView
 from gradscope.records import json as record_json
 from gradscope.records.graph import AutogradGraph
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gradscope.diagrams._drawing import Box, Drawing, coarser, draw
-from gradscope.diagrams._view import GraphView
+from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.picture.drawing import Box, Drawing, coarser, draw
 from gradscope.records.graph import AutogradGraph
 from gradscope.typeset.text import plain
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gradscope.diagrams._layout import laid_out
-from gradscope.diagrams._view import GraphView
+from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.picture.layout import laid_out
 from gradscope.records.graph import AutogradGraph
 
 suffix = ".pdf"

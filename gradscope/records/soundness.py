@@ -36,11 +36,11 @@ def faults(graph: AutogradGraph) -> Iterator[tuple[str, str]]:
 
 
 def _calls(graph: AutogradGraph) -> Iterator[tuple[str, str]]:
-    met: set[tuple[str, int]] = set()
+    seen: set[tuple[str, int]] = set()
     for i, call in enumerate(graph.calls):
-        if (call.name, call.call) in met:
+        if (call.name, call.call) in seen:
             yield f"calls[{i}]", f"call #{call.call} of `{call.name}` is there twice"
-        met.add((call.name, call.call))
+        seen.add((call.name, call.call))
         if call.call < 0:
             yield f"calls[{i}].call", _negative(call.call)
         if not -1 <= call.parent < i:

@@ -66,8 +66,8 @@ def table_lines(table: Table, width: int | None) -> Iterator[Text]:
     for cells in lay_out(table, laid):
         yield Text(" " * GAP).join(Text(cell.text, STYLES.get(cell.tone, "")) for cell in cells)
     if laid.hidden:
-        said = f"hidden at this width: {', '.join(laid.hidden)} ({table.remedy})"
-        yield from dimmed(said, width)
+        hidden = f"hidden at this width: {', '.join(laid.hidden)} ({table.remedy})"
+        yield from dimmed(hidden, width)
     for remark in table.legend:
         yield from dimmed(remark, width)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gradscope.records.answers import Answer, WhyReport
 from gradscope.reporters.header import run_facts
-from gradscope.reporters.labels import TONES
+from gradscope.reporters.labels import TONES, some_names
 from gradscope.rules import severity
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import plural
@@ -57,7 +57,7 @@ def answer_lines(group: Alike) -> Iterator[Line]:
     lead = f"{answer.state}, {answer.cause}:" if answer.cause else f"{answer.state}:"
     if answer.cause in ("frozen", "misspelt"):
         lead = "frozen:" if answer.state == "missing" else "not frozen:"
-    yield Line(_some(names), plain(lead), TONES.get(severity(answer) or "", ""))
+    yield Line(some_names(names, _NAMES), plain(lead), TONES.get(severity(answer) or "", ""))
     yield Line(plain(answer.message), indent=1)
     yield from _where(group, names)
     if answer.advice:
@@ -66,21 +66,21 @@ def answer_lines(group: Alike) -> Iterator[Line]:
 
 def _where(group: Alike, names: Sequence[str]) -> Iterator[Line]:
     answer = group.first
-    said = []
+    where = []
     if answer.module is not None:
         call = f", call {answer.call}" if answer.call else ""
-        said.append(f"in {plain(answer.module) or 'the model itself'}{call}")
+        where.append(f"in {plain(answer.module) or 'the model itself'}{call}")
     if answer.location and answer.location not in answer.message:
-        said.append(f"at {plain(answer.location)}")
-    told = answer.kind != "parameter" or (
+        where.append(f"at {plain(answer.location)}")
+    alone = answer.kind != "parameter" or (
         answer.cause in ("frozen", "misspelt") and len(names) == 1
     )
-    behind = [] if told else [f"{plural(len(names), 'parameter')} behind it"]
-    if said or behind:
-        yield Line("; ".join(said + behind), "where:" if said else "", indent=1)
+    behind = [] if alone else [f"{plural(len(names), 'parameter')} behind it"]
+    if where or behind:
+        yield Line("; ".join(where + behind), "where:" if where else "", indent=1)
     others = group.answers[1:]
     if others:
-        places = _some(plain(other.module or "the model itself") for other in others)
+        places = some_names((one.module or "the model itself" for one in others), _NAMES)
         more = sum(len(other.behind or (other.name,)) for other in others)
         yield Line(f"{places}; {plural(more, 'parameter')} more", "the same in", indent=1)
 
@@ -100,7 +100,7 @@ def conclusion(report: WhyReport) -> Iterator[Line]:
         yield Line(f"no trainable parameter was found{frozen}", "nothing to check:")
     elif not any(severity(answer) for answer in report.answers):
         every = f"{report.checked} trainable parameters"
-        said = "the one trainable parameter" if report.checked == 1 else f"all {every}"
+        whom = "the one trainable parameter" if report.checked == 1 else f"all {every}"
         if any(answer.state == "healthy" for answer in report.answers):
             yield Line(f"{plural(report.checked, 'trainable parameter')} checked{frozen}")
             return
@@ -108,7 +108,7 @@ def conclusion(report: WhyReport) -> Iterator[Line]:
         if report.run.device == "meta":
             checked = "none is missing; on `meta` there are shapes alone, and nobody knows more"
         yield Line(
-            f"a gradient from the loss arrives at {said}; checked: {checked}{frozen}",
+            f"a gradient from the loss arrives at {whom}; checked: {checked}{frozen}",
             "healthy:",
             "good",
         )
@@ -117,9 +117,3 @@ def conclusion(report: WhyReport) -> Iterator[Line]:
             f"{plural(report.checked, 'trainable parameter')} checked, {len(bad)} of them without "
             f"a useful gradient{frozen}"
         )
-
-
-def _some(names: Iterable[str]) -> str:
-    shown = [plain(name) for name in names]
-    more = len(shown) - _NAMES
-    return ", ".join(shown if more <= 1 else [*shown[:_NAMES], f"… {more} more"])

@@ -67,10 +67,10 @@ def lines(chain: Chain) -> list[ChainLine]:
 
 def legend(lines: Sequence[ChainLine]) -> list[str]:
     """What the arrows mean, as far as they occur."""
-    said = {text.split(" ")[0] for text in (line.operation for line in lines)}
+    signs = {text.split(" ")[0] for text in (line.operation for line in lines)}
     again = any(leaf.endswith(AGAIN) or f"{AGAIN} →" in leaf for x in lines for leaf in x.leaves)
-    below = [f"{BELOW} #n: leads on to the node #n below"] if BELOW in said else []
-    return below + ([f"{AGAIN}: stands above already"] if again or AGAIN in said else [])
+    below = [f"{BELOW} #n: leads on to the node #n below"] if BELOW in signs else []
+    return below + ([f"{AGAIN}: stands above already"] if again or AGAIN in signs else [])
 
 
 def _prepare(chain: Chain) -> _Walk:

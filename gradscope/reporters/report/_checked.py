@@ -37,13 +37,13 @@ def title(run: RunInfo) -> str:
 
 def verdict(model: CheckedModel) -> Line:
     """The model and how many findings of which severity; the line is all that a sound one gets."""
-    said = tally(model.findings)
+    counts = tally(model.findings)
     tone = "bad" if model.error or any(f.severity == "error" for f in model.findings) else ""
     tone = tone or ("warn" if any(f.severity == "warning" for f in model.findings) else "good")
     if model.error is not None:
-        said = ["failed", *said]
+        counts = ["failed", *counts]
     known = f" ({plural(len(model.known), 'known finding')})" if model.known else ""
-    return Line((", ".join(said) or "ok") + known, f"{title(model.run)}:", tone)
+    return Line((", ".join(counts) or "ok") + known, f"{title(model.run)}:", tone)
 
 
 def notes(model: CheckedModel) -> list[str]:
@@ -60,14 +60,14 @@ def summary(check: CheckReport) -> str:
     facts += tally(findings) or ["no findings"]
     if failed:
         facts.append(f"{failed} failed")
-    said = ", ".join(facts)
+    text = ", ".join(facts)
     if check.rules:
-        said += f"; {plural(len(check.rules), 'rule')} looked"
+        text += f"; {plural(len(check.rules), 'rule')} looked"
         if check.models and all(model.run.device == "meta" for model in check.models):
-            said += ", those of values at nothing: the device `meta` has none"
+            text += ", those of values at nothing: the device `meta` has none"
     if known:
-        said += f"; {plural(known, 'finding')} in the baseline not counted"
-    return said
+        text += f"; {plural(known, 'finding')} in the baseline not counted"
+    return text
 
 
 def stale(check: CheckReport) -> Iterator[str]:

@@ -85,11 +85,11 @@ def facts(finding: Finding) -> list[str]:
 
 def also(group: Group) -> str:
     """``and 12 more like it: …``, with every name, and its line where that is another one."""
-    said = []
+    places = []
     for finding in group.more:
         elsewhere = finding.location and finding.location != group.first.location
-        said.append(place(finding) + (f" ({plain(finding.location or '')})" if elsewhere else ""))
-    return f"and {count(len(said))} more like it: {', '.join(said)}"
+        places.append(place(finding) + (f" ({plain(finding.location or '')})" if elsewhere else ""))
+    return f"and {count(len(places))} more like it: {', '.join(places)}"
 
 
 def figure(x: float) -> str:

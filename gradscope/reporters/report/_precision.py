@@ -81,8 +81,8 @@ def _table(dtype: str, forecasts: Sequence[PrecisionForecast], top: int) -> Tabl
         Heading("layer", right=False, wraps=True),
         *(Heading(key, keep=KEEP - 10 - i) for i, key in enumerate(keys)),
     )
-    said = ", ".join(_counts(len(rows), len(losing), len(shown)))
-    return Table(plain(dtype), columns, shown, _verdict(forecasts), (said,))
+    counts = ", ".join(_counts(len(rows), len(losing), len(shown)))
+    return Table(plain(dtype), columns, shown, _verdict(forecasts), (counts,))
 
 
 def _verdict(forecasts: Sequence[PrecisionForecast]) -> str:
@@ -112,6 +112,6 @@ def _cell(loss: tuple[float, float] | None) -> Cell:
     if loss is None:
         return Cell("")
     under, over = loss
-    said = [f"{share(under)} ↓"] * (under > 0) + [f"{share(over)} ↑"] * (over > 0)
+    losses = [f"{share(under)} ↓"] * (under > 0) + [f"{share(over)} ↑"] * (over > 0)
     tone = "bad" if over > 0 else "warn" if under > 0.01 else ""
-    return Cell(" ".join(said) or "0", tone)
+    return Cell(" ".join(losses) or "0", tone)

@@ -41,8 +41,8 @@ def render_check(check: CheckReport, view: View) -> str:
         title = _checked.title(model.run)
         error = model.error
         if error is not None:
-            said = f"{error.exception or error.kind}: {error.message}"
-            row: list[Scalar] = [title, "error", "", error.kind, error.name, error.call, said]
+            message = f"{error.exception or error.kind}: {error.message}"
+            row: list[Scalar] = [title, "error", "", error.kind, error.name, error.call, message]
             rows.append([*row, None, None, None, None, error.location, error.advice, False])
         for known, findings in ((False, model.findings), (True, model.known)):
             rows += [[title, *_row(f), known] for f in ordered(findings)]

@@ -39,9 +39,9 @@ def render_check(check: CheckReport, view: View) -> str:
 def _commands(model: CheckedModel, view: View) -> Iterator[str]:
     name = _checked.title(model.run)
     if model.error is not None:
-        said = [f"{line.lead} {line.text}".strip() for line in error_lines(model.error)]
+        error = [f"{line.lead} {line.text}".strip() for line in error_lines(model.error)]
         where = spot(model.error.location, model.run, view.root)
-        yield _command("error", plain(model.error.kind), where, [f"{name}: {said[0]}", *said[1:]])
+        yield _command("error", plain(model.error.kind), where, [f"{name}: {error[0]}", *error[1:]])
     for group in _findings.grouped(model.findings):
         for part in _by_line(group):
             finding = part.first

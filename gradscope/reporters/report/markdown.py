@@ -71,8 +71,8 @@ def _verdicts(check: CheckReport, view: View) -> Iterator[str]:
             if table.rows:
                 yield _table(table).replace("### ", "#### ", 1)
             else:
-                said = " · ".join((table.caption, *table.legend))
-                yield f"#### {table.title.capitalize()} ({escaped(said)})"
+                caption = " · ".join((table.caption, *table.legend))
+                yield f"#### {table.title.capitalize()} ({escaped(caption)})"
         if model.precision:
             yield "\n\n".join(map(escaped, _precision.LEGEND))
     yield from map(escaped, _checked.stale(check))
@@ -97,8 +97,8 @@ def _table(table: Table) -> str:
 def _found(findings: Sequence[Finding]) -> Iterator[str]:
     for group in _findings.grouped(findings):
         _, *details = _findings.lines(group)
-        place, said = code(_findings.place(group.first)), sentence(plain(group.first.message))
-        yield f"- **{escaped(_findings.lead(group.first))}** {place}: {said}"
+        place, message = code(_findings.place(group.first)), sentence(plain(group.first.message))
+        yield f"- **{escaped(_findings.lead(group.first))}** {place}: {message}"
         yield from (f"  - {sentence(bare(replace(line, indent=0)))}" for line in details)
 
 

@@ -67,8 +67,8 @@ def _rules(check: CheckReport, texts: Sequence[RuleText]) -> dict[str, dict[str,
     for model in check.models:
         if model.error is not None:
             kind = model.error.kind
-            said = "The model, its loss or its optimizer raised."
-            rules.setdefault(kind, _descriptor(RuleText(kind, kind, "error", said)))
+            summary = "The model, its loss or its optimizer raised."
+            rules.setdefault(kind, _descriptor(RuleText(kind, kind, "error", summary)))
     return rules
 
 
@@ -94,13 +94,13 @@ def _results(
     if model.error is not None:
         error = model.error
         first, *more = [f"{line.lead} {line.text}".strip() for line in error_lines(model.error)]
-        said = "\n".join([f"{_checked.title(model.run)}: {first}", *more])
+        text = "\n".join([f"{_checked.title(model.run)}: {first}", *more])
         stand_in = Finding(error.kind, error.kind, "error", error.name or "", "", "", error.call)
         yield {
             "ruleId": error.kind,
             "ruleIndex": places.index(error.kind),
             "level": "error",
-            "message": {"text": said},
+            "message": {"text": text},
             "locations": [_location(error.location, error.name, model, view)],
             "partialFingerprints": {"gradscope/v1": fingerprint(stand_in, model.run)},
         }
@@ -108,8 +108,8 @@ def _results(
         for finding in _findings.ordered(findings):
             result = _result(finding, model, places.index(finding.code), view)
             if known:
-                said = "in the baseline"
-                result["suppressions"] = [{"kind": "external", "justification": said}]
+                text = "in the baseline"
+                result["suppressions"] = [{"kind": "external", "justification": text}]
             yield result
 
 

@@ -117,17 +117,17 @@ def _verdict(model: CheckedModel, view: View) -> Iterator[Text]:
             yield from table_lines(table, view.width)
         else:
             yield Text.assemble((table.title, "bold"), f"  {table.caption}")
-            for said in table.legend:
-                yield from dimmed(said, view.width)
+            for remark in table.legend:
+                yield from dimmed(remark, view.width)
     if model.precision:
         yield Text()
-        for said in _precision.LEGEND:
-            yield from dimmed(said, view.width)
+        for remark in _precision.LEGEND:
+            yield from dimmed(remark, view.width)
 
 
 def _sum(check: CheckReport, view: View) -> Iterator[Text]:
-    for said in _checked.stale(check):
-        yield from prose(Line(said, "note:"), view.width)
+    for remark in _checked.stale(check):
+        yield from prose(Line(remark, "note:"), view.width)
     yield from prose(Line(_checked.summary(check)), view.width)
     more = _checked.next_command(check)
     if more:

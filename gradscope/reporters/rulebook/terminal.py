@@ -61,8 +61,8 @@ def _book(rules: Sequence[Rule], width: int | None) -> Iterator[Text]:
             margin = " " * 2 * _GAP
         yield from (Text(margin + line) for line in lines)
     yield Text()
-    said = "`gradscope rules CODE` explains one, with its thresholds and their sources"
-    yield from dimmed(f"{plural(len(rules), 'rule')} · {said}", width)
+    hint = "`gradscope rules CODE` explains one, with its thresholds and their sources"
+    yield from dimmed(f"{plural(len(rules), 'rule')} · {hint}", width)
 
 
 def _page(rule: Rule, width: int | None) -> Iterator[Text]:
@@ -104,14 +104,14 @@ def _paragraph(text: str, width: int | None) -> Iterator[Text]:
 
 
 def _thresholds(rule: Rule) -> Table:
-    said = [name for name in PRESETS if any(name in t.presets for t in rule.thresholds)]
+    presets = [name for name in PRESETS if any(name in t.presets for t in rule.thresholds)]
     headings = [Heading("threshold", right=False), Heading("default")]
-    headings += [Heading(name, keep=50) for name in said]
+    headings += [Heading(name, keep=50) for name in presets]
     rows = tuple(
         (
             Cell(threshold.name),
             Cell(_value(threshold.default)),
-            *(Cell(_preset(threshold, name)) for name in said),
+            *(Cell(_preset(threshold, name)) for name in presets),
         )
         for threshold in rule.thresholds
     )

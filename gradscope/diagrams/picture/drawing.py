@@ -1,0 +1,254 @@
+"""AutogradGraph and view → the boxes, arrows and clusters that every picture shows.
+
+What is left out or merged is decided here, before any layout; the formats only write it down.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from gradscope.diagrams.graph.flow import Flow, read_flow
+from gradscope.diagrams.graph.groups import Group, grouped, opened
+from gradscope.diagrams.graph.names import sizes
+from gradscope.diagrams.graph.part import between
+from gradscope.diagrams.graph.rows import shorten
+from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.picture.colors import LEAF, Scale, scale
+from gradscope.diagrams.picture.labels import (
+    begins,
+    caption,
+    cluster_label,
+    group_lines,
+    group_title,
+    leaf_lines,
+    node_lines,
+    node_title,
+)
+from gradscope.diagrams.picture.plan import arrows, place_leaves, planned
+from gradscope.records.graph import AutogradGraph, GraphNode
+
+#: How many boxes a reader still takes in, and how few a drawing is reduced to at most.
+LIMITS = (150, 90, 60, 40, 25, 15, 8)
+#: What fits a page that is scrolled through without getting lost, in points.
+_TALL = 2900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """An operation, a closed group, a parameter or an input; ``lines`` stand in it, first bold.
+
+    ``node`` is the graph's node where it is one; ``mark`` says where zero, missing or non-finite
+    gradients begin.
+    """
+
+    id: str
+    kind: str  # operation | group | repeats | parameter | input
+    lines: tuple[str, ...]
+    title: str
+    fill: str
+    cluster: int | None = None
+    node: int | None = None
+    mark: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """From the box that the gradient leaves to the one that it reaches, so many times."""
+
+    tail: int
+    head: int
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """An open group: a frame with a label around its boxes and around clusters in it."""
+
+    label: str
+    title: str
+    parent: int | None = None
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """What a picture shows. Arrows and boxes name boxes and clusters by their place."""
+
+    title: str
+    notes: tuple[str, ...]
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    clusters: tuple[Cluster, ...]
+    legend: tuple[tuple[str, str], ...] = ()
+    by: str = "gradient"
+    full: bool = False
+
+    @property
+    def depth(self) -> int:
+        """The level of the deepest boxes: 1 is the model's direct parts."""
+        return max((c.depth for c in self.clusters), default=0)
+
+
+def draw(graph: AutogradGraph, view: GraphView, *, limit: int = LIMITS[0]) -> Drawing:
+    """The drawing for a view: everything, the asked depth, or the deepest that stays readable.
+
+    Raises:
+        OptionError: a name in the view is not in the graph, or no path leads between two.
+    """
+    graph = between(graph, view)
+    if view.full:
+        return _everything(graph, view)
+    flow = read_flow(graph)
+    root = grouped(graph, view, flow=flow)
+    shorten(root, flow)
+    for fewer in (n for n in LIMITS if n <= limit):
+        drawing = _reduced(graph, view, root, flow, opened(root, graph, view, limit=fewer))
+        chosen = view.depth is not None or bool(view.expand)
+        if chosen or (len(drawing.boxes) <= 1.3 * fewer and _fits(drawing)):
+            break
+    return drawing
+
+
+def _fits(drawing: Drawing) -> bool:
+    """Can a reader follow the arrows, and is the longest way down no ribbon?"""
+    return len(drawing.arrows) <= 40 + 2 * len(drawing.boxes) and height(drawing) <= _TALL
+
+
+def height(drawing: Drawing) -> float:
+    """About how tall the drawing gets, in points: the longest way down, by the lines in boxes."""
+    top = [0.0] * len(drawing.boxes)
+    for i, heads in downwards(drawing):
+        bottom = top[i] + 14 * len(drawing.boxes[i].lines) + 34
+        for head in heads:
+            top[head] = max(top[head], bottom)
+    frames = 2 * 22 * drawing.depth
+    return max(top, default=0.0) + frames + 70
+
+
+def downwards(drawing: Drawing) -> Iterator[tuple[int, list[int]]]:
+    """Each box, after all that lead to it, with those that it leads to."""
+    waiting = Counter(arrow.head for arrow in drawing.arrows)
+    after: dict[int, list[int]] = {}
+    for arrow in drawing.arrows:
+        after.setdefault(arrow.tail, []).append(arrow.head)
+    ready = [i for i in range(len(drawing.boxes)) if not waiting[i]]
+    while ready:
+        i = ready.pop()
+        yield i, after.get(i, [])
+        for head in after.get(i, ()):
+            waiting[head] -= 1
+            if not waiting[head]:
+                ready.append(head)
+
+
+def _everything(graph: AutogradGraph, view: GraphView) -> Drawing:
+    """Every node a box, every edge an arrow, both graphs of a reentrant checkpoint."""
+    colors = scale(view.by, (_figure(view.by, node) for node in graph.nodes))
+    marks = read_flow(graph).marks
+    place = {node.id: i for i, node in enumerate(graph.nodes)}
+    boxes = tuple(
+        _operation(node, (), None, None, colors, marks.get(node.id)) for node in graph.nodes
+    )
+    edges = tuple(
+        Arrow(place[node.id], place[edge[0]])
+        for node in graph.nodes
+        for edge in (*node.to, *node.inner)
+        if edge is not None
+    )
+    title, notes = caption(graph)
+    legend = colors.legend(box.fill for box in boxes)
+    return Drawing(title, notes, boxes, edges, (), legend, view.by, full=True)
+
+
+def _reduced(
+    graph: AutogradGraph,
+    view: GraphView,
+    root: Group,
+    flow: Flow,
+    is_open: Callable[[Group], bool],
+) -> Drawing:
+    plan = planned(root, is_open)
+    place_leaves(plan, flow)
+    nodes = flow.nodes
+    colors = scale(
+        view.by, (_figure(view.by, nodes[p] if isinstance(p, int) else p) for p, _ in plan.shown)
+    )
+    boxes = []
+    for i, (part, cluster) in enumerate(plan.shown):
+        if isinstance(part, Group):
+            boxes.append(_closed(part, cluster, colors))
+        else:
+            around = _name(plan.clusters[cluster][0]) if cluster is not None else None
+            used = tuple(nodes[leaf] for leaf in plan.leaves.get(i, ()))
+            mark = flow.marks.get(part)
+            shapes = sizes(flow, part)
+            boxes.append(_operation(nodes[part], used, cluster, around, colors, mark, shapes))
+    title, notes = caption(graph)
+    return Drawing(
+        title,
+        notes,
+        tuple(boxes),
+        tuple(Arrow(tail, head, n) for (tail, head), n in arrows(plan, flow).items()),
+        tuple(
+            Cluster(cluster_label(g), group_title(g), parent, depth)
+            for g, parent, depth in plan.clusters
+        ),
+        colors.legend(box.fill for box in boxes),
+        view.by,
+    )
+
+
+def _name(group: Group) -> str | None:
+    """The module's name; of a fold, whose boxes are its first member's, that one's."""
+    return group.members[0].name if group.members else group.name
+
+
+def _figure(by: str, part: GraphNode | Group) -> float | None:
+    return part.grad_norm if by == "gradient" else part.saved_bytes
+
+
+def _closed(group: Group, cluster: int | None, colors: Scale) -> Box:
+    return Box(
+        id=f"g:{group.key}",
+        kind="repeats" if group.times > 1 else "group",
+        lines=group_lines(group),
+        title=group_title(group),
+        fill=colors.fill(_figure(colors.by, group), group.nonfinite),
+        cluster=cluster,
+        mark=group.mark or next(iter(group.within), None),
+    )
+
+
+def _operation(
+    node: GraphNode,
+    leaves: tuple[GraphNode, ...],
+    cluster: int | None,
+    around: str | None,
+    colors: Scale,
+    mark: str | None,
+    shapes: str | None = None,
+) -> Box:
+    leaf = node.kind != "function"
+    lines = leaf_lines(node) if leaf else node_lines(node, leaves, around, shapes)
+    fill = colors.fill(_figure(colors.by, node), node.grad_nonfinite or 0)
+    return Box(
+        id=f"n{node.id}",
+        kind=node.kind if leaf else "operation",
+        lines=(*lines, *begins(mark)),
+        title=node_title(node),
+        fill=LEAF if leaf and colors.by == "saved" else fill,
+        cluster=cluster,
+        node=node.id,
+        mark=mark,
+    )
+
+
+def coarser(drawing: Drawing, view: GraphView) -> GraphView | None:
+    """The view for a drawing with less in it; None where there is none."""
+    if view.full:
+        return replace(view, full=False, depth=None, expand=())
+    if drawing.depth > 1:
+        return replace(view, depth=drawing.depth - 1, expand=())
+    return None
