@@ -88,8 +88,40 @@ def hooks_set_elsewhere(package: Path) -> list[str]:
     ]
 
 
+def private_imports(package: Path) -> list[str]:
+    """Each import of an underscored file, or of an underscored folder, from outside its folder."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        here = path.relative_to(package).parent.parts
+        for line, target in modules_imported(path, package):
+            parts = target.split(".")[1:]
+            depth = next((i for i, part in enumerate(parts) if part.startswith("_")), None)
+            if depth is not None and here[:depth] != tuple(parts[:depth]):
+                found.append(f"{path.relative_to(package)}:{line} imports {target}")
+    return found
+
+
+def modules_imported(path: Path, package: Path) -> Iterator[tuple[int, str]]:
+    """As ``imports``, with each name that is itself a file or a folder of the package."""
+    yield from imports(path, package)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            folder = package.parent.joinpath(*node.module.split("."))
+            for name in node.names:
+                if (folder / f"{name.name}.py").is_file() or (folder / name.name).is_dir():
+                    yield node.lineno, f"{node.module}.{name.name}"
+
+
 def test_imports_go_down():
     assert breaches(PACKAGE) == []
+
+
+#: The one room whose inner files another room still imports.
+LENT = "api/attributing.py"
+
+
+def test_underscored_files_stay_in_their_room():
+    assert [found for found in private_imports(PACKAGE) if not found.startswith(LENT)] == []
 
 
 def test_hooks_are_set_in_one_file():
@@ -159,3 +191,25 @@ def test_a_hook_set_elsewhere_is_found(tmp_path):
         "capture/hooks.py:2 calls register_full_backward_hook",
         "running/step.py:1 calls register_hook",
     ]
+
+
+PRIVATE = {
+    "by its name": "from gradscope.reporters.report._view import View",
+    "from its folder": "from gradscope.reporters.report import _view",
+    "a name in it": "def f():\n    from gradscope.reporters._hidden.inner import x",
+}
+
+
+@pytest.mark.parametrize("source", PRIVATE.values(), ids=PRIVATE)
+def test_an_underscored_file_imported_from_outside_is_found(source, tmp_path):
+    room = {
+        "reporters/report/_view.py": "",
+        "reporters/report/tables/derive.py": "from gradscope.reporters.report import _view",
+        "reporters/_hidden/inner.py": "",
+        "reporters/json.py": "from gradscope.reporters._hidden.inner import x",
+    }
+    package = write(tmp_path / "gradscope", room)
+    assert private_imports(package) == []
+    found = private_imports(write(package, {"commands/show.py": source}))
+    assert found
+    assert all(one.startswith("commands/show.py") for one in found)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gradscope.typeset.console import Line
-
 
 def escaped(text: str) -> str:
     """Plain text, in a table too."""
@@ -35,8 +33,3 @@ def fenced(lines: Iterable[str]) -> str:
     body = "\n".join(lines)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", body)), default=0))
     return f"{fence}text\n{body}\n{fence}"
-
-
-def bare(line: Line) -> str:
-    """A line of prose without its tone."""
-    return "  " * line.indent + (f"{line.lead} {line.text}" if line.lead else line.text)

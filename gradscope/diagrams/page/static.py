@@ -12,6 +12,7 @@ from gradscope.diagrams.graph.flow import Flow
 from gradscope.diagrams.graph.groups import Group
 from gradscope.records.answers import Answer
 from gradscope.records.graph import AutogradGraph, GraphNode
+from gradscope.reporters.errors import error_lines
 from gradscope.typeset.numbers import count, number, plural, shape, size
 from gradscope.typeset.text import plain
 
@@ -81,10 +82,9 @@ def answers(graph: AutogradGraph) -> str:
     """The parameters that are not in the graph, and why; a failure of the run."""
     sections = ""
     if graph.error is not None:
-        advice = f'<p class="soft">{escaped(graph.error.advice)}</p>' if graph.error.advice else ""
+        lines = "".join(f"<p>{escaped(str(line).strip())}</p>" for line in error_lines(graph.error))
         sections = (
-            '<section><h2>The run failed</h2><ul class="answers"><li>'
-            f"{escaped(graph.error.message)}{advice}</li></ul></section>\n"
+            f'<section><h2>The run failed</h2><ul class="answers"><li>{lines}</li></ul></section>\n'
         )
     if graph.answers and graph.complete:
         items = "\n".join(map(_answer, graph.answers))

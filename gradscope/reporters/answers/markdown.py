@@ -8,7 +8,7 @@ from gradscope.records.answers import WhyReport
 from gradscope.reporters.answers._lines import alike, answer_lines, conclusion, facts
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.header import notes
-from gradscope.reporters.markdown_text import bare, escaped, fenced, sentence
+from gradscope.reporters.markdown_text import escaped, fenced, sentence
 from gradscope.reporters.text_view import TextView
 from gradscope.typeset.console import Line
 
@@ -25,7 +25,7 @@ def _blocks(report: WhyReport) -> Iterator[str]:
     yield f"## why: {escaped(name)}"
     yield "\n".join(f"- {escaped(fact)}" for fact in (" · ".join(further), *notes(report.run)))
     if report.error is not None:
-        yield "### Error\n\n" + fenced(map(bare, error_lines(report.error)))
+        yield "### Error\n\n" + fenced(map(str, error_lines(report.error)))
     answers = [_items(answer_lines(group)) for group in alike(report)]
     if answers:
         yield "\n".join(answers)

@@ -39,7 +39,7 @@ def render_check(check: CheckReport, view: View) -> str:
 def _commands(model: CheckedModel, view: View) -> Iterator[str]:
     name = _checked.title(model.run)
     if model.error is not None:
-        error = [f"{line.lead} {line.text}".strip() for line in error_lines(model.error)]
+        error = [str(line).strip() for line in error_lines(model.error)]
         where = spot(model.error.location, model.run, view.root)
         yield _command("error", plain(model.error.kind), where, [f"{name}: {error[0]}", *error[1:]])
     for group in _findings.grouped(model.findings):
@@ -47,7 +47,7 @@ def _commands(model: CheckedModel, view: View) -> Iterator[str]:
             finding = part.first
             sentence, *details = _findings.lines(part)
             text = [f"{name}: {sentence.text}"]
-            text += [f"{line.lead} {line.text}".strip() for line in details]
+            text += [str(line).strip() for line in details]
             where = spot(finding.location, model.run, view.root)
             level = _LEVELS.get(finding.severity, "notice")
             yield _command(level, f"{plain(finding.code)} {plain(finding.rule)}", where, text)

@@ -10,7 +10,7 @@ from gradscope.records.graph import Chain
 from gradscope.records.report import Report
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.header import notes
-from gradscope.reporters.markdown_text import bare, code, escaped, fenced, sentence
+from gradscope.reporters.markdown_text import code, escaped, fenced, sentence
 from gradscope.reporters.report import _chains, _checked, _findings, _precision, _summary
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
@@ -36,7 +36,7 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
     facts = [" · ".join(first[1:]), *(" · ".join(line) for line in further), *notes(report.run)]
     yield "\n".join(f"- {escaped(fact)}" for fact in facts)
     if report.error:
-        yield "### Error\n\n" + fenced(map(bare, error_lines(report.error)))
+        yield "### Error\n\n" + fenced(map(str, error_lines(report.error)))
     if view.table in (None, "calls"):
         yield (_table(derive.calls(report, view)) if report.calls else "No calls were recorded.")
     if view.table in (None, "parameters") and report.parameters:
@@ -64,7 +64,7 @@ def _verdicts(check: CheckReport, view: View) -> Iterator[str]:
         if _checked.notes(model):
             yield "\n".join(f"- {escaped(note)}" for note in _checked.notes(model))
         if model.error is not None:
-            yield fenced(map(bare, error_lines(model.error)))
+            yield fenced(map(str, error_lines(model.error)))
         if model.findings:
             yield "\n".join(_found(model.findings))
         for table in _precision.tables(model.precision, view.top):
@@ -99,7 +99,7 @@ def _found(findings: Sequence[Finding]) -> Iterator[str]:
         _, *details = _findings.lines(group)
         place, message = code(_findings.place(group.first)), sentence(plain(group.first.message))
         yield f"- **{escaped(_findings.lead(group.first))}** {place}: {message}"
-        yield from (f"  - {sentence(bare(replace(line, indent=0)))}" for line in details)
+        yield from (f"  - {sentence(str(replace(line, indent=0)))}" for line in details)
 
 
 def _chain(chain: Chain) -> Iterator[str]:

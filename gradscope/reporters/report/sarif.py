@@ -93,7 +93,7 @@ def _results(
     places = list(rules)
     if model.error is not None:
         error = model.error
-        first, *more = [f"{line.lead} {line.text}".strip() for line in error_lines(model.error)]
+        first, *more = [str(line).strip() for line in error_lines(model.error)]
         text = "\n".join([f"{_checked.title(model.run)}: {first}", *more])
         stand_in = Finding(error.kind, error.kind, "error", error.name or "", "", "", error.call)
         yield {

@@ -9,16 +9,20 @@ from rich.text import Text
 from gradscope.reporters.labels import TONES
 from gradscope.reporters.text_view import TextView
 from gradscope.rules import PRESETS, Rule, Threshold
-from gradscope.typeset.console import STYLES, Line, dimmed, printed, prose, table_lines
+from gradscope.typeset.console import STYLES, Line, dimmed, printed, prose, table_lines, table_rows
 from gradscope.typeset.numbers import number, plural
-from gradscope.typeset.tables import Cell, Heading, Table
+from gradscope.typeset.tables import Cell, Heading, Table, plan
 from gradscope.typeset.text import break_words
 
 suffix = ".txt"
 
+_COLUMNS = (
+    Heading("code", False),
+    Heading("rule", False),
+    Heading("severity", False),
+    Heading("finds", False, 50, prose=True),
+)
 _GAP = 2
-#: A summary has its own column where it gets this much, else a line of its own below.
-_SUMMARY = 28
 
 
 def render(rules: Sequence[Rule], view: TextView) -> str:
@@ -29,37 +33,25 @@ def render(rules: Sequence[Rule], view: TextView) -> str:
 
 
 def _book(rules: Sequence[Rule], width: int | None) -> Iterator[Text]:
-    heads = ("code", "rule", "severity", "finds")
-    cells = [(rule.code, rule.name, rule.severity) for rule in rules]
-    widths = [max(len(row[i]) for row in (*cells, heads)) for i in range(3)]
-    left = sum(widths) + 3 * _GAP
-    beside = width is None or width - left >= _SUMMARY
-    room = None if width is None else width - left if beside else width - 2 * _GAP
-    title = " " * _GAP
-    yield Text(
-        title.join(
-            head.ljust(w) for head, w in zip(heads[: 3 + beside], [*widths, 0], strict=False)
-        ),
-        STYLES["head"],
-    )
-    longest = max(len(rule.summary) for rule in rules)
-    yield Text("─" * (left + longest if width is None else width), STYLES["dim"])
-    for rule in rules:
-        first = Text.assemble(
-            (rule.code.ljust(widths[0]), "bold"),
-            " " * _GAP,
-            rule.name.ljust(widths[1]),
-            " " * _GAP,
-            (rule.severity.ljust(widths[2]), _style(rule)),
+    rows = tuple(
+        (
+            Cell(rule.code, "head"),
+            Cell(rule.name),
+            Cell(rule.severity, TONES.get(rule.severity, "")),
+            Cell(rule.summary),
         )
-        lines = break_words(rule.summary, room)
-        if beside:
-            yield Text.assemble(first, " " * _GAP, lines[0])
-            lines, margin = lines[1:], " " * left
-        else:
-            yield first
-            margin = " " * 2 * _GAP
-        yield from (Text(margin + line) for line in lines)
+        for rule in rules
+    )
+    table = Table("", _COLUMNS, rows)
+    if plan(table, width).hidden:  # the summaries then have lines of their own
+        table = Table("", _COLUMNS[:-1], tuple(row[:-1] for row in rows), fixed=True)
+        head, line, *lines = table_rows(table, width)
+        yield from (head, line)
+        for text, rule in zip(lines, rules, strict=True):
+            yield text
+            yield from _paragraph(rule.summary, width, 2 * _GAP)
+    else:
+        yield from table_rows(table, width)
     yield Text()
     hint = "`gradscope rules CODE` explains one, with its thresholds and their sources"
     yield from dimmed(f"{plural(len(rules), 'rule')} · {hint}", width)
@@ -97,10 +89,9 @@ def _style(rule: Rule) -> str:
     return STYLES.get(TONES.get(rule.severity, ""), "")
 
 
-def _paragraph(text: str, width: int | None) -> Iterator[Text]:
-    margin = " " * _GAP
-    for line in break_words(text, None if width is None else max(1, width - _GAP)):
-        yield Text(margin + line)
+def _paragraph(text: str, width: int | None, margin: int = _GAP) -> Iterator[Text]:
+    for line in break_words(text, None if width is None else max(1, width - margin)):
+        yield Text(" " * margin + line)
 
 
 def _thresholds(rule: Rule) -> Table:
