@@ -22,8 +22,7 @@ from gradscope.explain.activity import unit_activity
 from gradscope.explain.frames import locate
 from gradscope.explain.precision import forecast
 from gradscope.loading import Batch, Workload
-from gradscope.records.findings import Finding
-from gradscope.records.report import Report
+from gradscope.records.report import Finding, Report
 from gradscope.rules import RuleSettings, diagnose, wanted
 from gradscope.running.onlookers import onlookers_silent
 from gradscope.running.plain import backward, foreign_leaves, fresh, loss_of, take_step

@@ -12,8 +12,7 @@ from gradscope import config as configs
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import ConfigError, GradscopeError, Interrupted, ModelError, Problem
 from gradscope.records.errors import ErrorRecord
-from gradscope.records.findings import CheckedModel, CheckReport
-from gradscope.records.report import Report
+from gradscope.records.report import CheckedModel, CheckReport, Report
 from gradscope.records.run import RunInfo
 from gradscope.rules import RuleSettings
 

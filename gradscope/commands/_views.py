@@ -14,8 +14,7 @@ from gradscope import plugins
 from gradscope.commands._findings import path_root, rule_texts
 from gradscope.commands._write import STDOUT, check_output, write_output
 from gradscope.errors import OptionError, did_you_mean
-from gradscope.records.findings import CheckReport
-from gradscope.records.report import Report
+from gradscope.records.report import CheckReport, Report
 from gradscope.reporters.report import View
 from gradscope.reporters.report.tables import derive
 from gradscope.reporters.text_view import TextView

@@ -25,8 +25,7 @@ from gradscope.commands._views import (
 )
 from gradscope.errors import ConfigError, OptionError
 from gradscope.records import json as record_json
-from gradscope.records.findings import CheckReport
-from gradscope.records.report import Report
+from gradscope.records.report import CheckReport, Report
 
 
 def run(

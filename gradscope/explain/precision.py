@@ -19,7 +19,7 @@ from gradscope.capture.hooks import (
 from gradscope.capture.recompute import in_backward
 from gradscope.explain._casts import Cast, Counter
 from gradscope.nesting import find
-from gradscope.records.precision import PrecisionForecast
+from gradscope.records.report import PrecisionForecast
 
 DTYPES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 #: Loss scales: none, a modest one, and the one that PyTorch's GradScaler begins with.

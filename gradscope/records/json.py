@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError, Place
 from gradscope.records.answers import WhyReport
-from gradscope.records.findings import CheckReport
 from gradscope.records.graph import AutogradGraph
-from gradscope.records.report import Report
+from gradscope.records.report import CheckReport, Report
 from gradscope.records.saliency import SaliencyReport
 from gradscope.records.soundness import faults
 

@@ -6,7 +6,7 @@ import hashlib
 import re
 from pathlib import PurePath
 
-from gradscope.records.findings import Finding
+from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
 
 _FIGURE = re.compile(r"(?<![\w.])-?\d[\d,]*(\.\d+)?(e[-+]?\d+)?")

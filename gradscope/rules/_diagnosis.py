@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gradscope.records.findings import Finding
-from gradscope.records.report import Report
+from gradscope.records.report import Finding, Report
 from gradscope.rules._settings import RuleSettings
 from gradscope.rules._severity import SEVERITIES
 

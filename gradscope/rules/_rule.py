@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gradscope.records.findings import Finding
+from gradscope.records.report import Finding
 
 #: Sets of thresholds that other tools use, by the name that the config takes.
 PRESETS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gradscope.records.answers import Answer
-from gradscope.records.findings import Finding
+from gradscope.records.report import Finding
 
 #: The worst first.
 SEVERITIES = ("error", "warning", "info")

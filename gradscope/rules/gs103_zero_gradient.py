@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gradscope.records.answers import Answer
-from gradscope.records.findings import Finding
 from gradscope.records.modules import ParameterStats
-from gradscope.records.report import Report
+from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, complete, in_library_code, is_zero
 from gradscope.rules._rule import Limits, Rule, Threshold
 from gradscope.rules._severity import severity

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gradscope.records.answers import Answer
-from gradscope.records.findings import Finding
-from gradscope.records.report import Report
+from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import (
     LENIENT,
     Tree,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -58,6 +58,19 @@ class Table:
     legend: tuple[str, ...] = ()
     fixed: bool = False
     remedy: str = "use a wider terminal"
+
+
+def of_columns(
+    title: str, columns: Iterable[tuple[Heading, Sequence[str]]], tones: Sequence[str] = ()
+) -> Table:
+    """A table of those columns that say something; ``tones`` are the rows'."""
+    kept = [(heading, texts) for heading, texts in columns if any(texts)]
+    rows = list(zip(*(texts for _, texts in kept), strict=True))
+    cells = tuple(
+        tuple(Cell(text, tone) for text in row)
+        for row, tone in zip(rows, tones or [""] * len(rows), strict=True)
+    )
+    return Table(title, tuple(heading for heading, _ in kept), cells)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import gradscope
 from gradscope import cli
 from gradscope.errors import ModelError
 from gradscope.records import json as record_json
-from gradscope.records.findings import CheckReport
+from gradscope.records.report import CheckReport
 
 NETS = '''
 import torch

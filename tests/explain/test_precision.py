@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gradscope.explain._casts import Cast, Counter
 from gradscope.explain.precision import DTYPES, POWERS, forecast, safest_scale
-from gradscope.records.precision import PrecisionForecast
+from gradscope.records.report import PrecisionForecast
 
 LARGEST = {d: torch.finfo(getattr(torch, d)).max for d in DTYPES}
 

@@ -14,7 +14,6 @@ from gradscope.errors import ConfigError
 from gradscope.records import json as record_json
 from gradscope.records.answers import Answer, Birth
 from gradscope.records.errors import ErrorRecord, Frame, RelatedLine
-from gradscope.records.findings import Finding
 from gradscope.records.graph import Chain, GraphNode, SavedTensor
 from gradscope.records.modules import (
     Link,
@@ -24,8 +23,7 @@ from gradscope.records.modules import (
     UnitActivity,
     Unregistered,
 )
-from gradscope.records.precision import PrecisionForecast
-from gradscope.records.report import Report
+from gradscope.records.report import Finding, PrecisionForecast, Report
 from gradscope.records.run import RunInfo, Seconds, StepParameter, StepRecord, Totals, Verification
 from gradscope.records.tensors import TensorRecord, TensorStats
 

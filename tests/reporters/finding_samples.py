@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from gradscope.records.errors import ErrorRecord, Frame
-from gradscope.records.findings import BaselineEntry, CheckedModel, CheckReport, Finding, RuleText
-from gradscope.records.precision import PrecisionForecast
+from gradscope.records.report import (
+    BaselineEntry,
+    CheckedModel,
+    CheckReport,
+    Finding,
+    PrecisionForecast,
+    RuleText,
+)
 from gradscope.records.run import RunInfo
 from gradscope.records.tensors import TensorStats
 

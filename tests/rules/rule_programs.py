@@ -17,8 +17,7 @@ from torch import nn
 
 import gradscope
 from gradscope.errors import ModelError
-from gradscope.records.findings import Finding
-from gradscope.records.report import Report
+from gradscope.records.report import Finding, Report
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ import pytest
 
 from gradscope import config
 from gradscope.errors import ConfigError, OptionError
-from gradscope.records.findings import Finding
 from gradscope.records.modules import ParameterStats
-from gradscope.records.report import Report
+from gradscope.records.report import Finding, Report
 from gradscope.records.run import RunInfo
 from gradscope.records.tensors import TensorStats
 from gradscope.rules import RuleSettings, diagnose, reaches, wanted

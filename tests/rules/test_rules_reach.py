@@ -9,8 +9,7 @@ import pytest
 
 from gradscope.records.answers import Answer, Birth
 from gradscope.records.errors import ErrorRecord
-from gradscope.records.precision import PrecisionForecast
-from gradscope.records.report import Report
+from gradscope.records.report import PrecisionForecast, Report
 from gradscope.rules import RuleSettings, diagnose, wanted
 from rules.made import call, facts, link, parameter, report, stack, stats, steps
 

@@ -11,12 +11,17 @@ from gradscope.typeset.numbers import shape
 from gradscope.typeset.text import plain
 
 
-def operation(node: GraphNode) -> str:
-    """A node as a reader calls it: an operation, or a leaf's name and shape."""
+def title(node: GraphNode) -> str:
+    """A node as a reader calls it: an operation, or a leaf's name."""
     if node.kind == "function":
         return plain(node.op)
-    name = plain(node.name) if node.name else f"(unnamed {node.kind})"
-    return name if node.shape is None else f"{name} {shape(node.shape)}"
+    return plain(node.name) if node.name else f"(unnamed {node.kind})"
+
+
+def operation(node: GraphNode) -> str:
+    """A node as a reader calls it, a leaf with its shape."""
+    bare = node.kind == "function" or node.shape is None
+    return title(node) if bare else f"{title(node)} {shape(node.shape or ())}"
 
 
 def ranges(span: Span) -> str:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gradscope.diagrams.picture.boxes import Box
 from gradscope.diagrams.picture.dot_text import attributes, quoted
-from gradscope.diagrams.picture.drawing import Box
 
 #: The length of an arrow head, in points.
 _TIP = 8.0

@@ -5,9 +5,8 @@ What is left out or merged is decided here, before any layout; the formats only 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 from gradscope.diagrams.graph.flow import Flow, read_flow
 from gradscope.diagrams.graph.groups import Group, grouped, opened
@@ -15,6 +14,7 @@ from gradscope.diagrams.graph.names import sizes
 from gradscope.diagrams.graph.part import between
 from gradscope.diagrams.graph.rows import shorten
 from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.picture.boxes import Arrow, Box, Cluster, Drawing, height
 from gradscope.diagrams.picture.colors import LEAF, Scale, scale
 from gradscope.diagrams.picture.labels import (
     begins,
@@ -33,62 +33,6 @@ from gradscope.records.graph import AutogradGraph, GraphNode
 LIMITS = (150, 90, 60, 40, 25, 15, 8)
 #: What fits a page that is scrolled through without getting lost, in points.
 _TALL = 2900.0
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """An operation, a closed group, a parameter or an input; ``lines`` stand in it, first bold.
-
-    ``node`` is the graph's node where it is one; ``mark`` says where zero, missing or non-finite
-    gradients begin.
-    """
-
-    id: str
-    kind: str  # operation | group | repeats | parameter | input
-    lines: tuple[str, ...]
-    title: str
-    fill: str
-    cluster: int | None = None
-    node: int | None = None
-    mark: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Arrow:
-    """From the box that the gradient leaves to the one that it reaches, so many times."""
-
-    tail: int
-    head: int
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """An open group: a frame with a label around its boxes and around clusters in it."""
-
-    label: str
-    title: str
-    parent: int | None = None
-    depth: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """What a picture shows. Arrows and boxes name boxes and clusters by their place."""
-
-    title: str
-    notes: tuple[str, ...]
-    boxes: tuple[Box, ...]
-    arrows: tuple[Arrow, ...]
-    clusters: tuple[Cluster, ...]
-    legend: tuple[tuple[str, str], ...] = ()
-    by: str = "gradient"
-    full: bool = False
-
-    @property
-    def depth(self) -> int:
-        """The level of the deepest boxes: 1 is the model's direct parts."""
-        return max((c.depth for c in self.clusters), default=0)
 
 
 def draw(graph: AutogradGraph, view: GraphView, *, limit: int = LIMITS[0]) -> Drawing:
@@ -114,33 +58,6 @@ def draw(graph: AutogradGraph, view: GraphView, *, limit: int = LIMITS[0]) -> Dr
 def _fits(drawing: Drawing) -> bool:
     """Can a reader follow the arrows, and is the longest way down no ribbon?"""
     return len(drawing.arrows) <= 40 + 2 * len(drawing.boxes) and height(drawing) <= _TALL
-
-
-def height(drawing: Drawing) -> float:
-    """About how tall the drawing gets, in points: the longest way down, by the lines in boxes."""
-    top = [0.0] * len(drawing.boxes)
-    for i, heads in downwards(drawing):
-        bottom = top[i] + 14 * len(drawing.boxes[i].lines) + 34
-        for head in heads:
-            top[head] = max(top[head], bottom)
-    frames = 2 * 22 * drawing.depth
-    return max(top, default=0.0) + frames + 70
-
-
-def downwards(drawing: Drawing) -> Iterator[tuple[int, list[int]]]:
-    """Each box, after all that lead to it, with those that it leads to."""
-    waiting = Counter(arrow.head for arrow in drawing.arrows)
-    after: dict[int, list[int]] = {}
-    for arrow in drawing.arrows:
-        after.setdefault(arrow.tail, []).append(arrow.head)
-    ready = [i for i in range(len(drawing.boxes)) if not waiting[i]]
-    while ready:
-        i = ready.pop()
-        yield i, after.get(i, [])
-        for head in after.get(i, ()):
-            waiting[head] -= 1
-            if not waiting[head]:
-                ready.append(head)
 
 
 def _everything(graph: AutogradGraph, view: GraphView) -> Drawing:

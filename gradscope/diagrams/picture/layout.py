@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.picture.boxes import Drawing
 from gradscope.diagrams.picture.dot_text import written
-from gradscope.diagrams.picture.drawing import Drawing, coarser, draw
+from gradscope.diagrams.picture.drawing import coarser, draw
 from gradscope.diagrams.picture.graphviz import Clock, TooLarge, TooSlow, require, run
 from gradscope.diagrams.picture.strips import needs_strips, stripped
 from gradscope.errors import OptionError

@@ -11,9 +11,9 @@ import math
 import shlex
 from collections.abc import Iterable
 
+from gradscope.diagrams.picture.boxes import Arrow, Drawing, downwards, height
 from gradscope.diagrams.picture.curves import Place, Point, bulge, edge
 from gradscope.diagrams.picture.dot_text import attributes, caption, head, node, quoted
-from gradscope.diagrams.picture.drawing import Arrow, Drawing, downwards, height
 from gradscope.diagrams.picture.graphviz import Clock, TooLarge, run
 
 #: Edges over more rows than this are arcs; over fewer Graphviz leads them around the boxes.

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gradscope.diagrams.graph.flow import Flow
 from gradscope.diagrams.graph.lookup import Lookup, Spot
-from gradscope.diagrams.graph.names import operation
+from gradscope.diagrams.graph.names import operation, title
 from gradscope.diagrams.graph.paths import Route, main_path, routes
 from gradscope.diagrams.graph.view import GraphView
 from gradscope.diagrams.text.absent import cut
@@ -17,7 +17,7 @@ from gradscope.diagrams.text.tree import bars, gradient, mark_words, saved
 from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.typeset.console import Line, paragraphs, prose, table_lines
 from gradscope.typeset.numbers import count, plural, shape
-from gradscope.typeset.tables import Cell, Heading, Table
+from gradscope.typeset.tables import Heading, Table, of_columns
 from gradscope.typeset.text import plain
 
 #: As many targets of a pattern are shown.
@@ -103,7 +103,7 @@ def _table(graph: AutogradGraph, view: GraphView, flow: Flow, route: Route) -> T
     several = {name for name, n in Counter(call.name for call in graph.calls).items() if n > 1}
     figures = [n.saved_bytes if view.by == "saved" else n.grad_norm for n in nodes]
     columns = [
-        (Heading("operation", False), [_operation(node) for node in nodes]),
+        (Heading("operation", False), [title(node) for node in nodes]),
         (Heading("module", False, 90), [_module(node, several) for node in nodes]),
         (Heading("shape", False, 60), [_shape(node) for node in nodes]),
         (Heading("saved", keep=80 if view.by == "saved" else 30), [_saved(node) for node in nodes]),
@@ -112,13 +112,7 @@ def _table(graph: AutogradGraph, view: GraphView, flow: Flow, route: Route) -> T
         (Heading("location", False, 70), [plain(node.location or "") for node in nodes]),
         (Heading("frontier", False, 99), [_mark(flow, id) for id in route.nodes]),
     ]
-    kept = [column for column in columns if any(column[1])]
-    cells = zip(*(texts for _, texts in kept), strict=True)
-    return Table(
-        "",
-        tuple(heading for heading, _ in kept),
-        tuple(tuple(Cell(text) for text in row) for row in cells),
-    )
+    return of_columns("", columns)
 
 
 def _caption(route: Route) -> str:
@@ -137,12 +131,6 @@ def _caption(route: Route) -> str:
 def _digits(n: int) -> int:
     """The power of ten just below; a number of thousands of digits has no ``str``."""
     return int((n.bit_length() - 1) * 0.30102999566398120)
-
-
-def _operation(node: GraphNode) -> str:
-    if node.kind == "function":
-        return plain(node.op)
-    return plain(node.name) if node.name else f"(unnamed {node.kind})"
 
 
 def _module(node: GraphNode, several: set[str]) -> str:

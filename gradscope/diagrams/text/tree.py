@@ -12,7 +12,7 @@ from gradscope.diagrams.graph.names import label, operation, sizes
 from gradscope.diagrams.graph.view import GraphView
 from gradscope.diagrams.text.leads import Row, leads
 from gradscope.typeset.numbers import count, number, size
-from gradscope.typeset.tables import Cell, Heading, Table, plan
+from gradscope.typeset.tables import Heading, Table, of_columns, plan
 from gradscope.typeset.text import plain
 
 ABSENT = "–"
@@ -68,14 +68,9 @@ def table(
         (Heading(LEADS, False, 85), leads(lines, flow, shown(root, is_open))),
         (Heading("frontier", False, 99), marks),
     ]
-    kept = [column for column in columns if any(column[1])]
-    texts = zip(*(column for _, column in kept), strict=True)
-    cells = tuple(
-        tuple(Cell(text, _tone(mark)) for text in row)
-        for mark, row in zip(marks, texts, strict=True)
-    )
-    made = Table("by module", tuple(h for h, _ in kept), cells, f"nearest to {start} first")
-    return replace(made, legend=tuple(_legend(lines, made, view, start)))
+    made = of_columns("by module", columns, list(map(_tone, marks)))
+    legend = tuple(_legend(lines, made, view, start))
+    return replace(made, caption=f"nearest to {start} first", legend=legend)
 
 
 def _legend(lines: Sequence[Row], made: Table, view: GraphView, start: str) -> Iterator[str]:

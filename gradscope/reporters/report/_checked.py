@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from gradscope.records.findings import BaselineEntry, CheckedModel, CheckReport
-from gradscope.records.report import Report
+from gradscope.records.report import BaselineEntry, CheckedModel, CheckReport, Report
 from gradscope.records.run import RunInfo
 from gradscope.reporters import header
 from gradscope.reporters.labels import label

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gradscope.records.findings import Finding
+from gradscope.records.report import Finding
 from gradscope.reporters.labels import TONES, label
 from gradscope.rules import SEVERITIES
 from gradscope.typeset.console import Line

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from gradscope.records.precision import PrecisionForecast
+from gradscope.records.report import PrecisionForecast
 from gradscope.reporters.labels import label
-from gradscope.typeset.numbers import count, plural
+from gradscope.typeset.numbers import count, plural, share
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table
 from gradscope.typeset.text import plain
 
@@ -46,17 +46,6 @@ def scale(x: float) -> str:
     if power.is_integer() and power >= 4:
         return f"2^{int(power)}"
     return f"{x:g}"
-
-
-def share(x: float) -> str:
-    """A percentage that says 0 only for none and 100 % only for all."""
-    if x <= 0:
-        return "0"
-    if x >= 1:
-        return "100 %"
-    if x < 1e-3:
-        return "<0.1 %"
-    return ">99.9 %" if x > 0.999 else f"{100 * x:.1f} %"
 
 
 def _table(dtype: str, forecasts: Sequence[PrecisionForecast], top: int) -> Table:
@@ -112,6 +101,6 @@ def _cell(loss: tuple[float, float] | None) -> Cell:
     if loss is None:
         return Cell("")
     under, over = loss
-    losses = [f"{share(under)} ↓"] * (under > 0) + [f"{share(over)} ↑"] * (over > 0)
+    losses = [f"{share(under, 1)} ↓"] * (under > 0) + [f"{share(over, 1)} ↑"] * (over > 0)
     tone = "bad" if over > 0 else "warn" if under > 0.01 else ""
     return Cell(" ".join(losses) or "0", tone)

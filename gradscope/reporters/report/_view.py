@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradscope.records.findings import RuleText
+from gradscope.records.report import RuleText
 
 
 @dataclass(frozen=True, slots=True)

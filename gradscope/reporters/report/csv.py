@@ -10,8 +10,7 @@ import csv
 from collections.abc import Sequence
 from io import StringIO
 
-from gradscope.records.findings import CheckReport, Finding
-from gradscope.records.report import Report
+from gradscope.records.report import CheckReport, Finding, Report
 from gradscope.reporters.report import _checked
 from gradscope.reporters.report._findings import ordered
 from gradscope.reporters.report._view import View

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records.findings import CheckedModel, CheckReport
-from gradscope.records.report import Report
+from gradscope.records.report import CheckedModel, CheckReport, Report
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.report import _checked, _findings
 from gradscope.reporters.report._findings import Group

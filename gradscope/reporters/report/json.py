@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gradscope.records import json as record_json
-from gradscope.records.findings import CheckReport
-from gradscope.records.report import Report
+from gradscope.records.report import CheckReport, Report
 from gradscope.reporters.report._view import View
 
 suffix = ".json"

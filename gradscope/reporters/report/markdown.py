@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gradscope.records.findings import CheckReport, Finding
 from gradscope.records.graph import Chain
-from gradscope.records.report import Report
+from gradscope.records.report import CheckReport, Finding, Report
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.header import notes
 from gradscope.reporters.markdown_text import code, escaped, fenced, sentence

@@ -11,8 +11,7 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
-from gradscope.records.findings import CheckedModel, CheckReport, Finding, RuleText
-from gradscope.records.report import Report
+from gradscope.records.report import CheckedModel, CheckReport, Finding, Report, RuleText
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.finding_identity import fingerprint
 from gradscope.reporters.report import _checked, _findings

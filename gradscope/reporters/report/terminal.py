@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from gradscope.records.findings import CheckedModel, CheckReport, Finding
 from gradscope.records.graph import Chain
-from gradscope.records.report import Report
+from gradscope.records.report import CheckedModel, CheckReport, Finding, Report
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.header import header
 from gradscope.reporters.report import _chains, _checked, _findings, _precision, _summary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from gradscope.reporters.header import header, run_facts
 from gradscope.reporters.text_view import TextView
 from gradscope.typeset.console import dimmed, printed, stacked, table_lines
 from gradscope.typeset.numbers import number, share
-from gradscope.typeset.tables import KEEP, Cell, Heading, Table
+from gradscope.typeset.tables import KEEP, Cell, Heading, Table, of_columns
 from gradscope.typeset.text import plain
 
 suffix = ".txt"
@@ -78,14 +79,7 @@ def _maps(image: ImageAttribution) -> Table:
         texts = [_check(record.checks.get(key)) for record in image.maps]
         columns.append((Heading(key.replace("_", " "), keep=40), texts))
     columns.append((Heading("file", False, KEEP), [plain(r.file or "") for r in image.maps]))
-    kept = [column for column in columns if any(column[1])]
-    cells = zip(*(texts for _, texts in kept), strict=True)
-    return Table(
-        "maps",
-        tuple(heading for heading, _ in kept),
-        tuple(tuple(Cell(cell) for cell in row) for row in cells),
-        remedy="use a wider terminal, or -f json",
-    )
+    return replace(of_columns("maps", columns), remedy="use a wider terminal, or -f json")
 
 
 def _method(record: Attribution) -> str:

@@ -25,8 +25,7 @@ from rich.cells import cell_len
 from gradscope import plugins
 from gradscope.errors import OptionError
 from gradscope.records import json as record_json
-from gradscope.records.findings import CheckedModel, CheckReport, Finding
-from gradscope.records.report import Report
+from gradscope.records.report import CheckedModel, CheckReport, Finding, Report
 from gradscope.reporters.report import View, csv, github, markdown, sarif, terminal
 from gradscope.reporters.report._findings import grouped
 from gradscope.reporters.report.tables import derive
