@@ -14,7 +14,7 @@ suffix = ".txt"
 
 _COLUMNS = (
     Heading("method", False),
-    Heading("what the map shows", False, 60),
+    Heading("what the map shows", False, 60, prose=True),
     Heading("options", False, 90),
     Heading("paper", False, 50),
 )
