@@ -15,7 +15,7 @@ suffix = ".txt"
 _COLUMNS = (
     Heading("method", False),
     Heading("what the map shows", False, 60, prose=True),
-    Heading("options", False, 90),
+    Heading("options", False, 90, prose=True),
     Heading("paper", False, 50),
 )
 
