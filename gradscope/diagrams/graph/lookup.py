@@ -21,7 +21,7 @@ from gradscope.records.graph import AutogradGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class NamedNode:
     """A place in the graph with the name by which it was asked for."""
 
     id: int
@@ -37,27 +37,27 @@ class Lookup:
         self._start = graph.start if graph.root in flow.nodes else None
         self._types = {call.name: (call.type,) for call in graph.calls}
         self._calls = Counter(call.name for call in graph.calls)
-        self._places: dict[str, list[Spot]] = {}
+        self._places: dict[str, list[NamedNode]] = {}
         _, homes = tree(graph, flow)
         for group, ids in entries(flow, homes).values():
             if group.name is None:
                 continue
             number = re.search(r"#\d+$", group.key) if self._calls[group.name] > 1 else None
             shown = group.name or "(model)"
-            found = [Spot(id, f"{shown}{number.group()}" if number else shown) for id in ids]
+            found = [NamedNode(id, f"{shown}{number.group()}" if number else shown) for id in ids]
             self._places.setdefault(group.name, []).extend(found)
             if number:
                 self._places.setdefault(f"{group.name}{number.group()}", []).extend(found)
         for id in flow.order:
             node = flow.nodes[id]
             if flow.is_leaf(id) and node.name:
-                self._places.setdefault(node.name, []).append(Spot(id, node.name))
+                self._places.setdefault(node.name, []).append(NamedNode(id, node.name))
         inside = {node.name for node in graph.nodes if node.kind == "parameter"}
         self._outside = [name for name in graph.names if name not in inside]
         modules = (*self._types, *(around for name in graph.names for around in _around(name)))
         self._empty = [name for name in dict.fromkeys(modules) if name not in self._places]
 
-    def spots(self, word: str) -> list[Spot]:
+    def nodes(self, word: str) -> list[NamedNode]:
         """The places of a name or pattern; a module that ran n times has n places at least.
 
         None where only something that is not in the graph has such a name (``absent``).
@@ -67,7 +67,7 @@ class Lookup:
         """
         if self._exact(word) is not None:
             return self._exact(word) or []
-        found = [spot for name in self._matching(word, self._places) for spot in self._places[name]]
+        found = [node for name in self._matching(word, self._places) for node in self._places[name]]
         start = self._start
         if start is not None and start not in self._places and self._matching(word, [start]):
             found = [*(self._exact(start) or ()), *found]
@@ -99,9 +99,9 @@ class Lookup:
             found = [name for name in modules if self._calls[name]]
         return list(dict.fromkeys(found))
 
-    def _exact(self, word: str) -> list[Spot] | None:
+    def _exact(self, word: str) -> list[NamedNode] | None:
         if word == self._start and self._graph.root is not None:
-            return [Spot(self._graph.root, word)]
+            return [NamedNode(self._graph.root, word)]
         if word in self._places:
             return list(dict.fromkeys(self._places[word]))
         name, sign, number = word.rpartition("#")
@@ -126,5 +126,5 @@ def _around(name: str) -> list[str]:
 
 
 def find(graph: AutogradGraph, word: str, flow: Flow | None = None) -> list[int]:
-    """The nodes of a name or pattern, as ``Lookup.spots``."""
-    return [spot.id for spot in Lookup(graph, flow).spots(word)]
+    """The nodes of a name or pattern, as ``Lookup.nodes``."""
+    return [node.id for node in Lookup(graph, flow).nodes(word)]

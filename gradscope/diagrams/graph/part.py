@@ -33,8 +33,8 @@ def between(graph: AutogradGraph, view: GraphView, *, answers: bool = False) -> 
             f"`{name}` is not in the graph: {reason(graph, name)}",
             help="`-f terminal` says where it is cut, and why",
         )
-    sources = [spot.id for word in view.sources for spot in names.spots(word)]
-    targets = [spot.id for word in view.targets for spot in names.spots(word)]
+    sources = [node.id for word in view.sources for node in names.nodes(word)]
+    targets = [node.id for word in view.targets for node in names.nodes(word)]
     kept = _between(graph, sources if view.sources else [graph.root], targets, view)
     if not kept and not lost:
         ends = [", ".join(words) for words in (view.sources, view.targets)]

@@ -17,7 +17,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlacedBox:
     """The centre and the size of a box in points; y grows upwards."""
 
     x: float
@@ -29,7 +29,7 @@ class Place:
 def edge(
     tail: Box,
     to: Box,
-    placed: dict[str, Place],
+    placed: dict[str, PlacedBox],
     columns: dict[str, tuple[int, float, float]],
     curves: dict[tuple[str, str], list[list[Point]]],
 ) -> str:
@@ -52,12 +52,12 @@ def edge(
     return f"  {quoted(tail.id)} -> {quoted(to.id)} {attributes(about)};"
 
 
-def _across(start: Place, end: Place) -> Iterator[Point]:
+def _across(start: PlacedBox, end: PlacedBox) -> Iterator[Point]:
     low, high = start.y - start.height / 2, end.y + end.height / 2 + _TIP
     yield from ((start.x, low), (start.x, low - 50), (end.x, high + 50), (end.x, high))
 
 
-def _arc(start: Place, end: Place) -> Iterator[Point]:
+def _arc(start: PlacedBox, end: PlacedBox) -> Iterator[Point]:
     reach = bulge(start.y - end.y)
     out, into = start.x + start.width / 2, end.x + end.width / 2 + _TIP
     side = max(out, into) + reach

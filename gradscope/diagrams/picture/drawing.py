@@ -14,6 +14,7 @@ from gradscope.diagrams.graph.names import sizes
 from gradscope.diagrams.graph.part import between
 from gradscope.diagrams.graph.rows import shorten
 from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.picture.assignment import arrows, assigned, place_leaves
 from gradscope.diagrams.picture.boxes import Arrow, Box, Cluster, Drawing, height
 from gradscope.diagrams.picture.colors import LEAF, Scale, scale
 from gradscope.diagrams.picture.labels import (
@@ -26,7 +27,6 @@ from gradscope.diagrams.picture.labels import (
     node_lines,
     node_title,
 )
-from gradscope.diagrams.picture.plan import arrows, place_leaves, planned
 from gradscope.records.graph import AutogradGraph, GraphNode
 
 #: How many boxes a reader still takes in, and how few a drawing is reduced to at most.
@@ -86,19 +86,18 @@ def _reduced(
     flow: Flow,
     is_open: Callable[[Group], bool],
 ) -> Drawing:
-    plan = planned(root, is_open)
-    place_leaves(plan, flow)
+    assignment = assigned(root, is_open)
+    place_leaves(assignment, flow)
     nodes = flow.nodes
-    colors = scale(
-        view.by, (_figure(view.by, nodes[p] if isinstance(p, int) else p) for p, _ in plan.shown)
-    )
+    parts = (nodes[p] if isinstance(p, int) else p for p, _ in assignment.shown)
+    colors = scale(view.by, (_figure(view.by, part) for part in parts))
     boxes = []
-    for i, (part, cluster) in enumerate(plan.shown):
+    for i, (part, cluster) in enumerate(assignment.shown):
         if isinstance(part, Group):
             boxes.append(_closed(part, cluster, colors))
         else:
-            around = _name(plan.clusters[cluster][0]) if cluster is not None else None
-            used = tuple(nodes[leaf] for leaf in plan.leaves.get(i, ()))
+            around = _name(assignment.clusters[cluster][0]) if cluster is not None else None
+            used = tuple(nodes[leaf] for leaf in assignment.leaves.get(i, ()))
             mark = flow.marks.get(part)
             shapes = sizes(flow, part)
             boxes.append(_operation(nodes[part], used, cluster, around, colors, mark, shapes))
@@ -107,10 +106,10 @@ def _reduced(
         title,
         notes,
         tuple(boxes),
-        tuple(Arrow(tail, head, n) for (tail, head), n in arrows(plan, flow).items()),
+        tuple(Arrow(tail, head, n) for (tail, head), n in arrows(assignment, flow).items()),
         tuple(
             Cluster(cluster_label(g), group_title(g), parent, depth)
-            for g, parent, depth in plan.clusters
+            for g, parent, depth in assignment.clusters
         ),
         colors.legend(box.fill for box in boxes),
         view.by,

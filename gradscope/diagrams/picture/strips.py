@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterable
 
 from gradscope.diagrams.picture.boxes import Arrow, Drawing, downwards, height
-from gradscope.diagrams.picture.curves import Place, Point, bulge, edge
+from gradscope.diagrams.picture.curves import PlacedBox, Point, bulge, edge
 from gradscope.diagrams.picture.dot_text import attributes, caption, head, node, quoted
 from gradscope.diagrams.picture.graphviz import Clock, TooLarge, run
 
@@ -48,7 +48,7 @@ def stripped(drawing: Drawing, form: str, clock: Clock) -> bytes:
     places, curves = _read(layout)
     columns = _columns(places, drawing)
     placed = {
-        name: Place(p.x + columns[name][1], p.y + columns[name][2], p.width, p.height)
+        name: PlacedBox(p.x + columns[name][1], p.y + columns[name][2], p.width, p.height)
         for name, p in places.items()
         if name != _CAPTION
     }
@@ -100,7 +100,7 @@ def _rows(drawing: Drawing, arrows: Iterable[Arrow], spine: set[tuple[int, int]]
     return "\n".join([*lines, "}\n"])
 
 
-def _check_size(placed: dict[str, Place]) -> None:
+def _check_size(placed: dict[str, PlacedBox]) -> None:
     """Say that a PNG would be too large before minutes are spent on painting it."""
     wide = 4 / 3 * max(p.x + p.width for p in placed.values())
     tall = 4 / 3 * max(p.height - p.y for p in placed.values())
@@ -113,15 +113,15 @@ def _caption_node(drawing: Drawing, **more: str) -> str:
     return f"  {_CAPTION} {attributes(about)};"
 
 
-def _read(plain: str) -> tuple[dict[str, Place], dict[tuple[str, str], list[list[Point]]]]:
+def _read(plain: str) -> tuple[dict[str, PlacedBox], dict[tuple[str, str], list[list[Point]]]]:
     """Places of boxes and curves of arrows from Graphviz's plain format, in points."""
-    places: dict[str, Place] = {}
+    places: dict[str, PlacedBox] = {}
     curves: dict[tuple[str, str], list[list[Point]]] = {}
     for line in plain.splitlines():
         if line.startswith("node "):
             name, *four = line.split(" ", 6)[1:6]
             x, y, width, tall = (72 * float(n) for n in four)
-            places[name] = Place(x, y, width, tall)
+            places[name] = PlacedBox(x, y, width, tall)
         elif line.startswith("edge "):
             tail, to, n, *rest = shlex.split(line)[1:]
             numbers = [72 * float(x) for x in rest[: 2 * int(n)]]
@@ -130,7 +130,7 @@ def _read(plain: str) -> tuple[dict[str, Place], dict[tuple[str, str], list[list
     return places, curves
 
 
-def _columns(places: dict[str, Place], drawing: Drawing) -> dict[str, tuple[int, float, float]]:
+def _columns(places: dict[str, PlacedBox], drawing: Drawing) -> dict[str, tuple[int, float, float]]:
     """For each box its column and how far it moves right and up.
 
     Boxes of one row stay in one column, so that a curve inside a column moves as it is.
@@ -158,7 +158,7 @@ def _columns(places: dict[str, Place], drawing: Drawing) -> dict[str, tuple[int,
     return {n: (i, *moves[i]) for n, i in column.items()}
 
 
-def _typical(boxes: dict[str, Place]) -> float:
+def _typical(boxes: dict[str, PlacedBox]) -> float:
     """The width of the rows that most boxes stand in: of the middle nine tenths."""
     xs = sorted(p.x for p in boxes.values())
     cut = len(xs) // 20
@@ -166,7 +166,7 @@ def _typical(boxes: dict[str, Place]) -> float:
 
 
 def _arc_room(
-    drawing: Drawing, column: dict[str, int], places: dict[str, Place]
+    drawing: Drawing, column: dict[str, int], places: dict[str, PlacedBox]
 ) -> dict[int, float]:
     room: dict[int, float] = {}
     for i in sorted(_long(drawing)):
@@ -179,8 +179,8 @@ def _arc_room(
 
 def _final(
     drawing: Drawing,
-    places: dict[str, Place],
-    placed: dict[str, Place],
+    places: dict[str, PlacedBox],
+    placed: dict[str, PlacedBox],
     columns: dict[str, tuple[int, float, float]],
     curves: dict[tuple[str, str], list[list[Point]]],
 ) -> str:

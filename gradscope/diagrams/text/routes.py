@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from rich.text import Text
 
 from gradscope.diagrams.graph.flow import Flow
-from gradscope.diagrams.graph.lookup import Lookup, Spot
+from gradscope.diagrams.graph.lookup import Lookup, NamedNode
 from gradscope.diagrams.graph.names import operation, title
 from gradscope.diagrams.graph.paths import Route, main_path, routes
 from gradscope.diagrams.graph.view import GraphView
@@ -40,27 +40,29 @@ def blocks(graph: AutogradGraph, view: GraphView, flow: Flow) -> Iterator[Iterab
     if not sources:
         return
     shown = targets if view.targets else sources
-    for spot in shown[:_SHOWN]:
+    for place in shown[:_SHOWN]:
         if view.targets:
-            yield _one(graph, view, flow, sources, spot)
+            yield _one(graph, view, flow, sources, place)
         else:
-            yield _longest(graph, view, flow, spot)
+            yield _longest(graph, view, flow, place)
     if len(shown) > _SHOWN:
         more = count(len(shown) - _SHOWN)
         yield [Text(f"… {more} more match: narrow the pattern")]
 
 
-def _places(names: Lookup, words: Iterable[str]) -> tuple[list[Spot], list[str]]:
+def _places(names: Lookup, words: Iterable[str]) -> tuple[list[NamedNode], list[str]]:
     """What the words name in the graph, and what they name that is not in it."""
-    found: list[Spot] = []
+    found: list[NamedNode] = []
     missing: list[str] = []
     for word in words:
-        found += names.spots(word)
+        found += names.nodes(word)
         missing += names.absent(word)
     return list(dict.fromkeys(found)), list(dict.fromkeys(missing))
 
 
-def _longest(graph: AutogradGraph, view: GraphView, flow: Flow, source: Spot) -> Iterator[Text]:
+def _longest(
+    graph: AutogradGraph, view: GraphView, flow: Flow, source: NamedNode
+) -> Iterator[Text]:
     """The longest of the paths that begin at a place; there may be thousands of others."""
     path = tuple(main_path(flow, source.id))
     ops = sum(1 for id in path if not flow.is_leaf(id))
@@ -71,11 +73,11 @@ def _longest(graph: AutogradGraph, view: GraphView, flow: Flow, source: Spot) ->
 
 
 def _one(
-    graph: AutogradGraph, view: GraphView, flow: Flow, sources: list[Spot], target: Spot
+    graph: AutogradGraph, view: GraphView, flow: Flow, sources: list[NamedNode], target: NamedNode
 ) -> Iterator[Text]:
-    begin = ", ".join(dict.fromkeys(plain(spot.name) for spot in sources[:_SHOWN]))
+    begin = ", ".join(dict.fromkeys(plain(place.name) for place in sources[:_SHOWN]))
     end = plain(target.name)
-    route = routes(graph, (spot.id for spot in sources), target.id, flow)
+    route = routes(graph, (place.id for place in sources), target.id, flow)
     if route is not None:
         head = Line(_caption(route), f"{begin} → {end}:", "head")
         yield from _shown(graph, view, flow, route, head)

@@ -21,7 +21,7 @@ _EACH = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SimilarFindings:
     """A finding, and those that say the same of other names."""
 
     first: Finding
@@ -33,7 +33,7 @@ def ordered(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: _weight(finding.severity))
 
 
-def grouped(findings: Sequence[Finding]) -> list[Group]:
+def grouped(findings: Sequence[Finding]) -> list[SimilarFindings]:
     """The findings in order, those alike together: nothing but names and figures may differ."""
     alike: dict[tuple[object, ...], list[Finding]] = {}
     for finding in ordered(findings):
@@ -41,13 +41,13 @@ def grouped(findings: Sequence[Finding]) -> list[Group]:
     groups = []
     for members in alike.values():
         if len(members) > _EACH:
-            groups.append(Group(members[0], tuple(members[1:])))
+            groups.append(SimilarFindings(members[0], tuple(members[1:])))
         else:
-            groups += [Group(member) for member in members]
+            groups += [SimilarFindings(member) for member in members]
     return groups
 
 
-def lines(group: Group) -> Iterator[Line]:
+def lines(group: SimilarFindings) -> Iterator[Line]:
     """The sentence, then, one step in: place and figures, the remedy, and who is like it."""
     finding = group.first
     tone = TONES.get(finding.severity, "")
@@ -83,7 +83,7 @@ def facts(finding: Finding) -> list[str]:
     return known
 
 
-def also(group: Group) -> str:
+def also(group: SimilarFindings) -> str:
     """``and 12 more like it: …``, with every name, and its line where that is another one."""
     places = []
     for finding in group.more:

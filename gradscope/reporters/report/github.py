@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from gradscope.records.report import CheckedModel, CheckReport, Report
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.report import _checked, _findings
-from gradscope.reporters.report._findings import Group
-from gradscope.reporters.report._places import Spot, spot
+from gradscope.reporters.report._findings import SimilarFindings
+from gradscope.reporters.report._source_lines import SourceLine, source_line
 from gradscope.reporters.report._view import View
 from gradscope.typeset.text import plain
 
@@ -39,7 +39,7 @@ def _commands(model: CheckedModel, view: View) -> Iterator[str]:
     name = _checked.title(model.run)
     if model.error is not None:
         error = [str(line).strip() for line in error_lines(model.error)]
-        where = spot(model.error.location, model.run, view.root)
+        where = source_line(model.error.location, model.run, view.root)
         yield _command("error", plain(model.error.kind), where, [f"{name}: {error[0]}", *error[1:]])
     for group in _findings.grouped(model.findings):
         for part in _by_line(group):
@@ -47,22 +47,22 @@ def _commands(model: CheckedModel, view: View) -> Iterator[str]:
             sentence, *details = _findings.lines(part)
             text = [f"{name}: {sentence.text}"]
             text += [str(line).strip() for line in details]
-            where = spot(finding.location, model.run, view.root)
+            where = source_line(finding.location, model.run, view.root)
             level = _LEVELS.get(finding.severity, "notice")
             yield _command(level, f"{plain(finding.code)} {plain(finding.rule)}", where, text)
 
 
-def _by_line(group: Group) -> Iterator[Group]:
+def _by_line(group: SimilarFindings) -> Iterator[SimilarFindings]:
     """An annotation stands on one line: those alike that stand elsewhere get their own."""
-    members: dict[str | None, Group] = {}
+    members: dict[str | None, SimilarFindings] = {}
     for finding in (group.first, *group.more):
         before = members.get(finding.location)
         more = (*before.more, finding) if before else ()
-        members[finding.location] = Group(before.first if before else finding, more)
+        members[finding.location] = SimilarFindings(before.first if before else finding, more)
     yield from members.values()
 
 
-def _command(level: str, title: str, where: Spot | None, text: list[str]) -> str:
+def _command(level: str, title: str, where: SourceLine | None, text: list[str]) -> str:
     properties = {"title": title}
     if where is not None:
         line = {} if where.line is None else {"line": str(where.line)}

@@ -15,7 +15,7 @@ from gradscope.records.report import CheckedModel, CheckReport, Finding, Report,
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.finding_identity import fingerprint
 from gradscope.reporters.report import _checked, _findings
-from gradscope.reporters.report._places import spot
+from gradscope.reporters.report._source_lines import source_line
 from gradscope.reporters.report._view import View
 
 suffix = ".sarif"
@@ -138,7 +138,7 @@ def _location(
     location: str | None, name: str | None, model: CheckedModel, view: View
 ) -> dict[str, Any]:
     """The user's line where one is known; the module or parameter as a logical location."""
-    where = spot(location, model.run, view.root)
+    where = source_line(location, model.run, view.root)
     # Code scanning refuses results without a file: a model that no file names stands for itself.
     file = where.file if where else _checked.title(model.run)
     physical: dict[str, Any] = {"artifactLocation": {"uri": _uri(file)}}

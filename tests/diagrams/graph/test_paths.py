@@ -125,7 +125,7 @@ def test_the_main_path_is_a_longest_one(name: str) -> None:
     ],
 )
 def test_names_and_patterns(word: str, names: set[str]) -> None:
-    assert {spot.name for spot in Lookup(samples.mlp()).spots(word)} == names
+    assert {spot.name for spot in Lookup(samples.mlp()).nodes(word)} == names
 
 
 def test_a_module_is_its_entry() -> None:
@@ -172,7 +172,7 @@ def test_a_name_is_offered_once() -> None:
 
 def test_the_empty_name_is_the_model() -> None:
     graph = samples.resnet()
-    (spot,) = Lookup(graph).spots("")
+    (spot,) = Lookup(graph).nodes("")
     node = next(node for node in graph.nodes if node.id == spot.id)
     assert (spot.name, node.module) == ("(model)", "fc")
 
@@ -200,7 +200,7 @@ def test_the_start_wins_over_a_module_of_its_name() -> None:
 def test_a_layer_without_a_place_stands_for_its_parameters() -> None:
     names = Lookup(samples.cut())
     for word in ("stem", "st*", "re:ste."):
-        assert names.spots(word) == []
+        assert names.nodes(word) == []
         assert names.absent(word) == ["stem.weight", "stem.bias"]
     assert names.absent("fc1") == []
 
@@ -209,11 +209,11 @@ def test_a_layer_that_left_no_operation_is_told_where_it_ran() -> None:
     graph = samples.mlp()
     calls = (*graph.calls, GraphCall("drop", 0, "Dropout", 0))
     names = Lookup(replace(graph, calls=calls))
-    assert names.spots("drop") == []
+    assert names.nodes("drop") == []
     assert names.absent("drop") == names.absent("type:Dropout") == ["drop"]
     assert names.absent("**") == []
     with pytest.raises(OptionError):
-        Lookup(graph).spots("drop")
+        Lookup(graph).nodes("drop")
 
 
 def parted(graph: AutogradGraph, **words: tuple[str, ...]) -> AutogradGraph:

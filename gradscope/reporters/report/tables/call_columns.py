@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.records.report import Report
 from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.reporters.report.tables import statistics
 from gradscope.reporters.report.tables.call_rows import CallRow, layer
-from gradscope.reporters.report.tables.columns import Column, Row, Scalar
+from gradscope.reporters.report.tables.columns import Column, Row, Scalar, placed
 from gradscope.typeset.numbers import count, shape, size
 from gradscope.typeset.tables import KEEP
 from gradscope.typeset.text import plain
@@ -37,15 +37,12 @@ _KEEP = {
 }
 
 
-def legend(report: Report, rows: Sequence[CallRow], shown: Sequence[str]) -> list[str]:
-    """What the signs in the gradient columns mean, as far as they occur."""
-    gradients = [COLUMNS[key] for key in shown if key.startswith("grad_") and key != "grad_fn"]
+def signs(
+    report: Report, columns: Sequence[Column[Row]], rows: Sequence[Row], unneeded: str
+) -> list[str]:
+    """What the signs in the gradients' columns mean, as far as they occur."""
+    gradients = [c for c in columns if c.key.startswith("grad") and c.key != "grad_fn"]
     texts = {column.text(row) for column in gradients for row in rows}
-    return signs(report, texts, NOT_NEEDED)
-
-
-def signs(report: Report, texts: Collection[str], unneeded: str) -> list[str]:
-    """The explanations of those signs that are among the texts of gradients' columns."""
     lines = [f"{unneeded}: needs no gradient"] if unneeded in texts else []
     if MISSING in texts:
         lines.append(f"{MISSING}: {_why_missing(report)}")
@@ -195,17 +192,7 @@ def _register() -> dict[str, Column[CallRow]]:
         _fact("saved", _saved, lambda row: size(_saved(row) or 0), number=True),
     )
     found.append(_fact("saved_bytes", _saved, lambda row: count(_saved(row) or 0), number=True))
-    return {column.key: _kept(column) for column in found}
-
-
-def _kept(column: Column[CallRow]) -> Column[CallRow]:
-    def strange(rows: Sequence[CallRow]) -> bool:
-        return any(column.value(row) for row in rows)
-
-    needed = None
-    if column.key in USUAL:
-        needed = strange if column.key.endswith("nonfinite") else bool
-    return replace(column, keep=_KEEP.get(column.key, 0), needed=needed)
+    return {column.key: placed(column, _KEEP, USUAL) for column in found}
 
 
 COLUMNS = _register()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from gradscope.errors import OptionError, did_you_mean
@@ -32,6 +32,20 @@ class Column(Generic[Row]):
     needed: Callable[[Sequence[Row]], bool] | None = None
     tone: Callable[[Row, str], str] = lambda row, text: ""
     wraps: bool = False
+
+
+def placed(column: Column[Row], keep: Mapping[str, int], usual: Collection[str]) -> Column[Row]:
+    """The column with its priority; one of the usual ones is shown where it says something."""
+
+    def needed(rows: Sequence[Row]) -> bool:
+        if column.key.endswith("nonfinite"):
+            return any(column.value(row) for row in rows)
+        if column.key in ("update", "ratio"):
+            return any(column.value(row) is not None for row in rows)
+        return bool(rows)
+
+    shown = needed if column.key in usual else None
+    return replace(column, keep=keep.get(column.key, 0), needed=shown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.records.report import Report
@@ -59,34 +59,29 @@ def check(view: View) -> None:
 
 def calls(report: Report, view: View) -> Table:
     """The calls, a row for each output and for each of several inputs that want a gradient."""
-    asked = view.columns if view.table != "parameters" else None
     groups = [call_rows.folded(call) for call in report.calls]
-    entries = fold_calls(groups) if view.fold else list(map(single, groups))
-    chosen, caption = _select(entries, call_columns.COLUMNS, view, "call")
-    marked, notes = call_rows.with_marks([entry.shown for entry in chosen])
-    rows = [row for entry in chosen for row in entry.rows]
-    usual = _needed(call_columns.COLUMNS, call_columns.USUAL, rows, view)
-    columns = pick(call_columns.COLUMNS, asked, usual, ["layer"], call_columns.DOUBLES)
-    signs = call_columns.legend(report, rows, [column.key for column in columns])
-    cells = _cells(columns, marked, chosen)
-    legend = [*_folds(chosen), *notes, *signs]
-    return _table("calls", columns, cells, caption, legend, view=view, fixed=bool(asked))
+    return _table(
+        *("calls", report, view),
+        fold_calls(groups) if view.fold else list(map(single, groups)),
+        call_columns.COLUMNS,
+        call_columns.USUAL,
+        call_rows.with_marks,
+        unneeded=call_columns.NOT_NEEDED,
+        hidden=call_columns.DOUBLES,
+    )
 
 
 def parameters(report: Report, view: View) -> Table:
     """The parameters: value, gradient, and how far the optimizer moved them."""
-    asked = view.columns if view.table == "parameters" else None
     groups = [(parameter_columns.ParameterRow(stats),) for stats in report.parameters]
-    entries = fold_parameters(groups) if view.fold else list(map(single, groups))
-    chosen, caption = _select(entries, parameter_columns.COLUMNS, view, "parameter")
-    marked, notes = parameter_columns.with_marks([entry.shown for entry in chosen])
-    rows = [row for entry in chosen for row in entry.rows]
-    usual = _needed(parameter_columns.COLUMNS, parameter_columns.USUAL, rows, view)
-    columns = pick(parameter_columns.COLUMNS, asked, usual, ["name"])
-    signs = parameter_columns.legend(report, rows, [column.key for column in columns])
-    cells = _cells(columns, marked, chosen)
-    legend = [*_folds(chosen), *notes, *signs]
-    return _table("parameters", columns, cells, caption, legend, view=view, fixed=bool(asked))
+    return _table(
+        *("parameters", report, view),
+        fold_parameters(groups) if view.fold else list(map(single, groups)),
+        parameter_columns.COLUMNS,
+        parameter_columns.USUAL,
+        parameter_columns.with_marks,
+        unneeded=parameter_columns.FROZEN,
+    )
 
 
 def records(report: Report, view: View) -> tuple[list[str], list[list[Scalar]]]:
@@ -175,22 +170,33 @@ def _sorted_by(view: View) -> str | None:
 
 def _table(
     title: str,
-    columns: Sequence[Column[Row]],
-    cells: tuple[tuple[Cell, ...], ...],
-    caption: str,
-    legend: Sequence[str],
-    *,
+    report: Report,
     view: View,
-    fixed: bool,
+    entries: Sequence[Entry[Row]],
+    registry: Mapping[str, Column[Row]],
+    usual: Sequence[str],
+    with_marks: Callable[[Sequence[tuple[Row, ...]]], tuple[Sequence[tuple[Row, ...]], list[str]]],
+    *,
+    unneeded: str,
+    hidden: Sequence[str] = (),
 ) -> Table:
+    """The entries and columns that the view wants; the first of the usual columns leads."""
+    asked = view.columns if (view.table == "parameters") == (title == "parameters") else None
+    chosen, caption = _select(entries, registry, view, title.removesuffix("s"))
+    marked, notes = with_marks([entry.shown for entry in chosen])
+    rows = [row for entry in chosen for row in entry.rows]
+    columns = pick(registry, asked, _needed(registry, usual, rows, view), usual[:1], hidden)
     by = _sorted_by(view)
-    headings = tuple(
-        Heading(c.key, c.right, KEEP if c.key == by else c.keep, c.wraps) for c in columns
+    option = "--table parameters --columns" if title == "parameters" else "--columns"
+    return Table(
+        title,
+        tuple(Heading(c.key, c.right, KEEP if c.key == by else c.keep, c.wraps) for c in columns),
+        _cells(columns, marked, chosen),
+        caption,
+        (*_folds(chosen), *notes, *call_columns.signs(report, columns, rows, unneeded)),
+        fixed=bool(asked),
+        remedy=f"use {option} or a wider terminal",
     )
-    remedy = "use --columns or a wider terminal"
-    if title == "parameters":
-        remedy = "use --table parameters --columns or a wider terminal"
-    return Table(title, headings, cells, caption, tuple(legend), fixed, remedy)
 
 
 def _cells(

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.records.modules import ParameterStats
-from gradscope.records.report import Report
 from gradscope.records.tensors import TensorStats
 from gradscope.reporters.report.tables import statistics
-from gradscope.reporters.report.tables.call_columns import MISSING, as_gradient, signs, tone
-from gradscope.reporters.report.tables.columns import Column, Scalar
+from gradscope.reporters.report.tables.call_columns import MISSING, as_gradient, tone
+from gradscope.reporters.report.tables.columns import Column, Scalar, placed
 from gradscope.reporters.report.tables.footnotes import number_remarks
 from gradscope.typeset.numbers import count, number, shape
 from gradscope.typeset.tables import KEEP
@@ -50,12 +49,6 @@ def _remarks(parameter: ParameterStats) -> list[str]:
     if parameter.aliases:
         remarks.append(f"shared parameter, also {', '.join(map(plain, parameter.aliases))}")
     return remarks
-
-
-def legend(report: Report, rows: Sequence[ParameterRow], shown: Sequence[str]) -> list[str]:
-    """What the signs in the gradient columns mean, as far as they occur."""
-    texts = {COLUMNS[key].text(row) for key in shown if key.startswith("grad") for row in rows}
-    return signs(report, texts, FROZEN)
 
 
 def _value(row: ParameterRow) -> TensorStats:
@@ -130,21 +123,7 @@ def _register() -> dict[str, Column[ParameterRow]]:
     values = statistics.columns("", _value, lambda row: "", tone)
     norm, *others = statistics.columns("grad_", _gradient, _absent, tone)
     found = [*_facts(), *values, as_gradient(norm, "grad"), *others]
-    return {column.key: _kept(column) for column in found}
-
-
-def _kept(column: Column[ParameterRow]) -> Column[ParameterRow]:
-    def telling(rows: Sequence[ParameterRow]) -> bool:
-        return any(column.value(row) is not None for row in rows)
-
-    def strange(rows: Sequence[ParameterRow]) -> bool:
-        return any(column.value(row) for row in rows)
-
-    needed: Callable[[Sequence[ParameterRow]], bool] | None = None
-    if column.key in USUAL:
-        sparse = {"nonfinite": strange, "update": telling, "ratio": telling}
-        needed = sparse.get(column.key, bool)
-    return replace(column, keep=_KEEP.get(column.key, 0), needed=needed)
+    return {column.key: placed(column, _KEEP, USUAL) for column in found}
 
 
 COLUMNS = _register()

@@ -13,14 +13,14 @@ _AT = re.compile(r"(?P<file>.+?):(?P<line>\d+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class SourceLine:
     """A file, with forward slashes, and a line in it from 1 where one is known."""
 
     file: str
     line: int | None = None
 
 
-def spot(location: str | None, run: RunInfo, root: Path | None) -> Spot | None:
+def source_line(location: str | None, run: RunInfo, root: Path | None) -> SourceLine | None:
     """The user's line; else the config or the source file that names the model.
 
     Args:
@@ -30,10 +30,10 @@ def spot(location: str | None, run: RunInfo, root: Path | None) -> Spot | None:
     """
     match = _AT.fullmatch(location or "")
     if match is not None:
-        return Spot(_path(match["file"], root), max(1, int(match["line"])))
+        return SourceLine(_path(match["file"], root), max(1, int(match["line"])))
     if location:
-        return Spot(_path(location, root))
-    return None if run.file is None else Spot(_path(run.file, root))
+        return SourceLine(_path(location, root))
+    return None if run.file is None else SourceLine(_path(run.file, root))
 
 
 def _path(file: str, root: Path | None) -> str:
