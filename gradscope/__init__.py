@@ -15,7 +15,9 @@ from gradscope.version import __version__
 if TYPE_CHECKING:
     from gradscope.api import check, graph, inspect, why
     from gradscope.errors import GradscopeError
-    from gradscope.records import AutogradGraph, Report, WhyReport
+    from gradscope.records.answers import WhyReport
+    from gradscope.records.graph import AutogradGraph
+    from gradscope.records.report import Report
 
 __all__ = [
     "AutogradGraph",
@@ -30,10 +32,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AutogradGraph": "records",
+    "AutogradGraph": "records.graph",
     "GradscopeError": "errors",
-    "Report": "records",
-    "WhyReport": "records",
+    "Report": "records.report",
+    "WhyReport": "records.answers",
     "check": "api",
     "graph": "api",
     "inspect": "api",

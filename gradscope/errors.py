@@ -20,7 +20,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gradscope.records import AutogradGraph, Report, SaliencyReport, WhyReport
+    from gradscope.records.answers import WhyReport
+    from gradscope.records.graph import AutogradGraph
+    from gradscope.records.report import Report
+    from gradscope.records.saliency import SaliencyReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """A folder is a registry: the file's name is the name that the user types.
 
-``names`` lists a package's files without importing them; ``load`` imports one.
+``names`` lists a package's files without importing them, ``load`` imports one; a folder in it is
+no choice, but holds what its files share.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gradscope.errors import OptionError, did_you_mean
 def names(package: str) -> list[str]:
     """The choices that a package's files offer, ``grad_cam.py`` as ``grad-cam``, sorted."""
     path = importlib.import_module(package).__path__
-    files = [info.name for info in pkgutil.iter_modules(path)]
+    files = [info.name for info in pkgutil.iter_modules(path) if not info.ispkg]
     return sorted(name.replace("_", "-") for name in files if not name.startswith("_"))
 
 

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 import gradscope
-from gradscope import plugins, reports
-from gradscope.records import Report, RunInfo
+from gradscope import plugins
+from gradscope.records import json as record_json
+from gradscope.records.report import Report
+from gradscope.records.run import RunInfo
 
 HEAVY = ("torch", "torchvision", "numpy", "PIL", "sklearn", "timm", "transformers", "matplotlib")
 
@@ -78,14 +80,14 @@ def completing(words: str) -> dict[str, str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     run = RunInfo("demo", "cpu", "float32", "train", seed=0, steps=1, loss="cross_entropy")
-    (tmp_path / "report.json").write_text(reports.dumps(Report("ok", run)), encoding="utf-8")
+    (tmp_path / "report.json").write_text(record_json.dumps(Report("ok", run)), encoding="utf-8")
     (tmp_path / "bad.yaml").write_text("model: demo\nwieghts: DEFAULT\n", encoding="utf-8")
     (tmp_path / "broken.yaml").write_text("model: [demo\n", encoding="utf-8")
     (tmp_path / "type.yaml").write_text("model: demo\nsteps: many\n", encoding="utf-8")
     return tmp_path
 
 
-FORMATS = plugins.names("gradscope.reporters")
+FORMATS = plugins.names("gradscope.reporters.report")
 
 LIGHT = {
     "no arguments": ([], 0),
@@ -185,7 +187,7 @@ def test_a_heavy_import_is_noticed(folder):
 
 
 def test_a_heavy_import_behind_a_command_is_noticed(folder):
-    planted = "import gradscope.reports as r; old = r.load_shown\n"
+    planted = "import gradscope.records.json as r; old = r.load_shown\n"
     planted += "def load(path):\n    import torch\n    return old(path)\n"
     planted += "r.load_shown = load"
     code, names = loaded(["show", "report.json"], folder, first=planted)

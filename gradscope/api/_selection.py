@@ -11,7 +11,8 @@ from torch import nn
 from gradscope.api.explaining import HEALTHY, MISSING, ZERO
 from gradscope.capture.hooks import named_modules, named_parameters
 from gradscope.patterns import Named, Pattern, matching
-from gradscope.records import Answer, ModuleCall, ParameterStats
+from gradscope.records.answers import Answer
+from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.typeset.numbers import number, plural
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import nn
 
-from gradscope.answers import severity
 from gradscope.api._selection import Selection, disagreements, problems_first, replies, select
 from gradscope.api.explaining import (
     CAUSED,
@@ -27,7 +26,9 @@ from gradscope.capture.hooks import select_layers
 from gradscope.config import LoadedConfig
 from gradscope.errors import Interrupted
 from gradscope.loading import Workload
-from gradscope.records import Answer, ModuleCall, ParameterStats, WhyReport
+from gradscope.records.answers import Answer, WhyReport
+from gradscope.records.modules import ModuleCall, ParameterStats
+from gradscope.rules import severity
 from gradscope.running.gradients import GradientObserver, observe_gradients
 from gradscope.running.rerun import rerun
 

@@ -22,7 +22,8 @@ from gradscope.explain.errors.explain import explain_error
 from gradscope.explain.shared.frames import is_ours
 from gradscope.loading.classes import class_id
 from gradscope.loading.viewing import Viewer, live_viewer, load_viewer
-from gradscope.records import ClassScore, ImageAttribution, RunInfo, SaliencyReport
+from gradscope.records.run import RunInfo
+from gradscope.records.saliency import ClassScore, ImageAttribution, SaliencyReport
 from gradscope.running.state import run_eagerly
 from gradscope.saliency import (
     AttributionPlan,

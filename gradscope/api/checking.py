@@ -12,7 +12,7 @@ from gradscope.api.inspecting import report_of, rule_settings
 from gradscope.api.opened import Options, opened, read, without
 from gradscope.config import LoadedConfig
 from gradscope.loading import Workload
-from gradscope.records import Report
+from gradscope.records.report import Report
 from gradscope.rules import RuleSettings
 
 

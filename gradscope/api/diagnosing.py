@@ -19,7 +19,7 @@ from gradscope.explain.precision.forecast import forecast
 from gradscope.explain.shared.frames import locate
 from gradscope.explain.units.activity import unit_activity
 from gradscope.loading import Workload
-from gradscope.records import Finding, Report
+from gradscope.records.report import Finding, Report
 from gradscope.rules import RuleSettings, diagnose, wanted
 from gradscope.running.rerun import rerun
 from gradscope.running.step import repeated

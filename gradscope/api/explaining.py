@@ -11,7 +11,8 @@ from gradscope.explain.missing.explain import explain_missing
 from gradscope.explain.non_finite.explain import explain_non_finite
 from gradscope.explain.zero.explain import explain_zeros
 from gradscope.loading import Workload
-from gradscope.records import Answer, Birth, ParameterStats
+from gradscope.records.answers import Answer, Birth
+from gradscope.records.modules import ParameterStats
 from gradscope.running.rerun import StepsUntilGradient, rerun
 from gradscope.running.step import Step, repeated
 

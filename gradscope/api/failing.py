@@ -8,7 +8,10 @@ from gradscope.errors import GradscopeError, Interrupted, ModelError, Problem
 from gradscope.explain.errors.explain import explain_again, explain_error, is_own_bug, worth_again
 from gradscope.explain.errors.explanation import Again
 from gradscope.loading import Workload
-from gradscope.records import AutogradGraph, ErrorRecord, Report, WhyReport
+from gradscope.records.answers import WhyReport
+from gradscope.records.errors import ErrorRecord
+from gradscope.records.graph import AutogradGraph
+from gradscope.records.report import Report
 from gradscope.running.rerun import StepNames, rerun
 from gradscope.running.step import Observer, run_steps
 

@@ -18,7 +18,8 @@ from gradscope.config import LoadedConfig
 from gradscope.explain.missing.explain import explain_missing
 from gradscope.explain.shared.frames import locate
 from gradscope.loading import Workload
-from gradscope.records import Answer, AutogradGraph, GraphNode
+from gradscope.records.answers import Answer
+from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.running.rerun import rerun
 from gradscope.running.roots import LOSS, RootSum, root_of
 from gradscope.running.trace import GraphTrace, trace

@@ -18,7 +18,9 @@ from gradscope.capture.facts import unregistered
 from gradscope.capture.hooks import named_modules, named_parameters, select_layers
 from gradscope.config import LoadedConfig
 from gradscope.loading import Workload, load_model
-from gradscope.records import LayerInfo, Report, Totals, Unregistered
+from gradscope.records.modules import LayerInfo, Unregistered
+from gradscope.records.report import Report
+from gradscope.records.run import Totals
 from gradscope.rules import RuleSettings
 from gradscope.running.observe import Observation, observe
 

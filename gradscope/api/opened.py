@@ -20,7 +20,10 @@ from gradscope.errors import ModelError, OptionError
 from gradscope.explain.errors.explain import explain_error
 from gradscope.loading import Workload, load
 from gradscope.loading.live import adopt, given
-from gradscope.records import AutogradGraph, Report, RunInfo, WhyReport
+from gradscope.records.answers import WhyReport
+from gradscope.records.graph import AutogradGraph
+from gradscope.records.report import Report
+from gradscope.records.run import RunInfo
 from gradscope.running.state import kept_as_found, random_state_kept
 from gradscope.running.switches import switches_kept
 

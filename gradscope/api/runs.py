@@ -12,7 +12,7 @@ from torch import nn
 
 from gradscope.capture.hooks import named_modules, watchable
 from gradscope.loading import Workload
-from gradscope.records import RunInfo
+from gradscope.records.run import RunInfo
 from gradscope.version import __version__
 
 

@@ -23,7 +23,7 @@ from gradscope.capture.hooks import named_modules
 from gradscope.capture.measurements import version
 from gradscope.capture.stats import Measured, flags, resolve
 from gradscope.nesting import find
-from gradscope.records import ModuleFacts, Unregistered
+from gradscope.records.modules import ModuleFacts, Unregistered
 
 #: Plain numbers and switches of torch.nn's modules that a rule may read.
 SETTINGS = (

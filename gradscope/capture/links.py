@@ -10,7 +10,7 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, Edge, Span, Walk, owners
 from gradscope.capture.nodes import Label
-from gradscope.records import Link
+from gradscope.records.modules import Link
 
 #: What a link leads into. The data are the first input of each.
 INTO = frozenset(

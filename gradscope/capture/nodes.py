@@ -10,7 +10,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, Span, owners
-from gradscope.records import GraphNode
+from gradscope.records.graph import GraphNode
 
 #: Of an index into the spans: the module's name and the number of its call.
 Label = Callable[[int], tuple[str, int]]

@@ -13,7 +13,8 @@ from gradscope.capture.facts import misspelt_flags
 from gradscope.capture.hooks import named_parameters
 from gradscope.capture.stats import Measured, head_of, measure, resolve
 from gradscope.capture.sweep import measure_all, surely_finite
-from gradscope.records import ParameterStats, TensorStats
+from gradscope.records.modules import ParameterStats
+from gradscope.records.tensors import TensorStats
 
 
 def parameter_stats(

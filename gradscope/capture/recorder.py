@@ -36,7 +36,9 @@ from gradscope.capture.trace import Trace, TraceContext
 from gradscope.capture.views import view_of
 from gradscope.nesting import find
 from gradscope.patterns import Named
-from gradscope.records import Chain, GraphCall, Link, ModuleCall, TensorRecord, TensorStats
+from gradscope.records.graph import Chain, GraphCall
+from gradscope.records.modules import Link, ModuleCall
+from gradscope.records.tensors import TensorRecord, TensorStats
 
 _BROKEN_VIEW = "its view was overtaken by a write in place: autograd cannot tell its history"
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.parameter import is_lazy
 
-from gradscope.records import TensorStats, Value
+from gradscope.records.tensors import TensorStats, Value
 
 BLOCK = 2048  # a float32 sum of squares over this many equal values still errs below 1e-6
 SMALL = 16  # tensors up to this size keep their values

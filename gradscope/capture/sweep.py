@@ -9,7 +9,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture.stats import BLOCK, SMALL, Measured, finish, measure, on_host
-from gradscope.records import TensorStats
+from gradscope.records.tensors import TensorStats
 
 _ROWS = 1 << 19  # elements that are held in float64 at a time
 #: What float64 holds with its squares, whatever the value.

@@ -26,7 +26,8 @@ from gradscope.capture.hooks import Handle, hook_node_before
 from gradscope.capture.nodes import Label, describe, ordered
 from gradscope.capture.stats import Measured, measure, resolve
 from gradscope.nesting import find
-from gradscope.records import GraphNode, SavedTensor, TensorStats
+from gradscope.records.graph import GraphNode, SavedTensor
+from gradscope.records.tensors import TensorStats
 
 #: The node of torch's reentrant checkpoint, which runs its function again in backward.
 _CHECKPOINT = "CheckpointFunctionBackward"

@@ -16,8 +16,9 @@ from typing import Any
 
 from gradscope.commands._write import STDOUT, check_output, write_output
 from gradscope.errors import ConfigError, OptionError, Place, did_you_mean
-from gradscope.records import BaselineEntry, CheckedModel, CheckReport, Finding, RunInfo
-from gradscope.reporters._places import without_figures
+from gradscope.records.report import BaselineEntry, CheckedModel, CheckReport, Finding
+from gradscope.records.run import RunInfo
+from gradscope.reporters.finding_identity import without_figures
 
 SCHEMA = "gradscope.baseline/1"
 _HELP = "`gradscope check … --write-baseline FILE` writes one"

@@ -12,7 +12,9 @@ from gradscope import config as configs
 from gradscope.commands._model import importing_torch
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import ConfigError, GradscopeError, Interrupted, ModelError, Problem
-from gradscope.records import CheckedModel, CheckReport, ErrorRecord, Report, RunInfo
+from gradscope.records.errors import ErrorRecord
+from gradscope.records.report import CheckedModel, CheckReport, Report
+from gradscope.records.run import RunInfo
 from gradscope.rules import RuleSettings
 
 

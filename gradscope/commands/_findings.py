@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradscope.errors import ConfigError, OptionError, did_you_mean
-from gradscope.records import RuleText
+from gradscope.records.report import RuleText
 from gradscope.rules import FAIL_ON, PRESETS, Rule, RuleSettings, rule_book
 
 if TYPE_CHECKING:

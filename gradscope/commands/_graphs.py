@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-from gradscope import reports
 from gradscope.commands._model import split_words
 from gradscope.commands._views import Destination
 from gradscope.commands._write import say
 from gradscope.diagrams import GraphView
-from gradscope.diagrams._modules import check_expand, check_layers
+from gradscope.diagrams.graph.modules import check_expand, check_layers
 from gradscope.errors import OptionError
-from gradscope.records import AutogradGraph
+from gradscope.records import json as record_json
+from gradscope.records.graph import AutogradGraph
 
 #: Formats that say what stopped a run; a picture of half a graph would be taken for a whole one.
 _WITH_ERRORS = ("terminal", "json", "html")
@@ -64,7 +64,7 @@ def redraw(file: Path, output: GraphOutput, layers: Sequence[str], exclude: Sequ
         LayerError: a pattern names no module of it.
         OptionError: it is of a run that failed, and the format cannot say so.
     """
-    graph = reports.load(file, AutogradGraph)
+    graph = record_json.load(file, AutogradGraph)
     failed = graph.error is not None or not graph.complete
     if failed and output.destination.format not in _WITH_ERRORS:
         raise OptionError(

@@ -12,10 +12,12 @@ from gradscope.commands._findings import path_root, rule_texts
 from gradscope.commands._options import DisplayOptions, FileOptions, TableOptions
 from gradscope.commands._write import check_output, write_output
 from gradscope.errors import OptionError, did_you_mean
-from gradscope.records import CheckReport, Report
-from gradscope.reporters import View, _tables
+from gradscope.records.report import CheckReport, Report
+from gradscope.reporters.report import View
+from gradscope.reporters.report.tables import derive
+from gradscope.reporters.text_view import TextView
 
-ROOM = "gradscope.reporters"
+ROOM = "gradscope.reporters.report"
 COLORS = ("auto", "always", "never")
 
 
@@ -83,7 +85,7 @@ class ReportOutput:
             rules=rule_texts() if destination.format == "sarif" else (),
             root=path_root(),
         )
-        _tables.check(view)
+        derive.check(view)
         return cls(destination, view)
 
     def write(self, report: object) -> None:
@@ -108,6 +110,16 @@ def check_look(display: DisplayOptions) -> None:
         )
     if display.width is not None and display.width < 1:
         raise OptionError(f"`--width {display.width}` leaves no room", help="give 1 or more")
+
+
+def text_view(display: DisplayOptions) -> TextView:
+    """How text looks on standard output.
+
+    Raises:
+        OptionError: as ``check_look``.
+    """
+    check_look(display)
+    return TextView(width=terminal_width(None, display.width), color=use_color(None, display.color))
 
 
 def choose_format(format: str | None, output: Path | None, room: str) -> str:

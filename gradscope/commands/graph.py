@@ -26,7 +26,7 @@ from gradscope.commands._views import choose_destination
 from gradscope.commands._write import keep_stdout_clean, say
 from gradscope.diagrams import GraphView
 from gradscope.errors import Interrupted, ModelError, OptionError, did_you_mean
-from gradscope.records import AutogradGraph
+from gradscope.records.graph import AutogradGraph
 
 ROOM = "gradscope.diagrams"
 MEASURES = ("gradient", "saved")

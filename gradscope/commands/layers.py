@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
-from rich.cells import cell_len
 
+from gradscope import plugins
 from gradscope.commands._model import importing_torch, read_model
 from gradscope.commands._options import (
     Allow,
@@ -18,11 +17,11 @@ from gradscope.commands._options import (
     Words,
     takes_groups,
 )
+from gradscope.commands._views import choose_format
 from gradscope.commands._write import keep_stdout_clean, write_output
-from gradscope.errors import OptionError
-from gradscope.records import LayerInfo
-from gradscope.reports import to_data
-from gradscope.typeset.text import plain
+from gradscope.reporters.text_view import TextView
+
+ROOM = "gradscope.reporters.layers"
 
 
 @takes_groups
@@ -39,41 +38,10 @@ def run(
     debug: Debug = False,
 ) -> None:
     """List a model's layers by the names that patterns match, with their own parameters."""
-    if format not in ("terminal", "json"):
-        raise OptionError(f"unknown format `{format}`", help="one of terminal, json")
+    reporter = plugins.load(ROOM, choose_format(format, None, ROOM))
     loaded = read_model(words, settings, {"layers": layers.layers, "device": device})
     with keep_stdout_clean():
         with importing_torch():
             from gradscope.api import layers as layers_of
         found = layers_of(loaded, exclude=layers.exclude or (), allow=allow or ())
-    if format == "json":
-        write_output(json.dumps({"layers": to_data(found)}, indent=1) + "\n", None)
-    else:
-        write_output(_table(found), None)
-
-
-def _table(found: tuple[LayerInfo, ...]) -> str:
-    """Name, type, parameters of it and all below, and its own by name and shape."""
-    rows = [("layer", "type", "parameters", "its own")]
-    for layer in found:
-        own = "  ".join(
-            f"{plain(name)} {'×'.join(map(str, shape)) or 'scalar'}{'' if trains else ' (frozen)'}"
-            for name, shape, trains in layer.parameters
-        )
-        names = " = ".join(plain(name) for name in (_shown(layer.name), *layer.aliases))
-        rows.append((names, layer.type, f"{layer.total:,}" if layer.total else "–", own))
-    name, kind, total = (max(cell_len(row[i]) for row in rows) for i in range(3))
-    lines = [
-        f"{_padded(row[0], name)}  {_padded(row[1], kind)}  {row[2]:>{total}}  {row[3]}".rstrip()
-        for row in rows
-    ]
-    return "\n".join([*lines, "", f"{len(found)} layer{'s' if len(found) != 1 else ''}"]) + "\n"
-
-
-def _padded(text: str, width: int) -> str:
-    """Filled up to a width on the screen, where some characters take two cells."""
-    return text + " " * (width - cell_len(text))
-
-
-def _shown(name: str) -> str:
-    return name or '"" (the model)'
+    write_output(reporter.render(found, TextView()), None)

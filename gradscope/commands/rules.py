@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from gradscope import plugins
 from gradscope.commands._options import Debug, DisplayOptions, takes_groups
-from gradscope.commands._rulebook import book, page
-from gradscope.commands._views import check_look, terminal_width, use_color
+from gradscope.commands._views import choose_format, text_view
 from gradscope.commands._write import write_output
-from gradscope.errors import OptionError, did_you_mean
-from gradscope.reports import to_data
-from gradscope.rules import Rule, lookup, rule_book
+from gradscope.rules import lookup, rule_book
 
-_FORMATS = ("terminal", "json")
+ROOM = "gradscope.reporters.rulebook"
 
 
 @takes_groups
@@ -35,24 +32,7 @@ def run(
 
     Thresholds are shown with those of each preset, and where they come from.
     """
-    if format not in _FORMATS:
-        help = did_you_mean(format, _FORMATS) or f"one of {', '.join(_FORMATS)}"
-        raise OptionError(f"unknown format `{format}`", help=help)
-    check_look(display)
+    view = text_view(display)
+    reporter = plugins.load(ROOM, choose_format(format, None, ROOM))
     rules = rule_book() if code is None else (lookup(code),)
-    if format == "json":
-        data = {"schema": "gradscope.rules/1", "rules": [_data(rule) for rule in rules]}
-        write_output(json.dumps(data, indent=1, ensure_ascii=False) + "\n", None)
-        return
-    room, colored = terminal_width(None, display.width), use_color(None, display.color)
-    if code is None:
-        write_output(book(rules, width=room, color=colored), None)
-    else:
-        write_output(page(rules[0], width=room, color=colored), None)
-
-
-def _data(rule: Rule) -> Any:
-    data = to_data(rule)
-    for threshold, record in zip(data["thresholds"], rule.thresholds, strict=True):
-        threshold["presets"] = dict(record.presets)
-    return data
+    write_output(reporter.render(rules, view), None)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradscope import images, plugins, reports
-from gradscope.commands import _attributions
+from gradscope import images, plugins
 from gradscope.commands._model import OVERRIDE, importing_torch
 from gradscope.commands._options import (
     Allow,
@@ -31,9 +30,12 @@ from gradscope.commands._pictures import (
     saved_maps,
     write_pictures,
 )
-from gradscope.commands._views import check_look, terminal_width, use_color
+from gradscope.commands._views import text_view
 from gradscope.commands._write import check_output, keep_stdout_clean, write_output
 from gradscope.errors import ModelError, OptionError
+from gradscope.records import json as record_json
+from gradscope.reporters.methods import terminal as method_list
+from gradscope.reporters.saliency import terminal
 
 if TYPE_CHECKING:
     from gradscope.api import SaliencyRequest
@@ -121,13 +123,13 @@ def run(
     Writes a picture beside the original: the heat map over the photograph, with its scale. Without
     IMAGE a bundled digit is explained.
     """
-    check_look(display)
-    columns = terminal_width(None, display.width)
-    colored = use_color(None, display.color)
+    look = text_view(display)
     if methods:
+        from gradscope.saliency import methods as every_method
+
         with keep_stdout_clean():
-            listed = _attributions.methods(width=columns, color=colored)
-        write_output(listed, None)
+            listed = every_method()
+        write_output(method_list.render(listed, look), None)
         return
     words = words or []
     paths = [word for word in words if not _is_override(word)]
@@ -169,16 +171,16 @@ def run(
                 found = attribute(viewer, pictures, request, seed=running.seed, progress=progress)
     except ModelError as error:
         if as_json and error.report is not None:
-            write_output(reports.dumps(error.report), output, force=force)
+            write_output(record_json.dumps(error.report), output, force=force)
         raise
     if save_maps is not None:
         found = saved_maps(found, save_maps, names, force=force)
     if as_json:
-        write_output(reports.dumps(found.report), output, force=force)
+        write_output(record_json.dumps(found.report), output, force=force)
         return
     written = write_pictures(found, files, overlays)
-    text = _attributions.text(found.report, written, width=columns, color=colored)
-    write_output(text + _preview(written, columns, colored), None)
+    text = terminal.render(found.report, look, written)
+    write_output(text + _preview(written, look.width, look.color), None)
 
 
 def _is_override(word: str) -> bool:

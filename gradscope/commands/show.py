@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from gradscope import reports
 from gradscope.commands._options import (
     Debug,
     DisplayOptions,
@@ -19,7 +18,8 @@ from gradscope.commands._options import (
 )
 from gradscope.commands._views import ReportOutput
 from gradscope.errors import ConfigError, OptionError
-from gradscope.records import CheckReport, Report
+from gradscope.records import json as record_json
+from gradscope.records.report import CheckReport, Report
 
 
 @takes_groups
@@ -44,11 +44,11 @@ def run(
 
 def _read(path: Path) -> Report | CheckReport:
     if path != Path("-"):
-        return reports.load_shown(path)
+        return record_json.load_shown(path)
     if sys.stdin is None:
         raise OptionError("standard input is closed", help="name the report's file")
     try:
         text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError("standard input is no report: it is not UTF-8 text") from None
-    return reports.loads_shown(text, file="<stdin>")
+    return record_json.loads_shown(text, file="<stdin>")

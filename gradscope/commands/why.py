@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradscope import plugins, reports
-from gradscope.answers import LEVELS, AnswerView, reaches
+from gradscope import plugins
 from gradscope.commands._model import importing_torch, read_model, refuse_to_run, split_words
 from gradscope.commands._options import (
     Allow,
@@ -26,12 +25,15 @@ from gradscope.commands._options import (
 from gradscope.commands._views import Destination, choose_destination
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import Interrupted, LayerError, ModelError, OptionError, Problem, did_you_mean
-from gradscope.records import WhyReport
+from gradscope.records import json as record_json
+from gradscope.records.answers import WhyReport
+from gradscope.reporters.text_view import TextView
+from gradscope.rules import FAIL_ON, reaches
 
 if TYPE_CHECKING:
     from gradscope.config import LoadedConfig
 
-ROOM = "gradscope.answers"
+ROOM = "gradscope.reporters.answers"
 #: What can only be a MODEL: a path, a spec with its source, a demo. All else is a NAME.
 _MODEL = re.compile(
     r"demo\Z|.*\.(ya?ml|json|py)\Z|(?!!|type:|re:)[^*]*[:/\\]", re.DOTALL | re.IGNORECASE
@@ -80,8 +82,8 @@ def run(
     or not finite are answered. A NAME (`fc.weight`, `layer1.*`, `type:Linear`) is answered whatever
     its state. MODEL is told from a NAME by its form: a path, or a spec with a colon.
     """
-    if fail_on not in (*LEVELS, "never"):
-        help = did_you_mean(fail_on, LEVELS) or f"one of {', '.join(LEVELS)}, never"
+    if fail_on not in FAIL_ON:
+        help = did_you_mean(fail_on, FAIL_ON) or f"one of {', '.join(FAIL_ON)}"
         raise OptionError(f"unknown severity `{fail_on}`", help=help)
     destination = choose_destination(format, file, display, ROOM)
     models, names, overrides = _sort_words(words)
@@ -91,7 +93,7 @@ def run(
         refuse_to_run(
             "saved answers", [*overrides, *names], {**options, "set": settings, "exclude": exclude}
         )
-        report = reports.load(Path(models[0]), WhyReport)
+        report = record_json.load(Path(models[0]), WhyReport)
     else:
         loaded = read_model(models + overrides, settings, options)
         report = _run(loaded, names, exclude, allow or (), destination, guessed=not models)
@@ -103,7 +105,7 @@ def run(
 def _write(report: object, destination: Destination) -> None:
     """Render and write answers; nothing where a failed run left nothing."""
     if isinstance(report, WhyReport):
-        view = AnswerView(width=destination.width, color=destination.color)
+        view = TextView(width=destination.width, color=destination.color)
         destination.write(plugins.load(ROOM, destination.format).render(report, view))
 
 

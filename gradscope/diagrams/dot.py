@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gradscope.diagrams._dot import written
-from gradscope.diagrams._drawing import draw
-from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph
+from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.picture.dot_text import written
+from gradscope.diagrams.picture.drawing import draw
+from gradscope.records.graph import AutogradGraph
 
 suffix = ".dot"
 binary = False

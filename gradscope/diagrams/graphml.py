@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from xml.sax.saxutils import escape, quoteattr
 
-from gradscope.diagrams._between import between
-from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph, GraphNode
+from gradscope.diagrams.graph.part import between
+from gradscope.diagrams.graph.view import GraphView
+from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.typeset.text import plain
 
 suffix = ".graphml"

@@ -1,7 +1,7 @@
 """One self-contained page: complete as it is, and with script a picture to move, open and search.
 
-The page is ``page/``: a template, its style and its script in parts; nothing is fetched. What it
-shows comes from ``_page_data``, what can be read without script from ``_page_text``.
+A template, its style and its script in parts are in ``page/assets``; nothing is fetched. What it
+shows comes from ``page.script_data``, what can be read without script from ``page.static``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import json
 import re
 from typing import Any
 
-from gradscope.diagrams import _page_data, _page_text
-from gradscope.diagrams._between import between
-from gradscope.diagrams._flow import flow
-from gradscope.diagrams._groups import grouped
-from gradscope.diagrams._view import GraphView
+from gradscope.diagrams.graph.flow import read_flow
+from gradscope.diagrams.graph.groups import grouped
+from gradscope.diagrams.graph.part import between
+from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.page import script_data, static
 from gradscope.errors import OptionError
-from gradscope.records import AutogradGraph
+from gradscope.records.graph import AutogradGraph
 from gradscope.typeset.text import plain
 
 suffix = ".html"
@@ -48,20 +48,20 @@ SCRIPTS = (
 def render(graph: AutogradGraph, view: GraphView) -> str:
     """The page for a graph. ``view`` says what is open and coloured at first."""
     graph = between(graph, view)
-    known = flow(graph)
-    root = grouped(graph, view, known=known)
-    embedded = _page_data.embed(graph, view, root, known)
+    flow = read_flow(graph)
+    root = grouped(graph, view, flow=flow)
+    embedded = script_data.embed(graph, view, root, flow)
     picture = _picture(graph, view)
     heading = f"Autograd graph of {plain(graph.run.model)}"
     parts = {
-        "title": _page_text.escaped(heading),
-        "heading": _page_text.escaped(heading),
+        "title": static.escaped(heading),
+        "heading": static.escaped(heading),
         "style": _resource("page.css"),
-        "facts": _page_text.facts(graph, known),
-        "picture": _page_text.figure(picture),
-        "answers": _page_text.answers(graph),
-        "outline": _page_text.outline(root, known, full=embedded["complete"]),
-        "footer": _page_text.footer(graph, complete=embedded["complete"]),
+        "facts": static.facts(graph, flow),
+        "picture": static.figure(picture),
+        "answers": static.answers(graph),
+        "outline": static.outline(root, flow, full=embedded["complete"]),
+        "footer": static.footer(graph, complete=embedded["complete"]),
         "data": as_script(embedded),
         "script": "\n".join(_resource(f"{name}.js") for name in SCRIPTS),
     }
@@ -78,7 +78,7 @@ def as_script(data: Any) -> str:
 
 
 def _resource(name: str) -> str:
-    files = importlib.resources.files("gradscope.diagrams") / "page"
+    files = importlib.resources.files("gradscope.diagrams.page") / "assets"
     return (files / name).read_text(encoding="utf-8")
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gradscope import reports
-from gradscope.diagrams._between import between
-from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph
+from gradscope.diagrams.graph.part import between
+from gradscope.diagrams.graph.view import GraphView
+from gradscope.records import json as record_json
+from gradscope.records.graph import AutogradGraph
 
 suffix = ".json"
 binary = False
@@ -16,4 +16,4 @@ def render(graph: AutogradGraph, view: GraphView) -> str:
 
     What was asked for and is not in the graph is answered in ``answers``.
     """
-    return reports.dumps(between(graph, view, answers=True))
+    return record_json.dumps(between(graph, view, answers=True))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from gradscope.diagrams._drawing import Box, Drawing, coarser, draw
-from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph
+from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.picture.boxes import Box, Drawing
+from gradscope.diagrams.picture.drawing import coarser, draw
+from gradscope.records.graph import AutogradGraph
 from gradscope.typeset.text import plain
 
 suffix = ".mmd"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gradscope.diagrams._layout import laid_out
-from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph
+from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.picture.layout import laid_out
+from gradscope.records.graph import AutogradGraph
 
 suffix = ".png"
 binary = True

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-from gradscope.diagrams._drawing import Drawing
-from gradscope.diagrams._layout import laid_out
-from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph
+from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.picture.boxes import Drawing
+from gradscope.diagrams.picture.layout import laid_out
+from gradscope.records.graph import AutogradGraph
 
 suffix = ".svg"
 binary = False

@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterable, Iterator
 
 from rich.text import Text
 
-from gradscope.diagrams import _routes
-from gradscope.diagrams._answers import absent
-from gradscope.diagrams._flow import Flow, flow
-from gradscope.diagrams._groups import Group, grouped, opened
-from gradscope.diagrams._names import chain, start
-from gradscope.diagrams._paths import main_path
-from gradscope.diagrams._tree import table
-from gradscope.diagrams._view import GraphView
-from gradscope.records import AutogradGraph
-from gradscope.typeset.console import Line, dimmed, printed, prose, table_lines
+from gradscope.diagrams.graph.flow import Flow, read_flow
+from gradscope.diagrams.graph.groups import Group, grouped, opened
+from gradscope.diagrams.graph.names import chain, start
+from gradscope.diagrams.graph.paths import main_path
+from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.text import routes
+from gradscope.diagrams.text.absent import absent
+from gradscope.diagrams.text.tree import table
+from gradscope.records.graph import AutogradGraph
+from gradscope.reporters.errors import error_lines
+from gradscope.reporters.header import header, run_facts
+from gradscope.typeset.console import Line, paragraphs, printed, prose, stacked, table_lines
 from gradscope.typeset.numbers import number, plural, size
-from gradscope.typeset.text import join, pack, plain
+from gradscope.typeset.text import pack, plain
 
 suffix = ".txt"
 binary = False
@@ -32,40 +34,31 @@ _ENDS = 16
 
 def render(graph: AutogradGraph, view: GraphView) -> str:
     """The graph at the view's width; without one nothing is hidden and nothing breaks."""
-    blocks = [list(block) for block in _blocks(graph, view)]
-    lines = [line for block in blocks if block for line in (Text(), *block)][1:]
-    return printed(lines, width=view.width, color=view.color)
+    return printed(stacked(_blocks(graph, view)), width=view.width, color=view.color)
 
 
 def _blocks(graph: AutogradGraph, view: GraphView) -> Iterator[Iterable[Text]]:
-    yield _header(graph, view)
-    yield [text for line in _error(graph) for text in prose(line, view.width)]
+    yield header(graph.run, _facts(graph), view.width)
+    yield paragraphs(error_lines(graph.error), view.width)
     if graph.root is None:
-        yield [text for line in absent(graph) for text in prose(line, view.width)]
+        if graph.error is None and graph.part is None:
+            yield prose(Line(f"{start(graph)} has no graph: it needs no gradient"), view.width)
+        yield paragraphs(absent(graph), view.width)
         return
-    known = flow(graph)
+    flow = read_flow(graph)
     if view.sources or view.targets:
-        yield from _routes.blocks(graph, view, known)
+        yield from routes.blocks(graph, view, flow)
         return
-    root = grouped(graph, view, own=_OWN, known=known)
+    root = grouped(graph, view, own=_OWN, flow=flow)
     is_open = opened(root, graph, view, limit=_ROWS)
-    yield _main(graph, known, root, is_open, view)
-    yield table_lines(table(root, known, is_open, view, start(graph)), view.width)
-    yield [text for line in absent(graph) for text in prose(line, view.width)]
+    yield _main(graph, flow, root, is_open, view)
+    yield table_lines(table(root, flow, is_open, view, start(graph)), view.width)
+    yield paragraphs(absent(graph), view.width)
 
 
-def _header(graph: AutogradGraph, view: GraphView) -> Iterator[Text]:
-    run = graph.run
-    dtype = f"{run.dtype}, autocast {run.autocast}" if run.autocast else run.dtype
-    name = plain(run.model) or "model"
-    facts = [name, *map(plain, (run.device, dtype, run.mode, f"seed {run.seed}"))]
-    for i, line in enumerate(join(facts, view.width)):
-        lead = name if i == 0 and line.startswith(name) else ""
-        yield Text.assemble((lead, "bold"), line[len(lead) :])
+def _facts(graph: AutogradGraph) -> list[list[str]]:
     only = [] if graph.part is None else [f"only {plain(graph.part)}"]
-    yield from (Text(line) for line in join([_start(graph), *only, *_totals(graph)], view.width))
-    for notice in run.notices:
-        yield from dimmed(f"note: {plain(notice)}", view.width)
+    return [run_facts(graph.run), [_start(graph), *only, *_totals(graph)]]
 
 
 def _start(graph: AutogradGraph) -> str:
@@ -90,50 +83,22 @@ def _totals(graph: AutogradGraph) -> list[str]:
     return [", ".join(facts)]
 
 
-def _error(graph: AutogradGraph) -> Iterator[Line]:
-    failure = graph.error
-    if failure is None:
-        if graph.root is None and graph.part is None:
-            yield Line(f"{start(graph)} has no graph: it needs no gradient")
-        return
-    where = f" of {plain(failure.name)}" if failure.name else ""
-    kind = "raised" if failure.kind == "model-error" else f"{plain(failure.kind)},"
-    yield Line(f"{kind} in the {plain(failure.phase)}{where}", "error:", "bad")
-    for text in failure.message.splitlines():
-        yield Line(plain(text), indent=1)
-    for sentence in failure.details:
-        yield Line(plain(sentence), "why:", indent=1)
-    for one in failure.related:
-        call = f" #{one.call}" if one.call else ""
-        within = "" if one.name is None else f" in {plain(one.name) or '(root)'}{call}"
-        yield Line(f"{plain(one.file)}:{one.line}{within}", plain(one.role), indent=1)
-        if one.code:
-            yield Line(plain(one.code.strip()), indent=2)
-    for frame in failure.frames:
-        yield Line(f"{plain(frame.file)}:{frame.line} in {plain(frame.function)}", "at", indent=1)
-    explained = {f"{one.file}:{one.line}" for one in failure.related}
-    if not failure.frames and failure.location and failure.location not in explained:
-        yield Line(plain(failure.location), "at", indent=1)
-    if failure.advice:
-        yield Line(plain(failure.advice), "help:", indent=1)
-
-
 def _main(
     graph: AutogradGraph,
-    known: Flow,
+    flow: Flow,
     root: Group,
     is_open: Callable[[Group], bool],
     view: GraphView,
 ) -> Iterator[Text]:
     """The longest path as one chain of what a reader of the tree's upper levels knows."""
-    path = main_path(known, known.order[0])
-    stations = [plain(graph.start), *chain(path, root, known, is_open)]
+    path = main_path(flow, flow.order[0])
+    stations = [plain(graph.start), *chain(path, root, flow, is_open)]
     if stations[1].replace(" #", "#") == stations[0]:  # the graph starts at that very module
         del stations[0]
     if len(stations) > 2 * _ENDS + 1:
         left_out = f"… {len(stations) - 2 * _ENDS} more …"
         stations = [*stations[:_ENDS], left_out, *stations[-_ENDS:]]
-    ops = sum(1 for id in path if not known.is_leaf(id))
+    ops = sum(1 for id in path if not flow.is_leaf(id))
     yield Text.assemble(("main path", "bold"), f"  the longest: {plural(ops, 'operation')}")
     pieces = [*(f"{station} → " for station in stations[:-1]), stations[-1]]
     lines = ["".join(pieces)] if view.width is None else pack(pieces, view.width, indent="  ")

@@ -1,9 +1,5 @@
-"""Report → str: one file per format, which holds ``suffix`` and ``render(report, view)``.
+"""Records → text, the one home: a room for each record, a file for each format of it.
 
-A new format is a new file here; its name is what ``-f`` takes. Rows come from ``_tables``, so that
-no two formats can disagree.
+A format is a file with ``suffix`` and ``render``; its name is what ``-f`` takes. What several rooms
+show stands here: the run's header, an error, the name of a call.
 """
-
-from gradscope.reporters._view import View
-
-__all__ = ["View"]

@@ -5,9 +5,10 @@ the first look cannot tell, ``wants(report, limits)`` names the deep look that c
 """
 
 from gradscope.rules._book import lookup, rule_book
-from gradscope.rules._diagnosis import diagnose, reaches, wanted
-from gradscope.rules._rule import PRESETS, SEVERITIES, Limits, Rule, Threshold
+from gradscope.rules._diagnosis import diagnose, wanted
+from gradscope.rules._rule import PRESETS, Limits, Rule, Threshold
 from gradscope.rules._settings import FAIL_ON, RuleSettings
+from gradscope.rules._severity import SEVERITIES, reaches, severity
 
 __all__ = [
     "FAIL_ON",
@@ -21,5 +22,6 @@ __all__ = [
     "lookup",
     "reaches",
     "rule_book",
+    "severity",
     "wanted",
 ]

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from gradscope import plugins
 from gradscope.errors import OptionError, did_you_mean
-from gradscope.records import Finding, Report
-from gradscope.rules._rule import SEVERITIES, Limits, Rule
+from gradscope.records.report import Finding, Report
+from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._severity import SEVERITIES
 from gradscope.rules._words import either
 
 Find = Callable[[Report, Limits], Iterator[Finding]]

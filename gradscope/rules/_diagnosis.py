@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from gradscope.records import Finding, Report
-from gradscope.rules._rule import SEVERITIES
+from gradscope.records.report import Finding, Report
 from gradscope.rules._settings import RuleSettings
+from gradscope.rules._severity import SEVERITIES
 
 #: What a rule may ask for after the first look; whoever runs the model knows how to take each.
 LOOKS = frozenset({"missing", "elsewhere", "zero", "births", "activity", "precision", "lines"})
@@ -33,11 +31,3 @@ def diagnose(report: Report, settings: RuleSettings | None = None) -> tuple[Find
         for finding in entry.find(report, limits)
     ]
     return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
-
-
-def reaches(findings: Iterable[Finding], severity: str) -> bool:
-    """Whether one of the findings is as bad as ``severity`` or worse; ``never`` is out of reach."""
-    if severity not in SEVERITIES:
-        return False
-    bar = SEVERITIES.index(severity)
-    return any(SEVERITIES.index(finding.severity) <= bar for finding in findings)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records import Link, ModuleCall, Report, TensorStats
+from gradscope.records.modules import Link, ModuleCall
+from gradscope.records.report import Report
+from gradscope.records.tensors import TensorStats
 
 LOG_SOFTMAX = "LogSoftmaxBackward0"
 

@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from gradscope.records import ModuleCall, ModuleFacts, ParameterStats, Report, TensorStats
+from gradscope.records.modules import ModuleCall, ModuleFacts, ParameterStats
+from gradscope.records.report import Report
+from gradscope.records.tensors import TensorStats
 
 #: Tables that are read by index: a row that no sample asked for has no gradient, and need not.
 _TABLES = ("Embedding", "EmbeddingBag")

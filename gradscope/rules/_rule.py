@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gradscope.records import Finding
+from gradscope.records.report import Finding
 
-SEVERITIES = ("error", "warning", "info")
 #: Sets of thresholds that other tools use, by the name that the config takes.
 PRESETS = {
     "sagemaker": "SageMaker Debugger's built-in rules",

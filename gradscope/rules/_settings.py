@@ -16,7 +16,8 @@ from gradscope.errors import (
     did_you_mean,
 )
 from gradscope.rules._book import Entry, chosen, entries, lookup
-from gradscope.rules._rule import PRESETS, SEVERITIES, Limits
+from gradscope.rules._rule import PRESETS, Limits
+from gradscope.rules._severity import SEVERITIES
 
 FAIL_ON = (*SEVERITIES, "never")
 

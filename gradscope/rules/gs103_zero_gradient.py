@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gradscope.records import Answer, Finding, ParameterStats, Report
+from gradscope.records.answers import Answer
+from gradscope.records.modules import ParameterStats
+from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, complete, in_library_code, is_zero
 from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._severity import severity
 from gradscope.rules._words import plural, sentence
 
 RULE = Rule(
@@ -66,12 +69,8 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             # The advice says after how many steps.
             passing.setdefault((answer.cause, answer.advice), []).append(answer)
         else:
-            # Without a cause gradients cancel: the loss does not depend on it, and works.
-            lenient = answer.cause in ("masked", None) or (
-                answer.cause == "zero-weight" and answer.recovers is None
-            )
-            lenient = lenient or in_library_code(report, answer.location)
-            yield _explained([answer], "warning" if lenient else "error")
+            meant = in_library_code(report, answer.location)
+            yield _explained([answer], "warning" if meant else severity(answer))
     for answers in passing.values():
         yield _explained(answers, "warning")
     rest = [name for name in zeros if name not in told]
@@ -82,7 +81,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         )
 
 
-def _explained(answers: list[Answer], severity: str) -> Finding:
+def _explained(answers: list[Answer], level: str | None) -> Finding:
     """The first answer, for it and for others like it."""
     answer, more = answers[0], len(answers) - 1
     count = sum(len(one.behind) or 1 for one in answers)
@@ -92,7 +91,7 @@ def _explained(answers: list[Answer], severity: str) -> Finding:
         answer.name,
         f"{answer.message.rstrip('.')}{also}; behind {'them' if more else 'it'} "
         f"{plural(count, 'parameter')} with a gradient of exactly zero{later}.",
-        severity=severity,
+        severity=level,
         advice=sentence(answer.advice) if answer.advice else None,
         call=answer.call,
         value=float(count),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records import Finding, ParameterStats, Report
+from gradscope.records.modules import ParameterStats
+from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, complete
 from gradscope.rules._rule import Limits, Rule, Threshold
 from gradscope.rules._words import percent, plural

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records import Finding, Report, UnitActivity
+from gradscope.records.modules import UnitActivity
+from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import complete, layers, rms
 from gradscope.rules._rule import Limits, Rule, Threshold
 from gradscope.rules._words import percent, plural

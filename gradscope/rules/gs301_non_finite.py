@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records import Birth, Finding, Report
+from gradscope.records.answers import Birth
+from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import nonfinite
 from gradscope.rules._rule import Limits, Rule
 from gradscope.rules._words import listed, plural, sentence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records import Finding, Report
+from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import complete, is_half, middle, rms
 from gradscope.rules._rule import Limits, Rule, Threshold
 from gradscope.rules._words import number, percent

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records import Finding, ModuleCall, Report
+from gradscope.records.modules import ModuleCall
+from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import largest
 from gradscope.rules._rule import Limits, Rule, Threshold
 from gradscope.rules._words import number, others

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gradscope.records import Answer, Finding, Report
+from gradscope.records.answers import Answer
+from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import (
     LENIENT,
     Tree,

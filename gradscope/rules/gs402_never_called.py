@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from gradscope.records import Finding, ModuleFacts, Report
+from gradscope.records.modules import ModuleFacts
+from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, asks_elsewhere, never_called, of_library
 from gradscope.rules._rule import Limits, Rule
 from gradscope.rules._words import plural

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records import Finding, ModuleFacts, Report
+from gradscope.records.modules import ModuleFacts
+from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, ancestors
 from gradscope.rules._rule import Limits, Rule
 from gradscope.rules._words import listed, others, plural

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gradscope.patterns import Named, Pattern
-from gradscope.records import Finding, ParameterStats, Report
+from gradscope.records.modules import ParameterStats
+from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree
 from gradscope.rules._rule import Limits, Rule
 from gradscope.rules._words import plural

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records import Finding, Link, Report
+from gradscope.records.modules import Link
+from gradscope.records.report import Finding, Report
 from gradscope.rules._losses import LOG_SOFTMAX, unique, where, whose
 from gradscope.rules._rule import Limits, Rule
 

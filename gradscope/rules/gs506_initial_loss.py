@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from gradscope.records import Finding, Report
+from gradscope.records.report import Finding, Report
 from gradscope.rules._losses import LOG_SOFTMAX
 from gradscope.rules._rule import Limits, Rule, Threshold
 from gradscope.rules._words import number

@@ -24,17 +24,9 @@ from gradscope.capture.saved import keeps_scores
 from gradscope.capture.stats import Measured, measure, resolve
 from gradscope.loading import Workload
 from gradscope.patterns import Named
-from gradscope.records import (
-    ModuleCall,
-    ModuleFacts,
-    ParameterStats,
-    Seconds,
-    StepParameter,
-    StepRecord,
-    TensorRecord,
-    TensorStats,
-    Verification,
-)
+from gradscope.records.modules import ModuleCall, ModuleFacts, ParameterStats
+from gradscope.records.run import Seconds, StepParameter, StepRecord, Verification
+from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.running.saved import count_saved
 from gradscope.running.step import GraphRoot, Observer, Step, run
 from gradscope.running.stopwatch import Stopwatch

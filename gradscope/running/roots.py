@@ -18,7 +18,7 @@ from gradscope.capture.hooks import hooked, named_modules
 from gradscope.errors import LayerError, OptionError, did_you_mean
 from gradscope.nesting import find
 from gradscope.patterns import Named
-from gradscope.records import GraphCall
+from gradscope.records.graph import GraphCall
 from gradscope.running.step import Observer, Step
 from gradscope.typeset.numbers import count
 

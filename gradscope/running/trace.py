@@ -16,7 +16,7 @@ from gradscope.capture.hooks import named_modules
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.trace import Trace
 from gradscope.loading import Workload
-from gradscope.records import GraphCall, GraphNode
+from gradscope.records.graph import GraphCall, GraphNode
 from gradscope.running.observe import loss_value
 from gradscope.running.roots import Root, chosen
 from gradscope.running.saved import count_saved

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from gradscope.records import Verification
+from gradscope.records.run import Verification
 from gradscope.running.state import same_bits
 from gradscope.running.step import Step, repeated
 

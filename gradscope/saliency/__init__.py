@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gradscope.records.saliency import MethodText
+
 if TYPE_CHECKING:
     from gradscope.saliency._explaining import AttributionPlan, RecordedMap, explain
     from gradscope.saliency._options import method_names, options_of, read_options
@@ -20,6 +22,7 @@ __all__ = [
     "Subject",
     "explain",
     "method_names",
+    "methods",
     "options_of",
     "read_options",
 ]
@@ -37,3 +40,17 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{home}"), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def methods() -> tuple[MethodText, ...]:
+    """Every method, as its file documents it."""
+    from gradscope.saliency import _options
+
+    found = []
+    for name in _options.method_names():
+        file = _options.method(name)
+        title = (file.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        summary = title.partition(": ")[2] or title
+        options = (f"{p.name}={p.default}" for p in _options.options_of(name).values())
+        found.append(MethodText(name, summary, tuple(options), file.paper))
+    return tuple(found)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gradscope.errors import OptionError
-from gradscope.records import Attribution
+from gradscope.records.saliency import Attribution
 from gradscope.saliency import _contrast, _options
 from gradscope.saliency._batching import Batches
 from gradscope.saliency._checks.blank import blank

@@ -25,7 +25,7 @@ def count(n: int) -> str:
     return f"{n:,}"
 
 
-def share(part: int, whole: int) -> str:
+def share(part: float, whole: float) -> str:
     """A percentage that says 0 only for none and 100 % only for all."""
     if part == 0:
         return "0"

@@ -1,13 +1,13 @@
-"""Tables of cells → lines of text at a width: what to hide, where to break, how to align."""
+"""Tables of cells, and which of their columns fit a width: rich sets what is planned here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
 
-from gradscope.typeset.text import break_name
+from gradscope.typeset.text import break_name, break_words
 
 #: How long a column stays when a terminal narrows: the lowest goes first, a ``KEEP`` one last.
 KEEP = 100
@@ -29,12 +29,19 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A column as a layout needs it."""
+    """A column as a layout needs it: ``wraps`` breaks names behind dots, ``prose`` at spaces."""
 
     key: str
     right: bool = True
     keep: int = KEEP
     wraps: bool = False
+    prose: bool = False
+
+    def lines(self, text: str, width: int) -> list[str]:
+        """A cell's text on as many lines as the width asks."""
+        if self.wraps:
+            return break_name(text, width)
+        return break_words(text, width) if self.prose else [text]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +60,47 @@ class Table:
     remedy: str = "use a wider terminal"
 
 
+def of_columns(
+    title: str, columns: Iterable[tuple[Heading, Sequence[str]]], tones: Sequence[str] = ()
+) -> Table:
+    """A table of those columns that say something; ``tones`` are the rows'."""
+    kept = [(heading, texts) for heading, texts in columns if any(texts)]
+    rows = list(zip(*(texts for _, texts in kept), strict=True))
+    cells = tuple(
+        tuple(Cell(text, tone) for text in row)
+        for row, tone in zip(rows, tones or [""] * len(rows), strict=True)
+    )
+    return Table(title, tuple(heading for heading, _ in kept), cells)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which columns of a table are shown, how wide each is, and which are not shown."""
+    """The columns that are shown, each with its width, and the names of those that are not."""
 
-    shown: tuple[int, ...]
-    widths: tuple[int, ...]
-    hidden: tuple[str, ...]
+    widths: dict[int, int]
+    hidden: tuple[str, ...] = ()
 
 
 def plan(table: Table, width: int | None) -> Plan:
-    """Hide columns by priority until the rest fits; then break names; never cut anything."""
-    natural = [_natural(table, i) for i in range(len(table.columns))]
-    shown = list(range(len(natural)))
+    """Hide columns by priority until the rest fits; then break texts; never cut anything."""
+    columns = table.columns
+    natural = [_natural(table, i) for i in range(len(columns))]
     if width is None:
-        return Plan(tuple(shown), tuple(natural), ())
-    least = [_least(table, i, natural[i]) for i in shown]
+        return Plan(dict(enumerate(natural)))
+    least = [_least(table, i, natural[i]) for i in range(len(columns))]
     soft = [min(n, max(m, _NAME, width // 3)) for n, m in zip(natural, least, strict=True)]
-    breakable = [soft[i] if table.columns[i].wraps else natural[i] for i in shown]
-    shown = _drop(table, shown, breakable, width, _ESSENTIAL)
-    shown = _refill(table.columns, shown, breakable, width)
-    shown = _drop(table, shown, least, width, KEEP + 1)
-    hidden = [c.key for i, c in enumerate(table.columns) if i not in shown]
-    return Plan(tuple(shown), tuple(_widths(table, shown, natural, least, width)), tuple(hidden))
+    shown = _drop(table, range(len(columns)), soft, width, _ESSENTIAL)
+    # What was hidden and fits after all, since a wider column went after it.
+    for i in sorted(set(range(len(columns))) - set(shown), key=lambda i: -columns[i].keep):
+        if _total([*shown, i], soft) <= width:
+            shown.append(i)
+    shown = _drop(table, sorted(shown), least, width, KEEP + 1)
+    widths: dict[int, int] = {}
+    excess = _total(shown, natural) - width
+    for i in shown:
+        widths[i] = max(least[i], natural[i] - max(0, excess))
+        excess -= natural[i] - widths[i]
+    return Plan(widths, tuple(c.key for i, c in enumerate(columns) if i not in widths))
 
 
 def _natural(table: Table, i: int) -> int:
@@ -84,10 +109,12 @@ def _natural(table: Table, i: int) -> int:
 
 
 def _least(table: Table, i: int, natural: int) -> int:
-    if not table.columns[i].wraps:
+    """The width below which a column cannot go: that of its longest part."""
+    column = table.columns[i]
+    if not (column.wraps or column.prose):
         return natural
-    lines = (cell_len(line) for row in table.rows for line in break_name(row[i].text, 1))
-    return max(cell_len(table.columns[i].key), *lines, 0)
+    lines = (cell_len(line) for row in table.rows for line in column.lines(row[i].text, 1))
+    return max(cell_len(column.key), *lines, 0)
 
 
 def _total(shown: Sequence[int], widths: Sequence[int]) -> int:
@@ -105,59 +132,3 @@ def _drop(
             break
         found.remove(min(candidates, key=lambda i: (table.columns[i].keep, -i)))
     return found
-
-
-def _refill(
-    columns: Sequence[Heading], shown: Sequence[int], widths: Sequence[int], width: int
-) -> list[int]:
-    """What was hidden and fits after all, since a wider column went after it."""
-    found = list(shown)
-    for i in sorted(set(range(len(columns))) - set(shown), key=lambda i: -columns[i].keep):
-        if _total([*found, i], widths) <= width:
-            found.append(i)
-    return sorted(found)
-
-
-def _widths(
-    table: Table, shown: Sequence[int], natural: Sequence[int], least: Sequence[int], width: int
-) -> list[int]:
-    """Natural widths, but names give way, down to their longest part."""
-    excess = _total(shown, natural) - width
-    widths = list(natural)
-    for i in shown:
-        if table.columns[i].wraps and excess > 0:
-            widths[i] = max(least[i], natural[i] - excess)
-            excess -= natural[i] - widths[i]
-    return widths
-
-
-def lay_out(table: Table, laid: Plan) -> list[list[Cell]]:
-    """The header and each row as lines of cells, padded so that they can be set side by side."""
-    lines = [[_pad(Cell(c.key, "head"), c.right, laid.widths[i]) for i, c in _shown(table, laid)]]
-    lines.append([Cell("─" * _total(laid.shown, laid.widths), "dim")])
-    for row in table.rows:
-        stacks = [
-            break_name(row[i].text, laid.widths[i]) if c.wraps else [row[i].text]
-            for i, c in _shown(table, laid)
-        ]
-        for depth in range(max(map(len, stacks))):
-            lines.append(
-                [
-                    _pad(
-                        Cell(stack[depth] if depth < len(stack) else "", row[i].tone),
-                        c.right,
-                        laid.widths[i],
-                    )
-                    for (i, c), stack in zip(_shown(table, laid), stacks, strict=True)
-                ]
-            )
-    return lines
-
-
-def _shown(table: Table, laid: Plan) -> list[tuple[int, Heading]]:
-    return [(i, table.columns[i]) for i in laid.shown]
-
-
-def _pad(cell: Cell, right: bool, width: int) -> Cell:
-    space = " " * (width - cell_len(cell.text))
-    return Cell(space + cell.text if right else cell.text + space, cell.tone)

@@ -14,8 +14,9 @@ from torch import nn
 import gradscope
 from gradscope.capture.facts import Buffers, misspelt_flags, module_facts
 from gradscope.errors import ModelError
-from gradscope.records import ModuleFacts, ParameterStats, Report
-from gradscope.reports import dumps, loads
+from gradscope.records.json import dumps, loads
+from gradscope.records.modules import ModuleFacts, ParameterStats
+from gradscope.records.report import Report
 
 PICTURES = [
     ("resnet18", {}),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gradscope.capture.stats import Deferred, _exact, _flat, measure, resolve
-from gradscope.records import TensorStats
+from gradscope.records.tensors import TensorStats
 
 pytestmark = pytest.mark.numbers
 

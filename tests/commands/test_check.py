@@ -12,9 +12,10 @@ import pytest
 from reporters.sarif_schema import SARIF
 
 import gradscope
-from gradscope import cli, reports
+from gradscope import cli
 from gradscope.errors import ModelError
-from gradscope.records import CheckReport
+from gradscope.records import json as record_json
+from gradscope.records.report import CheckReport
 
 NETS = '''
 import torch
@@ -171,7 +172,7 @@ def test_many_models_are_one_check(check: Check) -> None:
     assert [codes(m) for m in models] == [[], ["GS401"], ["GS501"]]
     assert [m["status"] for m in models] == ["ok", "findings", "findings"]
     assert {"GS101", "GS401", "GS506"} <= set(found["rules"])
-    assert reports.loads(out, CheckReport).models[1].answers[0].cause == "detached"
+    assert record_json.loads(out, CheckReport).models[1].answers[0].cause == "detached"
 
 
 def test_overrides_apply_to_all_models(check: Check) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from diagrams import samples
 
-from gradscope import cli, plugins, reports
-from gradscope.records import AutogradGraph
+from gradscope import cli, plugins
+from gradscope.records import json as record_json
+from gradscope.records.graph import AutogradGraph
 
 NET = """\
 import torch
@@ -122,7 +123,7 @@ def test_json_holds_what_the_contract_names(
     assert data["root"] == data["nodes"][0]["id"]
     keys = {"id", "op", "kind", "name", "module", "call", "shape", "saved_bytes", "grad_norm", "to"}
     assert all(keys <= node.keys() for node in data["nodes"])
-    assert reports.loads(out, AutogradGraph).nodes[0].op == data["nodes"][0]["op"]
+    assert record_json.loads(out, AutogradGraph).nodes[0].op == data["nodes"][0]["op"]
 
 
 def test_a_cut_is_named_with_its_cause_and_line(
@@ -261,7 +262,7 @@ RUNNING = {
 def test_a_saved_graph_is_not_run_again(
     case: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("g.json").write_text(reports.dumps(samples.mlp()))
+    Path("g.json").write_text(record_json.dumps(samples.mlp()))
     assert run(monkeypatch, "g.json", *RUNNING[case]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -272,7 +273,7 @@ def test_a_saved_graph_is_not_run_again(
 def test_a_saved_graph_obeys_what_chooses_from_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("g.json").write_text(reports.dumps(samples.resnet()))
+    Path("g.json").write_text(record_json.dumps(samples.resnet()))
     texts = []
     for options in (
         [],
@@ -303,7 +304,7 @@ def test_what_a_saved_graph_does_not_have_is_refused(
     case: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options, said = NOT_IN_IT[case]
-    Path("g.json").write_text(reports.dumps(samples.resnet()))
+    Path("g.json").write_text(record_json.dumps(samples.resnet()))
     assert run(monkeypatch, "g.json", *options) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -335,7 +336,7 @@ def test_json_answers_for_what_is_cut(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "net.yaml", "--to", "stem.weight", "-o", "part.json") == 0
-    graph = reports.load(Path("part.json"), AutogradGraph)
+    graph = record_json.load(Path("part.json"), AutogradGraph)
     assert (graph.root, graph.part) == (None, "paths from loss to stem.weight")
     assert [answer.cause for answer in graph.answers] == ["detached"]
     assert run(monkeypatch, "part.json") == 0

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 import gradscope
-from gradscope import reports
-from gradscope.records import ModuleCall, Report, RunInfo
+from gradscope.records import json as record_json
+from gradscope.records.modules import ModuleCall
+from gradscope.records.report import Report
+from gradscope.records.run import RunInfo
 
 HOME = str(Path(gradscope.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": HOME}
@@ -27,7 +29,7 @@ def report(tmp_path: Path) -> Path:
     run = RunInfo("demo", "cpu", "float32", "train", seed=0, steps=1, loss="sum")
     calls = tuple(ModuleCall(f"layer{i}", "Linear", call=0, order=i) for i in range(3000))
     path = tmp_path / "report.json"
-    path.write_text(reports.dumps(Report("ok", run, calls=calls)), encoding="utf-8")
+    path.write_text(record_json.dumps(Report("ok", run, calls=calls)), encoding="utf-8")
     return path
 
 
@@ -170,6 +172,6 @@ def test_what_a_model_prints_does_not_reach_the_report(tmp_path: Path) -> None:
         cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0
-    assert reports.loads(done.stdout, Report).status == "ok"
+    assert record_json.loads(done.stdout, Report).status == "ok"
     for word in ("built", "kept", "raw", "child"):
         assert word in done.stderr

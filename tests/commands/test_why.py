@@ -15,10 +15,12 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope import cli, plugins, reports
-from gradscope.answers import AnswerView, reaches, severity
+from gradscope import cli, plugins
 from gradscope.errors import ModelError, OptionError
-from gradscope.records import Answer, WhyReport
+from gradscope.records import json as record_json
+from gradscope.records.answers import Answer, WhyReport
+from gradscope.reporters.text_view import TextView
+from gradscope.rules import reaches, severity
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NET = """\
@@ -340,13 +342,13 @@ def test_json_has_the_contracts_keys(why) -> None:
     keys = ("name", "kind", "state", "cause", "module", "call", "location", "behind", "message")
     for answer in data["answers"]:
         assert {*keys, "advice"} <= set(answer)
-    record = reports.loads(out, WhyReport)
-    assert reports.dumps(record) == out
+    record = record_json.loads(out, WhyReport)
+    assert record_json.dumps(record) == out
 
 
-@pytest.mark.parametrize("format", plugins.names("gradscope.answers"))
+@pytest.mark.parametrize("format", plugins.names("gradscope.reporters.answers"))
 def test_every_format_is_written_whole_and_never_over_another(why, format: str) -> None:
-    suffix = plugins.load("gradscope.answers", format).suffix
+    suffix = plugins.load("gradscope.reporters.answers", format).suffix
     assert why("net.yaml", "-o", f"why{suffix}")[0] == 0
     written = Path(f"why{suffix}").read_text()
     assert "stem.weight" in written
@@ -383,7 +385,7 @@ def test_what_does_not_print_is_escaped() -> None:
     run_info = gradscope.why("demo").run
     report = WhyReport(run_info, status="findings", checked=1, answers=(answer,))
     for format in ("terminal", "markdown"):
-        text = plugins.load("gradscope.answers", format).render(report, AnswerView())
+        text = plugins.load("gradscope.reporters.answers", format).render(report, TextView())
         assert "\x1b" not in text
         assert "\x07" not in text
 

@@ -10,7 +10,7 @@ from compare import Deviation, compared, differences, facts_differ
 from expected import CONFIGS, EXPECTED, exactly, expected, names, written
 
 import gradscope
-from gradscope import reports
+from gradscope.records import json as record_json
 
 pytestmark = pytest.mark.numbers
 
@@ -51,7 +51,7 @@ def test_a_config_shows_what_is_expected(name):
     report = gradscope.inspect(str(CONFIGS / f"{name}.yaml"))
     assert report.status == ("findings" if report.findings else "ok")
     assert report.error is None
-    assert differences(reports.to_data(report), expected(name)) == []
+    assert differences(record_json.to_data(report), expected(name)) == []
     errors = {finding.code for finding in report.findings if finding.severity == "error"}
     assert errors == ERRORS.get(name, set())
 

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from gradscope.records import (
-    Answer,
-    AutogradGraph,
-    GraphCall,
-    GraphNode,
-    RunInfo,
-    SavedTensor,
-)
+from gradscope.records.answers import Answer
+from gradscope.records.graph import AutogradGraph, GraphCall, GraphNode, SavedTensor
+from gradscope.records.run import RunInfo
 
 RUN = RunInfo("net.py:Net", "cpu", "float32", "train", 0, 1, "cross_entropy")
 

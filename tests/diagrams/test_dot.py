@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 import pytest
 from diagrams.samples import ALL, chain, mlp, resnet, transformer
 
-from gradscope import reports
 from gradscope.diagrams import GraphView, dot, graphml, json, mermaid
-from gradscope.records import AutogradGraph
+from gradscope.records import json as record_json
+from gradscope.records.graph import AutogradGraph
 
 HOSTILE = 'a"b\\N<b>&\n]--> x{|};%%#quot;\x00\x1b[31m\u202e€'
 FULL = GraphView(full=True)
@@ -119,7 +119,7 @@ def test_graphml_keeps_hostile_names_readable() -> None:
 
 def test_json_is_the_record() -> None:
     graph = resnet()
-    assert reports.loads(json.render(graph, GraphView(depth=1)), AutogradGraph) == graph
+    assert record_json.loads(json.render(graph, GraphView(depth=1)), AutogradGraph) == graph
 
 
 def test_text_formats_take_a_long_chain() -> None:

@@ -12,8 +12,9 @@ from xml.etree import ElementTree as ET
 import pytest
 from diagrams.samples import ALL, chain, mlp, resnet, transformer
 
-from gradscope.diagrams import GraphView, _graphviz, _layout, _strips, pdf, png, svg
-from gradscope.diagrams._drawing import draw
+from gradscope.diagrams import GraphView, pdf, png, svg
+from gradscope.diagrams.picture import graphviz, layout, strips
+from gradscope.diagrams.picture.drawing import draw
 from gradscope.errors import OptionError
 
 needed = pytest.mark.skipif(
@@ -72,8 +73,8 @@ def test_a_png_and_a_pdf_are_whole_files() -> None:
 @needed
 def test_a_full_drawing_of_a_deep_network_is_cut_into_columns() -> None:
     graph = transformer(20)
-    assert _strips.needs_strips(draw(graph, GraphView(full=True)))
-    assert not _strips.needs_strips(draw(graph, GraphView()))
+    assert strips.needs_strips(draw(graph, GraphView(full=True)))
+    assert not strips.needs_strips(draw(graph, GraphView()))
     root = ET.fromstring(svg.render(graph, GraphView(full=True)))
     *_, wide, tall = (float(x) for x in (root.get("viewBox") or "").split())
     assert tall < 3 * wide
@@ -105,14 +106,14 @@ def test_a_layout_that_takes_too_long_is_ended_and_a_coarser_one_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
-    run = _graphviz.run
+    run = graphviz.run
 
-    def slow(dot: str, form: str, clock: _graphviz.Clock, **more: str) -> bytes:
+    def slow(dot: str, form: str, clock: graphviz.Clock, **more: str) -> bytes:
         if dot.count(" -> ") > 40:
-            raise _graphviz.TooSlow
+            raise graphviz.TooSlow
         return run(dot, form, clock, **more)
 
-    for module in (_layout, _strips):
+    for module in (layout, strips):
         monkeypatch.setattr(module, "run", slow)
     view = GraphView(full=True, timeout=30, say=said.append)
     assert svg.render(transformer(), view).startswith("<svg")
@@ -134,9 +135,9 @@ def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path
     program = tmp_path / "hangs"
     program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(0o755)
-    monkeypatch.setattr(_graphviz.sys, "executable", str(program))
-    with pytest.raises(_graphviz.TooSlow):
-        _graphviz.run("digraph {}", "svg", _graphviz.Clock.of(0.2))
+    monkeypatch.setattr(graphviz.sys, "executable", str(program))
+    with pytest.raises(graphviz.TooSlow):
+        graphviz.run("digraph {}", "svg", graphviz.Clock.of(0.2))
 
 
 @needed
@@ -146,7 +147,7 @@ def test_a_crash_of_graphviz_is_no_crash_of_ours(
     program = tmp_path / "crashes"
     program.write_text("#!/bin/sh\nkill -SEGV $$\n")
     program.chmod(0o755)
-    monkeypatch.setattr(_graphviz.sys, "executable", str(program))
+    monkeypatch.setattr(graphviz.sys, "executable", str(program))
     with pytest.raises(OptionError, match="ended by signal 11"):
         svg.render(mlp(), GraphView())
 
@@ -154,11 +155,11 @@ def test_a_crash_of_graphviz_is_no_crash_of_ours(
 @needed
 def test_text_that_graphviz_cannot_read_is_an_error_with_its_words() -> None:
     with pytest.raises(OptionError, match="could not draw this graph as svg"):
-        _graphviz.run("digraph { a -> }", "svg", _graphviz.Clock.of(30))
+        graphviz.run("digraph { a -> }", "svg", graphviz.Clock.of(30))
 
 
 def test_without_pygraphviz_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_graphviz.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(graphviz.importlib.util, "find_spec", lambda name: None)
     for form in (svg, png, pdf):
         with pytest.raises(OptionError, match="needs Graphviz") as caught:
             form.render(mlp(), GraphView())

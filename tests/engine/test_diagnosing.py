@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import gradscope
 from gradscope.api import diagnosing
 from gradscope.errors import ConfigError, Interrupted, LayerError, ModelError, OptionError
-from gradscope.records import Report
+from gradscope.records.report import Report
 
 Unchanged = Callable[[nn.Module], AbstractContextManager[None]]
 

@@ -15,7 +15,8 @@ from torch.utils import checkpoint
 
 import gradscope
 from gradscope.errors import Interrupted, ModelError
-from gradscope.records import ModuleCall, Report
+from gradscope.records.modules import ModuleCall
+from gradscope.records.report import Report
 
 
 class Net(nn.Module):

@@ -10,7 +10,7 @@ from torch import nn
 
 import gradscope
 from gradscope.capture import stats, sweep
-from gradscope.records import TensorStats
+from gradscope.records.tensors import TensorStats
 
 READS = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__", "numpy", "cpu")
 

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import gradscope
-from gradscope.records import Finding, Report
-from gradscope.reports import dumps, loads
+from gradscope.records.json import dumps, loads
+from gradscope.records.report import Finding, Report
 
 Unchanged = Callable[[nn.Module], AbstractContextManager[None]]
 Y = torch.tensor([0, 1, 2, 0])

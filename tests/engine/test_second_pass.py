@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, fx, nn
 
 import gradscope
-from gradscope.records import ModuleCall, Report
+from gradscope.records.modules import ModuleCall
+from gradscope.records.report import Report
 
 
 class Net(nn.Module):

@@ -24,7 +24,7 @@ from truth.reference import observe
 from truth.steps import identical, inspected, plain_step, report_of, truth_of
 
 import gradscope
-from gradscope.reports import to_data
+from gradscope.records.json import to_data
 
 
 def resnet(**options: Any) -> nn.Module:

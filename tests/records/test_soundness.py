@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from diagrams import samples
 
-from gradscope import reports
 from gradscope.errors import ConfigError
-from gradscope.records import AutogradGraph
+from gradscope.records import json as record_json
+from gradscope.records.graph import AutogradGraph
 
 Steps = tuple[str | int, ...]
 
@@ -18,7 +18,7 @@ Steps = tuple[str | int, ...]
 @pytest.mark.parametrize("sample", samples.ALL)
 def test_a_sound_graph_comes_back(sample: str) -> None:
     graph = samples.ALL[sample]()
-    assert reports.loads(reports.dumps(graph), AutogradGraph) == graph
+    assert record_json.loads(record_json.dumps(graph), AutogradGraph) == graph
 
 
 #: Where a graph of fc1, relu and fc2 is changed, to what, the place that is named, a word of why.
@@ -53,11 +53,11 @@ DAMAGES: dict[str, tuple[Steps, Any, str, str]] = {
 @pytest.mark.parametrize("case", DAMAGES)
 def test_a_damaged_graph_is_named(case: str) -> None:
     steps, value, key, said = DAMAGES[case]
-    data: Any = json.loads(reports.dumps(samples.mlp()))
+    data: Any = json.loads(record_json.dumps(samples.mlp()))
     place = data
     for step in steps[:-1]:
         place = place[step]
     place[steps[-1]] = value
     with pytest.raises(ConfigError, match=said) as caught:
-        reports.loads(json.dumps(data), AutogradGraph, file="g.json")
+        record_json.loads(json.dumps(data), AutogradGraph, file="g.json")
     assert str(caught.value.problems[0].place) == f"g.json ({key})"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from gradscope.records import (
+from gradscope.records.errors import ErrorRecord, Frame
+from gradscope.records.report import (
     BaselineEntry,
     CheckedModel,
     CheckReport,
-    ErrorRecord,
     Finding,
-    Frame,
     PrecisionForecast,
     RuleText,
-    RunInfo,
-    TensorStats,
 )
+from gradscope.records.run import RunInfo
+from gradscope.records.tensors import TensorStats
 
 RULES = (
     RuleText(

@@ -18,7 +18,7 @@ import torch
 
 import gradscope
 from gradscope.errors import ModelError
-from gradscope.records import Finding, Report
+from gradscope.records.report import Finding, Report
 from gradscope.rules import RuleSettings, diagnose, rule_book
 from gradscope.rules._rule import OWN
 from rules.all_programs import CASES

@@ -5,18 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gradscope.records import (
-    Link,
-    ModuleCall,
-    ModuleFacts,
-    ParameterStats,
-    Report,
-    RunInfo,
-    StepParameter,
-    StepRecord,
-    TensorRecord,
-    TensorStats,
-)
+from gradscope.records.modules import Link, ModuleCall, ModuleFacts, ParameterStats
+from gradscope.records.report import Report
+from gradscope.records.run import RunInfo, StepParameter, StepRecord
+from gradscope.records.tensors import TensorRecord, TensorStats
 
 
 def stats(shape: tuple[int, ...] = (4, 4), rms: float = 1.0, **more: Any) -> TensorStats:

@@ -17,7 +17,7 @@ from torch import nn
 
 import gradscope
 from gradscope.errors import ModelError
-from gradscope.records import Finding, Report
+from gradscope.records.report import Finding, Report
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 import gradscope
 from gradscope.errors import ModelError
-from gradscope.records import Report
+from gradscope.records.report import Report
 from gradscope.rules import SEVERITIES, diagnose, rule_book
 from rules.all_programs import CASES
 from rules.rule_programs import Case, Program

@@ -12,8 +12,9 @@ from gradscope import plugins
 from gradscope.config.schema import FAIL_ON as CONFIG_FAIL_ON
 from gradscope.config.schema import PRESETS as CONFIG_PRESETS
 from gradscope.errors import OptionError
-from gradscope.records import Report, RunInfo
-from gradscope.reports import to_data
+from gradscope.records.json import to_data
+from gradscope.records.report import Report
+from gradscope.records.run import RunInfo
 from gradscope.rules import (
     FAIL_ON,
     PRESETS,

@@ -6,7 +6,10 @@ import pytest
 
 from gradscope import config
 from gradscope.errors import ConfigError, OptionError
-from gradscope.records import Finding, ParameterStats, Report, RunInfo, TensorStats
+from gradscope.records.modules import ParameterStats
+from gradscope.records.report import Finding, Report
+from gradscope.records.run import RunInfo
+from gradscope.records.tensors import TensorStats
 from gradscope.rules import RuleSettings, diagnose, reaches, wanted
 
 RUN = RunInfo("net", "cpu", "float32", "train", 0, 1, "cross_entropy", optimizer="SGD")

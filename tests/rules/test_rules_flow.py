@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gradscope.records import Answer, Report, UnitActivity
+from gradscope.records.answers import Answer
+from gradscope.records.modules import UnitActivity
+from gradscope.records.report import Report
 from gradscope.rules import RuleSettings, diagnose, wanted
 from rules.made import call, facts, parameter, report, stack, stats, steps
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from gradscope.records import Answer, Birth, ErrorRecord, PrecisionForecast, Report
+from gradscope.records.answers import Answer, Birth
+from gradscope.records.errors import ErrorRecord
+from gradscope.records.report import PrecisionForecast, Report
 from gradscope.rules import RuleSettings, diagnose, wanted
 from rules.made import call, facts, link, parameter, report, stack, stats, steps
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradscope.records import Finding, PrecisionForecast, Report
+from gradscope.records.report import Finding, PrecisionForecast, Report
 from gradscope.rules import RuleSettings, diagnose, lookup, wanted
 from rules.made import facts, parameter, report
 from rules.test_rules_reach import BATCH_NORM, TRAINED, loses

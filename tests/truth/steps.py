@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import gradscope
-from gradscope.reports import to_data
+from gradscope.records.json import to_data
 from truth.cases import Case, weighted_sum
 from truth.reference import Truth, observe
 

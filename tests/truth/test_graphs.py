@@ -13,7 +13,7 @@ import torchvision
 from torch import nn
 
 import gradscope
-from gradscope.records import AutogradGraph, GraphNode
+from gradscope.records.graph import AutogradGraph, GraphNode
 
 Net = tuple[nn.Module, torch.Tensor]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import gradscope
-from gradscope.reports import to_data
+from gradscope.records.json import to_data
 from truth import nets, odd_nets
 from truth.cases import weighted_sum
 from truth.compare import compare

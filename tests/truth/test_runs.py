@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import gradscope
-from gradscope.reports import to_data
+from gradscope.records.json import to_data
 from truth.cases import weighted_sum
 from truth.compare import stats_differences
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import gradscope
-from gradscope.reports import to_data
+from gradscope.records.json import to_data
 from truth.cases import ALL, ZOO, Case
 from truth.compare import Comparison, compare
 from truth.reference import observe

@@ -13,7 +13,7 @@ from torch import Tensor
 from truth.cases import _tensors as tensors
 
 from gradscope.api import check
-from gradscope.records import Finding
+from gradscope.records.report import Finding
 from zoo.entries import Entry
 from zoo.observing import SEED, Gradients, hooks_counted, plain_step
 

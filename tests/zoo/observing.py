@@ -17,7 +17,7 @@ from truth.cases import Case, weighted_sum
 from truth.steps import identical
 
 import gradscope
-from gradscope.reports import to_data
+from gradscope.records.json import to_data
 
 SEED = 0
 #: Without rules: what they find may be looked at in further steps, which are held to account apart.

@@ -16,7 +16,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import gradscope
-from gradscope.records import Finding
+from gradscope.records.report import Finding
 from zoo import attempts, checks
 from zoo.checks import check
 from zoo.diagnosing import findings, training_loss

@@ -17,7 +17,7 @@ from truth.reference import observe
 
 import gradscope
 from gradscope.errors import ModelError
-from gradscope.reports import to_data
+from gradscope.records.json import to_data
 from zoo.observing import ONE_STEP, SEED, Gradients, seed_all
 
 #: Differences that rounding can make, unlike a null, a missing call or a wrong note.

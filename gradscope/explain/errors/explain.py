@@ -26,7 +26,7 @@ from gradscope.explain.errors.recursion import once, recursion
 from gradscope.explain.errors.watch import ErrorWatch
 from gradscope.explain.shared.frames import PACKAGE, raised_at, user_frames
 from gradscope.explain.shared.watches import FunctionWatch
-from gradscope.records import ErrorRecord
+from gradscope.records.errors import ErrorRecord
 
 _SHOWN = 8
 

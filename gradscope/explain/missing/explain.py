@@ -12,7 +12,7 @@ from gradscope.explain.missing.cuts import Cut, find_cuts
 from gradscope.explain.missing.messages import answer, uncalled
 from gradscope.explain.missing.tracer import Tracer
 from gradscope.explain.shared.watches import FunctionWatch
-from gradscope.records import Answer
+from gradscope.records.answers import Answer
 
 
 def explain_missing(

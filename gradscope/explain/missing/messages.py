@@ -10,7 +10,7 @@ from torch import nn
 
 from gradscope.explain.missing.cuts import Cut
 from gradscope.explain.missing.values import Value
-from gradscope.records import Answer
+from gradscope.records.answers import Answer
 
 _ADVICE = {
     "detach": "drop the `detach()` if this path should train; if it should not, freeze what is"

@@ -11,7 +11,7 @@ from torch import nn
 from gradscope.capture.hooks import hooked, watchable
 from gradscope.explain.non_finite.messages import records, unseen
 from gradscope.explain.non_finite.watch import NonFiniteWatch
-from gradscope.records import Birth
+from gradscope.records.answers import Birth
 
 
 def explain_non_finite(

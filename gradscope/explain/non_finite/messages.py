@@ -8,7 +8,7 @@ from gradscope.capture.stats import Measured, resolve
 from gradscope.explain.non_finite.levels import INF, KINDS, NAN
 from gradscope.explain.non_finite.origins import NonFiniteOrigin
 from gradscope.explain.shared.call_site import CallSite
-from gradscope.records import Birth
+from gradscope.records.answers import Birth
 
 _ADVICE = "follow what went in back to where it grew so large, or became 0"
 #: What a run is given goes by these names where there is one of each.

@@ -12,7 +12,7 @@ from gradscope.capture.hooks import Handle, hook_tensor, hooked, named_parameter
 from gradscope.explain.precision.casts import Cast, Counter
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.nesting import find
-from gradscope.records import PrecisionForecast
+from gradscope.records.report import PrecisionForecast
 
 DTYPES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 #: Loss scales: none, a modest one, and the one that PyTorch's GradScaler begins with.

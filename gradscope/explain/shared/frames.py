@@ -14,7 +14,7 @@ from types import CodeType, FrameType, TracebackType
 
 import torch
 
-from gradscope.records import Frame
+from gradscope.records.errors import Frame
 
 PACKAGE = str(Path(__file__).parents[2])
 _ABOVE = str(Path(PACKAGE).parent)

@@ -16,7 +16,7 @@ from gradscope.explain.shared.operations import Trait, by_operator
 from gradscope.explain.shared.watches import OperatorWatch, WatchedCall
 from gradscope.explain.units.channels import Channels
 from gradscope.explain.units.nonlinear import Flat, ends, softmax_ends
-from gradscope.records import UnitActivity
+from gradscope.records.modules import UnitActivity
 
 
 def unit_activity(

@@ -21,7 +21,7 @@ from gradscope.explain.zero.factors import FactorOrigins
 from gradscope.explain.zero.forward_watch import ForwardWatch, ObservedValues, watching, with_hooks
 from gradscope.explain.zero.messages import advice
 from gradscope.explain.zero.node_gradients import any_nonzero
-from gradscope.records import Answer
+from gradscope.records.answers import Answer
 
 #: Causes that are often meant: whether they last is looked at.
 _PASSING = ("zero-weight", "masked")

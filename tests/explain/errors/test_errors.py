@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from gradscope.reporters._view import View
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -22,15 +23,15 @@ from explain.errors import (
     shapes,
 )
 from explain.errors.cases import PROGRAMS, ROLES, Broken, Program
-from gradscope import reports
 from gradscope.api import failing
 from gradscope.errors import Interrupted, ModelError
 from gradscope.explain.errors import explain as errors
 from gradscope.explain.errors.explanation import Again
 from gradscope.explain.shared.expressions import Expression
-from gradscope.records import ErrorRecord, RelatedLine, Report
+from gradscope.records import json as record_json
+from gradscope.records.errors import ErrorRecord, RelatedLine
+from gradscope.records.report import Report
 from gradscope.reporters import terminal
-from gradscope.reporters._view import View
 
 # Importing them fills the table.
 FILES = (inplace, graphs_and_losses, shapes, dtypes_and_devices, ranges_and_mistakes)
@@ -205,12 +206,12 @@ def test_text_at_each_width(name: str, width: int | None) -> None:
 def test_json_keeps_what_was_told(name: str) -> None:
     report = failed(PROGRAMS[name].build(False))
     assert report.error is not None
-    data = json.loads(reports.dumps(report))["error"]
+    data = json.loads(record_json.dumps(report))["error"]
     assert data["details"] == list(report.error.details)
     assert [one["role"] for one in data.get("related", [])] == [
         one.role for one in report.error.related
     ]
-    assert reports.loads(reports.dumps(report), Report).error == report.error
+    assert record_json.loads(record_json.dumps(report), Report).error == report.error
 
 
 def test_the_one_sentence_names_what_met() -> None:

@@ -12,7 +12,7 @@ import torchvision
 from torch import nn
 
 from gradscope.explain.units.activity import unit_activity
-from gradscope.records import UnitActivity
+from gradscope.records.modules import UnitActivity
 
 
 @pytest.fixture(autouse=True)

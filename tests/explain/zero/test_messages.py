@@ -12,7 +12,7 @@ from torch import nn
 import gradscope
 from explain.zero.cases import X, Y, zero_names
 from gradscope.explain.zero.explain import explain_zeros
-from gradscope.records import Answer
+from gradscope.records.answers import Answer
 from gradscope.rules import RuleSettings, diagnose
 
 

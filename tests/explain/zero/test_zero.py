@@ -17,7 +17,7 @@ from explain.zero import activations, masks
 from explain.zero.cases import ZEROS, X, Y, Zero, zero_names
 from gradscope.explain.zero.explain import explain_zeros
 from gradscope.explain.zero.node_gradients import any_nonzero
-from gradscope.records import Answer
+from gradscope.records.answers import Answer
 
 PROGRAMS = (activations, masks)
 CAUSES = ("dead-activation", "saturated", "zero-weight", "masked", "underflow")

@@ -10,7 +10,7 @@ from gradscope.explain.errors.explanation import Case, Explanation
 from gradscope.explain.errors.kind import Kind
 from gradscope.explain.missing.explain import explain_missing
 from gradscope.explain.shared.call_site import CallSite
-from gradscope.records import Answer
+from gradscope.records.answers import Answer
 
 _SHOWN = 3
 

@@ -1,0 +1,166 @@
+"""An AutogradGraph as the diagrams walk it: one order, leaves beside their operation, marks.
+
+Where a reentrant checkpoint was joined in, edges go straight into the graph that it built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradscope.records.graph import AutogradGraph, GraphNode
+
+#: Marks, in the words of the records: where gradients first are zero, absent, or not finite.
+ZERO, MISSING, NONFINITE = "zero", "missing", "nonfinite"
+
+#: The least and the most of each dimension of a shape.
+Span = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Who leads to whom, by node id.
+
+    ``order`` has every node after all that lead to it, and the operations of equal blocks in equal
+    order. ``onward`` is a multiset: as many entries as edges. ``leaves`` has, for each operation,
+    its own leaves once each; ``home`` the operation that first reaches a leaf. ``spans`` has the
+    shapes of an operation that stands for others whose shapes differ, None for no common range.
+    """
+
+    root: int | None
+    nodes: dict[int, GraphNode]
+    onward: dict[int, tuple[int, ...]]
+    order: list[int] = field(default_factory=list)
+    consumers: dict[int, list[int]] = field(default_factory=dict)
+    leaves: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    home: dict[int, int] = field(default_factory=dict)
+    marks: dict[int, str] = field(default_factory=dict)
+    spans: dict[int, Span | None] = field(default_factory=dict)
+
+    def is_leaf(self, id: int) -> bool:
+        """Whether a node is a parameter or an input."""
+        return self.nodes[id].kind != "function"
+
+
+def read_flow(graph: AutogradGraph) -> Flow:
+    """Read the graph once; linear in nodes and edges."""
+    nodes = {node.id: node for node in graph.nodes}
+    onward = {id: tuple(_following(nodes, node)) for id, node in nodes.items()}
+    passed = {id for id, node in nodes.items() if _passes(node) and onward[id]}
+    passed -= {graph.root}
+    if passed:
+        onward = _joined(onward, passed)
+        nodes = {id: node for id, node in nodes.items() if id not in passed}
+    found = Flow(graph.root, nodes, onward)
+    _sort(found)
+    for id in found.order:
+        for child in found.onward[id]:
+            found.consumers.setdefault(child, []).append(id)
+        if not found.is_leaf(id):
+            own = tuple(dict.fromkeys(c for c in found.onward[id] if found.is_leaf(c)))
+            if own:
+                found.leaves[id] = own
+                for leaf in own:
+                    found.home.setdefault(leaf, id)
+    if not graph.complete:  # where backward never came is no frontier
+        return found
+    dead = _dead(found)
+    for id in found.order:
+        mark = _mark(found, id, dead)
+        if mark:
+            found.marks[id] = mark
+    if graph.part is not None and graph.start != "loss":  # what came before its root is not known
+        found.marks.pop(found.root, None)  # type: ignore[arg-type]
+    return found
+
+
+def _following(nodes: dict[int, GraphNode], node: GraphNode) -> list[int]:
+    edges = node.inner or node.to
+    return [edge[0] for edge in edges if edge is not None and edge[0] in nodes]
+
+
+def _passes(node: GraphNode) -> bool:
+    """Whether a node is a leaf of a checkpoint's inner graph, if it leads anywhere."""
+    return node.kind != "function" or node.op == "AccumulateGrad"
+
+
+def _joined(onward: dict[int, tuple[int, ...]], passed: set[int]) -> dict[int, tuple[int, ...]]:
+    """Edges without the leaves that a checkpoint's inner graph only passes through."""
+    joined: dict[int, tuple[int, ...]] = {}
+    for id, children in onward.items():
+        if id in passed:
+            continue
+        if passed.isdisjoint(children):
+            joined[id] = children
+            continue
+        ends: list[int] = []
+        seen: set[int] = set()  # no leaf twice: a damaged file may lead in a circle
+        waiting = list(reversed(children))
+        while waiting:
+            child = waiting.pop()
+            if child not in passed:
+                ends.append(child)
+            elif child not in seen:
+                seen.add(child)
+                waiting += reversed(onward[child])
+        joined[id] = tuple(ends)
+    return joined
+
+
+def _sort(found: Flow) -> None:
+    """Reverse postorder; a node's first edge is followed last, so that its branch comes first."""
+    starts = [id for id in (found.root,) if id is not None and id in found.nodes]
+    found.order.extend(_postorder(found, starts))
+    if len(found.order) < len(found.nodes):  # no engine leaves any, a file may
+        reached = set(found.order)
+        others = [id for id in reversed(found.nodes) if id not in reached]
+        found.order[:] = _postorder(found, [*others, *starts])
+    found.order.reverse()
+
+
+def _postorder(found: Flow, starts: list[int]) -> list[int]:
+    entered: set[int] = set()
+    done: set[int] = set()
+    post: list[int] = []
+    for start in starts:
+        stack = [start]
+        while stack:
+            id = stack[-1]
+            if id not in entered:
+                entered.add(id)
+                stack += [child for child in found.onward[id] if child not in entered]
+                continue
+            stack.pop()
+            if id not in done:
+                done.add(id)
+                post.append(id)
+    return post
+
+
+def _dead(found: Flow) -> set[int]:
+    """Where a zero matters: ends whose whole gradient is zero, and the zeros that lead there.
+
+    Elsewhere a zero is one share of a gradient, as that of a recurrent weight in the first step.
+    """
+    dead: set[int] = set()
+    for id in reversed(found.order):
+        node = found.nodes[id]
+        if node.grad_norm != 0 or node.grad_nonfinite:
+            continue
+        onward = found.onward[id]
+        if not onward or not dead.isdisjoint(onward):
+            dead.add(id)
+    return dead
+
+
+def _mark(found: Flow, id: int, dead: set[int]) -> str | None:
+    """What first happens to the gradient at this node: its consumers had a better one."""
+    node = found.nodes[id]
+    before = [found.nodes[consumer] for consumer in found.consumers.get(id, ())]
+    if node.grad_nonfinite:
+        return None if any(c.grad_nonfinite for c in before) else NONFINITE
+    if node.grad_norm is None:
+        return MISSING if any(c.grad_norm is not None for c in before) else None
+    if node.grad_norm == 0:
+        lively = any(c.grad_norm or c.grad_nonfinite for c in before)
+        return ZERO if id in dead and (lively or id == found.root) else None
+    return None

@@ -1,0 +1,165 @@
+"""A drawing as DOT text, the language of Graphviz: https://graphviz.org/doc/info/lang.html."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gradscope.diagrams.picture.boxes import Box, Drawing
+from gradscope.diagrams.picture.colors import INK, PLAIN
+from gradscope.typeset.text import break_words, plain
+
+#: Wide faces with nearly equal widths first: where a reader has another, its text is narrower.
+FONT = "DejaVu Sans,Verdana,Geneva,sans-serif"
+#: In points: 15 px high at the size a browser or a picture at 96 dpi shows.
+SIZE = 11
+_FRAMES = ("#f6f7f9", "#eceff3", "#e2e6ec")
+_ALARM = "#b00020"
+_CAPTION = 76
+
+_GRAPH = {
+    "rankdir": "TB",
+    "bgcolor": PLAIN,
+    "fontname": FONT,
+    "fontsize": str(SIZE),
+    "fontcolor": INK,
+    "labelloc": "t",
+    "labeljust": "l",
+    "nodesep": "0.25",
+    "ranksep": "0.3",
+    "pad": "0.2",
+    "outputorder": "edgesfirst",
+}
+_NODE = {
+    "shape": "box",
+    "style": "filled",
+    "fontname": FONT,
+    "fontsize": str(SIZE),
+    "fontcolor": INK,
+    "color": "#555555",
+    "margin": "0.16,0.06",
+    "height": "0.2",
+}
+_EDGE = {
+    "color": "#5b6470",
+    "fontname": FONT,
+    "fontsize": str(SIZE),
+    "fontcolor": INK,
+    "arrowsize": "0.7",
+}
+
+
+def written(drawing: Drawing, *, tooltips: bool = True) -> str:
+    """The whole drawing; ``full`` ones are a plain digraph with a node ``n<id>`` for each node."""
+    return "\n".join(
+        [
+            "digraph gradscope {",
+            *head(drawing, {"label": caption(drawing)}),
+            *_framed(drawing, tooltips),
+            *edges(drawing),
+            "}\n",
+        ]
+    )
+
+
+def head(drawing: Drawing, more: Mapping[str, str]) -> list[str]:
+    """The attributes of the graph and of all nodes and edges."""
+    return [
+        f"  graph {attributes({**_GRAPH, **more})};",
+        f"  node {attributes(_NODE)};",
+        f"  edge {attributes(_EDGE)};",
+    ]
+
+
+def _framed(drawing: Drawing, tooltips: bool) -> Iterator[str]:
+    """Nodes within their frames, frames within theirs."""
+    boxes: dict[int | None, list[Box]] = {}
+    for box in drawing.boxes:
+        boxes.setdefault(box.cluster, []).append(box)
+    frames: dict[int | None, list[int]] = {}
+    for i, cluster in enumerate(drawing.clusters):
+        frames.setdefault(cluster.parent, []).append(i)
+    todo: list[int | str] = list(reversed(frames.get(None, [])))
+    yield from (node(box, tooltips=tooltips) for box in boxes.get(None, ()))
+    while todo:
+        item = todo.pop()
+        if isinstance(item, str):
+            yield item
+            continue
+        cluster = drawing.clusters[item]
+        about = {
+            "label": quoted(cluster.label),
+            "style": "rounded",
+            "color": "#8a94a3",
+            "bgcolor": _FRAMES[cluster.depth % len(_FRAMES)],
+        }
+        if tooltips:
+            about["tooltip"] = quoted(cluster.title)
+        yield f"  subgraph cluster_{item} {{ graph {attributes(about)};"
+        yield from (node(box, tooltips=tooltips) for box in boxes.get(item, ()))
+        todo.append("  }")
+        todo += reversed(frames.get(item, []))
+
+
+def node(box: Box, *, tooltips: bool = True, more: Mapping[str, str] | None = None) -> str:
+    """One box."""
+    about = {"label": _lines(box), "fillcolor": box.fill}
+    if box.kind in ("group", "repeats"):
+        about["style"] = "filled,rounded"
+    if box.kind == "repeats":
+        about["peripheries"] = "2"
+    if box.kind in ("parameter", "input"):
+        about["shape"] = "ellipse" if box.kind == "input" else "note"
+    if box.mark:
+        about |= {"color": _ALARM, "penwidth": "3"}
+    if tooltips:
+        about["tooltip"] = quoted(box.title)
+    return f"  {quoted(box.id)} {attributes({**about, **(more or {})})};"
+
+
+def edges(drawing: Drawing) -> Iterator[str]:
+    """One statement for each arrow."""
+    for arrow in drawing.arrows:
+        ends = (quoted(drawing.boxes[i].id) for i in (arrow.tail, arrow.head))
+        several = f' [label=" ×{arrow.count}"]' if arrow.count > 1 else ""
+        yield f"  {' -> '.join(ends)}{several};"
+
+
+def _lines(box: Box) -> str:
+    first, *rest = (markup(line) for line in box.lines)
+    return f"<{'<br/>'.join((f'<b>{first}</b>', *rest))}>"
+
+
+def caption(drawing: Drawing) -> str:
+    """Title, notes and legend as an HTML-like label."""
+    lines = [f"<b>{markup(line)}</b>" for line in break_words(drawing.title, _CAPTION)]
+    for note in drawing.notes:
+        lines += [markup(line) for line in break_words(note, _CAPTION)]
+    rows = "".join(f'<tr><td align="left">{line}</td></tr>' for line in lines)
+    if drawing.legend:
+        cells = "".join(
+            f'<td bgcolor="{fill}" border="1" cellpadding="4">{markup(words)}</td>'
+            for fill, words in drawing.legend
+        )
+        words = "gradient norm" if drawing.by == "gradient" else "saved"
+        cells = f'<td border="0">{words}</td>{cells}'
+        table = f'<table border="0" cellspacing="4" align="left"><tr>{cells}</tr></table>'
+        rows += f'<tr><td align="left">{table}</td></tr>'
+    return f'<<table border="0" cellspacing="0" cellpadding="1">{rows}</table>>'
+
+
+def attributes(pairs: Mapping[str, str]) -> str:
+    """An attribute list; values are quoted unless they are quoted or HTML-like already."""
+    written = (f"{k}={v if v[:1] in ('<', chr(34)) else quoted(v)}" for k, v in pairs.items())
+    return f"[{' '.join(written)}]"
+
+
+def quoted(text: str) -> str:
+    """A string of DOT, in which backslashes stand for themselves and lines stay lines."""
+    lines = (plain(line).replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n"))
+    return '"' + "\\n".join(lines) + '"'
+
+
+def markup(text: str) -> str:
+    """Text inside an HTML-like label."""
+    safe = plain(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return safe.replace('"', "&quot;") or " "

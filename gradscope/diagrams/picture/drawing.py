@@ -1,0 +1,170 @@
+"""AutogradGraph and view → the boxes, arrows and clusters that every picture shows.
+
+What is left out or merged is decided here, before any layout; the formats only write it down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gradscope.diagrams.graph.flow import Flow, read_flow
+from gradscope.diagrams.graph.groups import Group, grouped, opened
+from gradscope.diagrams.graph.names import sizes
+from gradscope.diagrams.graph.part import between
+from gradscope.diagrams.graph.rows import shorten
+from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.picture.assignment import arrows, assigned, place_leaves
+from gradscope.diagrams.picture.boxes import Arrow, Box, Cluster, Drawing, height
+from gradscope.diagrams.picture.colors import LEAF, Scale, scale
+from gradscope.diagrams.picture.labels import (
+    begins,
+    caption,
+    cluster_label,
+    group_lines,
+    group_title,
+    leaf_lines,
+    node_lines,
+    node_title,
+)
+from gradscope.records.graph import AutogradGraph, GraphNode
+
+#: How many boxes a reader still takes in, and how few a drawing is reduced to at most.
+LIMITS = (150, 90, 60, 40, 25, 15, 8)
+#: What fits a page that is scrolled through without getting lost, in points.
+_TALL = 2900.0
+
+
+def draw(graph: AutogradGraph, view: GraphView, *, limit: int = LIMITS[0]) -> Drawing:
+    """The drawing for a view: everything, the asked depth, or the deepest that stays readable.
+
+    Raises:
+        OptionError: a name in the view is not in the graph, or no path leads between two.
+    """
+    graph = between(graph, view)
+    if view.full:
+        return _everything(graph, view)
+    flow = read_flow(graph)
+    root = grouped(graph, view, flow=flow)
+    shorten(root, flow)
+    for fewer in (n for n in LIMITS if n <= limit):
+        drawing = _reduced(graph, view, root, flow, opened(root, graph, view, limit=fewer))
+        chosen = view.depth is not None or bool(view.expand)
+        if chosen or (len(drawing.boxes) <= 1.3 * fewer and _fits(drawing)):
+            break
+    return drawing
+
+
+def _fits(drawing: Drawing) -> bool:
+    """Can a reader follow the arrows, and is the longest way down no ribbon?"""
+    return len(drawing.arrows) <= 40 + 2 * len(drawing.boxes) and height(drawing) <= _TALL
+
+
+def _everything(graph: AutogradGraph, view: GraphView) -> Drawing:
+    """Every node a box, every edge an arrow, both graphs of a reentrant checkpoint."""
+    colors = scale(view.by, (_figure(view.by, node) for node in graph.nodes))
+    marks = read_flow(graph).marks
+    place = {node.id: i for i, node in enumerate(graph.nodes)}
+    boxes = tuple(
+        _operation(node, (), None, None, colors, marks.get(node.id)) for node in graph.nodes
+    )
+    edges = tuple(
+        Arrow(place[node.id], place[edge[0]])
+        for node in graph.nodes
+        for edge in (*node.to, *node.inner)
+        if edge is not None
+    )
+    title, notes = caption(graph)
+    legend = colors.legend(box.fill for box in boxes)
+    return Drawing(title, notes, boxes, edges, (), legend, view.by, full=True)
+
+
+def _reduced(
+    graph: AutogradGraph,
+    view: GraphView,
+    root: Group,
+    flow: Flow,
+    is_open: Callable[[Group], bool],
+) -> Drawing:
+    assignment = assigned(root, is_open)
+    place_leaves(assignment, flow)
+    nodes = flow.nodes
+    parts = (nodes[p] if isinstance(p, int) else p for p, _ in assignment.shown)
+    colors = scale(view.by, (_figure(view.by, part) for part in parts))
+    boxes = []
+    for i, (part, cluster) in enumerate(assignment.shown):
+        if isinstance(part, Group):
+            boxes.append(_closed(part, cluster, colors))
+        else:
+            around = _name(assignment.clusters[cluster][0]) if cluster is not None else None
+            used = tuple(nodes[leaf] for leaf in assignment.leaves.get(i, ()))
+            mark = flow.marks.get(part)
+            shapes = sizes(flow, part)
+            boxes.append(_operation(nodes[part], used, cluster, around, colors, mark, shapes))
+    title, notes = caption(graph)
+    return Drawing(
+        title,
+        notes,
+        tuple(boxes),
+        tuple(Arrow(tail, head, n) for (tail, head), n in arrows(assignment, flow).items()),
+        tuple(
+            Cluster(cluster_label(g), group_title(g), parent, depth)
+            for g, parent, depth in assignment.clusters
+        ),
+        colors.legend(box.fill for box in boxes),
+        view.by,
+    )
+
+
+def _name(group: Group) -> str | None:
+    """The module's name; of a fold, whose boxes are its first member's, that one's."""
+    return group.members[0].name if group.members else group.name
+
+
+def _figure(by: str, part: GraphNode | Group) -> float | None:
+    return part.grad_norm if by == "gradient" else part.saved_bytes
+
+
+def _closed(group: Group, cluster: int | None, colors: Scale) -> Box:
+    return Box(
+        id=f"g:{group.key}",
+        kind="repeats" if group.times > 1 else "group",
+        lines=group_lines(group),
+        title=group_title(group),
+        fill=colors.fill(_figure(colors.by, group), group.nonfinite),
+        cluster=cluster,
+        mark=group.mark or next(iter(group.within), None),
+    )
+
+
+def _operation(
+    node: GraphNode,
+    leaves: tuple[GraphNode, ...],
+    cluster: int | None,
+    around: str | None,
+    colors: Scale,
+    mark: str | None,
+    shapes: str | None = None,
+) -> Box:
+    leaf = node.kind != "function"
+    lines = leaf_lines(node) if leaf else node_lines(node, leaves, around, shapes)
+    fill = colors.fill(_figure(colors.by, node), node.grad_nonfinite or 0)
+    return Box(
+        id=f"n{node.id}",
+        kind=node.kind if leaf else "operation",
+        lines=(*lines, *begins(mark)),
+        title=node_title(node),
+        fill=LEAF if leaf and colors.by == "saved" else fill,
+        cluster=cluster,
+        node=node.id,
+        mark=mark,
+    )
+
+
+def coarser(drawing: Drawing, view: GraphView) -> GraphView | None:
+    """The view for a drawing with less in it; None where there is none."""
+    if view.full:
+        return replace(view, full=False, depth=None, expand=())
+    if drawing.depth > 1:
+        return replace(view, depth=drawing.depth - 1, expand=())
+    return None

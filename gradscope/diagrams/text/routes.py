@@ -1,0 +1,156 @@
+"""Paths between named places as tables, operation by operation, or why there is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from rich.text import Text
+
+from gradscope.diagrams.graph.flow import Flow
+from gradscope.diagrams.graph.lookup import Lookup, NamedNode
+from gradscope.diagrams.graph.names import operation, title
+from gradscope.diagrams.graph.paths import Route, main_path, routes
+from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.text.absent import cut
+from gradscope.diagrams.text.tree import bars, gradient, mark_words, saved
+from gradscope.records.graph import AutogradGraph, GraphNode
+from gradscope.typeset.console import Line, paragraphs, prose, table_lines
+from gradscope.typeset.numbers import count, plural, shape
+from gradscope.typeset.tables import Heading, Table, of_columns
+from gradscope.typeset.text import plain
+
+#: As many targets of a pattern are shown.
+_SHOWN = 5
+#: Longer numbers of paths are given as a power of ten.
+_DIGITS = 12
+
+
+def blocks(graph: AutogradGraph, view: GraphView, flow: Flow) -> Iterator[Iterable[Text]]:
+    """A table for each target, or what stands between; several matches of a pattern are cut short.
+
+    Raises:
+        OptionError: a name that is neither in the graph nor in the model.
+    """
+    names = Lookup(graph, flow)
+    sources, lost = _places(names, view.sources or (graph.start,))
+    targets, missing = _places(names, view.targets)
+    absent_names = list(dict.fromkeys((*lost, *missing)))
+    yield paragraphs(cut(graph, absent_names), view.width)
+    if not sources:
+        return
+    shown = targets if view.targets else sources
+    for place in shown[:_SHOWN]:
+        if view.targets:
+            yield _one(graph, view, flow, sources, place)
+        else:
+            yield _longest(graph, view, flow, place)
+    if len(shown) > _SHOWN:
+        more = count(len(shown) - _SHOWN)
+        yield [Text(f"… {more} more match: narrow the pattern")]
+
+
+def _places(names: Lookup, words: Iterable[str]) -> tuple[list[NamedNode], list[str]]:
+    """What the words name in the graph, and what they name that is not in it."""
+    found: list[NamedNode] = []
+    missing: list[str] = []
+    for word in words:
+        found += names.nodes(word)
+        missing += names.absent(word)
+    return list(dict.fromkeys(found)), list(dict.fromkeys(missing))
+
+
+def _longest(
+    graph: AutogradGraph, view: GraphView, flow: Flow, source: NamedNode
+) -> Iterator[Text]:
+    """The longest of the paths that begin at a place; there may be thousands of others."""
+    path = tuple(main_path(flow, source.id))
+    ops = sum(1 for id in path if not flow.is_leaf(id))
+    begin = plain(source.name)
+    caption = f"longest path from {begin} ({plural(ops, 'operation')})"
+    ends = f"{begin} → {operation(flow.nodes[path[-1]])}:"
+    yield from _shown(graph, view, flow, Route(path, 1, ops, ops), Line(caption, ends, "head"))
+
+
+def _one(
+    graph: AutogradGraph, view: GraphView, flow: Flow, sources: list[NamedNode], target: NamedNode
+) -> Iterator[Text]:
+    begin = ", ".join(dict.fromkeys(plain(place.name) for place in sources[:_SHOWN]))
+    end = plain(target.name)
+    route = routes(graph, (place.id for place in sources), target.id, flow)
+    if route is not None:
+        head = Line(_caption(route), f"{begin} → {end}:", "head")
+        yield from _shown(graph, view, flow, route, head)
+        return
+    back = routes(graph, [target.id], sources[0].id, flow) if len(sources) == 1 else None
+    reason = (
+        f"{end} lies before {begin}: gradients flow from {end} to {begin}"
+        if back
+        else f"no path: {end} is not behind {begin}"
+    )
+    yield from prose(Line(reason, f"{begin} → {end}:", "warn"), view.width)
+
+
+def _shown(
+    graph: AutogradGraph, view: GraphView, flow: Flow, route: Route, head: Line
+) -> Iterator[Text]:
+    yield from prose(head, view.width)
+    lines = table_lines(_table(graph, view, flow, route), view.width)
+    next(lines)  # its title could not wrap
+    yield from lines
+
+
+def _table(graph: AutogradGraph, view: GraphView, flow: Flow, route: Route) -> Table:
+    nodes = [flow.nodes[id] for id in route.nodes]
+    several = {name for name, n in Counter(call.name for call in graph.calls).items() if n > 1}
+    figures = [n.saved_bytes if view.by == "saved" else n.grad_norm for n in nodes]
+    columns = [
+        (Heading("operation", False), [title(node) for node in nodes]),
+        (Heading("module", False, 90), [_module(node, several) for node in nodes]),
+        (Heading("shape", False, 60), [_shape(node) for node in nodes]),
+        (Heading("saved", keep=80 if view.by == "saved" else 30), [_saved(node) for node in nodes]),
+        (Heading("grad", keep=95), [gradient(n.grad_norm, n.grad_nonfinite) for n in nodes]),
+        (Heading("log scale", False, 50), bars(figures)),
+        (Heading("location", False, 70), [plain(node.location or "") for node in nodes]),
+        (Heading("frontier", False, 99), [_mark(flow, id) for id in route.nodes]),
+    ]
+    return of_columns("", columns)
+
+
+def _caption(route: Route) -> str:
+    low, high = route.shortest, route.longest
+    if route.count == 1:
+        return f"the only path ({plural(high, 'operation')})"
+    many = count(route.count) if route.count < 10**_DIGITS else f"about 10^{_digits(route.count)}"
+    span = (
+        f"{count(low)} to {plural(high, 'operation')}"
+        if low != high
+        else f"each {plural(low, 'operation')}"
+    )
+    return f"shortest of {many} paths ({span})"
+
+
+def _digits(n: int) -> int:
+    """The power of ten just below; a number of thousands of digits has no ``str``."""
+    return int((n.bit_length() - 1) * 0.30102999566398120)
+
+
+def _module(node: GraphNode, several: set[str]) -> str:
+    if node.kind != "function":
+        return f"({node.kind})"
+    if node.module is None:
+        return ""
+    name = plain(node.module) or "(model)"
+    return f"{name} #{node.call}" if node.module in several else name
+
+
+def _shape(node: GraphNode) -> str:
+    return "" if node.shape is None else shape(node.shape)
+
+
+def _saved(node: GraphNode) -> str:
+    return saved(node.saved_bytes) if node.kind == "function" else ""
+
+
+def _mark(flow: Flow, id: int) -> str:
+    return mark_words(flow.marks[id]) if id in flow.marks else ""

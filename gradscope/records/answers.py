@@ -1,0 +1,66 @@
+"""Why something has no useful gradient, and where it was lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradscope.records.errors import ErrorRecord
+from gradscope.records.fields import SPARSE
+from gradscope.records.run import RunInfo
+from gradscope.records.tensors import TensorStats
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Why something has no useful gradient, and where: one cause for all names ``behind`` it."""
+
+    name: str
+    kind: str  # parameter | module
+    state: str  # missing | zero | non-finite | healthy
+    message: str
+    cause: str | None = None
+    module: str | None = None
+    call: int | None = None
+    location: str | None = None
+    behind: tuple[str, ...] = ()
+    advice: str | None = None
+    #: Of a zero gradient: whether one arrives after an optimizer step. None: nobody looked.
+    recovers: bool | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """Where a NaN or an infinity came out of finite numbers, and what it then spread to.
+
+    ``phase`` is input, parameter, forward, loss, backward or step. ``name`` is the module that was
+    executing, or the parameter. ``reason`` is the arithmetic, such as "sqrt at 0".
+    """
+
+    kind: str  # nan | inf
+    phase: str
+    message: str
+    op: str | None = None
+    name: str | None = None
+    call: int | None = None
+    location: str | None = None
+    reason: str | None = None
+    count: int | None = None
+    inputs: tuple[TensorStats, ...] = ()
+    spread: tuple[str, ...] = ()
+    advice: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WhyReport:
+    """Everything one ``gradscope why`` learned; ``checked`` counts what was looked at."""
+
+    run: RunInfo
+    schema: str = "gradscope.why/1"
+    status: str = "ok"  # ok | findings | failed
+    versions: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    checked: int = 0
+    frozen: int = 0
+    answers: tuple[Answer, ...] = ()
+    error: ErrorRecord | None = None

@@ -1,0 +1,130 @@
+"""A model's modules and parameters, and what their calls did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradscope.records.fields import SPARSE
+from gradscope.records.tensors import TensorRecord, TensorStats
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCall:
+    """One execution of one module's ``forward``; ``order`` counts entries into forward from 0."""
+
+    name: str
+    type: str
+    call: int
+    order: int
+    aliases: tuple[str, ...] = ()
+    training: bool = True
+    notes: tuple[str, ...] = ()
+    inputs: tuple[TensorRecord, ...] = ()
+    outputs: tuple[TensorRecord, ...] = ()
+    saved_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterStats:
+    """One parameter, what the run added to its ``.grad``, and how far the optimizer moved it."""
+
+    name: str
+    shape: tuple[int, ...]
+    requires_grad: bool
+    value: TensorStats
+    gradient: TensorStats | None = None
+    update_ratio: float | None = None
+    aliases: tuple[str, ...] = ()
+    in_optimizer: bool | None = None
+    #: Whether the optimizer's step changed any element; None without one, or outside it.
+    moved: bool | None = field(default=None, metadata=SPARSE)
+    #: Plain attributes that were meant to be ``requires_grad`` and say otherwise than it does.
+    misspelt: tuple[str, ...] = field(default=(), metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFacts:
+    """A module as the run found it, whatever the layer patterns select.
+
+    ``kinds`` are the classes of ``torch.nn`` that it descends from, nearest first. ``parameters``
+    are its own, by full name; ``written`` are its own buffers that the run's forward wrote to.
+    ``settings`` are plain attributes that rules read, such as a dropout's ``p``; ``misspelt`` are
+    those that were meant to be ``requires_grad`` and that a parameter below does not follow.
+    ``library`` is the installed package, other than PyTorch, that its class is of.
+    """
+
+    name: str
+    type: str
+    kinds: tuple[str, ...] = ()
+    training: bool = True
+    calls: int = 0
+    aliases: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    written: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    settings: dict[str, Any] = field(default_factory=dict, metadata=SPARSE)
+    misspelt: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    library: str | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Two operations of the autograd graph that meet: what ``op`` computed went into ``into``.
+
+    Operations that only move numbers (views, casts, permutations) are passed over. A name is the
+    innermost module that made the operation, None outside every module.
+    """
+
+    op: str
+    into: str
+    name: str | None = None
+    call: int | None = None
+    into_name: str | None = None
+    into_call: int | None = None
+    #: Whether other operations read the same result too.
+    shared: bool = field(default=False, metadata=SPARSE)
+    #: The user's line that made the operation, where a rule asked for it.
+    location: str | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class Unregistered:
+    """Tensors that backward reaches and that the model does not know as its parameters.
+
+    ``name`` is the module in whose plain ``attribute`` they are kept.
+    """
+
+    name: str
+    attribute: str
+    shapes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitActivity:
+    """How the units (channels, or features of the last axis) behind one nonlinearity behave.
+
+    ``dead`` units are off, at zero, for all but a stated share of ``samples`` values of each
+    unit; ``saturated`` ones lie at a flat end. A softmax has its distributions for units.
+    """
+
+    op: str
+    name: str | None
+    call: int | None
+    units: int
+    samples: int
+    dead: int = 0
+    saturated: int = 0
+    location: str | None = None
+    #: Of a sigmoid or a tanh: the share of all values whose slope is under 6 % of the steepest.
+    near: float | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInfo:
+    """A module as patterns see it; ``parameters`` are its own: name, shape, requires_grad."""
+
+    name: str
+    type: str
+    aliases: tuple[str, ...] = ()
+    parameters: tuple[tuple[str, tuple[int, ...], bool], ...] = ()
+    total: int = 0  # parameters of it and all below

@@ -1,0 +1,141 @@
+"""What an inspection learned, and what the rules found: in it, and in all that was checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradscope.records.answers import Answer, Birth
+from gradscope.records.errors import ErrorRecord
+from gradscope.records.fields import SPARSE
+from gradscope.records.graph import Chain
+from gradscope.records.modules import (
+    Link,
+    ModuleCall,
+    ModuleFacts,
+    ParameterStats,
+    UnitActivity,
+    Unregistered,
+)
+from gradscope.records.run import RunInfo, StepRecord, Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a rule says: the layer where the trouble starts, the figures, and the next step."""
+
+    code: str
+    rule: str
+    severity: str
+    name: str
+    message: str
+    advice: str
+    call: int | None = None
+    value: float | None = None
+    threshold: float | None = None
+    source: str | None = None
+    cause: str | None = None
+    location: str | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionForecast:
+    """What a cast would do to one tensor's non-zero elements, as shares from 0 to 1.
+
+    ``kind`` is "activation" or "gradient"; a gradient is multiplied by ``scale``, the loss scale,
+    before the cast. ``name`` is a module with its ``call``, or a parameter, which has none.
+    ``numel`` counts the elements that the shares are of. "total" is all gradients together, named
+    "**": ``underflow`` of the parameters', ``overflow`` of the calls' outputs as well.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    scale: float
+    numel: int
+    underflow: float
+    overflow: float
+    call: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything one ``gradscope inspect`` learned."""
+
+    status: str  # ok | findings | failed
+    run: RunInfo
+    schema: str = "gradscope.report/1"
+    versions: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    loss: float | None = None
+    loss_nonfinite: str | None = None
+    totals: Totals = field(default_factory=Totals)
+    calls: tuple[ModuleCall, ...] = ()
+    parameters: tuple[ParameterStats, ...] = ()
+    history: tuple[StepRecord, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    chains: tuple[Chain, ...] = ()
+    error: ErrorRecord | None = None
+    modules: tuple[ModuleFacts, ...] = field(default=(), metadata=SPARSE)
+    links: tuple[Link, ...] = field(default=(), metadata=SPARSE)
+    unregistered: tuple[Unregistered, ...] = field(default=(), metadata=SPARSE)
+    #: Parameters without a gradient here that other seeds or batches reach. None: nobody looked.
+    elsewhere: tuple[str, ...] | None = field(default=None, metadata=SPARSE)
+    activity: tuple[UnitActivity, ...] = field(default=(), metadata=SPARSE)
+    precision: tuple[PrecisionForecast, ...] = field(default=(), metadata=SPARSE)
+    answers: tuple[Answer, ...] = field(default=(), metadata=SPARSE)
+    births: tuple[Birth, ...] = field(default=(), metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleText:
+    """A rule as formats describe it that carry the rule book along."""
+
+    code: str
+    name: str
+    severity: str
+    summary: str
+    help: str = ""
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineEntry:
+    """A finding that is put up with: the same one has other figures on another day."""
+
+    model: str
+    code: str
+    name: str
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedModel:
+    """One model's verdict. ``known`` are findings that the baseline holds: they do not count."""
+
+    status: str  # ok | findings | failed
+    run: RunInfo
+    config: dict[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    known: tuple[Finding, ...] = ()
+    error: ErrorRecord | None = None
+    answers: tuple[Answer, ...] = field(default=(), metadata=SPARSE)
+    births: tuple[Birth, ...] = field(default=(), metadata=SPARSE)
+    precision: tuple[PrecisionForecast, ...] = field(default=(), metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """Everything one ``gradscope check`` learned.
+
+    ``rules`` are the codes of those that looked, ``stale`` the entries of ``baseline`` that no
+    finding answers to any more.
+    """
+
+    schema: str = "gradscope.check/1"
+    status: str = "ok"  # ok | findings | failed
+    versions: dict[str, str] = field(default_factory=dict)
+    rules: tuple[str, ...] = ()
+    models: tuple[CheckedModel, ...] = ()
+    baseline: str | None = None
+    stale: tuple[BaselineEntry, ...] = ()

@@ -1,0 +1,73 @@
+"""Heat maps of pictures, but for the maps themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradscope.records.errors import ErrorRecord
+from gradscope.records.run import RunInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ClassScore:
+    """One class as the model sees the picture: its logit, and its share after softmax."""
+
+    id: int
+    score: float
+    probability: float
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """One map: where the score of the target class comes from.
+
+    ``min`` and ``max`` are of the raw map; ``file`` is where it was saved. ``note`` says what keeps
+    the map from being believed, such as why it is blank. ``checks`` are figures by name.
+    """
+
+    method: str
+    layer: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    file: str | None = None
+    min: float | None = None
+    max: float | None = None
+    signed: bool = False
+    note: str | None = None
+    checks: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageAttribution:
+    """One picture and its maps. ``score`` is the logit of the target; ``top`` the best classes."""
+
+    path: str
+    target: int
+    score: float
+    target_name: str | None = None
+    top: tuple[ClassScore, ...] = ()
+    maps: tuple[Attribution, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SaliencyReport:
+    """Everything one ``gradscope saliency`` learned, but for the maps themselves."""
+
+    run: RunInfo
+    images: tuple[ImageAttribution, ...] = ()
+    schema: str = "gradscope.saliency/1"
+    status: str = "ok"  # ok | failed
+    versions: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    error: ErrorRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MethodText:
+    """A method as ``--methods`` lists it; ``options`` are ``name=default``."""
+
+    name: str
+    summary: str
+    options: tuple[str, ...]
+    paper: str

@@ -1,0 +1,49 @@
+"""What one tensor was, reduced to numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradscope.records.fields import SPARSE
+
+#: A number as a record keeps it. Non-finite entries of ``TensorStats.values`` are the strings
+#: "nan", "inf" and "-inf", complex ones are ``(real, imaginary)``: JSON has no token for them.
+Value = float | str | tuple[float | str, float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorStats:
+    """One tensor reduced to numbers.
+
+    ``norm`` is L2, ``std`` is the population's; both and ``mean``, ``min``, ``max`` are taken over
+    the finite elements. ``zeros``, ``nan`` and ``inf`` count elements. Whatever does not exist
+    (the mean of an empty tensor, anything on the ``meta`` device) is None.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    numel: int
+    norm: float | None = None
+    mean: float | None = None
+    std: float | None = None
+    min: float | None = None
+    max: float | None = None
+    zeros: int | None = None
+    nan: int | None = None
+    inf: int | None = None
+    values: tuple[Value, ...] | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecord:
+    """A tensor that went into or came out of a call, as it was then, and its gradient.
+
+    ``path`` is its place in the arguments or the result: ``""`` for a bare tensor, else ``0``,
+    ``last_hidden_state``, ``1.boxes``. ``gradient`` is None where none arrived.
+    """
+
+    path: str
+    activation: TensorStats
+    gradient: TensorStats | None = None
+    grad_fn: str | None = None
+    requires_grad: bool = False

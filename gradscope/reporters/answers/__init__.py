@@ -1,0 +1,1 @@
+"""Formats of what ``why`` answers: each has ``suffix`` and ``render(report, view)``."""

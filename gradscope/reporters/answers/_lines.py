@@ -1,0 +1,119 @@
+"""The lines of prose that every format for people shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gradscope.records.answers import Answer, WhyReport
+from gradscope.reporters.header import run_facts
+from gradscope.reporters.labels import TONES, some_names
+from gradscope.rules import severity
+from gradscope.typeset.console import Line
+from gradscope.typeset.numbers import plural
+from gradscope.typeset.text import plain
+
+#: As many names stand for all behind an answer, and as many places for all that are alike.
+_NAMES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Answers of one cause at one line of code, which several modules run."""
+
+    answers: tuple[Answer, ...]
+
+    @property
+    def first(self) -> Answer:
+        """The one that is shown in full."""
+        return self.answers[0]
+
+
+def facts(report: WhyReport) -> list[str]:
+    """What was run, and how."""
+    loss = plain(report.run.loss)
+    return run_facts(report.run) + ([f"loss {loss}"] if loss else [])
+
+
+def alike(report: WhyReport) -> list[Alike]:
+    """The answers that need care, those that differ by their module alone together."""
+    groups: dict[object, list[Answer]] = {}
+    for answer in report.answers:
+        key: object = (answer.state, answer.cause, answer.location, answer.recovers)
+        if answer.location is None or answer.cause is None or answer.state == "healthy":
+            key = id(answer)
+        groups.setdefault(key, []).append(answer)
+    return [Alike(tuple(answers)) for answers in groups.values()]
+
+
+def answer_lines(group: Alike) -> Iterator[Line]:
+    """One cause: whom it concerns, what it is, where, and what helps."""
+    answer = group.first
+    names = answer.behind or (answer.name,)
+    if answer.state == "healthy" and answer.cause is None:
+        name = plain(answer.name) or "the model"
+        yield Line(plain(answer.message), f"{name}: healthy,", "good")
+        return
+    lead = f"{answer.state}, {answer.cause}:" if answer.cause else f"{answer.state}:"
+    if answer.cause in ("frozen", "misspelt"):
+        lead = "frozen:" if answer.state == "missing" else "not frozen:"
+    yield Line(some_names(names, _NAMES), plain(lead), TONES.get(severity(answer) or "", ""))
+    yield Line(plain(answer.message), indent=1)
+    yield from _where(group, names)
+    if answer.advice:
+        yield Line(plain(answer.advice), "help:", indent=1)
+
+
+def _where(group: Alike, names: Sequence[str]) -> Iterator[Line]:
+    answer = group.first
+    where = []
+    if answer.module is not None:
+        call = f", call {answer.call}" if answer.call else ""
+        where.append(f"in {plain(answer.module) or 'the model itself'}{call}")
+    if answer.location and answer.location not in answer.message:
+        where.append(f"at {plain(answer.location)}")
+    alone = answer.kind != "parameter" or (
+        answer.cause in ("frozen", "misspelt") and len(names) == 1
+    )
+    behind = [] if alone else [f"{plural(len(names), 'parameter')} behind it"]
+    if where or behind:
+        yield Line("; ".join(where + behind), "where:" if where else "", indent=1)
+    others = group.answers[1:]
+    if others:
+        places = some_names((one.module or "the model itself" for one in others), _NAMES)
+        more = sum(len(other.behind or (other.name,)) for other in others)
+        yield Line(f"{places}; {plural(more, 'parameter')} more", "the same in", indent=1)
+
+
+def conclusion(report: WhyReport) -> Iterator[Line]:
+    """What was checked, and what came of it."""
+    if report.error is not None and not report.checked:
+        return
+    frozen = f"; {plural(report.frozen, 'parameter')} frozen" if report.frozen else ""
+    bad = {
+        name
+        for answer in report.answers
+        if severity(answer) and answer.state != "healthy" and answer.kind == "parameter"
+        for name in answer.behind or (answer.name,)
+    }
+    if not report.checked:
+        yield Line(f"no trainable parameter was found{frozen}", "nothing to check:")
+    elif not any(severity(answer) for answer in report.answers):
+        every = f"{report.checked} trainable parameters"
+        whom = "the one trainable parameter" if report.checked == 1 else f"all {every}"
+        if any(answer.state == "healthy" for answer in report.answers):
+            yield Line(f"{plural(report.checked, 'trainable parameter')} checked{frozen}")
+            return
+        checked = "none is missing, all zeros, or has a NaN or an infinity"
+        if report.run.device == "meta":
+            checked = "none is missing; on `meta` there are shapes alone, and nobody knows more"
+        yield Line(
+            f"a gradient from the loss arrives at {whom}; checked: {checked}{frozen}",
+            "healthy:",
+            "good",
+        )
+    else:
+        yield Line(
+            f"{plural(report.checked, 'trainable parameter')} checked, {len(bad)} of them without "
+            f"a useful gradient{frozen}"
+        )

@@ -1,0 +1,33 @@
+"""What was run and how: what every text begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.text import Text
+
+from gradscope.records.run import RunInfo
+from gradscope.typeset.console import dimmed
+from gradscope.typeset.text import join, plain
+
+
+def run_facts(run: RunInfo, *more: str) -> list[str]:
+    """The model, what is said of it, and how it was run."""
+    dtype = f"{run.dtype}, autocast {run.autocast}" if run.autocast else run.dtype
+    how = map(plain, (run.device, dtype, run.mode, f"seed {run.seed}"))
+    return [plain(run.model) or "model", *more, *how]
+
+
+def notes(run: RunInfo) -> list[str]:
+    """What was inferred or mended on the way."""
+    return [f"note: {plain(notice)}" for notice in run.notices]
+
+
+def header(run: RunInfo, facts: Iterable[Sequence[str]], width: int | None) -> Iterator[Text]:
+    """Facts side by side, the first of all in bold, then the notes."""
+    for number, line_facts in enumerate(facts):
+        for i, line in enumerate(join(line_facts, width)):
+            lead = line_facts[0] if number == i == 0 and line.startswith(line_facts[0]) else ""
+            yield Text.assemble((lead, "bold"), line[len(lead) :])
+    for note in notes(run):
+        yield from dimmed(note, width)

@@ -1,0 +1,1 @@
+"""Formats of the list of a model's layers."""

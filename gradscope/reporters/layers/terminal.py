@@ -1,0 +1,44 @@
+"""Layers as text for people: the names that patterns match."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from gradscope.records.modules import LayerInfo
+from gradscope.reporters.text_view import TextView
+from gradscope.typeset.console import printed, table_rows
+from gradscope.typeset.numbers import count, plural
+from gradscope.typeset.tables import Cell, Heading, Table
+from gradscope.typeset.text import plain
+
+suffix = ".txt"
+
+
+def render(layers: Sequence[LayerInfo], view: TextView) -> str:
+    """Name, type, parameters of it and all below, and its own by name and shape."""
+    return printed(_lines(layers, view.width), width=view.width, color=view.color)
+
+
+def _lines(layers: Sequence[LayerInfo], width: int | None) -> Iterator[Text]:
+    columns = (
+        Heading("layer", right=False),
+        Heading("type", right=False),
+        Heading("parameters"),
+        Heading("its own", right=False),
+    )
+    table = Table("", columns, tuple(map(_row, layers)), fixed=True)
+    yield from table_rows(table, width, rule=False)
+    yield Text()
+    yield Text(plural(len(layers), "layer"))
+
+
+def _row(layer: LayerInfo) -> tuple[Cell, ...]:
+    names = " = ".join(map(plain, (layer.name or '"" (the model)', *layer.aliases)))
+    own = "  ".join(
+        f"{plain(name)} {'×'.join(map(str, shape)) or 'scalar'}{'' if trains else ' (frozen)'}"
+        for name, shape, trains in layer.parameters
+    )
+    total = count(layer.total) if layer.total else "–"
+    return tuple(map(Cell, (names, plain(layer.type), total, own)))

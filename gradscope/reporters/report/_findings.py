@@ -1,0 +1,122 @@
+"""Findings → sentences: the worst first, those alike folded, each with its figures and its place.
+
+Every format for people takes them from here; formats for machines take the severities' order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gradscope.records.report import Finding
+from gradscope.reporters.labels import TONES, label
+from gradscope.rules import SEVERITIES
+from gradscope.typeset.console import Line
+from gradscope.typeset.numbers import count, number, plural
+from gradscope.typeset.text import plain
+
+#: So many that are alike are shown each; of more, the first stands for all.
+_EACH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarFindings:
+    """A finding, and those that say the same of other names."""
+
+    first: Finding
+    more: tuple[Finding, ...] = ()
+
+
+def ordered(findings: Sequence[Finding]) -> list[Finding]:
+    """The worst first; equals keep their order."""
+    return sorted(findings, key=lambda finding: _weight(finding.severity))
+
+
+def grouped(findings: Sequence[Finding]) -> list[SimilarFindings]:
+    """The findings in order, those alike together: nothing but names and figures may differ."""
+    alike: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in ordered(findings):
+        alike.setdefault(_kind(finding), []).append(finding)
+    groups = []
+    for members in alike.values():
+        if len(members) > _EACH:
+            groups.append(SimilarFindings(members[0], tuple(members[1:])))
+        else:
+            groups += [SimilarFindings(member) for member in members]
+    return groups
+
+
+def lines(group: SimilarFindings) -> Iterator[Line]:
+    """The sentence, then, one step in: place and figures, the remedy, and who is like it."""
+    finding = group.first
+    tone = TONES.get(finding.severity, "")
+    yield Line(f"{place(finding)}: {plain(finding.message)}", lead(finding), tone)
+    known = facts(finding)
+    if known:
+        yield Line(" · ".join(known), indent=1)
+    if finding.advice:
+        yield Line(plain(finding.advice), "help:", indent=1)
+    if group.more:
+        yield Line(also(group), indent=1)
+
+
+def lead(finding: Finding) -> str:
+    """Severity, code and rule: what the finding is before it says where."""
+    return " ".join(map(plain, (finding.severity, finding.code, finding.rule)))
+
+
+def place(finding: Finding) -> str:
+    """The layer or parameter, as a reader sees it."""
+    return label(finding.name, finding.call)
+
+
+def facts(finding: Finding) -> list[str]:
+    """The user's line, what was measured, and what it was held against.
+
+    A figure that nothing is held against stands in the message already.
+    """
+    known = [f"at {plain(finding.location)}"] if finding.location else []
+    if finding.value is not None and finding.threshold is not None:
+        held = f"measured {figure(finding.value)}, threshold {finding.threshold:.6g}"
+        known.append(held + (f" ({plain(finding.source)})" if finding.source else ""))
+    return known
+
+
+def also(group: SimilarFindings) -> str:
+    """``and 12 more like it: …``, with every name, and its line where that is another one."""
+    places = []
+    for finding in group.more:
+        elsewhere = finding.location and finding.location != group.first.location
+        places.append(place(finding) + (f" ({plain(finding.location or '')})" if elsewhere else ""))
+    return f"and {count(len(places))} more like it: {', '.join(places)}"
+
+
+def figure(x: float) -> str:
+    """A measured value; a small whole number as one."""
+    return count(int(x)) if float(x).is_integer() and abs(x) < 1e6 else number(x)
+
+
+def tally(findings: Sequence[Finding]) -> list[str]:
+    """``2 errors``, ``1 warning``: how many of each severity, without the noughts."""
+    many = {"error": "errors", "warning": "warnings"}
+    found = [finding.severity for finding in findings]
+    others = sorted({plain(severity) for severity in found} - set(SEVERITIES))
+    return [
+        plural(found.count(severity), severity, many.get(severity, severity))
+        for severity in (*SEVERITIES, *others)
+        if severity in found
+    ]
+
+
+def _weight(severity: str) -> int:
+    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+
+
+def _kind(finding: Finding) -> tuple[object, ...]:
+    """What two findings must share to be alike; the name and figures in the advice are left out."""
+    advice = finding.advice.replace(f"`{finding.name}`", "")
+    return (
+        *(finding.severity, finding.code, finding.rule, finding.cause, finding.source),
+        re.sub(r"\d+", "", advice),
+    )

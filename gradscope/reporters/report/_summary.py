@@ -1,0 +1,84 @@
+"""Report → the sentences around its tables: header, totals, verification."""
+
+from __future__ import annotations
+
+from gradscope.records.report import Report
+from gradscope.reporters.header import run_facts
+from gradscope.typeset.console import Line
+from gradscope.typeset.numbers import count, number, plural, seconds, size
+from gradscope.typeset.text import plain
+
+
+def facts(report: Report) -> list[list[str]]:
+    """Facts about the run, a list for each line; the first fact is the model."""
+    run, totals = report.run, report.totals
+    counted = totals.parameters or report.error is None
+    first = run_facts(run, *([_parameters(report)] if counted else []))
+    second = [_loss(report)]
+    if run.optimizer:
+        second.append(f"optimizer {plain(run.optimizer)}")
+    if run.steps > 1:
+        second.append(plural(run.steps, "step"))
+    if run.repeats > 1:
+        second.append(f"{plural(run.repeats, 'backward')} per step")
+    took = totals.seconds
+    times = [
+        f"{name} {seconds(t)}"
+        for name, t in (("forward", took.forward), ("backward", took.backward))
+        if t
+    ]
+    return [first, second + times]
+
+
+def _parameters(report: Report) -> str:
+    everything, trainable = report.totals.parameters, report.totals.trainable
+    if not everything:
+        return "no parameters"
+    which = "all" if trainable == everything else count(trainable) if trainable else "none"
+    return f"{plural(everything, 'parameter')} ({which} trainable)"
+
+
+def _loss(report: Report) -> str:
+    name = plain(report.run.loss) or "loss"
+    if report.loss_nonfinite:
+        return f"loss {name} = {plain(report.loss_nonfinite)}"
+    if report.loss is None:
+        return "no loss yet" if name == "inferred" else f"loss {name} (no value)"
+    return f"loss {name} = {number(report.loss)}"
+
+
+def totals(report: Report) -> list[str]:
+    """The whole model in one line, whatever the tables select."""
+    all_of, facts = report.totals, [_parameters(report)]
+    if all_of.gradient_norm is not None:
+        facts.append(f"gradient norm {number(all_of.gradient_norm)}")
+    if all_of.saved_bytes is not None:
+        facts.append(f"{size(all_of.saved_bytes)} saved for backward")
+    calls, modules = plural(all_of.calls, "call"), plural(all_of.modules, "module")
+    return [*facts, f"{calls} of {modules}" if all_of.modules else calls]
+
+
+def verified(report: Report) -> Line | None:
+    """Whether observing changed the gradients, where the run was asked to find out."""
+    proof = report.run.verified
+    if proof is None:
+        return None
+    difference = (
+        ""
+        if proof.max_difference is None
+        else f" (largest difference {number(proof.max_difference)})"
+    )
+    if proof.identical and proof.repeatable:
+        return Line(
+            "gradients with and without hooks are identical, bit for bit", "verified:", "good"
+        )
+    if proof.identical:
+        text = "the observed gradients equal a plain run's, though two plain runs differ"
+        return Line(text + difference, "verified:", "good")
+    if proof.repeatable:
+        text = f"gradients with hooks differ from those without{difference}: please report it"
+        return Line(text, "not verified:", "bad")
+    text = (
+        f"two plain runs differ already{difference}, so nothing can be said about the observed one"
+    )
+    return Line(text, "not verified:", "warn")

@@ -1,0 +1,31 @@
+"""How a reader wants a report shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradscope.records.report import RuleText
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What to show and how wide.
+
+    ``width`` None is unlimited, as in a pipe. ``sort`` is a column, with ``:asc`` or ``:desc`` to
+    choose the direction. ``columns`` are those of the calls, or of the parameters where ``table``
+    is "parameters"; names with a leading ``+`` come on top of the usual ones. ``table`` None shows
+    every table, except in csv, which holds one: the calls. ``fold`` shows blocks that look the same
+    once, in the tables for people. ``rules`` are for formats that carry the rule book along;
+    ``root`` is what their paths are relative to, None: as the record has them.
+    """
+
+    width: int | None = None
+    color: bool = False
+    sort: str | None = None
+    top: int | None = None
+    columns: tuple[str, ...] | None = None
+    table: str | None = None
+    fold: bool = False
+    rules: tuple[RuleText, ...] = ()
+    root: Path | None = None

@@ -1,0 +1,228 @@
+"""Report → tables of cells: the one derivation that terminal, markdown and csv all render."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gradscope.errors import OptionError, did_you_mean
+from gradscope.records.report import Report
+from gradscope.records.run import StepRecord
+from gradscope.reporters.report._view import View
+from gradscope.reporters.report.tables import call_columns, call_rows, parameter_columns
+from gradscope.reporters.report.tables.columns import (
+    Column,
+    Entry,
+    Row,
+    Scalar,
+    known,
+    ordered,
+    parse_sort,
+    pick,
+    single,
+)
+from gradscope.reporters.report.tables.folding import fold_calls, fold_parameters, span
+from gradscope.typeset.numbers import NOT_THERE, count, number, plural
+from gradscope.typeset.tables import KEEP, Cell, Heading, Table
+from gradscope.typeset.text import plain
+
+TABLES = ("calls", "parameters", "findings")
+
+
+def check(view: View) -> None:
+    """Refuse a view that names what no table has, before anything expensive runs.
+
+    Raises:
+        OptionError: an unknown table, column or direction, or a ``top`` below 1.
+    """
+    if view.table is not None and view.table not in TABLES:
+        raise OptionError(
+            f"unknown table `{view.table}`",
+            help=did_you_mean(view.table, TABLES) or f"one of {', '.join(TABLES)}",
+        )
+    if view.top is not None and view.top < 1:
+        raise OptionError(f"`--top {view.top}` would show nothing", help="give 1 or more")
+    if view.table == "findings" and (view.columns or view.sort):
+        raise OptionError(
+            "the findings have neither columns to choose nor an order but their own",
+            help="leave `--columns` and `--sort` away; `-f csv` has every field",
+        )
+    registry = parameter_columns.COLUMNS if view.table == "parameters" else call_columns.COLUMNS
+    for word in view.columns or ():
+        key = word.removeprefix("+")
+        if key != "all":
+            known(key, registry)
+    if view.sort is not None:
+        key, _ = parse_sort(view.sort)
+        sortable = registry if view.table else {**call_columns.COLUMNS, **parameter_columns.COLUMNS}
+        known(key, sortable)
+
+
+def calls(report: Report, view: View) -> Table:
+    """The calls, a row for each output and for each of several inputs that want a gradient."""
+    groups = [call_rows.folded(call) for call in report.calls]
+    return _table(
+        *("calls", report, view),
+        fold_calls(groups) if view.fold else list(map(single, groups)),
+        call_columns.COLUMNS,
+        call_columns.USUAL,
+        call_rows.with_marks,
+        unneeded=call_columns.NOT_NEEDED,
+        hidden=call_columns.DOUBLES,
+    )
+
+
+def parameters(report: Report, view: View) -> Table:
+    """The parameters: value, gradient, and how far the optimizer moved them."""
+    groups = [(parameter_columns.ParameterRow(stats),) for stats in report.parameters]
+    return _table(
+        *("parameters", report, view),
+        fold_parameters(groups) if view.fold else list(map(single, groups)),
+        parameter_columns.COLUMNS,
+        parameter_columns.USUAL,
+        parameter_columns.with_marks,
+        unneeded=parameter_columns.FROZEN,
+    )
+
+
+def records(report: Report, view: View) -> tuple[list[str], list[list[Scalar]]]:
+    """Header and exact values of one table, a row for each tensor: what csv holds."""
+    if view.table == "parameters":
+        owned = [(parameter_columns.ParameterRow(stats),) for stats in report.parameters]
+        return _exact(
+            owned, parameter_columns.COLUMNS, parameter_columns.EXACT, view, ["name"], "parameter"
+        )
+    groups = [call_rows.expanded(call) for call in report.calls]
+    # Without these, the rows of one call could not be told apart.
+    first = ["name", "call", "direction", "path"]
+    return _exact(groups, call_columns.COLUMNS, call_columns.EXACT, view, first, "call")
+
+
+def _exact(
+    groups: Sequence[tuple[Row, ...]],
+    registry: Mapping[str, Column[Row]],
+    usual: Sequence[str],
+    view: View,
+    first: Sequence[str],
+    noun: str,
+) -> tuple[list[str], list[list[Scalar]]]:
+    chosen, _ = _select(list(map(single, groups)), registry, view, noun)
+    columns = pick(registry, view.columns, usual, first)
+    rows = [[column.value(row) for column in columns] for entry in chosen for row in entry.rows]
+    return [column.key for column in columns], rows
+
+
+def history(report: Report) -> Table | None:
+    """One row for each backward, where there were several."""
+    if len(report.history) < 2:
+        return None
+    repeats = any(step.backward for step in report.history)
+    moved = any(p.update_ratio is not None for s in report.history for p in s.parameters)
+    keys = ["step"] + ["backward"] * repeats + ["loss", "gradient_norm"]
+    keys += ["largest_update", "parameter"] * moved
+    rows = [tuple(_step(step)[key] for key in keys) for step in report.history]
+    columns = tuple(Heading(key, key != "parameter", wraps=key == "parameter") for key in keys)
+    return Table("history", columns, tuple(rows))
+
+
+def _step(step: StepRecord) -> dict[str, Cell]:
+    updates = [(p.update_ratio, p.name) for p in step.parameters if p.update_ratio is not None]
+    largest, name = max(updates, default=(None, ""))
+    loss = step.loss_nonfinite or number(step.loss)
+    return {
+        "step": Cell(count(step.step)),
+        "backward": Cell(count(step.backward)),
+        "loss": Cell(plain(loss), "bad" if step.loss_nonfinite else ""),
+        "gradient_norm": Cell(number(step.gradient_norm)),
+        "largest_update": Cell(number(largest)),
+        "parameter": Cell(plain(name) or NOT_THERE),
+    }
+
+
+def _select(
+    entries: Sequence[Entry[Row]], registry: Mapping[str, Column[Row]], view: View, noun: str
+) -> tuple[list[Entry[Row]], str]:
+    """The entries that the view wants, in its order, and a caption where it wants fewer."""
+    chosen, by = list(entries), ""
+    if view.sort:
+        key, up = parse_sort(view.sort)
+        if key in registry:
+            chosen, by = ordered(chosen, registry[key], up), f"sorted by {view.sort}"
+    total = len(chosen)
+    if view.top is not None and view.top < total:
+        shown = f"{count(view.top)} of {plural(total, noun)} shown"
+        return chosen[: view.top], f"{shown}, {by}" if by else shown
+    return chosen, by
+
+
+def _needed(
+    registry: Mapping[str, Column[Row]], usual: Sequence[str], rows: Sequence[Row], view: View
+) -> list[str]:
+    """The usual columns that have something to say, and the one that the rows are sorted by."""
+    columns = [registry[key] for key in usual]
+    keys = [c.key for c in columns if c.needed is not None and c.needed(rows)]
+    by = _sorted_by(view)
+    return keys if by is None or by in keys or by not in registry else [*keys, by]
+
+
+def _sorted_by(view: View) -> str | None:
+    return parse_sort(view.sort)[0] if view.sort else None
+
+
+def _table(
+    title: str,
+    report: Report,
+    view: View,
+    entries: Sequence[Entry[Row]],
+    registry: Mapping[str, Column[Row]],
+    usual: Sequence[str],
+    with_marks: Callable[[Sequence[tuple[Row, ...]]], tuple[Sequence[tuple[Row, ...]], list[str]]],
+    *,
+    unneeded: str,
+    hidden: Sequence[str] = (),
+) -> Table:
+    """The entries and columns that the view wants; the first of the usual columns leads."""
+    asked = view.columns if (view.table == "parameters") == (title == "parameters") else None
+    chosen, caption = _select(entries, registry, view, title.removesuffix("s"))
+    marked, notes = with_marks([entry.shown for entry in chosen])
+    rows = [row for entry in chosen for row in entry.rows]
+    columns = pick(registry, asked, _needed(registry, usual, rows, view), usual[:1], hidden)
+    by = _sorted_by(view)
+    option = "--table parameters --columns" if title == "parameters" else "--columns"
+    return Table(
+        title,
+        tuple(Heading(c.key, c.right, KEEP if c.key == by else c.keep, c.wraps) for c in columns),
+        _cells(columns, marked, chosen),
+        caption,
+        (*_folds(chosen), *notes, *call_columns.signs(report, columns, rows, unneeded)),
+        fixed=bool(asked),
+        remedy=f"use {option} or a wider terminal",
+    )
+
+
+def _cells(
+    columns: Sequence[Column[Row]],
+    marked: Sequence[tuple[Row, ...]],
+    entries: Sequence[Entry[Row]],
+) -> tuple[tuple[Cell, ...], ...]:
+    """A line of cells for each row to show; the marked rows are the entries' own."""
+    return tuple(
+        tuple(_cell(column, row, members) for column in columns)
+        for rows, entry in zip(marked, entries, strict=True)
+        for row, members in zip(rows, entry.members, strict=True)
+    )
+
+
+def _cell(column: Column[Row], row: Row, members: Sequence[Row]) -> Cell:
+    if len(members) == 1 or not column.right:
+        text = column.text(row)
+        return Cell(text, column.tone(row, text))
+    texts = [column.text(member) for member in members]
+    tones = {column.tone(member, text) for member, text in zip(members, texts, strict=True)}
+    worst = next((tone for tone in ("bad", "warn") if tone in tones), "")
+    return Cell(span(texts, [column.rank(member) for member in members]), worst)
+
+
+def _folds(entries: Sequence[Entry[Row]]) -> list[str]:
+    if all(len(members) == 1 for entry in entries for members in entry.members):
+        return []
+    return ["×n: n blocks that look the same, one after the other; a…b spans their values"]

@@ -1,0 +1,97 @@
+"""A tensor's statistics as columns: the same for activations, gradients and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from operator import attrgetter
+
+from gradscope.records.tensors import TensorStats
+from gradscope.reporters.report.tables.columns import Column, Row
+from gradscope.typeset.numbers import NOT_THERE, count, number, share
+
+Source = Callable[[Row], TensorStats | None]
+#: The cell of a row that has no such tensor.
+Absent = Callable[[Row], str]
+Tone = Callable[[Row, str], str]
+
+_FLOATS = ("norm", "mean", "std", "min", "max")
+_COUNTS = ("nan", "inf")
+
+
+def nonfinite(stats: TensorStats | None) -> int:
+    """How many elements are NaN or infinite."""
+    return 0 if stats is None else (stats.nan or 0) + (stats.inf or 0)
+
+
+def figure(stats: TensorStats, name: str) -> str:
+    """A statistic as text. Over no finite element there is none: the elements say why."""
+    lost = nonfinite(stats)
+    if lost and lost >= stats.numel:
+        return "inf" if not stats.nan else "nan"
+    return number(getattr(stats, name))
+
+
+def strange(stats: TensorStats) -> str:
+    """``3 nan``, ``2 inf``, ``3 nan 2 inf``, or nothing."""
+    kinds = ((stats.nan or 0, "nan"), (stats.inf or 0, "inf"))
+    return " ".join(f"{count(n)} {kind}" for n, kind in kinds if n) or "0"
+
+
+def norm_with_losses(stats: TensorStats) -> str:
+    """A gradient's norm, and beside it what the norm leaves out: a gradient lost is no detail."""
+    lost = nonfinite(stats)
+    if not lost:
+        return number(stats.norm)
+    return strange(stats) if lost >= stats.numel else f"{number(stats.norm)} +{strange(stats)}"
+
+
+def zeros(stats: TensorStats) -> str:
+    """The share of elements that are exactly zero."""
+    return NOT_THERE if stats.zeros is None else share(stats.zeros, stats.numel)
+
+
+def columns(
+    prefix: str, source: Source[Row], absent: Absent[Row], tone: Tone[Row]
+) -> Iterator[Column[Row]]:
+    """``norm``, ``mean``, … of one tensor of a row, each key after ``prefix``; ``norm`` first."""
+
+    def column(
+        name: str,
+        value: Callable[[TensorStats], float | None],
+        text: Callable[[TensorStats], str],
+        rank: Callable[[TensorStats], float | None] | None = None,
+    ) -> Column[Row]:
+        def exact(row: Row) -> float | None:
+            stats = source(row)
+            return None if stats is None else value(stats)
+
+        def show(row: Row) -> str:
+            stats = source(row)
+            return absent(row) if stats is None else text(stats)
+
+        def compare(row: Row) -> float | None:
+            stats = source(row)
+            return None if stats is None else (rank or value)(stats)
+
+        return Column(prefix + name, exact, show, compare, tone=tone)
+
+    for name in _FLOATS:
+        # A table of gradients has no column of its own for what is not finite: the norm says it.
+        whole = bool(prefix) and name == "norm"
+        text = norm_with_losses if whole else partial(figure, name=name)
+        yield column(name, attrgetter(name), text)
+    yield column("zeros", attrgetter("zeros"), zeros, _fraction)
+    yield column("zero_count", attrgetter("zeros"), partial(_count, name="zeros"))
+    for name in _COUNTS:
+        yield column(name, attrgetter(name), partial(_count, name=name))
+    yield column("nonfinite", nonfinite, strange)
+
+
+def _fraction(stats: TensorStats) -> float | None:
+    return None if stats.zeros is None else stats.zeros / max(1, stats.numel)
+
+
+def _count(stats: TensorStats, name: str) -> str:
+    n = getattr(stats, name)
+    return NOT_THERE if n is None else count(n)

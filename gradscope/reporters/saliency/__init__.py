@@ -1,0 +1,1 @@
+"""Formats of a saliency report, and the list of the methods."""

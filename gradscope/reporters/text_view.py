@@ -1,0 +1,13 @@
+"""How a reader wants a text shown that has nothing to choose but its looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TextView:
+    """``width`` None is unlimited, as in a pipe."""
+
+    width: int | None = None
+    color: bool = False

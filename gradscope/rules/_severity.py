@@ -1,0 +1,42 @@
+"""How bad something is, in one scale: findings have it from their rule, answers from here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gradscope.records.answers import Answer
+from gradscope.records.report import Finding
+
+#: The worst first.
+SEVERITIES = ("error", "warning", "info")
+
+
+def severity(answer: Answer) -> str | None:
+    """``error``, ``warning``, or None where nothing is wrong.
+
+    A zero gradient is a warning where one arrives after an optimizer step, as behind a partner
+    that was initialised with zeros, where this batch alone may have masked it, and where none of
+    the usual causes explains it: then gradients cancel, and the loss does not depend on the
+    parameter. Frozen is what was asked for; not frozen, where the config asks for it, is a warning,
+    and an error where a misspelt flag asks for it.
+    """
+    if answer.cause == "misspelt":
+        return "error"
+    if answer.cause == "frozen":
+        return "warning" if answer.state == "healthy" else None
+    if answer.state == "healthy":
+        return None
+    if answer.state == "zero":
+        passing = answer.cause == "zero-weight" and answer.recovers is None
+        mild = answer.recovers or passing or answer.cause in ("masked", None)
+        return "warning" if mild else "error"
+    return "error"
+
+
+def reaches(found: Iterable[Finding | Answer], threshold: str) -> bool:
+    """Whether one of them is as bad as ``threshold`` or worse; ``never`` is out of reach."""
+    if threshold not in SEVERITIES:
+        return False
+    counting = SEVERITIES[: SEVERITIES.index(threshold) + 1]
+    levels = (one.severity if isinstance(one, Finding) else severity(one) for one in found)
+    return any(level in counting for level in levels)
