@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from gradscope.reporters._view import View
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -31,7 +30,7 @@ from gradscope.explain.shared.expressions import Expression
 from gradscope.records import json as record_json
 from gradscope.records.errors import ErrorRecord, RelatedLine
 from gradscope.records.report import Report
-from gradscope.reporters import terminal
+from gradscope.reporters.report import View, terminal
 
 # Importing them fills the table.
 FILES = (inplace, graphs_and_losses, shapes, dtypes_and_devices, ranges_and_mistakes)
