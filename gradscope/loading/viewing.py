@@ -69,7 +69,7 @@ def load_viewer(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Viewer:
         dtype=built.dtype,
         classes=_classes(built.kind),
         random=not learnt and built.kind.library != "demo",
-        notices=[*built.notices, *context.notices, *said],
+        notices=[*built.notices, *built.targets.notices, *context.notices, *said],
         config=loaded.config.model_dump(mode="json") | {"weights": built.weights},
     )
 
