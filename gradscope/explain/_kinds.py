@@ -43,10 +43,14 @@ KINDS: list[tuple[str, str, str]] = [
     ),
     (
         "target-out-of-range",
-        r"target .* out of bounds|label .* out of range|device-side assert|index out of range in"
-        r" self|class values must be|index -?\d+ is out of bounds|out of data bounds",
-        "class ids, the config's `target`, run from 0 to the number of classes less one; indices to"
-        " the size of what they choose from less one",
+        r"target .* out of bounds|label .* out of range",
+        "class ids, the config's `target`, run from 0 to the number of classes less one",
+    ),
+    (
+        "index-out-of-range",
+        r"device-side assert|index out of range in self|class values must be"
+        r"|index -?\d+ is out of bounds|out of data bounds",
+        "indices run from 0 to the size of what they choose from less one",
     ),
     (
         "device-mismatch",
@@ -98,7 +102,7 @@ KINDS: list[tuple[str, str, str]] = [
 ]
 
 
-def kind_of(failure: BaseException, text: str) -> tuple[str, str | None]:
+def kind_of(failure: BaseException, text: str, phase: str) -> tuple[str, str | None]:
     """The kind of an exception, and the smallest fix for any of that kind."""
     if isinstance(failure, KeyboardInterrupt):
         return "interrupted", None
@@ -116,6 +120,8 @@ def kind_of(failure: BaseException, text: str) -> tuple[str, str | None]:
             return "model-error", None
         for kind, pattern, advice in KINDS:
             if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
+                if kind == "index-out-of-range" and phase == "loss":  # what it picks by is a target
+                    kind = "target-out-of-range"
                 return kind, advice
     return "model-error", None
 

@@ -51,6 +51,7 @@ _TELLERS: dict[str, Explain] = {
     "backward-twice": _twice.explain,
     "non-scalar-loss": _roots.scalar,
     "target-out-of-range": _ranges.explain,
+    "index-out-of-range": _ranges.explain,
     "device-mismatch": _dtypes.devices,
     "dtype-mismatch": _dtypes.explain,
     "shape-mismatch": _shapes.explain,
@@ -84,7 +85,7 @@ def explain_error(
         model: names layers, parameters and buffers.
     """
     text = str(failure).strip() or type(failure).__name__
-    kind, advice = kind_of(failure, text)
+    kind, advice = kind_of(failure, text, phase)
     frames = user_frames(failure.__traceback__)
     layer = _innermost(executing, failure.__traceback__)
     endless = recursion(failure)
