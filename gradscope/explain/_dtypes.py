@@ -131,10 +131,12 @@ def _layer(case: Case) -> Told | None:
     who = _who(met, given)
     x = met.argument or "x"
     if "indices" in case.text:
-        return Told(
-            (f"{who} of `{name}` is {given.dtype}; indices are to be int64.",),
-            f"cast the ids: `{method(x, 'long()')}`",
-        )
+        advice = f"cast the ids: `{method(x, 'long()')}`"
+        count = getattr(met.layer, "num_embeddings", None)
+        if count is not None and not given.computed:
+            drawn = f"{{shape: {list(given.shape)}, fill: randint({count})}}"
+            advice = f"where the input is random, draw ids: `{drawn}`; else {advice}"
+        return Told((f"{who} of `{name}` is {given.dtype}; indices are to be int64.",), advice)
     if given.dtype == wanted:
         return None
     said = f"`{name}.{weight[0]}` is {wanted}, {who} {given.dtype}."
