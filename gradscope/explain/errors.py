@@ -40,6 +40,7 @@ from gradscope.explain._told import Case, Explain, Told, told
 from gradscope.explain._watching import Watch
 from gradscope.explain.cuts import explain_missing
 from gradscope.explain.frames import PACKAGE, raised_at, shown, user_frames
+from gradscope.loading.remedies import remedy
 from gradscope.records import ErrorRecord
 
 _SHOWN = 8
@@ -86,6 +87,7 @@ def explain_error(
     """
     text = str(failure).strip() or type(failure).__name__
     kind, advice = kind_of(failure, text, phase)
+    advice = advice or remedy(failure)
     frames = user_frames(failure.__traceback__)
     layer = _innermost(executing, failure.__traceback__)
     endless = recursion(failure)
