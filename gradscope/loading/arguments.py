@@ -6,7 +6,7 @@ import dis
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -50,7 +50,7 @@ def takes_any(found: Any) -> bool:
 
     What becomes of them, only the call itself can tell.
     """
-    inner = found.__init__ if isinstance(found, type) else found
+    inner = getattr(found, "__init__", None) if isinstance(found, type) else found
     if not hasattr(inner, "__wrapped__"):
         return False
     parameters = inspect.signature(inner, follow_wrapped=False).parameters.values()
@@ -95,7 +95,7 @@ def _words_read(config: type) -> frozenset[str]:
 
 def _drops_keywords(found: Any) -> bool:
     """Whether a callee's ``**kwargs`` are in its signature only: its code never looks at them."""
-    inner: Callable[..., Any] = found.__init__ if isinstance(found, type) else found
+    inner = getattr(found, "__init__", None) if isinstance(found, type) else found
     code: CodeType | None = getattr(inner, "__code__", None)
     if code is None or hasattr(inner, "__wrapped__") or not code.co_flags & inspect.CO_VARKEYWORDS:
         return False

@@ -36,7 +36,7 @@ def remedy(error: BaseException) -> str | None:
             return advice
     if isinstance(error, AttributeError) and isinstance(error.obj, dict):
         keys = [key for key in error.obj if isinstance(key, str)]
-        close = None if error.name in keys else did_you_mean(error.name, keys)
+        close = None if error.name in keys else did_you_mean(str(error.name), keys)
         return close or (
             f"read it by `['{error.name}']`; a mapping of the config arrives as a dict, unless it "
             f"names its class: `{{_target_: …, {error.name}: …}}`"
