@@ -143,26 +143,26 @@ def view(
     settings: dict[str, Any] | None = None,
     allow: Sequence[str] = (),
 ) -> Viewer:
-    """The model to explain; without a name ResNet-18 with its weights, else the demo.
+    """The model to explain; without a name ResNet-18 with its weights.
 
     Raises:
-        GradscopeError: as ``saliency``; not where the default's weights cannot be had.
+        GradscopeError: as ``saliency``. Where the weights cannot be had, no other network has a say
+            about somebody's photograph: the error says what to do.
     """
     settings = settings or {}
     if model is not None:
         return load_viewer(_read(model, overrides, settings), allow)
-    usual = _read("torchvision:resnet18", ["weights=DEFAULT", *overrides], settings)
+    resnet = _read("torchvision:resnet18", ["weights=DEFAULT", *overrides], settings)
     try:
-        return load_viewer(usual, allow)
+        return load_viewer(resnet, allow)
     except ConfigError as error:
         problem = error.problems[0]
         if "weights" not in problem.message:
             raise
-        viewer = load_viewer(_read("demo", overrides, settings), allow)
-        help = f"; {problem.help}" if problem.help else ""
-        said = f"{problem.message}: the bundled demo is used instead"
-        viewer.notices.insert(0, said + help)
-        return replace(viewer, instead=said)
+        usual = "without a model, pictures are explained by torchvision's ResNet-18"
+        yours = "name a model of yours: `-m net.yaml` (`-m demo` reads digits)"
+        help = f"{problem.help}; or {yours}" if problem.help else yours
+        raise ConfigError(problem.message, help=help, notes=(usual,)) from error
 
 
 def _read(model: str, overrides: Sequence[str], settings: dict[str, Any]) -> configs.LoadedConfig:
@@ -266,7 +266,7 @@ def attribute(
                 inputs = inputs.to(viewer.device, viewer.dtype)
                 some = [shots[i] for i in places]
                 if plan is None:
-                    plan = _planned(viewer, inputs[:1], wish, seed)
+                    plan = _plan(viewer, inputs[:1], wish, seed)
                 done = len(results)
                 plan.told = lambda what, done=done: told(done, len(shots), what)  # type: ignore[misc]
                 subject, found = _explained(viewer, inputs, plan, some, len(shots))
@@ -311,18 +311,6 @@ def _pictures(shots: Sequence[Shot]) -> str:
     """Pictures that share a pass, by the first one's name."""
     more = f" and {len(shots) - 1} more of its size" if len(shots) > 1 else ""
     return f"{shots[0].path}{more}"
-
-
-def _planned(viewer: Viewer, first: Tensor, wish: Wish, seed: int) -> Plan:
-    """The plan; a wish that another model could not fulfil is told which one has its place."""
-    try:
-        return _plan(viewer, first, wish, seed)
-    except OptionError as error:
-        if viewer.instead is None:
-            raise
-        wrong = error.problems[0]
-        notes = (*wrong.notes, viewer.instead)
-        raise OptionError(wrong.message, help=wrong.help, notes=notes) from error
 
 
 def _plan(viewer: Viewer, first: Tensor, wish: Wish, seed: int) -> Plan:
