@@ -15,14 +15,19 @@ _NOTHING: frozenset[int] = frozenset()
 
 
 def find(tree: Any, kind: type[Kind]) -> Iterator[tuple[str, Kind]]:
-    """Every object of a class, in order, with its path: ``""``, ``0``, ``logits``, ``1.boxes``.
+    """Every object of a class, in order, with its path: ``""``, ``0``, ``logits``, ``1.boxes``."""
+    return walk(tree, lambda item: isinstance(item, kind))
+
+
+def walk(tree: Any, wanted: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
+    """Every object that is wanted, in order, with its path; what is in it is not looked at.
 
     A container that holds itself is not entered again inside itself.
     """
     stack: list[tuple[str, Any, frozenset[int]]] = [("", tree, _NOTHING)]
     while stack:
         path, item, around = stack.pop()
-        if isinstance(item, kind):
+        if wanted(item):
             yield path, item
             continue
         parts = _parts(item)

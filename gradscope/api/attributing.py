@@ -151,26 +151,26 @@ def view(
     settings: dict[str, Any] | None = None,
     allow: Sequence[str] = (),
 ) -> Viewer:
-    """The model to explain; without a name ResNet-18 with its weights, else the demo.
+    """The model to explain; without a name ResNet-18 with its weights.
 
     Raises:
-        GradscopeError: as ``saliency``; not where the default's weights cannot be had.
+        GradscopeError: as ``saliency``. Where the weights cannot be had, no other network has a say
+            about somebody's photograph: the error says what to do.
     """
     settings = settings or {}
     if model is not None:
         return load_viewer(_read(model, overrides, settings), allow)
-    usual = _read("torchvision:resnet18", ["weights=DEFAULT", *overrides], settings)
+    resnet = _read("torchvision:resnet18", ["weights=DEFAULT", *overrides], settings)
     try:
-        return load_viewer(usual, allow)
+        return load_viewer(resnet, allow)
     except ConfigError as error:
         problem = error.problems[0]
         if "weights" not in problem.message:
             raise
-        viewer = load_viewer(_read("demo", overrides, settings), allow)
-        help = f"; {problem.help}" if problem.help else ""
-        notice = f"{problem.message}: the bundled demo is used instead"
-        viewer.notices.insert(0, notice + help)
-        return replace(viewer, instead=notice)
+        usual = "without a model, pictures are explained by torchvision's ResNet-18"
+        yours = "name a model of yours: `-m net.yaml` (`-m demo` reads digits)"
+        help = f"{problem.help}; or {yours}" if problem.help else yours
+        raise ConfigError(problem.message, help=help, notes=(usual,)) from error
 
 
 def _read(model: str, overrides: Sequence[str], settings: dict[str, Any]) -> configs.LoadedConfig:
@@ -211,7 +211,7 @@ def attribute(
                 inputs = inputs.to(viewer.device, viewer.dtype)
                 some = [pictures[i] for i in places]
                 if plan is None:
-                    plan = _planned(viewer, inputs[:1], request, seed)
+                    plan = _plan(viewer, inputs[:1], request, seed)
                 done = len(results)
                 plan.progress = partial(progress, done, len(pictures))
                 subject, found = _explained(viewer, inputs, plan, some, len(pictures))
@@ -256,18 +256,6 @@ def _names(pictures: Sequence[Picture]) -> str:
     """Pictures that share a pass, by the first one's name."""
     more = f" and {len(pictures) - 1} more of its size" if len(pictures) > 1 else ""
     return f"{pictures[0].path}{more}"
-
-
-def _planned(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) -> AttributionPlan:
-    """The plan; where the model stands in for another one, an error says so."""
-    try:
-        return _plan(viewer, first, request, seed)
-    except OptionError as error:
-        if viewer.instead is None:
-            raise
-        wrong = error.problems[0]
-        notes = (*wrong.notes, viewer.instead)
-        raise OptionError(wrong.message, help=wrong.help, notes=notes) from error
 
 
 def _plan(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) -> AttributionPlan:

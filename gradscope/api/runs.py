@@ -25,6 +25,8 @@ def run_info(workload: Workload, notices: Sequence[str], **more: Any) -> RunInfo
         mode=workload.mode,
         seed=workload.seed,
         loss=workload.criterion.name,
+        loss_inferred=workload.criterion.inferred,
+        without_graph=workload.criterion.without_graph,
         autocast=None if workload.autocast is None else _name(workload.autocast),
         repeats=workload.repeats,
         notices=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -133,6 +134,16 @@ def _mismatch(ids: Tensor, shape: tuple[int, ...], scores: Tensor) -> Mismatch:
         said = (
             f"the target is {list(ids.shape)}; scores {list(scores.shape)} go with class ids "
             f"{list(shape)}"
+        )
+    places = tuple(scores.shape[:-1])
+    if len(places) > 1 and tuple(ids.shape) in (places, (math.prod(places),)):
+        said = (
+            f"the target is {list(ids.shape)}; of the scores {list(scores.shape)} the classes are "
+            f"wanted at dimension 1, and {scores.shape[-1]} stand last"
+        )
+        help = (
+            "move them in the model, `logits.movedim(-1, 1)`, or flatten both: a loss of your own "
+            f"compares `logits.flatten(0, {len(places) - 1})` with `target.flatten()`"
         )
     if len(shape) > 0 and tuple(ids.shape) == (shape[0], 1, *shape[1:]):
         help = "drop its dimension of one: `target.squeeze(1)`"

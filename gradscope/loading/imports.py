@@ -13,13 +13,15 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
 from gradscope.errors import GradscopeError, ModelError, Place, Problem, TargetError
 from gradscope.images import shown
 from gradscope.loading import libraries
+from gradscope.loading.remedies import remedy
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _ENVIRONMENT_PARTS = {"site-packages", "dist-packages"}
@@ -36,6 +38,7 @@ class OwnCode:
     def __init__(self, roots: Iterable[Path]) -> None:
         self.roots = tuple(dict.fromkeys(root.resolve() for root in roots))
         self.granted: set[Path] = set()  # files outside, which --allow let in
+        self._failed: dict[Path, BaseException] = {}  # what is not to run a second time
 
     def owns(self, file: str | Path | None) -> bool:
         """Whether ``file`` is the user's own: below a root, and in no environment."""
@@ -64,7 +67,7 @@ class OwnCode:
         Raises:
             TargetError: an installed module of that name comes first.
         """
-        with _Watch(root):
+        with self._once(root.joinpath(*name.split(".")).with_suffix(".py")), _Watch(root):
             first = name.partition(".")[0]
             if not _finds(first, root):
                 raise TargetError(
@@ -81,12 +84,23 @@ class OwnCode:
         while (folder / "__init__.py").exists() and folder.name.isidentifier():
             folder, name = folder.parent, f"{folder.name}.{name}"
         own = [root for root in self.roots if path.is_relative_to(root)]
-        with _Watch(folder, path.parent, *own):
+        with self._once(path), _Watch(folder, path.parent, *own):
             if name.replace(".", "").isidentifier() and _finds(name.partition(".")[0], folder):
                 module = importlib.import_module(name)
                 if module.__file__ and Path(module.__file__).resolve() == path:
                     return module
             return _execute(path)
+
+    @contextmanager
+    def _once(self, path: Path) -> Iterator[None]:
+        """Import a file, unless it raised before: then it raises the same, and does not run."""
+        if path in self._failed:
+            raise self._failed[path]
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            self._failed[path] = error
+            raise
 
     def failure(self, error: BaseException, what: str, place: Place | None) -> GradscopeError:
         """What to raise when the user's code raised ``error`` while ``what`` was under way.
@@ -109,14 +123,14 @@ class OwnCode:
         said = f"{what}: {type(error).__name__}: {str(error).strip() or 'without a message'}"
         if isinstance(error, ImportError):
             missing = error.name if isinstance(error, ModuleNotFoundError) else None
-            help = libraries.install(missing) if missing else None
+            help = libraries.install(missing) if missing else remedy(error)
             return TargetError(Problem(said, at, help, notes))
         if isinstance(error, SystemExit):
             if not what.startswith("importing"):
                 return ModelError(Problem(f"{what}: it ends the process", at, notes=notes))
             help = 'put what runs as a script under `if __name__ == "__main__":`'
             return TargetError(Problem(f"{what}: the file ends the process", at, help, notes))
-        return ModelError(Problem(said, at, notes=notes))
+        return ModelError(Problem(said, at, remedy(error), notes))
 
     def frames(self, error: BaseException) -> list[Place]:
         """The user's own frames of a traceback, outermost first."""

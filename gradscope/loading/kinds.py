@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.errors import Place, TargetError
+from gradscope.errors import ModelError, Place, Problem, TargetError
 from gradscope.loading.targets import Targets
 
 
@@ -77,8 +77,18 @@ def require_module(model: Any, request: Request) -> nn.Module:
 
     Raises:
         TargetError: it is something else.
+        ModelError: its class never called torch's constructor.
     """
     if isinstance(model, nn.Module):
+        if "_parameters" not in vars(model):
+            raise ModelError(
+                Problem(
+                    f"`{type(model).__name__}.__init__` never calls `super().__init__()`, by which "
+                    "a module comes to hold parameters",
+                    request.place(),
+                    "call `super().__init__()` as its first line",
+                )
+            )
         return model
     what = "a class" if inspect.isclass(model) else f"of type {type(model).__name__}"
     raise TargetError(

@@ -17,7 +17,7 @@ from torch.nn.modules.loss import _Loss
 
 from gradscope.config import LOSSES
 from gradscope.errors import ConfigError, ModelError, Place, did_you_mean
-from gradscope.loading import comparisons, outputs
+from gradscope.loading import comparisons, outputs, own_losses
 from gradscope.loading.comparisons import Draws
 
 #: Losses of torch that compare with class ids.
@@ -61,9 +61,11 @@ def resolve(
 class Criterion:
     """Called as ``(output, target)`` it gives the loss, and remembers what it did.
 
-    ``name`` is the loss that was used and ``notices`` what was inferred, after the first call. The
-    batch's target wins over the constructor's. Random targets never touch the global generators.
-    With an external gradient and no loss named, the first floating output is given as it is.
+    ``name`` is the loss that was used and ``notices`` what was inferred, after the first call;
+    ``inferred`` is whether it was, and ``without_graph`` names the numbers in the output that could
+    be the model's own loss if they had a graph. The batch's target wins over the constructor's.
+    Random targets never touch the global generators. With an external gradient and no loss named,
+    the first floating output is given as it is.
     """
 
     def __init__(
@@ -79,6 +81,8 @@ class Criterion:
         self.seed = seed
         self.external_gradient = external_gradient
         self.name = spec if isinstance(spec, str) else _called(spec) if spec else "inferred"
+        self.inferred = False
+        self.without_graph: tuple[str, ...] = ()
         self.notices: list[str] = []
 
     def __call__(self, output: Any, target: Any = None) -> Tensor:
@@ -106,18 +110,27 @@ class Criterion:
     def _inferred(self, output: Any, target: Any, draws: Draws) -> Tensor:
         if self.external_gradient:
             return self._as_it_is(output)
-        own = outputs.own_loss(output)
+        self.inferred = True
+        own = own_losses.own_loss(output)
         if own is not None:
-            self.name = own[0]
-            self._say(f"loss: {self.name} (the model's own)")
-            return own[1]
+            self.name = own.name
+            self._say(f"loss: {own.name} ({own.why})")
+            return own.tensor
+        self.without_graph = tuple(own_losses.without_graph(output))
         path, tensor = _first(output, "no loss")
+        if self.without_graph and not tensor.requires_grad:
+            path, tensor = outputs.first_floating(output, with_graph=True) or (path, tensor)
         words = f"the first floating output{f' `{path}`' if path else ''} is {list(tensor.shape)}"
+        parts = own_losses.parts(output)
+        words += f"; not in it: {own_losses.few(parts)}" if parts else ""
+        if self.without_graph:
+            words += f"; without a graph: {own_losses.few(self.without_graph)}"
         scored = tensor.ndim == 2 or (tensor.ndim > 2 and _wants_dense(tensor, target))
         if scored and tensor.shape[1] >= 2:
             self.name = "cross_entropy"
         else:
             self.name = "sum"
+            words = f"a stand-in: {words}"
             if target is not None:
                 self._say("target: not used by the sum; set `loss` to compare with it")
         self._say(f"loss: {self.name} ({words})")
@@ -132,13 +145,22 @@ class Criterion:
     def _named(self, name: str, output: Any, target: Any, draws: Draws) -> Tensor:
         if name != "output":
             return self._on(name, _first(output, f"no {name}")[1], target, draws)
-        own = outputs.own_loss(output)
+        own = own_losses.own_loss(output)
         if own is None:
+            cut = own_losses.without_graph(output).items()
+            number = next((found for _, found in cut if isinstance(found, Tensor)), None)
+            if number is not None:  # backward says what cut it
+                return number
+            names = "".join(f", and `{name}`, a plain number" for name, _ in cut)
             raise ModelError(
-                f"the output has no loss of its own: it holds {outputs.describe(output)}",
-                help="give the model its labels in `input`, or name another `loss`",
+                f"the output has no loss of its own: it holds {outputs.describe(output)}{names}",
+                help="give the model its labels in `input`, or name another `loss`"
+                if not cut
+                else "return the loss itself, without `.item()`",
             )
-        return own[1]
+        if own.name not in ("output", "output.loss"):
+            self._say(f"loss: {own.name} ({own.why})")
+        return own.tensor
 
     def _on(self, name: str, tensor: Tensor, target: Any, draws: Draws) -> Tensor:
         if name in ("sum", "mean"):

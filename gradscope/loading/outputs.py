@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from gradscope.nesting import find
@@ -16,36 +15,10 @@ def tensors(output: Any) -> Iterator[tuple[str, Tensor]]:
     return find(output, Tensor)
 
 
-def first_floating(output: Any) -> tuple[str, Tensor] | None:
+def first_floating(output: Any, *, with_graph: bool = False) -> tuple[str, Tensor] | None:
     """The first tensor of real floating numbers, with its path; None where there is none."""
-    return next(((p, t) for p, t in tensors(output) if t.is_floating_point()), None)
-
-
-def own_loss(output: Any) -> tuple[str, Tensor] | None:
-    """The loss that the model computed itself, with its name.
-
-    ``.loss``, ``["loss"]``, or the sum of a mapping that holds nothing but scalars (a detection
-    model's losses in train mode); None where the output has none of these.
-    """
-    if isinstance(output, Tensor):
-        return None
-    found = getattr(output, "loss", None)
-    if not isinstance(found, Tensor) and isinstance(output, Mapping):
-        found = output.get("loss")
-    if isinstance(found, Tensor):
-        return "output.loss", found
-    if isinstance(output, Mapping) and output and all(map(_is_scalar, output.values())):
-        parts = [part.reshape(()) for part in output.values()]
-        return "output", torch.stack(parts).sum() if _alike(parts) else sum(parts[1:], parts[0])
-    return None
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point() and value.numel() == 1
-
-
-def _alike(parts: list[Tensor]) -> bool:
-    return len({(part.dtype, part.device) for part in parts}) == 1
+    floating = ((p, t) for p, t in tensors(output) if t.is_floating_point())
+    return next((one for one in floating if one[1].requires_grad or not with_graph), None)
 
 
 def describe(output: Any) -> str:

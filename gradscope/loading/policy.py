@@ -221,8 +221,11 @@ def check_arguments(name: str, found: Any, arguments: Mapping[str, Any], place: 
 
 def _check_value(name: str, module: str, argument: str, value: Any, place: Place | None) -> None:
     """Refuse values that make transformers or timm fetch something which nobody asked for."""
-    kernel = argument.lstrip("_") in {"attn_implementation", "experts_implementation"}
-    if kernel and below(module, ["transformers"]) and re.search("[/:@]", str(value)):
+    library = below(module, ["transformers"])
+    if library and isinstance(value, Mapping):  # the config of a part
+        for inner, part in value.items():
+            _check_value(name, module, str(inner), part, place)
+    elif library and "_implementation" in argument and re.search("[/:@]", str(value)):
         raise ConfigError(
             f"`{argument}: {value}` may not be given to `{name}`: it fetches and runs a kernel",
             place=place,

@@ -13,6 +13,7 @@ from typing import Any
 from gradscope.config import LOSSES
 from gradscope.config.targets import Target, is_target, parse_target
 from gradscope.errors import ConfigError, GradscopeError, Place, did_you_mean
+from gradscope.loading.arguments import accepted, ignored, takes_any
 from gradscope.loading.names import Names
 from gradscope.loading.policy import (
     SAFE,
@@ -41,7 +42,10 @@ _DOING = {
 
 
 class Targets:
-    """Builds what one config names; ``directory`` is its folder, ``place`` where a key stands."""
+    """Builds what one config names; ``directory`` is its folder, ``place`` where a key stands.
+
+    ``notices`` says which arguments came to nothing.
+    """
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class Targets:
         self.place = place
         self.names = Names(directory, allow, place)
         self.own = self.names.own
+        self.notices: list[str] = []
 
     def instantiate(self, mapping: Mapping[str, Any], key: str) -> Any:
         """Build what a ``_target_`` mapping asks for, its nested ones first.
@@ -111,11 +116,14 @@ class Targets:
         if partial:
             return functools.partial(found, *args, **kwargs)
         try:
-            return found(*args, **kwargs)
+            made = found(*args, **kwargs)
         except GradscopeError:
             raise
         except (Exception, SystemExit) as error:
             raise self._failed(error, found, name, kwargs, key, like) from error
+        said = (f"{key}: {one}" for one in ignored(found, made, kwargs))
+        self.notices += [one for one in said if one not in self.notices]
+        return made
 
     def check_signature(
         self,
@@ -146,6 +154,8 @@ class Targets:
             }
             wild = any(p.kind == p.VAR_KEYWORD for p in signature.parameters.values())
             unknown = [word for word in kwargs if word not in named and not wild]
+            if unknown and not partial and takes_any(found):
+                return
             if unknown:
                 raise self._unknown_argument(unknown[0], found, name, key) from None
             missing = re.search(r"missing a required .*argument: '(\w+)'", str(error))
@@ -207,24 +217,3 @@ def _by_name(found: Any, args: Sequence[Any]) -> dict[str, Any]:
         return dict(inspect.signature(found).bind_partial(*args).arguments)
     except (TypeError, ValueError):
         return {}
-
-
-def accepted(found: Any) -> list[str]:
-    """The argument names of a callee, and of the class that a builder says it returns."""
-    names: list[str] = []
-    returned = getattr(found, "__annotations__", {}).get("return")
-    if isinstance(returned, str):
-        returned = getattr(found, "__globals__", {}).get(returned)
-    for callee in (found, returned):
-        if not callable(callee):
-            continue
-        try:
-            parameters = inspect.signature(callee).parameters.values()
-        except (TypeError, ValueError):
-            continue
-        names += [
-            p.name
-            for p in parameters
-            if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in names
-        ]
-    return names

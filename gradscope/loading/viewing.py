@@ -25,7 +25,7 @@ class Viewer:
     """A model and what it makes of a picture: ``transform`` gives [C, H, W] as the model takes it.
 
     ``classes`` are names by class id, where the weights come with them; ``random`` says that the
-    weights were drawn, not learnt; ``instead`` says of which model it takes the place, and why.
+    weights were drawn, not learnt.
     """
 
     model: nn.Module
@@ -35,7 +35,6 @@ class Viewer:
     dtype: torch.dtype
     classes: tuple[str, ...] | None = None
     random: bool = False
-    instead: str | None = None
     notices: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
 
@@ -69,7 +68,7 @@ def load_viewer(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Viewer:
         dtype=built.dtype,
         classes=_classes(built.kind),
         random=not learnt and built.kind.library != "demo",
-        notices=[*built.notices, *context.notices, *said],
+        notices=[*built.notices, *built.targets.notices, *context.notices, *said],
         config=loaded.config.model_dump(mode="json") | {"weights": built.weights},
     )
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import pickletools
 import re
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +90,13 @@ def refused(path: Path, reason: str, place: Place | None) -> ConfigError:
         "get the weights as .safetensors; or, only if you trust where the file comes from, "
         "convert it: torch.save(torch.load(FILE, weights_only=False)['state_dict'], 'weights.pt')"
     )
-    if found and found[1].startswith("torch.nn."):
+    held = _held_model(path)
+    if held is not None:
         help = (
-            "it seems to hold a whole model: where it was made, convert it to its weights with "
-            "torch.save(model.state_dict(), 'weights.pt')"
+            "it holds a whole model: where it was made, save the weights, "
+            "torch.save(model.state_dict(), 'weights.pt'); or, only if you trust where the file "
+            "comes from and its classes can be imported, convert it: "
+            f"torch.save(torch.load(FILE, weights_only=False){held}.state_dict(), 'weights.pt')"
         )
     return ConfigError(
         f"{shown(path)} is not loaded: {what} when read, and could run any code so",
@@ -98,6 +104,33 @@ def refused(path: Path, reason: str, place: Place | None) -> ConfigError:
         help=help,
         notes=["gradscope reads pickles with weights_only=True, and there is no way around it"],
     )
+
+
+def _held_model(path: Path) -> str | None:
+    """How code reaches the module in a pickle: ``""``, or ``[KEY]`` in a dict; None without one.
+
+    The opcodes are read, nothing is run.
+    """
+    try:
+        names = [(op.name, arg) for op, arg, _ in pickletools.genops(_object(path))]
+    except Exception:  # broken bytes
+        return None
+    if not any(isinstance(arg, str) and arg.startswith("torch.nn.modules.") for _, arg in names):
+        return None
+    first = next((name for name, _ in names if name not in ("PROTO", "FRAME")), None)
+    return "[KEY]" if first == "EMPTY_DICT" else ""
+
+
+def _object(path: Path) -> bytes:
+    """The pickle of the object in a file of torch.save's, of today or of before archives."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            name = next(one for one in archive.namelist() if one.endswith("/data.pkl"))
+            return archive.read(name)
+    content = io.BytesIO(path.read_bytes())
+    for _ in range(3):  # torch.save's magic number, protocol and machine
+        list(pickletools.genops(content))
+    return content.read()
 
 
 def _is_pickle(path: Path) -> bool:

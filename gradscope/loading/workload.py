@@ -101,7 +101,7 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Workload:
         retain_graph=backward.retain_graph,
         gradient=gradient,
         layers=tuple(config.layers),
-        notices=notices + said,
+        notices=[*notices, *said, *targets.notices],
         config=effective,
         kind=kind,
     )

@@ -33,6 +33,10 @@ class RunInfo:
     repeats: int = 1
     verified: Verification | None = None
     notices: tuple[str, ...] = ()
+    #: Whether gradscope chose the loss, and the numbers in the output that it could not choose
+    #: because they have no graph.
+    loss_inferred: bool = field(default=False, metadata=SPARSE)
+    without_graph: tuple[str, ...] = field(default=(), metadata=SPARSE)
     #: What names the model: a config, or the source file of a spec. None: neither, or a live model.
     file: str | None = field(default=None, metadata=SPARSE)
 

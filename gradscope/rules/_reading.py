@@ -98,8 +98,7 @@ def is_half(report: Report) -> bool:
 
 def is_inferred(report: Report) -> bool:
     """Whether gradscope chose the loss, so that it is not the user's own."""
-    said = any(notice.startswith("loss: ") for notice in report.run.notices)
-    return said and report.config.get("loss") is None
+    return report.run.loss_inferred
 
 
 def of_library(report: Report, names: Iterable[str]) -> bool:

@@ -64,6 +64,37 @@ class Mismatched(nn.Sequential):
         super().__init__(nn.Linear(8, 8), Log(), nn.Linear(9, 3))
 
 
+class Own(nn.Module):
+    """Its own loss beside its scores, cut off."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 3)
+
+    def forward(self, x):
+        scores = self.fc(x)
+        return scores, self.kept(scores.square().mean())
+
+    def kept(self, loss):
+        return loss
+
+
+class Cut(Own):
+    def kept(self, loss):
+        return loss.detach()  # cut
+
+
+class CutByName(Cut):
+    def forward(self, x):
+        scores, loss = super().forward(x)
+        return {"loss": loss, "scores": scores}
+
+
+class Picture(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Unflatten(1, (2, 4)), nn.Linear(4, 4))
+
+
 class Unbuilt(nn.Module):
     def __init__(self):
         raise RuntimeError("no such file: vocabulary")
@@ -118,9 +149,37 @@ def test_a_sound_model_is_one_line_and_exits_with_0(check: Check) -> None:
     code, out, err = check("sound.yaml")
     assert (code, err) == (0, "")
     first, second = out.splitlines()
-    assert first == "sound.yaml: ok"
+    assert first == "sound.yaml: ok · loss cross_entropy (inferred)"
     assert second.startswith("1 model, no findings; ")
     assert second.endswith(" rules looked")
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("Sound", "cross_entropy (inferred)"),
+        ("Own", "output[1] (inferred, the model's own)"),
+        ("Picture", "sum of the output (inferred, a stand-in)"),
+    ],
+)
+def test_a_verdict_says_which_loss_was_taken(model: str, said: str, check: Check) -> None:
+    spec = [f"./nets.py:{model}", "input.shape=[4, 8]"]
+    assert check(*spec)[1].splitlines()[0] == f"./nets.py:{model}: ok · loss {said}"
+    given = check(*spec, "loss=mean")[1].splitlines()[0]
+    assert given == f"./nets.py:{model}: ok · loss mean"
+
+
+def test_an_own_loss_without_a_graph_is_never_ok(check: Check) -> None:
+    code, out, _ = check("./nets.py:Cut", "input.shape=[4, 8]")
+    assert code == 0
+    assert out.startswith("./nets.py:Cut: 1 warning · loss cross_entropy (inferred)\n")
+    assert "warning GS507 loss-without-graph (root): `output[1]` has no graph" in out
+    line = 1 + NETS.splitlines().index("        return loss.detach()  # cut")
+    for arguments in (["./nets.py:CutByName"], ["./nets.py:Cut", "loss=output"]):
+        code, out, _ = check(*arguments, "input.shape=[4, 8]")
+        assert code == 3
+        assert "error: no-grad-root, in the backward" in out
+        assert f"`detach` at nets.py:{line}" in out
 
 
 def test_meta_has_no_values_that_a_rule_could_look_at(check: Check) -> None:
@@ -141,7 +200,7 @@ def test_an_interrupt_names_what_was_not_looked_at(
     monkeypatch.setattr(gradscope.api, "check_config", stopped)
     code, out, err = check("sound.yaml", "detached.yaml", "normed.yaml")
     assert code == 130
-    assert out.startswith("sound.yaml: ok\n")
+    assert out.startswith("sound.yaml: ok · ")
     assert "not looked at: `detached.yaml`, `normed.yaml`" in err
     assert "sound" not in err
 
@@ -149,7 +208,7 @@ def test_an_interrupt_names_what_was_not_looked_at(
 def test_without_a_model_the_demo_is_checked(check: Check) -> None:
     code, out, _ = check()
     assert code == 0
-    assert out.startswith("demo: ok\n")
+    assert out.startswith("demo: ok · loss cross_entropy (inferred)\n")
 
 
 def test_an_error_names_the_cause_and_the_line_and_exits_with_1(check: Check) -> None:
@@ -365,7 +424,10 @@ def test_known_findings_do_not_count(check: Check, folder: Path) -> None:
     }
     code, out, _ = check("detached.yaml", "sound.yaml", "--baseline", "known.json")
     assert code == 0
-    assert out.splitlines()[:2] == ["detached.yaml: ok (1 known finding)", "sound.yaml: ok"]
+    assert out.splitlines()[:2] == [
+        "detached.yaml: ok (1 known finding) · loss cross_entropy (inferred)",
+        "sound.yaml: ok · loss cross_entropy (inferred)",
+    ]
     assert "1 finding in the baseline not counted" in out
     code, out, _ = check("detached.yaml", "softmaxed.yaml", "--baseline", "known.json")
     assert code == 1

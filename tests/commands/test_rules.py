@@ -44,7 +44,7 @@ def test_the_list_in_a_pipe():
     assert len(rows) == len(rule_book())
     for row, rule in zip(rows, rule_book(), strict=True):
         assert row.endswith(rule.summary)
-    assert lines[-1].startswith("23 rules · ")
+    assert lines[-1].startswith("24 rules · ")
 
 
 PAGE = """\

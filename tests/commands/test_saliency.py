@@ -158,7 +158,7 @@ def test_arrays_are_taken_as_they_are(
     assert np.load(record["file"]).shape == (20, 30)
 
 
-def test_without_a_model_and_a_network_the_demo_serves(
+def test_without_a_network_no_other_model_explains_a_photograph(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def offline(*arguments: object, **keywords: object) -> None:
@@ -166,15 +166,17 @@ def test_without_a_model_and_a_network_the_demo_serves(
 
     monkeypatch.setenv("TORCH_HOME", str(folder / "cache"))
     monkeypatch.setattr("torch.hub.download_url_to_file", offline)
-    assert run(monkeypatch, "photo.jpg") == 0
-    out = capsys.readouterr().out
-    assert "demo · cpu" in out
-    assert "resnet18" in out
-    assert "put it into" in out
-    assert run(monkeypatch, "photo.jpg", "--target", "cat", "-o", "cat.png") == 2
-    err = capsys.readouterr().err
-    assert "no class is called `cat`" in err
-    assert "the bundled demo is used instead" in err
+    before = set(folder.iterdir())
+    assert run(monkeypatch, "photo.jpg", "-o", "cat.png") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "error: the weights ResNet18_Weights.IMAGENET1K_V1 cannot be fetched" in err
+    assert f"put it into {folder / 'cache' / 'hub' / 'checkpoints'}" in err
+    assert "name a model of yours: `-m net.yaml`" in err
+    assert set(folder.iterdir()) - before <= {folder / "cache"}
+    assert run(monkeypatch, "photo.jpg", "-m", "demo", "-o", "digit.png") == 0
+    assert run(monkeypatch, "-o", "bundled.png") == 0
+    assert "demo · cpu" in capsys.readouterr().out
 
 
 def test_methods_are_listed_with_their_papers(

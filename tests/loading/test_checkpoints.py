@@ -214,7 +214,19 @@ class TestFiles:
     def test_a_whole_model(self, tmp_path):
         path = tmp_path / "model.pt"
         torch.save(net(), path)
-        assert "torch.nn.modules.container.Sequential" in self.refuse(path)
+        text = self.refuse(path)
+        assert "torch.nn.modules.container.Sequential" in text
+        assert "it holds a whole model" in text
+
+    @pytest.mark.parametrize("zipped", [True, False])
+    def test_a_whole_model_of_the_users_own(self, tmp_path, zipped):
+        path = tmp_path / "model.pt"
+        torch.save(Tied(), path, _use_new_zipfile_serialization=zipped)
+        assert "torch.load(FILE, weights_only=False).state_dict()" in self.refuse(path)
+        torch.save({"model": Tied(), "epoch": 3}, path, _use_new_zipfile_serialization=zipped)
+        assert "weights_only=False)[KEY].state_dict()" in self.refuse(path)
+        torch.save({"state_dict": {}, "x": Planted("x")}, path)
+        assert "weights_only=False)['state_dict']" in self.refuse(path)
 
     @pytest.mark.parametrize("suffix", [".safetensors", ".pt", ".bin"])
     @pytest.mark.parametrize("keep", [1, 9, 100, -1])

@@ -275,6 +275,15 @@ class Alone(nn.Module):
         return self.x * 3
 
 
+class Generator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.ConvTranspose2d(9, 6, 4), nn.BatchNorm2d(6))
+
+    def forward(self, z):
+        return self.net(z)
+
+
 class Triple(nn.Module):
     def forward(self, x):
         return x * 3
@@ -287,6 +296,15 @@ CERTAIN = {
         [2, 8],
     ),
     "convolutions of any size": (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), [2, 3, 32, 32]),
+    "a generator": (
+        nn.Sequential(nn.ConvTranspose2d(9, 6, 4), nn.BatchNorm2d(6), nn.ConvTranspose2d(6, 3, 4)),
+        [2, 9, 1, 1],
+    ),
+    "a decoder": (
+        nn.Sequential(nn.ConvTranspose1d(9, 6, 3, 2, 1, 1), nn.BatchNorm1d(6)),
+        [2, 9, 8],
+    ),
+    "a decoder of volumes": (nn.ConvTranspose3d(5, 4, 2, 2), [2, 5, 8, 8, 8]),
     "a sequence": (nn.Conv1d(5, 4, 3), [2, 5, 32]),
     "ids": (nn.Sequential(nn.Embedding(9, 3), nn.Linear(3, 1)), [2, 16]),
     "an LSTM": (nn.LSTM(5, 6), [16, 2, 5]),
@@ -321,6 +339,18 @@ UNCERTAIN = {
         "try `input: {ids: {shape: [2, 16], dtype: int64, fill: randint(9)}, other: {shape: […]}}`",
     ),
     "no layers": (Triple(), "try input.shape=[2, 8], with the shape"),
+    "a generator of one's own": (
+        Generator(),
+        "try input.shape=[2, 9, 1, 1]: it fits the first layer `net.0`, ConvTranspose2d",
+    ),
+    "a norm behind what changes the shape": (
+        nn.Sequential(nn.PixelShuffle(2), nn.BatchNorm2d(6)),
+        "try input.shape=[2, 8], with the shape that its forward takes",
+    ),
+    "a norm behind a layer that says nothing": (
+        nn.Sequential(nn.Bilinear(3, 4, 6), nn.BatchNorm1d(6)),
+        "try input.shape=[2, 8], with the shape that its forward takes",
+    ),
     "a size that only a later layer knows": (
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(9, 2)),
         "try input.shape=[2, 3, 32, 32]: it fits the first layer `0`, Conv2d",

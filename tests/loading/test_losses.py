@@ -261,6 +261,18 @@ REFUSED = {
     "no own loss": ("output", LOGITS, None, "the output has no loss of its own"),
     "too few ids": ("cross_entropy", LOGITS, [1], r"batch wants \[2\] class ids"),
     "ids of another shape": ("cross_entropy", IMAGE, [1, 2], r"go with class ids \[2, 3, 3\]"),
+    "classes that stand last": (
+        "cross_entropy",
+        scores(2, 3, 7),
+        torch.ones(2, 3).long(),
+        r"of the scores \[2, 3, 7\] the classes are wanted at dimension 1, and 7 stand last",
+    ),
+    "flat ids of a sequence": (
+        "cross_entropy",
+        scores(2, 3, 7),
+        torch.ones(6).long(),
+        r"the target is \[6\]; of the scores \[2, 3, 7\]",
+    ),
     "values as ids": ("cross_entropy", LOGITS, [0.5, 1.0], r"float32 \[2\].*wants class ids"),
     "nothing to compare": ("mse", LOGITS, None, "mse has no target to compare"),
     "silent broadcasting": ("mse", scores(4, 2), torch.ones(4), "compares like shapes"),
@@ -280,6 +292,18 @@ REFUSED = {
 def test_refused(spec, output, target, message):
     with pytest.raises(ModelError, match=message):
         Criterion(spec, target, seed=0)(output, None)
+
+
+def test_what_to_do_where_the_classes_stand_last():
+    """A language model's [N, T, C] with one token for each place."""
+    logits, ids = scores(2, 3, 7), torch.ones(2, 3).long()
+    with pytest.raises(ModelError) as caught:
+        Criterion("cross_entropy", ids, seed=0)(logits, None)
+    help = caught.value.problems[0].help
+    assert "`logits.movedim(-1, 1)`" in help
+    assert "`logits.flatten(0, 1)` with `target.flatten()`" in help
+    moved = Criterion("cross_entropy", ids, seed=0)(logits.movedim(-1, 1), None)
+    assert torch.equal(moved, F.cross_entropy(logits.flatten(0, 1), ids.flatten()))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.float32])

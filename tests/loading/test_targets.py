@@ -54,6 +54,21 @@ def wrap(function):
     return function
 
 
+@functools.wraps(Net)
+def wrapped(*args, scale=1, **kwargs):
+    return Net(kwargs.pop("width", 2) * scale, **kwargs)
+
+
+class Deaf(Net):
+    def __init__(self, width: int = 2, **kwargs):
+        super().__init__(width)
+
+
+class Keeper(Net):
+    def __init__(self, **kwargs):
+        super().__init__(**{name: value for name, value in kwargs.items()})
+
+
 def read(path, weights_only=None, trust_remote_code=None):
     return weights_only, trust_remote_code
 
@@ -353,6 +368,14 @@ ARGUMENTS = {
         "transformers.AutoModel.from_config",
         {"config": None, "attn_implementation": "evil/kernel"},
     ),
+    "kernels under their inner name": (
+        "transformers.ViTConfig",
+        {"_attn_implementation_internal": "evil/kernel"},
+    ),
+    "kernels of a part": (
+        "transformers.CLIPConfig",
+        {"text_config": {"attn_implementation": "evil/kernel"}},
+    ),
     "all kernels": (
         "transformers.AutoModel.from_pretrained",
         {"_args_": ["x"], "allow_all_kernels": True},
@@ -395,6 +418,41 @@ class TestArguments:
         with pytest.raises(ConfigError) as caught:
             targets.instantiate({"_target_": "./net.py:Net", "zzz": 3}, "model")
         assert "`width`, `inner`, `trust`" in str(caught.value.problems[0].help)
+
+    @pytest.mark.parametrize("config", ["ViTConfig", "BertConfig", "T5Config", "CLIPConfig"])
+    def test_what_a_config_of_transformers_takes_by_any_name(self, targets, config):
+        pytest.importorskip("transformers")
+        given = {"num_labels": 3, "decoder_start_token_id": 1, "problem_type": "regression"}
+        made = targets.instantiate({"_target_": f"transformers.{config}", **given}, "model.config")
+        assert {name: getattr(made, name) for name in given} == given
+        assert len(made.id2label) == 3
+        assert targets.notices == []
+
+    def test_what_nothing_reads_is_said(self, targets):
+        pytest.importorskip("transformers")
+        asked = {"_target_": "transformers.ViTConfig", "hidden_sze": 8, "qqqq": 1}
+        targets.instantiate(asked, "model.config")
+        assert targets.notices == [
+            "model.config: ViTConfig keeps, and nothing reads, `hidden_sze`: did you mean "
+            "`hidden_size`?",
+            "model.config: ViTConfig keeps, and nothing reads, `qqqq`",
+        ]
+
+    def test_a_wrapper_that_takes_any_name_is_asked(self, targets):
+        asked = {"_target_": "./net.py:wrapped"}
+        assert targets.instantiate({**asked, "width": 3, "scale": 2}, "model").fc.in_features == 6
+        with pytest.raises(ConfigError, match="takes no argument `widht`") as caught:
+            targets.instantiate({**asked, "widht": 3}, "model")
+        assert caught.value.problems[0].help == "did you mean `width`?"
+
+    def test_keywords_that_are_dropped_are_said(self, targets):
+        targets.instantiate({"_target_": "./net.py:Deaf", "width": 3, "widht": 4}, "model")
+        assert targets.notices == [
+            "model: Deaf takes any name and drops `widht`: did you mean `width`?"
+        ]
+        for name in ("build", "Keeper"):
+            targets.instantiate({"_target_": f"./net.py:{name}", "width": 4}, "model")
+        assert len(targets.notices) == 1
 
     def test_one_that_a_builder_hands_on(self, targets):
         asked = {"_target_": "torchvision.models.resnet18", "num_clases": 3}

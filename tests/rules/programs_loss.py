@@ -1,4 +1,4 @@
-"""Broken programs for GS501–GS506: what stands between the last layer and the loss."""
+"""Broken programs for GS501–GS507: what stands between the last layer and the loss."""
 
 from __future__ import annotations
 
@@ -220,3 +220,31 @@ def features_of_a_thousand(mended):
     """Inputs that nobody normalised reach the logits: sure of nothing true at step 0."""
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
     return Program(model, X * (1 if mended else 1000), F.cross_entropy, Y)
+
+
+class Counted(nn.Module):
+    """A model that computes its loss itself, as nanoGPT does."""
+
+    def __init__(self, keep):
+        super().__init__()
+        self.fc, self.keep = nn.Linear(16, 4), keep
+
+    def forward(self, x):
+        scores = self.fc(x)
+        return self.keep(scores, F.cross_entropy(scores, Y))
+
+
+@program("GS507", severity="warning")
+def own_loss_detached(mended):
+    """The scores have a graph, so that their cross entropy trains; the loss has none."""
+    return Program(Counted(lambda scores, loss: (scores, loss if mended else loss.detach())), X)
+
+
+@program("GS507", severity="warning")
+def own_loss_as_a_plain_number(mended):
+    return Program(
+        Counted(
+            lambda scores, loss: {"scores": scores, "ce_loss": loss if mended else loss.item()}
+        ),
+        X,
+    )

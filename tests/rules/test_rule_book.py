@@ -33,7 +33,7 @@ RUN = RunInfo("net", "cpu", "float32", "train", 0, 1, "cross_entropy")
 CODES = [
     *("GS101", "GS102", "GS103", "GS104", "GS201", "GS202", "GS203", "GS301", "GS302", "GS303"),
     *("GS401", "GS402", "GS403", "GS404", "GS405", "GS406", "GS407"),
-    *("GS501", "GS502", "GS503", "GS504", "GS505", "GS506"),
+    *("GS501", "GS502", "GS503", "GS504", "GS505", "GS506", "GS507"),
 ]
 
 

@@ -26,6 +26,7 @@ from gradscope.explain.errors.recursion import once, recursion
 from gradscope.explain.errors.watch import ErrorWatch
 from gradscope.explain.shared.frames import PACKAGE, raised_at, user_frames
 from gradscope.explain.shared.watches import FunctionWatch
+from gradscope.loading.remedies import remedy
 from gradscope.records.errors import ErrorRecord
 
 _SHOWN = 8
@@ -43,7 +44,8 @@ def explain_error(
         model: names layers, parameters and buffers.
     """
     text = str(failure).strip() or type(failure).__name__
-    kind, advice = kind_of(failure, text)
+    kind, advice = kind_of(failure, text, phase)
+    advice = advice or remedy(failure)
     frames = user_frames(failure.__traceback__)
     layer = _innermost(executing, failure.__traceback__)
     endless = recursion(failure)

@@ -48,7 +48,7 @@ def kinds() -> dict[str, Kind]:
     return {name: load(_FOLDER, name).KIND for name in names(_FOLDER)}
 
 
-def kind_of(failure: BaseException, text: str) -> tuple[str, str | None]:
+def kind_of(failure: BaseException, text: str, phase: str) -> tuple[str, str | None]:
     """The kind of an exception, and the smallest fix for any of that kind."""
     if isinstance(failure, KeyboardInterrupt):
         return "interrupted", None
@@ -63,7 +63,9 @@ def kind_of(failure: BaseException, text: str) -> tuple[str, str | None]:
         for name, kind in kinds().items():
             for sign, advice in kind.signs.items():
                 if re.search(sign, text, re.IGNORECASE | re.DOTALL):
-                    return name, advice
+                    # What a loss picks by is its target.
+                    of_loss = name == "index-out-of-range" and phase == "loss"
+                    return "target-out-of-range" if of_loss else name, advice
     return "model-error", None
 
 

@@ -28,6 +28,8 @@ _LIBRARIES = tuple(
     )
 )
 
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
+
 #: A frame as ``traceback`` formats it.
 _FORMATTED = re.compile(r'\s*File "(.+)", line (\d+), in ')
 
@@ -66,12 +68,18 @@ def shown(file: str) -> str:
         return file
 
 
+@functools.cache
+def is_standard(file: str) -> bool:
+    """Whether a file is of Python's own library."""
+    return next((f for f in _LIBRARIES if file.startswith(f)), None) == _STANDARD
+
+
 def user_frames(trace: TracebackType | None) -> list[Frame]:
-    """The lines outside PyTorch and gradscope, outermost first."""
+    """The lines outside PyTorch, Python's own library and gradscope, outermost first."""
     frames = []
     for frame, line in traceback.walk_tb(trace):
         file = frame.f_code.co_filename
-        if not is_hidden(file):
+        if not is_hidden(file) and not is_standard(file):
             name = frame.f_code.co_qualname
             frames.append(Frame(shown(file), line, name, source(file, line)))
     return frames

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from gradscope.loading.inference.inferred import Inferred
 from gradscope.loading.sources.context import Context
 
 _LENGTH = 16
 _SIDE = 32
+#: What a decoder's first upsampling begins with; before it a generator has one pixel of noise.
+_SMALL = 8
 
 
 def infer_layers(context: Context, batch: int | None) -> Inferred:
@@ -57,7 +60,7 @@ def _certain_first(model: nn.Module) -> nn.Module | None:
         return None
     rest = [module for layer in layers[1:] for module in layer.modules()]
     sized = any(isinstance(module, (nn.Flatten, nn.Linear)) for module in rest)
-    spatial = isinstance(layers[0], (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.BatchNorm1d))
+    spatial = isinstance(layers[0], (_ConvNd, nn.BatchNorm1d))
     # A convolution takes any size, a linear layer after it only one.
     return None if spatial and sized else layers[0]
 
@@ -80,6 +83,14 @@ def _grid(dimensions: int) -> Callable[[Any, int], dict[str, Any]]:
     return source
 
 
+def _upwards(dimensions: int) -> Callable[[Any, int], dict[str, Any]]:
+    def source(layer: Any, rows: int) -> dict[str, Any]:
+        side = 1 if set(layer.stride) == {1} and not any(layer.padding) else _SMALL
+        return {"shape": [rows, layer.in_channels, *[side] * dimensions]}
+
+    return source
+
+
 def _ids(layer: Any, rows: int) -> dict[str, Any]:
     return {
         "shape": [rows, _LENGTH],
@@ -93,11 +104,17 @@ def _steps(layer: Any, rows: int) -> dict[str, Any]:
     return {"shape": [*lead, layer.input_size]}
 
 
+#: Layers without parameters after which a shape is another.
+_RESHAPING = (nn.PixelShuffle, nn.PixelUnshuffle, nn.Unflatten, nn.Fold, nn.Unfold)
+
 _SOURCES: list[tuple[Any, Callable[[Any, int], dict[str, Any]]]] = [
     (nn.Linear, lambda layer, rows: {"shape": [rows, layer.in_features]}),
     (nn.Conv1d, _grid(1)),
     (nn.Conv2d, _grid(2)),
     (nn.Conv3d, _grid(3)),
+    (nn.ConvTranspose1d, _upwards(1)),
+    (nn.ConvTranspose2d, _upwards(2)),
+    (nn.ConvTranspose3d, _upwards(3)),
     ((nn.Embedding, nn.EmbeddingBag), _ids),
     (nn.RNNBase, _steps),
     (nn.RNNCellBase, lambda layer, rows: {"shape": [rows, layer.input_size]}),
@@ -112,11 +129,21 @@ _SOURCES: list[tuple[Any, Callable[[Any, int], dict[str, Any]]]] = [
 ]
 
 
+def _first_that_says(model: nn.Module) -> tuple[str, nn.Module, dict[str, Any]] | None:
+    """The first layer that says what it takes, if none before it may have changed the shape."""
+    for name, layer in model.named_modules():
+        spec = describe(layer, 2)
+        if spec is not None:
+            return name, layer, spec
+        alone = next(layer.children(), None) is None
+        if alone and (isinstance(layer, _RESHAPING) or next(layer.parameters(), None) is not None):
+            return None
+    return None
+
+
 def _suggest(model: nn.Module, required: list[str] | None) -> str:
     """An ``input`` to try, from the first layer that says what it takes."""
-    found = ((name, layer, describe(layer, 2)) for name, layer in model.named_modules())
-    name, layer, spec = next((hit for hit in found if hit[2]), ("", None, None))
-    spec = spec or {"shape": [2, 8]}
+    name, layer, spec = _first_that_says(model) or ("", None, {"shape": [2, 8]})
     words = "{" + ", ".join(f"{key}: {value}" for key, value in spec.items()) + "}"
     fits = f": it fits the first layer{f' `{name}`' if name else ''}, {type(layer).__name__}"
     why = fits if layer is not None else ", with the shape that its forward takes"

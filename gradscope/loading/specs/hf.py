@@ -95,7 +95,7 @@ def refuse_kernels(content: dict[str, Any], name: str, place: Place | None) -> N
     for key, value in content.items():
         if isinstance(value, dict):
             refuse_kernels(value, name, place)
-        elif key.endswith("_implementation") and "/" in str(value):
+        elif "_implementation" in key and "/" in str(value):
             raise ConfigError(
                 f"{name} asks for `{key}: {value}`, which fetches and runs a kernel",
                 place=place,

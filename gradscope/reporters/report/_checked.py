@@ -35,14 +35,32 @@ def title(run: RunInfo) -> str:
 
 
 def verdict(model: CheckedModel) -> Line:
-    """The model and how many findings of which severity; the line is all that a sound one gets."""
+    """The model, how many findings of which severity, and the loss that it was judged by.
+
+    The line is all that a sound one gets.
+    """
     counts = tally(model.findings)
     tone = "bad" if model.error or any(f.severity == "error" for f in model.findings) else ""
     tone = tone or ("warn" if any(f.severity == "warning" for f in model.findings) else "good")
     if model.error is not None:
         counts = ["failed", *counts]
     known = f" ({plural(len(model.known), 'known finding')})" if model.known else ""
-    return Line((", ".join(counts) or "ok") + known, f"{title(model.run)}:", tone)
+    parts = [(", ".join(counts) or "ok") + known, *_loss(model.run)]
+    return Line(" · ".join(parts), f"{title(model.run)}:", tone)
+
+
+def _loss(run: RunInfo) -> list[str]:
+    """Which loss the run started from, and who chose it; nothing where it came to none."""
+    if run.loss in ("", "inferred"):
+        return []
+    how = ""
+    if run.loss_inferred:
+        how = " (inferred)"
+        if run.loss.startswith("output"):
+            how = " (inferred, the model's own)"
+        elif run.loss == "sum":
+            how = " of the output (inferred, a stand-in)"
+    return [f"loss {plain(run.loss)}{how}"]
 
 
 def notes(model: CheckedModel) -> list[str]:

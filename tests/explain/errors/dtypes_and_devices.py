@@ -96,7 +96,7 @@ def mask_subtracted_from_one(mended: bool) -> Program:
     return Program(Net(), X)
 
 
-@broken("dtype-mismatch", "emb", "float32", "int64", ".long()", "indices")
+@broken("dtype-mismatch", "emb", "float32", "int64", ".long()", "indices", "fill: randint(5)")
 def ids_as_floats(mended: bool) -> Program:
     class Net(nn.Module):
         def __init__(self):

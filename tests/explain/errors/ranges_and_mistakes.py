@@ -41,7 +41,7 @@ def unlabelled_marked_by_minus_one(mended: bool) -> Program:
     return Program(nn.Sequential(nn.Linear(4, 3)), X, torch.tensor([0, 1, -1]), loss)
 
 
-@broken("target-out-of-range", "emb", "5", "num_embeddings=5", "0 to 4", "emb")
+@broken("index-out-of-range", "emb", "5", "num_embeddings=5", "0 to 4", "emb")
 def word_behind_the_vocabulary(mended: bool) -> Program:
     class Net(nn.Module):
         def __init__(self):
@@ -54,7 +54,7 @@ def word_behind_the_vocabulary(mended: bool) -> Program:
     return Program(Net(), IDS)
 
 
-@broken("target-out-of-range", "positions", "num_embeddings=4", "positions", "4")
+@broken("index-out-of-range", "positions", "num_embeddings=4", "positions", "4")
 def longer_than_the_positions(mended: bool) -> Program:
     class Net(nn.Module):
         def __init__(self):
@@ -68,7 +68,7 @@ def longer_than_the_positions(mended: bool) -> Program:
     return Program(Net(), torch.zeros(2, 6, dtype=torch.long))
 
 
-@broken("target-out-of-range", "emb", "-100", "padding")
+@broken("index-out-of-range", "emb", "-100", "padding")
 def ignored_labels_embedded(mended: bool) -> Program:
     """Labels with -100 shifted into the decoder's input."""
 
@@ -85,7 +85,7 @@ def ignored_labels_embedded(mended: bool) -> Program:
     return Program(Net(), torch.tensor([[1, 2, -100]]))
 
 
-@broken("target-out-of-range", "", "7", "gather", "4")
+@broken("index-out-of-range", "", "7", "gather", "4")
 def action_that_has_no_value(mended: bool) -> Program:
     class Net(nn.Module):
         def __init__(self):

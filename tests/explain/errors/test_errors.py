@@ -44,6 +44,7 @@ KINDS = {
     "dtype-mismatch",
     "device-mismatch",
     "target-out-of-range",
+    "index-out-of-range",
     "out-of-memory",
     "model-error",
 }

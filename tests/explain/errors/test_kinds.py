@@ -24,8 +24,8 @@ MESSAGES = {
     "element 0 of tensors does not require grad and does not have a grad_fn": "no-grad-root",
     "grad can be implicitly created only for scalar outputs": "non-scalar-loss",
     "Target 5 is out of bounds.": "target-out-of-range",
-    "index 3 is out of bounds for dimension 0 with size 3": "target-out-of-range",
-    "CUDA error: device-side assert triggered": "target-out-of-range",
+    "index 3 is out of bounds for dimension 0 with size 3": "index-out-of-range",
+    "CUDA error: device-side assert triggered": "index-out-of-range",
     "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and"
     " cpu!": "device-mismatch",
     "mat1 and mat2 must have the same dtype, but got Float and Double": "dtype-mismatch",
@@ -43,7 +43,7 @@ MESSAGES = {
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message[:40])
 def test_a_message_has_signs_of_one_kind(message: str) -> None:
-    assert kind_of(RuntimeError(message), message)[0] == MESSAGES[message]
+    assert kind_of(RuntimeError(message), message, "forward")[0] == MESSAGES[message]
     found = [
         name
         for name, kind in kinds().items()
@@ -58,7 +58,7 @@ def test_a_weight_on_another_device_is_no_matter_of_dtypes() -> None:
     text = (
         "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same"
     )
-    assert kind_of(RuntimeError(text), text)[0] == "device-mismatch"
+    assert kind_of(RuntimeError(text), text, "forward")[0] == "device-mismatch"
 
 
 def test_a_kind_is_a_file() -> None:
@@ -67,4 +67,4 @@ def test_a_kind_is_a_file() -> None:
 
 
 def test_what_has_no_sign_is_the_models_own_error() -> None:
-    assert kind_of(RuntimeError("so it goes"), "so it goes") == ("model-error", None)
+    assert kind_of(RuntimeError("so it goes"), "so it goes", "forward") == ("model-error", None)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import sysconfig
 from pathlib import Path
 
 import pytest
+import torch
 import torchvision
 
 import gradscope
 from gradscope.errors import ModelError
 from gradscope.explain.shared.frames import locate, raised_at, shown, source
+from gradscope.records.report import Report
 
 
 def test_a_path_below_the_working_directory(tmp_path: Path, monkeypatch) -> None:
@@ -49,6 +53,33 @@ def test_what_an_error_says_is_the_same_place() -> None:
     assert error.location.startswith("torchvision/models/resnet.py:")
     assert {frame.file for frame in error.frames} == {"torchvision/models/resnet.py"}
     assert raised_at(None) is None
+
+
+def test_pythons_own_library_is_not_the_users() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(8, 3)
+
+        @functools.singledispatchmethod
+        def apply_to(self, x: object) -> torch.Tensor:
+            raise TypeError
+
+        @apply_to.register
+        def _(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            importlib.import_module("json")
+            return self.apply_to(x)
+
+    with pytest.raises(ModelError) as caught:
+        gradscope.inspect(Net(), torch.ones(2, 9))
+    report = caught.value.report
+    assert isinstance(report, Report)
+    assert report.error is not None
+    assert {Path(frame.file).name for frame in report.error.frames} == {"test_frames.py"}
+    assert len(report.error.frames) == 2
 
 
 def test_what_is_said_of_a_missing_gradient_is_the_same_place() -> None:

@@ -106,6 +106,12 @@ def _attribute(case: Case) -> Explanation | None:
     if isinstance(owner, torch.Tensor):
         close = did_you_mean(found[2], [n for n in dir(torch.Tensor) if not n.startswith("_")])
         return Explanation(f"a tensor {list(owner.shape)} has no `{found[2]}`.", close)
+    tensors = hasattr(torch.Tensor, found[2]) and case.phase != "construction"
+    if isinstance(owner, dict) and not tensors:
+        keys = ", ".join(f"`{key}`" for key in list(owner)[:12]) or "none"
+        return Explanation(
+            f"`.{found[2]}` is read of a dict, whose keys ({keys}) are no attributes."
+        )
     if not isinstance(owner, nn.Module):
         return _container(found[1], found[2])
     names = [n for n in (*owner._modules, *owner._parameters, *owner._buffers, *vars(owner)) if

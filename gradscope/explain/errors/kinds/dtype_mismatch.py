@@ -76,10 +76,12 @@ def _layer(case: Case) -> Explanation | None:
     who = failed.title_of(given)
     x = failed.argument or "x"
     if "indices" in case.text:
-        return Explanation(
-            f"{who} of `{name}` is {given.dtype}; indices are to be int64.",
-            f"cast the ids: `{method(x, 'long()')}`",
-        )
+        advice = f"cast the ids: `{method(x, 'long()')}`"
+        count = getattr(failed.layer, "num_embeddings", None)
+        if count is not None and not given.computed:
+            drawn = f"{{shape: {list(given.shape)}, fill: randint({count})}}"
+            advice = f"where the input is random, draw ids: `{drawn}`; else {advice}"
+        return Explanation(f"{who} of `{name}` is {given.dtype}; indices are to be int64.", advice)
     if given.dtype == wanted:
         return None
     fact = f"`{name}.{weight[0]}` is {wanted}, {who} {given.dtype}."

@@ -1,26 +1,20 @@
-"""Class ids and indices that are not there: which values came, how many there are, and where."""
+"""A loss's class ids that are not there: which values came, how many there are, and where."""
 
 from __future__ import annotations
 
 import re
 
-from torch import nn
-
-from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, method
-from gradscope.explain.errors.failed_operation import FailedOperation, Operand
+from gradscope.explain.errors.explanation import Case, Explanation, first_explanation
+from gradscope.explain.errors.failed_operation import Operand
 from gradscope.explain.errors.kind import Kind
+from gradscope.explain.errors.kinds import index_out_of_range
+from gradscope.explain.errors.kinds.index_out_of_range import id_range
 from gradscope.explain.shared.operations import Trait, by_function
 
 
 def explain(case: Case) -> Explanation | None:
-    """Ids against the number of what they choose from."""
-    return first_explanation(case, (_target, _embedding, _one_hot, _index, _asserted))
-
-
-def _range(ids: Operand) -> str:
-    if ids.low is None or ids.high is None:
-        return "ids"
-    return f"{ids.low}" if ids.low == ids.high else f"{ids.low} to {ids.high}"
+    """Class ids against the number of classes; a loss may also look ids up by itself."""
+    return first_explanation(case, (_target, index_out_of_range.explain))
 
 
 def _target(case: Case) -> Explanation | None:
@@ -34,7 +28,7 @@ def _target(case: Case) -> Explanation | None:
     found = re.search(r"Target (-?\d+) is out of bounds", case.text)
     odd = f", among them {found[1]}" if found and target.low != target.high else ""
     fact = (
-        f"the target has values {_range(target)}{odd}; the output{made} {list(output.shape)} has"
+        f"the target has values {id_range(target)}{odd}; the output{made} {list(output.shape)} has"
         f" {classes} classes, 0 to {classes - 1}."
     )
     return Explanation(fact, _advice(target, classes, output.maker))
@@ -54,95 +48,6 @@ def _advice(target: Operand, classes: int, layer: str | None) -> str:
     return f"give {last} {high + 1} outputs, or ids up to {classes - 1}"
 
 
-def _embedding(case: Case) -> Explanation | None:
-    failed = case.failed
-    if not failed.operands or not isinstance(failed.layer, nn.Embedding | nn.EmbeddingBag):
-        return None
-    ids, name = (
-        failed.operands[0],
-        failed.layer_name if failed.layer_name is not None else "the embedding",
-    )
-    count = failed.layer.num_embeddings
-    written = failed.argument
-    fact = (
-        f"`{name}` has num_embeddings={count}, ids 0 to {count - 1};"
-        f" {f'`{written}`' if written else 'the input'} {list(ids.shape)} has {_range(ids)}."
-    )
-    if ids.low is not None and ids.low < 0:
-        return Explanation(
-            fact,
-            f"{ids.low} marks padding or ignored labels: replace it before the embedding, as by"
-            f" `{method(written or 'ids', 'masked_fill(…)')}` where they are below 0",
-        )
-    more = "" if ids.high is None else f"num_embeddings={ids.high + 1} or more"
-    return Explanation(
-        fact,
-        f"build `{name}` with {more or 'more embeddings'}, or keep the ids below {count}, as by"
-        " truncating the sequence or by the tokenizer that belongs to the model",
-    )
-
-
-def _one_hot(case: Case) -> Explanation | None:
-    failed = case.failed
-    if "Class values must be" not in case.text or not failed.operands:
-        return None
-    ids = failed.operands[0]
-    given = next((int(v) for v in failed.constants if isinstance(v, int)), None)
-    count = "" if given is None else f"num_classes={given}, ids 0 to {given - 1}; "
-    name = ids.text or "the ids"
-    if ids.low is not None and ids.low < 0:
-        return Explanation(f"`one_hot`: `{name}` has {_range(ids)}.", "replace negative ids first")
-    return Explanation(
-        f"`one_hot` has {count}`{name}` has {_range(ids)}.",
-        f"pass num_classes={(ids.high or 0) + 1}, or correct the ids",
-    )
-
-
-def _index(case: Case) -> Explanation | None:
-    failed = case.failed
-    patterns = (
-        r"index (-?\d+) is out of bounds for dimension (\d+) with size (\d+)",
-        r"element is out of DATA bounds, id=(-?\d+)( )axis_dim=(\d+)",
-    )
-    found = next((m for p in patterns if (m := re.search(p, case.text))), None)
-    if found is None or not failed.function:
-        return None
-    value, size = found[1], int(found[3])
-    op = (
-        failed.function.strip("_")
-        if failed.function not in ("__getitem__", "__setitem__")
-        else "an index"
-    )
-    of = _source(failed)
-    ids = next((one for one in failed.operands[1:] if one.low is not None), None)
-    has = f"; {ids.label} has {_range(ids)}" if ids is not None else ""
-    return Explanation(
-        f"`{op}` asks for {value} of {of}, whose dimension has {size} places, 0 to"
-        f" {size - 1}{has}.",
-        f"keep the index below {size}, or make that dimension longer",
-    )
-
-
-def _source(failed: FailedOperation) -> str:
-    return failed.operands[0].label if failed.operands else "the tensor"
-
-
-def _asserted(case: Case) -> Explanation | None:
-    if "device-side assert" not in case.text:
-        return None
-    return Explanation(
-        "on a GPU an id out of range stops the device, and the line that is shown may be a later"
-        " one.",
-        "run it with `--device cpu` (`device: cpu`), where the error names the value",
-    )
-
-
-_SIGN = (
-    r"target .* out of bounds|label .* out of range|device-side assert|index out of range in"
-    r" self|class values must be|index -?\d+ is out of bounds|out of data bounds"
-)
-_ADVICE = (
-    "class ids, the config's `target`, run from 0 to the number of classes less one; indices to"
-    " the size of what they choose from less one"
-)
+_SIGN = r"target .* out of bounds|label .* out of range"
+_ADVICE = "class ids, the config's `target`, run from 0 to the number of classes less one"
 KIND = Kind({_SIGN: _ADVICE}, explain)

@@ -1,0 +1,44 @@
+"""Usual mistakes in a file or a constructor of the user's, and what to do about each."""
+
+from __future__ import annotations
+
+import re
+
+from gradscope.errors import did_you_mean
+
+#: What the exception says, and the fix: the first that matches.
+_REMEDIES = (
+    (
+        r"before Module\.__init__\(\) call",
+        "call `super().__init__()` as the first line of that class's `__init__`",
+    ),
+    (
+        r"Found no NVIDIA driver|not compiled with CUDA enabled|No CUDA GPUs are available",
+        "leave devices out of the model (`.cuda()`, `device='cuda'`): build it on the CPU, and "
+        "`--device cuda` moves all of it where there is one; in `forward` take `x.device`",
+    ),
+    (
+        r"attempted relative import with no known parent package",
+        "make the folder a package, by an empty `__init__.py` in it, or import without the dot",
+    ),
+    (
+        r"attempted relative import beyond top-level package",
+        "put an empty `__init__.py` into each folder up to the one that the dots lead to, or "
+        "import without them",
+    ),
+)
+
+
+def remedy(error: BaseException) -> str | None:
+    """What to do about a mistake that many make; None for any other."""
+    for pattern, advice in _REMEDIES:
+        if re.search(pattern, str(error), re.IGNORECASE):
+            return advice
+    if isinstance(error, AttributeError) and isinstance(error.obj, dict):
+        keys = [key for key in error.obj if isinstance(key, str)]
+        close = None if error.name in keys else did_you_mean(str(error.name), keys)
+        return close or (
+            f"read it by `['{error.name}']`; a mapping of the config arrives as a dict, unless it "
+            f"names its class: `{{_target_: …, {error.name}: …}}`"
+        )
+    return None

@@ -1,0 +1,47 @@
+"""GS507: a number in the output that could be the model's loss, and has no graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.report import Finding, Report
+from gradscope.rules._reading import complete
+from gradscope.rules._rule import Limits, Rule
+
+RULE = Rule(
+    code="GS507",
+    name="loss-without-graph",
+    severity="warning",
+    summary="the output holds what could be its loss, and backward cannot start from it",
+    what=(
+        "Looks, where the config names no loss, for numbers in the model's output that could be "
+        "its own loss but have no graph, while no other number there has one. The run then starts "
+        "from another loss, which says nothing about yours. Numbers whose names say that they are "
+        "something else (`accuracy`, `perplexity`) are left alone. A number called `loss` that has "
+        "no graph is the error `no-grad-root`."
+    ),
+    why=(
+        "A loss that went through `detach`, `.item()` or `no_grad` trains nothing, and no error "
+        "says so as long as another loss is looked at."
+    ),
+    fix=(
+        "If it is the loss, compute it without `detach`, `.item()` and `no_grad`, and see that "
+        "`loss: output` runs; if it is a metric, name the `loss` to take."
+    ),
+    sources=("PyTorch, autograd mechanics: locally disabling gradient computation",),
+)
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """At most one finding, of the model itself."""
+    cut = report.run.without_graph
+    if not cut or not complete(report):
+        return
+    names = ", ".join(f"`{name}`" for name in cut[:4]) + (", …" if len(cut) > 4 else "")
+    has, it = ("has", "it") if len(cut) == 1 else ("have", "any of them")
+    yield RULE.finding(
+        "",
+        f"{names} {has} no graph, so that backward cannot start from {it}; this run started from "
+        f"another loss, {report.run.loss}.",
+        value=float(len(cut)),
+    )

@@ -1,0 +1,163 @@
+"""The loss that a model returns beside its other outputs: which is taken, and what is said."""
+
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gradscope.errors import ModelError
+from gradscope.loading.losses import Criterion
+
+Pair = namedtuple("Pair", ["loss", "logits"])
+
+WEIGHTS = torch.linspace(-1, 1, 15).reshape(3, 5).requires_grad_()
+LOGITS = torch.ones(2, 3) @ WEIGHTS
+SEQUENCE = LOGITS.expand(4, 2, 5)
+LOSS = LOGITS.square().mean()
+OTHER = LOGITS.abs().mean()
+CUT = LOSS.detach()
+TEMPERATURE = torch.tensor(2.0, requires_grad=True)
+
+
+@dataclass
+class Out:
+    logits: torch.Tensor
+    loss: torch.Tensor | None = None
+    aux_loss: torch.Tensor | None = None
+    perplexity: torch.Tensor | None = None
+
+
+class Named(OrderedDict):
+    """As transformers' outputs are: a mapping, and attributes."""
+
+    def __getattr__(self, name):
+        return self.get(name)
+
+
+TAKEN = {
+    # what: (output, name, loss)
+    "behind the scores": ((LOGITS, LOSS), "output[1]", LOSS),
+    "before the scores": ([LOSS, LOGITS], "output[0]", LOSS),
+    "with nothing between": ((SEQUENCE, None, LOSS), "output[2]", LOSS),
+    "a named tuple": (Pair(LOSS, LOGITS), "output.loss", LOSS),
+    "a dataclass": (Out(LOGITS, LOSS, OTHER), "output.loss", LOSS),
+    "an output of transformers": (Named(loss=LOSS, logits=LOGITS), "output.loss", LOSS),
+    "an object": (SimpleNamespace(loss=LOSS, logits=LOGITS), "output.loss", LOSS),
+    "nested": ((LOGITS, [SEQUENCE, {"a": LOSS, "b": LOGITS}]), "output[1][1].a", LOSS),
+    "nested by name": ((OTHER, {"loss": LOSS, "x": LOGITS}), "output[1].loss", LOSS),
+    "by another name": ({"logits": LOGITS, "nll": LOSS}, "output.nll", LOSS),
+    "a name that holds it": ({"x": LOGITS, "a": OTHER, "ce_loss": LOSS}, "output.ce_loss", LOSS),
+    "the first of two": ((LOGITS, LOSS, OTHER), "output[1]", LOSS),
+    "a mapping of losses": ({"a": LOSS, "b": OTHER}, "output", LOSS + OTHER),
+    "a mapping beside scores": (({"a": LOSS, "b": OTHER}, LOGITS), "output[0]", LOSS + OTHER),
+    "a loss before its parts": ((LOSS, {"a": OTHER, "b": OTHER}), "output[0]", LOSS),
+    "a mapping with a metric": ({"ce": LOSS, "acc": CUT}, "output", LOSS),
+    "alone": (LOSS, "output", LOSS),
+    "with a metric": ((LOGITS, CUT, LOSS), "output[2]", LOSS),
+    "a perplexity with a graph": (
+        {"x": LOGITS, "perplexity": OTHER, "ce": LOSS},
+        "output.ce",
+        LOSS,
+    ),
+    "a number of one": ((SEQUENCE, TEMPERATURE.exp(), LOSS), "output[2]", LOSS),
+    "double precision": ((LOGITS, LOSS.double()), "output[1]", LOSS.double()),
+}
+
+
+@pytest.mark.parametrize(("output", "name", "loss"), TAKEN.values(), ids=TAKEN)
+@pytest.mark.parametrize("spec", [None, "output"])
+def test_taken(output, name, loss, spec):
+    criterion = Criterion(spec, None, seed=0)
+    assert torch.equal(criterion(output), loss)
+    assert criterion.without_graph == ()
+    assert criterion.inferred is (spec is None)
+    if spec is None:
+        assert criterion.name == name
+        assert criterion.notices[0].startswith(f"loss: {name} (")
+
+
+LEFT = {
+    # what: (output, the loss instead)
+    "several numbers": ((LOGITS, OTHER.expand(2)), "cross_entropy"),
+    "a whole number": ((LOGITS, torch.tensor(3)), "cross_entropy"),
+    "a learned temperature": ((SEQUENCE, LOGITS, TEMPERATURE.exp()), "sum"),
+    "the temperature itself": ((LOGITS, TEMPERATURE), "cross_entropy"),
+    "a metric by name": ({"x": LOGITS, "accuracy": CUT}, "cross_entropy"),
+    "metrics in a mapping": ((LOGITS, {"acc": CUT, "ppl": CUT}), "cross_entropy"),
+    "a perplexity": (Out(LOGITS, perplexity=OTHER), "cross_entropy"),
+    "a part of a loss": (Out(LOGITS, aux_loss=OTHER), "cross_entropy"),
+    "auxiliary scores": (Out(LOGITS, aux_loss=LOGITS), "cross_entropy"),
+    "one row of one score": ({"age": LOGITS[:1, :1], "sex": LOGITS[:1, :1]}, "sum"),
+    "a setting": ((LOGITS, 0.5), "cross_entropy"),
+}
+
+
+@pytest.mark.parametrize(("output", "name"), LEFT.values(), ids=LEFT)
+def test_left(output, name):
+    criterion = Criterion(None, None, seed=0)
+    assert criterion(output).requires_grad
+    assert (criterion.name, criterion.without_graph) == (name, ())
+
+
+CUTS = {
+    "behind the scores": ((LOGITS, CUT), ("output[1]",)),
+    "before the scores": ((CUT, LOGITS), ("output[0]",)),
+    "by another name": ({"x": LOGITS, "nll": CUT}, ("output.nll",)),
+    "nested": ((LOGITS, {"a": [CUT]}), ("output[1].a[0]",)),
+    "a mapping": ((LOGITS, {"ce": CUT, "acc": CUT}), ("output[1].ce",)),
+    "a plain number": ({"x": LOGITS, "loss": 0.7}, ("output.loss",)),
+    "a part of it": (Out(LOGITS, aux_loss=CUT), ("output.aux_loss",)),
+}
+
+
+@pytest.mark.parametrize(("output", "names"), CUTS.values(), ids=CUTS)
+def test_one_without_a_graph_is_named(output, names):
+    criterion = Criterion(None, None, seed=0)
+    assert criterion(output).requires_grad
+    assert criterion.name == "cross_entropy"
+    assert criterion.without_graph == names
+    assert f"without a graph: `{names[0]}`" in criterion.notices[0]
+
+
+CALLED_LOSS = {
+    "a mapping": {"logits": LOGITS, "loss": CUT},
+    "a dataclass": Out(LOGITS, CUT, OTHER),
+    "a named tuple": Pair(CUT, LOGITS),
+    "deep inside": (LOGITS, {"loss": CUT, "x": LOGITS}),
+    "alone": CUT,
+}
+
+
+@pytest.mark.parametrize("output", CALLED_LOSS.values(), ids=CALLED_LOSS)
+def test_what_is_called_loss_is_taken_without_a_graph(output):
+    assert Criterion(None, None, seed=0)(output) is CUT
+
+
+def test_a_graphless_number_is_what_loss_output_takes():
+    assert Criterion("output", None, seed=0)((LOGITS, CUT)) is CUT
+    with pytest.raises(ModelError, match=r"and `output\.loss`, a plain number") as caught:
+        Criterion("output", None, seed=0)({"x": LOGITS, "loss": 0.7})
+    assert "without `.item()`" in caught.value.problems[0].help
+
+
+def said(output):
+    criterion = Criterion(None, None, seed=0)
+    criterion(output)
+    return criterion.notices[0]
+
+
+def test_what_is_said():
+    assert said((LOGITS, LOSS)) == "loss: output[1] (the model's own: a number with a graph)"
+    assert said((LOGITS, LOSS, OTHER, CUT)) == (
+        "loss: output[1] (the model's own: the first of 2 with a graph; not in it: `output[2]`; "
+        "without a graph: `output[3]`)"
+    )
+    assert said({"a": LOSS, "b": OTHER}) == "loss: output (the model's own: the sum of `a`, `b`)"
+    assert said(LOSS) == "loss: output (the one number that the model returns)"
+    assert said(Out(LOGITS, aux_loss=OTHER)) == (
+        "loss: cross_entropy (the first floating output `logits` is [2, 5]; not in it: "
+        "`output.aux_loss`)"
+    )
+    assert said(SEQUENCE) == "loss: sum (a stand-in: the first floating output is [4, 2, 5])"
