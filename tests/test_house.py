@@ -203,6 +203,18 @@ def test_underscored_files_stay_in_their_room():
     assert private_imports(PACKAGE) == []
 
 
+def test_the_map_shows_each_room_on_its_floor():
+    """The table of rooms in docs/architecture.md."""
+    text = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d) \| ([^|]+) \|", text, re.MULTILINE)
+    shown = {
+        name.removesuffix("/").removesuffix(".py"): int(floor)
+        for floor, rooms in rows
+        for name in re.findall(r"`([^`]+)`", rooms)
+    }
+    assert shown == {name: floor for name, floor in FLOORS.items() if not name.startswith("__")}
+
+
 def test_hooks_are_set_in_one_file():
     assert hooks_set_elsewhere(PACKAGE) == []
 

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from gradscope.config.inputs import SOURCES, check_input, check_target
 from gradscope.config.schema import GROUPS, Config, Expected
-from gradscope.config.specs import LOSSES, spec_fault
+from gradscope.config.specs import WITHOUT_ARGUMENTS, spec_fault
 from gradscope.config.targets import SPELLINGS, is_target
 from gradscope.config.words import Complaint, Path, describe, dotted, unknown_key
 from gradscope.errors import GradscopeError, did_you_mean
@@ -143,7 +143,7 @@ def _grammar_complaints(data: Mapping[str, Any], directory: FilePath) -> Iterato
             yield Complaint(("replace", name), f"{message}, found {describe(value)}")
         yield from _must_build(value, ("replace", name))
     loss = data.get("loss")
-    if isinstance(loss, Mapping) and loss.get("_target_") in LOSSES[4:] and len(loss) > 1:
+    if isinstance(loss, Mapping) and loss.get("_target_") in WITHOUT_ARGUMENTS and len(loss) > 1:
         yield Complaint(("loss",), f"the loss `{loss['_target_']}` takes no arguments")
     yield from check_input(data.get("input"))
     yield from check_target(data.get("target"))

@@ -36,8 +36,10 @@ _TORCHVISION: Final = re.compile(
 )
 _TIMM: Final = re.compile(r"\w*(_patch\d|_tiny|_small|_base|_large|deit|beit|eva|mixer)\w*[\w.]*\Z")
 
-#: The built-in losses; as a ``_target_`` they take keyword arguments.
-LOSSES: Final = ("cross_entropy", "mse", "bce_with_logits", "nll", "sum", "mean", "logit", "output")
+#: Built-in losses that are made of the output alone, or find their target in it.
+WITHOUT_ARGUMENTS: Final = ("sum", "mean", "logit", "output")
+#: The built-in losses; as a ``_target_`` the others take the arguments of PyTorch's function.
+LOSSES: Final = ("cross_entropy", "mse", "bce_with_logits", "nll", *WITHOUT_ARGUMENTS)
 
 Fault = tuple[str, str | None]  # message, help
 

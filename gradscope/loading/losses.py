@@ -2,7 +2,7 @@
 
 Built-in losses take the first floating output; the loss of the model's own and a user's own take
 what the model returned. To add a named loss, add it to ``LOSSES`` in config/specs.py and to
-``Criterion._named``.
+``Criterion._on``.
 """
 
 from __future__ import annotations
