@@ -50,7 +50,7 @@ def takes_any(found: Any) -> bool:
 
     What becomes of them, only the call itself can tell.
     """
-    inner = getattr(found, "__init__", None) if isinstance(found, type) else found
+    inner: Any = getattr(found, "__init__", None) if isinstance(found, type) else found
     if not hasattr(inner, "__wrapped__"):
         return False
     parameters = inspect.signature(inner, follow_wrapped=False).parameters.values()
@@ -95,7 +95,7 @@ def _words_read(config: type) -> frozenset[str]:
 
 def _drops_keywords(found: Any) -> bool:
     """Whether a callee's ``**kwargs`` are in its signature only: its code never looks at them."""
-    inner = getattr(found, "__init__", None) if isinstance(found, type) else found
+    inner: Any = getattr(found, "__init__", None) if isinstance(found, type) else found
     code: CodeType | None = getattr(inner, "__code__", None)
     if code is None or hasattr(inner, "__wrapped__") or not code.co_flags & inspect.CO_VARKEYWORDS:
         return False
