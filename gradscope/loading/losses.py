@@ -114,6 +114,7 @@ class Criterion:
         own = own_losses.own_loss(output)
         if own is not None:
             self.name = own.name
+            self.without_graph = own.cut
             self._say(f"loss: {own.name} ({own.why})")
             return own.tensor
         self.without_graph = tuple(own_losses.without_graph(output))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,11 +28,15 @@ _PART = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class OwnLoss:
-    """A model's own loss: how code reaches it (``output[1]``), and in words why it is this one."""
+    """A model's own loss: how code reaches it (``output[1]``), and in words why it is this one.
+
+    ``cut`` are the numbers beside it that could be losses too if they had a graph.
+    """
 
     name: str
     tensor: Tensor
     why: str
+    cut: tuple[str, ...] = ()
 
 
 def own_loss(output: Any) -> OwnLoss | None:
@@ -64,10 +68,10 @@ def own_loss(output: Any) -> OwnLoss | None:
         own = _summed(name, found)
     else:
         why = "a number with a graph" if not rest else f"the first of {len(able)} with a graph"
-        own = OwnLoss(name, found, f"the model's own: {why}")
+        own = OwnLoss(name, found, f"the model's own: {why}", _beside(name, numbers))
     said = f"; not in it: {few(rest)}" if rest else ""
     said += f"; without a graph: {few(idle)}" if idle else ""
-    return OwnLoss(own.name, own.tensor, own.why + said)
+    return replace(own, why=own.why + said)
 
 
 def without_graph(output: Any) -> dict[str, Any]:
@@ -78,7 +82,7 @@ def without_graph(output: Any) -> dict[str, Any]:
     cut: list[tuple[str, Any]] = []
     for name, found in _numbers(output):
         if isinstance(found, Mapping):
-            cut += [(f"{name}.{key}", t) for key, t in found.items() if not _has_graph(found)]
+            cut += [(f"{name}.{key}", t) for key, t in found.items() if not t.requires_grad]
         elif not found.requires_grad:
             cut.append((name, found))
     floats = walk(output, lambda item: isinstance(item, float))
@@ -88,7 +92,7 @@ def without_graph(output: Any) -> dict[str, Any]:
 
 def parts(output: Any) -> tuple[str, ...]:
     """The numbers in an output whose names say that they are a part of a loss."""
-    return tuple(name for name, _ in _numbers(output) if _PART.search(_key(name)))
+    return tuple(n for n, t in _numbers(output) if _PART.search(_key(n)) and _has_graph(t))
 
 
 def _called_loss(output: Any) -> tuple[str, Tensor] | None:
@@ -137,7 +141,30 @@ def _summed(name: str, losses: Mapping[Any, Tensor]) -> OwnLoss:
     total = torch.stack(numbers).sum() if alike else sum(numbers[1:], numbers[0])
     rest = [str(key) for key in losses if key not in taken]
     said = f"; not in it: {few(rest)}" if rest else ""
-    return OwnLoss(name, total, f"the model's own: the sum of {few(map(str, taken))}{said}")
+    why = f"the model's own: the sum of {few(map(str, taken))}{said}"
+    # Beside the one that is called a loss the others may be its parts, kept for a log.
+    parts = len(taken) == 1 and "loss" in str(next(iter(taken))).lower()
+    cut = [f"{name}.{key}" for key in rest if not _METRIC.search(key) and not parts]
+    return OwnLoss(name, total, why, tuple(cut))
+
+
+def _beside(name: str, numbers: list[tuple[str, Any]]) -> tuple[str, ...]:
+    """The numbers without a graph in the container of the one that was taken.
+
+    Beside one that is called a loss they may be its parts, and so may those in a mapping of its
+    own: both are kept for a log.
+    """
+    if "loss" in _key(name).lower():
+        return ()
+    around = _around(name)
+    return tuple(
+        one
+        for one, found in numbers
+        if isinstance(found, Tensor)
+        and not found.requires_grad
+        and _around(one) == around
+        and not _METRIC.search(_key(one))
+    )
 
 
 def _has_graph(number: Tensor | Mapping[Any, Tensor]) -> bool:
@@ -168,6 +195,10 @@ def _reached(path: str) -> str:
     """A path as code would write it: ``output[1].loss``."""
     parts = path.split(".") if path else []
     return "output" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts)
+
+
+def _around(name: str) -> str:
+    return name[: max(name.rfind("."), name.rfind("["))]
 
 
 def _key(name: str) -> str:

@@ -15,10 +15,10 @@ RULE = Rule(
     summary="the output holds what could be its loss, and backward cannot start from it",
     what=(
         "Looks, where the config names no loss, for numbers in the model's output that could be "
-        "its own loss but have no graph, while no other number there has one. The run then starts "
-        "from another loss, which says nothing about yours. Numbers whose names say that they are "
-        "something else (`accuracy`, `perplexity`) are left alone. A number called `loss` that has "
-        "no graph is the error `no-grad-root`."
+        "its own loss, or a part of it, but have no graph. The run then starts from another loss, "
+        "which says nothing about these. Left alone are numbers whose names say that they are "
+        "something else (`accuracy`, `perplexity`), and those that stand beside one called a loss, "
+        "for a log. What is called `loss` and has no graph is the error `no-grad-root`."
     ),
     why=(
         "A loss that went through `detach`, `.item()` or `no_grad` trains nothing, and no error "
@@ -42,6 +42,6 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     yield RULE.finding(
         "",
         f"{names} {has} no graph, so that backward cannot start from {it}; this run started from "
-        f"another loss, {report.run.loss}.",
+        f"another loss, `{report.run.loss}`.",
         value=float(len(cut)),
     )

@@ -55,7 +55,9 @@ TAKEN = {
     "a loss before its parts": ((LOSS, {"a": OTHER, "b": OTHER}), "output[0]", LOSS),
     "a mapping with a metric": ({"ce": LOSS, "acc": CUT}, "output", LOSS),
     "alone": (LOSS, "output", LOSS),
-    "with a metric": ((LOGITS, CUT, LOSS), "output[2]", LOSS),
+    "with its parts for a log": ({"x": LOGITS, "my_loss": LOSS, "ce": CUT}, "output.my_loss", LOSS),
+    "with its parts in a mapping": ((LOSS, LOGITS, {"ce": CUT, "kl": CUT}), "output[0]", LOSS),
+    "a total with its parts": ({"total_loss": LOSS, "ce": CUT, "kl": CUT}, "output", LOSS),
     "a perplexity with a graph": (
         {"x": LOGITS, "perplexity": OTHER, "ce": LOSS},
         "output.ce",
@@ -119,6 +121,26 @@ def test_one_without_a_graph_is_named(output, names):
     assert criterion.name == "cross_entropy"
     assert criterion.without_graph == names
     assert f"without a graph: `{names[0]}`" in criterion.notices[0]
+
+
+BESIDE = {
+    "a tuple": ((LOGITS, LOSS, CUT), "output[1]", ("output[2]",)),
+    "before it": ((CUT, LOSS, LOGITS), "output[1]", ("output[0]",)),
+    "a mapping": ({"x": LOGITS, "ce": LOSS, "kl": CUT}, "output.ce", ("output.kl",)),
+    "a mapping of losses": ({"ce": LOSS, "kl": CUT, "acc": CUT}, "output", ("output.kl",)),
+    "a mapping of losses inside": (
+        (LOGITS, {"a": LOSS, "b": OTHER, "c": CUT}),
+        "output[1]",
+        ("output[1].c",),
+    ),
+}
+
+
+@pytest.mark.parametrize(("output", "taken", "names"), BESIDE.values(), ids=BESIDE)
+def test_one_without_a_graph_beside_the_loss_is_named(output, taken, names):
+    criterion = Criterion(None, None, seed=0)
+    assert criterion(output).requires_grad
+    assert (criterion.name, criterion.without_graph) == (taken, names)
 
 
 CALLED_LOSS = {

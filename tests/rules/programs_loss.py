@@ -248,3 +248,14 @@ def own_loss_as_a_plain_number(mended):
         ),
         X,
     )
+
+
+@program("GS507", severity="warning")
+def part_of_a_loss_detached(mended):
+    """A mapping of losses is summed; the part without a graph adds nothing to any gradient."""
+
+    def returned(scores, loss):
+        part = scores.square().mean()
+        return {"ce": loss, "penalty": part if mended else part.detach()}
+
+    return Program(Counted(returned), X)
