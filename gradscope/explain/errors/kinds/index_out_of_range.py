@@ -109,7 +109,7 @@ def _asserted(case: Case) -> Explanation | None:
 
 
 _SIGN = (
-    r"device-side assert|index out of range in self|class values must be"
+    r"device-side assert triggered|index out of range in self|class values must be"
     r"|index -?\d+ is out of bounds|out of data bounds"
 )
 _ADVICE = "indices run from 0 to the size of what they choose from less one"
