@@ -199,6 +199,7 @@ def test_questions_do_not_mix():
     assert questions_that_mix(PACKAGE) == []
 
 
+@pytest.mark.slow
 def test_underscored_files_stay_in_their_room():
     assert private_imports(PACKAGE) == []
 

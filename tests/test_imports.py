@@ -113,6 +113,7 @@ LIGHT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "code"), LIGHT.values(), ids=LIGHT)
 def test_what_needs_no_torch_loads_none(arguments, code, folder):
     assert loaded(arguments, folder) == (code, [])
@@ -122,6 +123,7 @@ def test_the_package_itself_is_light(folder):
     assert loaded(["--version"], folder, first="import gradscope.config, gradscope.demo") == (0, [])
 
 
+@pytest.mark.slow
 def test_inspecting_the_demo_loads_no_torchvision(folder):
     code, names = loaded(["inspect", "demo", "-o", "report2.json"], folder)
     assert code == 0
@@ -186,6 +188,7 @@ def test_a_heavy_import_is_noticed(folder):
     assert loaded(["--version"], folder, first="import numpy") == (0, ["numpy"])
 
 
+@pytest.mark.slow
 def test_a_heavy_import_behind_a_command_is_noticed(folder):
     planted = "import gradscope.records.json as r; old = r.load_shown\n"
     planted += "def load(path):\n    import torch\n    return old(path)\n"

@@ -52,6 +52,7 @@ CONSOLE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.numbers
 @pytest.mark.parametrize(("page", "session"), CONSOLE)
 def test_a_console_block_shows_what_its_commands_print(page, session, clone):

@@ -18,6 +18,8 @@ from gradscope.records.json import dumps, loads
 from gradscope.records.modules import ModuleFacts, ParameterStats
 from gradscope.records.report import Report
 
+pytestmark = pytest.mark.slow
+
 PICTURES = [
     ("resnet18", {}),
     ("vgg11_bn", {}),

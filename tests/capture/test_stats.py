@@ -136,6 +136,7 @@ def tensor(request: pytest.FixtureRequest) -> torch.Tensor:
     return CASES[request.param]()
 
 
+@pytest.mark.slow
 def test_measure(tensor):
     stats = measure(tensor)
     assert isinstance(stats, TensorStats)
@@ -144,6 +145,7 @@ def test_measure(tensor):
     assert stats.numel == tensor.numel()
 
 
+@pytest.mark.slow
 def test_the_path_of_accelerators_and_of_extremes(tensor):
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
@@ -167,6 +169,7 @@ def test_deferred_numbers_are_read_back_in_their_order():
     assert done[id(ready)] is ready
 
 
+@pytest.mark.slow
 def test_a_plain_float32_norm_would_be_caught():
     tensor = torch.full((BIG,), 0.3)
     stats = measure(tensor)

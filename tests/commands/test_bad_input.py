@@ -87,6 +87,7 @@ YAML = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", YAML)
 def test_a_config_that_is_wrong(
     case: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -127,6 +128,7 @@ WORDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("case", WORDS)
 def test_a_command_line_that_is_wrong(

@@ -17,6 +17,8 @@ from gradscope.errors import ModelError
 from gradscope.records import json as record_json
 from gradscope.records.report import CheckReport
 
+pytestmark = pytest.mark.slow
+
 NETS = '''
 import torch
 from torch import nn

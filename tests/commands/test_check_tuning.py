@@ -10,6 +10,8 @@ import pytest
 
 from gradscope import cli
 
+pytestmark = pytest.mark.slow
+
 NETS = '''
 import torch
 from torch import nn

@@ -81,6 +81,7 @@ def test_without_arguments_it_shows_the_demo(
     assert "conv1.weight [10, 1, 5, 5]" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", plugins.names("gradscope.diagrams"))
 def test_every_format_is_written_whole_and_never_over_another(
     format: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -205,6 +206,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_wishes_are_refused(
     case: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -400,6 +402,7 @@ def test_a_failing_backward_is_explained_as_inspect_does(
     assert {line.split()[0] for line in graph} >= roles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["svg", "dot", "mmd", "graphml"])
 def test_a_picture_of_a_failed_run_replaces_no_good_one(
     suffix: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

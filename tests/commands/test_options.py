@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
@@ -44,6 +45,7 @@ def test_a_command_can_be_called_with_less(capsys) -> None:
     assert capsys.readouterr().out == "box False Size(width=3, height=2) z\n"
 
 
+@pytest.mark.slow
 def test_the_garbage_collector_rests_only_while_torch_is_imported() -> None:
     code = (
         "import gc\n"

@@ -20,7 +20,10 @@ HOME = str(Path(gradscope.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": HOME}
 COMMAND = [sys.executable, "-m", "gradscope"]
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="streams and signals of POSIX")
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="streams and signals of POSIX"),
+    pytest.mark.slow,
+]
 
 
 @pytest.fixture

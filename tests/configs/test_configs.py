@@ -12,7 +12,7 @@ from expected import CONFIGS, EXPECTED, exactly, expected, names, written
 import gradscope
 from gradscope.records import json as record_json
 
-pytestmark = pytest.mark.numbers
+pytestmark = [pytest.mark.numbers, pytest.mark.slow]
 
 NAMES = list(names())
 #: What is wrong on purpose, or would be in training: everywhere else no rule may call an error.

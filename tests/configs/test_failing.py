@@ -8,6 +8,8 @@ from pathlib import Path
 import processes
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FAILING = Path(__file__).parent / "failing"
 
 #: The layer that was executing, where there was one.

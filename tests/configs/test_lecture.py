@@ -6,6 +6,7 @@ import json
 from collections import Counter
 
 import processes
+import pytest
 import torch
 from expected import CONFIGS, beside
 
@@ -40,6 +41,7 @@ def test_nothing_is_recorded_once_the_hooks_are_gone(handles, unchanged):
     assert not any(module._forward_hooks or module._backward_hooks for module in model.modules())
 
 
+@pytest.mark.slow
 def test_every_parameter_of_resnet18_has_a_gradient_and_moves():
     report = gradscope.inspect(str(CONFIGS / "resnet18-step.yaml"))
     assert len(report.parameters) == 62

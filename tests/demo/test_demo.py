@@ -15,6 +15,8 @@ from PIL import Image
 from gradscope.demo import DIGITS, WEIGHTS
 from gradscope.demo import train as training
 
+pytestmark = pytest.mark.slow
+
 README = Path(__file__).parents[2] / "README.md"
 SPECS = tuple(WEIGHTS)
 STORY = ("demo", "demo:lecture")

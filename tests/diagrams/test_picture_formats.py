@@ -167,6 +167,7 @@ def test_without_pygraphviz_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch)
         assert "pip install" in said and "html, dot, mermaid, graphml and json" in said
 
 
+@pytest.mark.slow
 @needed
 def test_a_png_too_large_to_read_is_drawn_coarser() -> None:
     said: list[str] = []

@@ -177,6 +177,7 @@ def test_an_unknown_target_is_an_error() -> None:
         terminal.render(samples.mlp(), GraphView(targets=("nowhere",)))
 
 
+@pytest.mark.slow
 def test_numbers_of_paths_too_long_to_read_are_powers_of_ten() -> None:
     draft = samples.Draft()
     x = draft.leaf("x", (1,), "input")

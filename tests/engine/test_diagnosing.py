@@ -132,6 +132,7 @@ def test_a_rule_that_does_not_look_asks_for_nothing(taken: list[str]) -> None:
     assert taken == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Sound, *(kind for kind, _, _ in BROKEN.values())])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_live_model_is_given_back_as_it_was(

@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 import gradscope
 from gradscope.records.graph import AutogradGraph, GraphNode
 
+pytestmark = pytest.mark.slow
+
 
 def ops(graph: AutogradGraph) -> list[str]:
     return [node.op for node in graph.nodes if node.kind == "function"]

@@ -203,6 +203,7 @@ def test_segments_that_share_a_module_inside_and_outside(reentrant: bool) -> Non
             assert left.gradient == right.gradient
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [None, False, True])
 def test_no_activation_outlives_the_run(reentrant: bool | None) -> None:
     seen: list[weakref.ref[Tensor]] = []

@@ -26,6 +26,8 @@ from truth.steps import identical, inspected, plain_step, report_of, truth_of
 import gradscope
 from gradscope.records.json import to_data
 
+pytestmark = pytest.mark.slow
+
 
 def resnet(**options: Any) -> nn.Module:
     import torchvision.models

@@ -140,6 +140,7 @@ class TestTorchvision:
         batch, _, _ = infer(model.eval(), kind)
         assert len(batch.args) == 1
 
+    @pytest.mark.slow
     def test_a_real_detection_model_trains_on_it(self):
         from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
@@ -234,6 +235,7 @@ TRANSFORMERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "config", "settings", "shapes"), TRANSFORMERS.values(), ids=TRANSFORMERS
 )

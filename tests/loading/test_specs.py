@@ -71,6 +71,7 @@ class TestTorchvision:
         assert built.kind.weights is None
         assert built.weights is None
 
+    @pytest.mark.slow
     def test_a_detector_on_the_cpu_downloads_no_backbone(self, targets):
         built = specs.build("torchvision:ssdlite320_mobilenet_v3_large", targets)
         assert next(built.model.parameters()).device.type == "cpu"
@@ -282,6 +283,7 @@ class TestHuggingFace:
         assert built.kind.hf_config.vocab_size == 11
         assert Path(str(built.kind.tokenizer)) == folder
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("architectures", "expected"),
         [
@@ -448,6 +450,7 @@ class TestPython:
             specs.build({"_target_": "./specnet.py:Net", "_partial_": True}, targets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "imported"), [("demo", False), ("./net.py:Net", False), ("torchvision:alexnet", True)]
 )

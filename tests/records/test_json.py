@@ -243,6 +243,7 @@ def test_a_missing_field_is_named(path: tuple[str | int, ...]) -> None:
     assert str(path[-1]) in str(caught.value)
 
 
+@pytest.mark.slow
 def test_every_leaf_replaced_is_read_or_refused() -> None:
     """No damage of one field ends in anything but a report or a ConfigError."""
     whole = data()

@@ -7,6 +7,8 @@ import pytest
 import gradscope
 from rules.healthy import healthy
 
+pytestmark = pytest.mark.slow
+
 MODELS = dict(healthy())
 #: The larger ones take seconds each; `python -m tests.rules.calibrate` runs them all.
 QUICK = [

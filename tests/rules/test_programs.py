@@ -14,6 +14,8 @@ from gradscope.rules import SEVERITIES, diagnose, rule_book
 from rules.all_programs import CASES
 from rules.rule_programs import Case, Program
 
+pytestmark = pytest.mark.slow
+
 
 def checked(program: Program) -> Report:
     """The report with its findings, also of a program that raises."""

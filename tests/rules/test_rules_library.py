@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 import gradscope
 
+pytestmark = pytest.mark.slow
+
 
 def severities(model: nn.Module, x: Tensor, loss) -> dict[str, str]:
     """The severity of each finding about missing gradients, by code."""

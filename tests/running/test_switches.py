@@ -37,6 +37,7 @@ class Turns(nn.Module):
         return loss
 
 
+@pytest.mark.slow
 @LOOKS
 @pytest.mark.parametrize("switch", TURNS)
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled:UserWarning")

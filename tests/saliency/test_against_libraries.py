@@ -27,7 +27,7 @@ from gradscope.saliency import (
 )
 from gradscope.saliency._subject import Objective, Subject
 
-pytestmark = pytest.mark.numbers
+pytestmark = [pytest.mark.numbers, pytest.mark.slow]
 
 NETS = ("digits", "resnet18", "vgg11", "densenet121", "vit")
 CONVOLUTIONAL = NETS[:4]

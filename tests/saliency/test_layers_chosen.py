@@ -23,6 +23,7 @@ def chosen(net: nn.Module, inputs: Tensor) -> tuple[str, tuple[int, ...]]:
 PICTURE = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "layer", "grid"),
     [

@@ -16,6 +16,8 @@ from gradscope.saliency import occlusion, rise, score_cam
 from gradscope.saliency._batching import Batches
 from gradscope.saliency._subject import Objective, Subject
 
+pytestmark = pytest.mark.slow
+
 NETS = ("digits", "resnet18", "vgg11", "densenet121", "vit")
 TARGETS = torch.tensor([2, 5])
 WITHIN = 1e-5

@@ -84,6 +84,7 @@ def test_why_the_class_is_wider_for_the_class_that_it_is(held):
     assert true > 3 * other
 
 
+@pytest.mark.slow
 def test_why_not_is_smaller_for_the_class_that_it_is(held):
     images, labels = held
     net = network(NEGATIVE)

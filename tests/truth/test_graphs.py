@@ -15,6 +15,8 @@ from torch import nn
 import gradscope
 from gradscope.records.graph import AutogradGraph, GraphNode
 
+pytestmark = pytest.mark.slow
+
 Net = tuple[nn.Module, torch.Tensor]
 
 

@@ -18,6 +18,8 @@ from truth.compare import compare
 from truth.reductions import statistics
 from truth.reference import Truth, observe
 
+pytestmark = pytest.mark.slow
+
 Data = dict[str, Any]
 
 

@@ -19,7 +19,10 @@ from truth.reference import observe
 from truth.steps import plain_step, truth_of
 
 # Nested reentrant checkpoints: the inner one's first pass runs without gradients, as it should.
-pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True"),
+    pytest.mark.slow,
+]
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)

@@ -16,6 +16,8 @@ from gradscope.records.json import to_data
 from truth.cases import weighted_sum
 from truth.compare import stats_differences
 
+pytestmark = pytest.mark.slow
+
 
 def check(model: nn.Module, inputs: Any, loss: Callable[[Any], Tensor] = weighted_sum) -> Any:
     """Inspects and takes a plain step, seeded alike; returns the report's data."""

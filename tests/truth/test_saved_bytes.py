@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from truth.cases import ALL, Case, weighted_sum
 from truth.steps import report_of
 
+pytestmark = pytest.mark.slow
+
 #: Without checkpoints: there every look into a node would recompute its block.
 CASES = (
     "resnet18",

@@ -25,6 +25,8 @@ from zoo.own_failures import OWN
 from zoo.running import known, run
 from zoo.tables import print_results
 
+pytestmark = pytest.mark.slow
+
 KINDS = {
     "convolutions": "torchvision:resnet18",
     "depthwise convolutions": "torchvision:mobilenet_v2",

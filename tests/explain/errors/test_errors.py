@@ -104,6 +104,7 @@ def test_the_table_is_whole() -> None:
     assert min(counts.values()) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_broken_program(name: str) -> None:
     case = PROGRAMS[name]
@@ -113,6 +114,7 @@ def test_broken_program(name: str) -> None:
     assert faults(case, error) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_mended_twin_runs(name: str) -> None:
     assert inspected(PROGRAMS[name].build(True)).error is None
@@ -155,6 +157,7 @@ def state_of(model: nn.Module) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_live_model_is_given_back(name: str) -> None:
     program = PROGRAMS[name].build(False)

@@ -26,6 +26,7 @@ def test_the_table_is_whole() -> None:
     assert all(causes.count(cause) >= 10 for cause in causes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings(NO_INPUT, SCALARS, COPIES)
 def test_broken_program(name: str) -> None:

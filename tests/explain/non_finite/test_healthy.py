@@ -11,6 +11,8 @@ from torch import nn
 
 from gradscope.explain.non_finite.explain import explain_non_finite
 
+pytestmark = pytest.mark.slow
+
 Step = Callable[[], torch.Tensor]
 
 

@@ -358,6 +358,7 @@ def test_what_another_thread_computes_cannot_be_seen() -> None:
     assert origin.message.startswith("loss is NaN, and no operation that can be watched made it so")
 
 
+@pytest.mark.slow
 def test_no_tensor_is_kept() -> None:
     """A thousand operations whose results are dropped, each with an infinity in it."""
 

@@ -181,6 +181,7 @@ def models() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["branches", "resnet18"])
 def test_every_tensor_of_a_run(name):
     model, shape = models()[name]
@@ -261,6 +262,7 @@ def test_other_scales_and_dtypes():
     }
 
 
+@pytest.mark.slow
 def test_looking_changes_nothing(unchanged):
     torch.manual_seed(0)
     model = torchvision.models.resnet18(weights=None, num_classes=4).eval()

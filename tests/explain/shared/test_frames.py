@@ -82,6 +82,7 @@ def test_pythons_own_library_is_not_the_users() -> None:
     assert len(report.error.frames) == 2
 
 
+@pytest.mark.slow
 def test_what_is_said_of_a_missing_gradient_is_the_same_place() -> None:
     found = gradscope.why("torchvision:googlenet", overrides=["input.shape=[2, 3, 64, 64]"])
     assert found.answers

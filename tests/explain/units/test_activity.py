@@ -14,6 +14,8 @@ from torch import nn
 from gradscope.explain.units.activity import unit_activity
 from gradscope.records.modules import UnitActivity
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:

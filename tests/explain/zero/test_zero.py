@@ -258,6 +258,7 @@ def test_the_graph_and_its_activations_are_freed() -> None:
         gc.enable()
 
 
+@pytest.mark.slow
 def test_a_chain_of_many_thousand_operations() -> None:
     model = nn.Linear(4, 4)
 

@@ -54,6 +54,7 @@ def test_no_name_is_cut(report: Report, width: int | None) -> None:
     assert "…" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [w for w in WIDTHS if w is None or w >= 60])
 def test_no_number_is_cut(report: Report, width: int | None) -> None:
     text = terminal.render(report, View(width=width))
