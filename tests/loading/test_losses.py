@@ -310,9 +310,9 @@ def test_what_to_do_where_the_classes_stand_last():
 def test_a_loss_of_the_users_own_gets_the_target_as_it_was_given(dtype):
     target = torch.ones(2, dtype=dtype)
     for loss in (nn.CrossEntropyLoss(), torch.nn.functional.cross_entropy):
-        with pytest.raises(RuntimeError, match="expected target dtype|expected scalar type Long"):
+        with pytest.raises(RuntimeError, match=r"expected target dtype|expected scalar type Long"):
             loss(LOGITS, target)
-        with pytest.raises(RuntimeError, match="expected target dtype|expected scalar type Long"):
+        with pytest.raises(RuntimeError, match=r"expected target dtype|expected scalar type Long"):
             Criterion(loss, target, seed=0)(LOGITS, None)
     assert Criterion("cross_entropy", torch.ones(2, dtype=torch.int32), seed=0)(LOGITS).ndim == 0
 
