@@ -1,25 +1,31 @@
 """The loss that a model computes itself, found among what it returns.
 
-It is the tensor called ``loss``; else a number that has a graph; else the sum of a mapping of
-numbers. A number that backward cannot start from is named, for it may be a loss that was cut.
+It is the tensor called ``loss``; else a number that has a graph, and all parameters behind it that
+are behind the other outputs; else the sum of a mapping of numbers. A number that backward cannot
+start from is named, for it may be a loss that was cut.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradscope.nesting import walk
 
-#: Names of what is no loss, whether or not it has a graph.
+#: Names of what is no loss, whether or not it has a graph; not of what ends with `loss`.
 _METRIC = re.compile(
-    r"(^|_)(acc|accuracy|perplexity|ppl|scale|temperature|temp|lr|norm)($|_)", re.IGNORECASE
+    r"(^|_)(acc|accuracy|perplexity|ppl|scale|temperature|temp|lr|norm|top\d+|error|err|num|count"
+    r"|correct|iou|f1|auc|precision|recall|weight)($|_)(?!(.*_)?loss(es)?$)",
+    re.IGNORECASE,
 )
+#: Names of what has all other losses in it.
+_TOTAL = re.compile(r"(^|_)(total|objective|elbo)($|_)", re.IGNORECASE)
 #: Names of what is only a part of one.
 _PART = re.compile(
     r"(^|_)(aux|auxiliary|z|router|balance|balancing|commit|commitment)($|_)", re.IGNORECASE
@@ -48,19 +54,14 @@ def own_loss(output: Any) -> OwnLoss | None:
     named = _called_loss(output)
     if named is not None:
         return OwnLoss(*named, "the model's own")
+    numbers = list(_numbers(output))
     if _is_losses(output):
         return _summed("output", output)
-    numbers = list(_numbers(output))
     if len(numbers) == 1 and numbers[0][0] == "output":
         return OwnLoss("output", output, "the one number that the model returns")
-    able = [
-        (name, found)
-        for name, found in numbers
-        if _has_graph(found) and not _METRIC.search(_key(name)) and not _PART.search(_key(name))
-    ]
+    able = _able(output, numbers)
     if not able:
-        return None
-    able.sort(key=lambda one: "loss" not in _key(one[0]).lower())  # stable: else in their order
+        return _cut_inside(output)
     name, found = able[0]
     rest = [one for one, _ in able[1:]]
     idle = [one for one, number in numbers if not _has_graph(number)]
@@ -74,6 +75,65 @@ def own_loss(output: Any) -> OwnLoss | None:
     return replace(own, why=own.why + said)
 
 
+def _able(output: Any, numbers: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """The numbers that can be the loss, the likeliest first."""
+    able = [
+        (name, found)
+        for name, found in numbers
+        if _has_graph(found) and not _METRIC.search(_key(name)) and not _PART.search(_key(name))
+    ]
+    if not able:
+        return []
+    held = {name: _graph(found) for name, found in able}
+    # What the model computes beside the loss: a number that does not reach all of it is a part.
+    wanted = _graph(
+        [t for _, t in walk(output, lambda item: isinstance(item, Tensor)) if t.numel() > 1]
+    )[1]
+    able = [
+        (name, found)
+        for name, found in able
+        if _TOTAL.search(_key(name)) or wanted <= held[name][1]
+    ]
+
+    def rank(one: tuple[str, Any]) -> tuple[bool, bool, bool, int, bool]:
+        name, found = one
+        key = _key(name).lower()
+        starts = {t.grad_fn for t in _tensors(found)}
+        inside = any(starts <= held[other][0] for other, _ in able if other != name)
+        depth = len(re.findall(r"[.\[]", name))
+        return inside, not _TOTAL.search(key), key != "loss", depth, "loss" not in key
+
+    return sorted(able, key=rank)  # stable: else in their order
+
+
+def _tensors(found: Any) -> list[Tensor]:
+    if isinstance(found, Tensor):
+        return [found]
+    return list(found.values() if isinstance(found, Mapping) else found)
+
+
+def _graph(found: Any) -> tuple[set[Any], set[Any]]:
+    """The nodes of the graph behind numbers, and the parameters that it ends at."""
+    stack = [t.grad_fn for t in _tensors(found) if t.grad_fn is not None]
+    nodes, leaves = set(stack), set()
+    while stack:
+        node: Any = stack.pop()
+        if node.name().endswith("AccumulateGrad"):
+            leaves.add(id(node.variable))
+        following = {after for after, _ in node.next_functions if after is not None} - nodes
+        nodes |= following
+        stack += following
+    return nodes, leaves
+
+
+def _cut_inside(output: Any) -> OwnLoss | None:
+    """What is called ``loss`` deeper in the output, with no other number that could be one."""
+    for path, tensor in walk(output, lambda item: isinstance(item, Tensor)):
+        if path.rpartition(".")[2] == "loss":
+            return OwnLoss(_reached(path), tensor, "the model's own")
+    return None
+
+
 def without_graph(output: Any) -> dict[str, Any]:
     """What in an output could be its loss if backward could start from it, by name.
 
@@ -82,8 +142,8 @@ def without_graph(output: Any) -> dict[str, Any]:
     cut: list[tuple[str, Any]] = []
     for name, found in _numbers(output):
         if isinstance(found, Mapping):
-            cut += [(f"{name}.{key}", t) for key, t in found.items() if not t.requires_grad]
-        elif not found.requires_grad:
+            cut += [(f"{name}.{key}", t) for key, t in found.items() if _is_cut(t)]
+        elif _is_cut(found):
             cut.append((name, found))
     floats = walk(output, lambda item: isinstance(item, float))
     cut += [(_reached(path), found) for path, found in floats if "loss" in path.lower()]
@@ -103,12 +163,7 @@ def _called_loss(output: Any) -> tuple[str, Tensor] | None:
         found = output.get("loss")
     if isinstance(found, Tensor):
         return "output.loss", found
-    inner = [
-        (_reached(path), tensor)
-        for path, tensor in walk(output, lambda item: isinstance(item, Tensor))
-        if path.rpartition(".")[2] == "loss"
-    ]
-    return next((one for one in inner if one[1].requires_grad), inner[0] if inner else None)
+    return None
 
 
 def _numbers(output: Any) -> Iterator[tuple[str, Any]]:
@@ -135,16 +190,28 @@ def _is_losses(item: Any) -> bool:
 def _summed(name: str, losses: Mapping[Any, Tensor]) -> OwnLoss:
     """The sum of those that have a graph; of all where none has, for backward to say so."""
     able = {key: t for key, t in losses.items() if _has_graph(t) and not _METRIC.search(str(key))}
-    taken = able or dict(losses)
+    totals = {key: t for key, t in able.items() if _holds(t, able)}
+    taken = totals or able or dict(losses)
     numbers = [number.reshape(()) for number in taken.values()]
     alike = len({(number.dtype, number.device) for number in numbers}) == 1
     total = torch.stack(numbers).sum() if alike else sum(numbers[1:], numbers[0])
-    rest = [str(key) for key in losses if key not in taken]
-    said = f"; not in it: {few(rest)}" if rest else ""
+    rest = [key for key in losses if key not in taken]
+    said = f"; not in it: {few(map(str, rest))}" if rest and not totals else ""
     why = f"the model's own: the sum of {few(map(str, taken))}{said}"
-    # Beside the one that is called a loss the others may be its parts, kept for a log.
-    parts = len(taken) == 1 and "loss" in str(next(iter(taken))).lower()
-    cut = [f"{name}.{key}" for key in rest if not _METRIC.search(key) and not parts]
+    if totals:
+        why = f"the model's own: {few(map(str, taken))} holds the others{said}"
+    # Beside the one that is called a loss the others may be its parts, kept for a log; beside
+    # several, what is not called so is a metric.
+    called = any("loss" in str(key).lower() for key in taken)
+    alone = len(taken) == 1 and (called or _TOTAL.search(str(next(iter(taken)))))
+    cut = [
+        f"{name}.{key}"
+        for key in rest
+        if _is_cut(losses[key])
+        and not _METRIC.search(str(key))
+        and not alone
+        and (not called or "loss" in str(key).lower())
+    ]
     return OwnLoss(name, total, why, tuple(cut))
 
 
@@ -173,22 +240,23 @@ def _has_graph(number: Tensor | Mapping[Any, Tensor]) -> bool:
     return number.requires_grad and not _is_setting(number)
 
 
+def _holds(number: Tensor, losses: Mapping[Any, Tensor]) -> bool:
+    """Whether a number is computed of all the others."""
+    others = {t.grad_fn for t in losses.values() if t is not number}
+    return bool(others) and others <= _graph(number)[0] - {number.grad_fn}
+
+
+def _is_cut(number: Tensor) -> bool:
+    """Whether backward from it comes to nothing: a leaf made of a plain number does not help."""
+    leaf = number.grad_fn is None and not isinstance(number, nn.Parameter)
+    return not number.requires_grad or leaf
+
+
 def _is_setting(number: Tensor) -> bool:
     """Whether it is computed of single numbers only, as a learned temperature is."""
-    if number.grad_fn is None:
-        return True
-    stack, seen = [number.grad_fn], {number.grad_fn}
-    while stack:
-        node: Any = stack.pop()
-        leaf = node.variable if node.name().endswith("AccumulateGrad") else None
-        if leaf is not None and leaf.numel() > 1:
-            return False
-        following = [after for after, _ in node.next_functions if after is not None]
-        if leaf is None and not following:  # a root of some other kind, of which nothing is known
-            return False
-        stack += [after for after in following if after not in seen]
-        seen.update(following)
-    return True
+    nodes, _ = _graph(number)
+    sizes = [math.prod(int(n) for n in one.shape) for node in nodes for one in node._input_metadata]
+    return all(size <= 1 for size in sizes)
 
 
 def _reached(path: str) -> str:

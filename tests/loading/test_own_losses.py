@@ -18,7 +18,7 @@ SEQUENCE = LOGITS.expand(4, 2, 5)
 LOSS = LOGITS.square().mean()
 OTHER = LOGITS.abs().mean()
 CUT = LOSS.detach()
-TEMPERATURE = torch.tensor(2.0, requires_grad=True)
+TEMPERATURE = torch.nn.Parameter(torch.tensor(2.0))
 
 
 @dataclass
@@ -183,3 +183,94 @@ def test_what_is_said():
         "`output.aux_loss`)"
     )
     assert said(SEQUENCE) == "loss: sum (a stand-in: the first floating output is [4, 2, 5])"
+
+
+class Heads(torch.nn.Module):
+    """A body with two heads and a probe that trains on its own; ``returns`` makes the output."""
+
+    def __init__(self, returns):
+        super().__init__()
+        self.body, self.one, self.two = (torch.nn.Linear(8, n) for n in (8, 4, 4))
+        self.probe = torch.nn.Linear(8, 2)
+        self.returns = returns
+
+    def forward(self, x):
+        h = self.body(x).relu()
+        a, b = self.one(h), self.two(h)
+        loss_a = torch.nn.functional.cross_entropy(a, torch.zeros(len(x), dtype=torch.long))
+        loss_b = b.abs().mean()
+        found = {"x": torch.cat([a, b], 1), "h": h, "a": a, "loss_a": loss_a, "loss_b": loss_b}
+        found["probe"] = self.probe(h.detach()).square().mean()
+        found["total"] = loss_a + loss_b + found["probe"]
+        return self.returns(SimpleNamespace(**found))
+
+
+FORMS = {
+    # what: (what the model returns, the loss, what is named as cut)
+    "its copy for a log": (
+        lambda m: (m.total, {"loss": m.total.detach(), "acc": torch.tensor(0.5)}), "output[0]", (),
+    ),
+    "a log behind the scores": (
+        lambda m: (m.x, m.total, {"loss": m.total.detach()}), "output[1]", (),
+    ),
+    "a total beside a log": (
+        lambda m: {"total_loss": m.total, "log": {"loss": m.total.detach()}},
+        "output.total_loss", (),
+    ),
+    "a part's loss deeper": (
+        lambda m: {"enc": {"z": m.h, "loss": m.probe}, "total_loss": m.total},
+        "output.total_loss", (),
+    ),
+    "a probe's": (lambda m: (m.x, m.probe), "cross_entropy", ()),
+    "a probe's by name": (lambda m: {"x": m.x, "probe_loss": m.probe}, "cross_entropy", ()),
+    "a mean of activations": (lambda m: (m.x, m.h.mean()), "cross_entropy", ()),
+    "parts and total in a tuple": (
+        lambda m: (m.a, m.loss_a, m.loss_b, m.total), "output[3]", (),
+    ),
+    "parts and total by name": (
+        lambda m: {"x": m.x, "a_loss": m.loss_a, "b_loss": m.loss_b, "total_loss": m.total},
+        "output.total_loss", (),
+    ),
+    "metrics beside losses": (
+        lambda m: {"loss_a": m.loss_a, "loss_b": m.loss_b, "class_error": torch.tensor(3.0)},
+        "output", (),
+    ),
+    "a total and its parts cut": (
+        lambda m: {"total": m.total, "a": m.loss_a.detach(), "b": m.loss_b.detach()}, "output", (),
+    ),
+    "a loss with a metric's word": (
+        lambda m: {"x": m.x, "norm_loss": m.total}, "output.norm_loss", (),
+    ),
+    "a leaf of its number": (
+        lambda m: (m.x, torch.tensor(m.total.item(), requires_grad=True)),
+        "cross_entropy", ("output[1]",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("returns", "name", "cut"), FORMS.values(), ids=FORMS)
+def test_what_models_return(returns, name, cut):
+    criterion = Criterion(None, None, seed=0)
+    assert criterion(Heads(returns)(torch.ones(6, 8))).requires_grad
+    assert (criterion.name, criterion.without_graph) == (name, cut)
+
+
+def test_the_sum_counts_no_part_twice():
+    model = Heads(lambda m: {"a_loss": m.loss_a, "b_loss": m.loss_b, "total_loss": m.total})
+    output = model(torch.ones(6, 8))
+    assert torch.equal(Criterion(None, None, seed=0)(output), output["total_loss"])
+
+
+def test_losses_of_low_and_high_rates_are_both_in_the_sum():
+    model = Heads(lambda m: {"lr_loss": m.loss_a, "hr_loss": m.loss_b})
+    output = model(torch.ones(6, 8))
+    loss = Criterion(None, None, seed=0)(output)
+    assert torch.equal(loss, output["lr_loss"] + output["hr_loss"])
+
+
+def test_a_model_of_single_numbers_has_a_loss():
+    model = torch.nn.Linear(1, 1)
+    output = model(torch.ones(4, 1))
+    loss = output.square().mean()
+    criterion = Criterion(None, None, seed=0)
+    assert torch.equal(criterion((output, loss)), loss)
