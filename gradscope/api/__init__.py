@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gradscope.api.checking import check, check_config
     from gradscope.api.graphing import graph, graph_config
     from gradscope.api.inspecting import inspect, inspect_config, layers
-    from gradscope.api.pictures import read_pictures
+    from gradscope.api.pictures import picture_files, read_pictures
 
 __all__ = [
     "Saliency",
@@ -36,6 +36,7 @@ __all__ = [
     "inspect",
     "inspect_config",
     "layers",
+    "picture_files",
     "read_pictures",
     "saliency",
     "view",
@@ -49,7 +50,7 @@ _HOMES = {
     "checking": ("check", "check_config"),
     "graphing": ("graph", "graph_config"),
     "attributing": ("Saliency", "SaliencyRequest", "attribute", "saliency", "view"),
-    "pictures": ("read_pictures",),
+    "pictures": ("picture_files", "read_pictures"),
 }
 
 

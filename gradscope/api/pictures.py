@@ -28,11 +28,11 @@ class Picture:
     photo: Photo
 
 
-def read_pictures(words: Sequence[str | Path], viewer: Viewer) -> list[Picture]:
-    """The files of paths, patterns and folders, through the viewer's transform; arrays as they are.
+def picture_files(words: Sequence[str | Path]) -> list[Path]:
+    """The files of paths, patterns and folders, each once.
 
     Raises:
-        ConfigError: no such file, or one that is no picture and no array.
+        ConfigError: no such file, or a pattern or a folder without a picture.
     """
     folder = Path.cwd()
     files: list[Path] = []
@@ -41,7 +41,16 @@ def read_pictures(words: Sequence[str | Path], viewer: Viewer) -> list[Picture]:
         files += (
             images.pictures_in(inside) if inside.is_dir() else images.find_images(str(word), folder)
         )
-    return [_picture(path, viewer) for path in dict.fromkeys(files)]
+    return list(dict.fromkeys(files))
+
+
+def read_pictures(words: Sequence[str | Path], viewer: Viewer) -> list[Picture]:
+    """The files of paths, patterns and folders, through the viewer's transform; arrays as they are.
+
+    Raises:
+        ConfigError: no such file, or one that is no picture and no array.
+    """
+    return [_picture(path, viewer) for path in picture_files(words)]
 
 
 def _picture(path: Path, viewer: Viewer) -> Picture:

@@ -144,7 +144,7 @@ def run(
 
         paths, model = [str(DIGITS[0][0])], model or "demo"
     with keep_stdout_clean(), importing_torch():
-        from gradscope.api import SaliencyRequest, attribute, read_pictures, view
+        from gradscope.api import SaliencyRequest, attribute, picture_files, read_pictures, view
 
     request = SaliencyRequest(
         methods=tuple(method or ()),
@@ -158,15 +158,17 @@ def run(
     maps = _map_names(request)
     try:
         with keep_stdout_clean():
-            keys = {key: value for key, value in asdict(running).items() if value is not None}
-            viewer = view(model, overrides, keys, allow or ())
-            pictures = read_pictures(paths, viewer)
-            names = file_names([picture.path for picture in pictures])
+            # What is missing or in the way is said before weights are fetched.
+            found_files = picture_files(paths)
+            names = file_names([images.shown(path) for path in found_files])
             if save_maps is not None:
                 check_maps(save_maps, names, maps, force=force)
             overlays = [f"{name}-{_file_suffix(maps)}" for name in names]
             if not as_json:
-                files.check(overlays, images.page_count(len(pictures), len(maps)))
+                files.check(overlays, images.page_count(len(found_files), len(maps)))
+            keys = {key: value for key, value in asdict(running).items() if value is not None}
+            viewer = view(model, overrides, keys, allow or ())
+            pictures = read_pictures(found_files, viewer)
             with _progress() as progress:
                 found = attribute(viewer, pictures, request, seed=running.seed, progress=progress)
     except ModelError as error:

@@ -179,6 +179,18 @@ def test_without_a_network_no_other_model_explains_a_photograph(
     assert "demo · cpu" in capsys.readouterr().out
 
 
+def test_a_missing_picture_is_said_before_weights_are_fetched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fetched(*arguments: object, **keywords: object) -> None:
+        raise AssertionError("weights were fetched")
+
+    monkeypatch.setattr("torch.hub.load_state_dict_from_url", fetched)
+    monkeypatch.setattr("torch.hub.download_url_to_file", fetched)
+    assert run(monkeypatch, "nowhere.png") == 2
+    assert "there is no picture nowhere.png" in capsys.readouterr().err
+
+
 def test_methods_are_listed_with_their_papers(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
