@@ -30,6 +30,7 @@ from gradscope.capture.links import links
 from gradscope.capture.measurements import MeasurementCache, version
 from gradscope.capture.nodes import Label, describe, ordered
 from gradscope.capture.recompute import Recomputation, in_backward
+from gradscope.capture.saved import noticing_hooked_saves
 from gradscope.capture.stats import Measured, head_of, resolve
 from gradscope.capture.trace import Trace, TraceContext
 from gradscope.capture.views import view_of
@@ -87,8 +88,15 @@ class Recorder:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Watch until the block ends; then every hook is gone and every graph node let go."""
+
+        def hooks_seen() -> None:
+            self.needs_counting_run = True
+
         try:
-            with hooked(watchable(self.model), self._before, self._after):
+            with (
+                hooked(watchable(self.model), self._before, self._after),
+                noticing_hooked_saves(hooks_seen),
+            ):
                 yield
         finally:
             self._unfinished = self._stack.abandon()

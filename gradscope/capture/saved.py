@@ -8,7 +8,7 @@ the gradient would silently be wrong.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,31 @@ from torch import nn
 from gradscope.capture.calls import Call, CallStack
 from gradscope.capture.graph import SavedBytes, edge_of, walk
 from gradscope.capture.hooks import hooked, named_modules, watchable
+
+_AUTOGRAD: Any = torch._C._autograd
+
+
+@contextmanager
+def noticing_hooked_saves(seen: Callable[[], None]) -> Iterator[None]:
+    """Call ``seen`` when somebody's hooks (a checkpoint's, an offloader's) take over saved tensors.
+
+    For older releases of torch, 2.8 among them: in later ones each saved tensor tells whether it
+    lies behind a hook.
+    """
+    if hasattr(_AUTOGRAD.SavedTensor, "unpack_hook"):
+        yield
+        return
+    push = _AUTOGRAD._push_saved_tensors_default_hooks
+
+    def noticed(*hooks: Any) -> None:
+        seen()
+        push(*hooks)
+
+    _AUTOGRAD._push_saved_tensors_default_hooks = noticed
+    try:
+        yield
+    finally:
+        _AUTOGRAD._push_saved_tensors_default_hooks = push
 
 
 @contextmanager
