@@ -46,6 +46,8 @@ def build(
     builder: Callable[[Request], Built] = importlib.import_module(f"{__name__}.{library}").build
     if not request.meta:
         return builder(request)
+    # It imports the library: under a device, torch 2.8 fails to import what torchvision needs.
+    _check(request, library)
     try:
         with device:
             built = builder(request)
@@ -61,6 +63,11 @@ def build(
 def faults(model: str | Mapping[str, Any], targets: Targets) -> None:
     """Raise what can be said against a model's name without building it."""
     request, library = _request(model, targets, None, False, torch.device("cpu"))
+    _check(request, library)
+
+
+def _check(request: Request, library: str) -> None:
+    """What the library says against a name."""
     check = getattr(importlib.import_module(f"{__name__}.{library}"), "check", None)
     if check is not None:
         check(request)
