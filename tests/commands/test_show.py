@@ -183,3 +183,4 @@ def test_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1)
     monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((133, 40)))
     assert _views.terminal_width() == 133
+    monkeypatch.setenv("COLUMNS", "80")  # pytest's own lines are as wide
