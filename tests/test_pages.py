@@ -16,6 +16,7 @@ from pathlib import Path
 
 import processes
 import pytest
+import torch
 from console import same
 from pages import all_pages, blocks, broken_links, broken_rows, scripts, sessions, write_files
 
@@ -52,6 +53,11 @@ CONSOLE = [
 ]
 
 
+#: What PyTorch itself says or builds is shown as its current release does.
+OF_TORCH = ("gradscope graph torchvision:vit_b_16", "gradscope check ./nets.py:Residual")
+OLDER = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14)
+
+
 @pytest.mark.slow
 @pytest.mark.numbers
 @pytest.mark.parametrize(("page", "session"), CONSOLE)
@@ -60,7 +66,7 @@ def test_a_console_block_shows_what_its_commands_print(page, session, clone):
     for command, shown, code in session:
         exit_code, printed = run(command, clone)
         assert exit_code == code, "\n".join(printed)
-        if shown:
+        if shown and not (OLDER and command.startswith(OF_TORCH)):
             assert same(printed, shown), "\n".join([command, *printed])
 
 

@@ -67,9 +67,16 @@ def free_nodes(nodes: list[Node]) -> None:
     A node that Python has seen is freed by recursion (torch 2.15): where the last reference to a
     chain of some 30 000 goes, the stack overflows. Here each finds the next one still held.
     """
-    nodes.sort(key=lambda node: node._sequence_nr())
+    nodes.sort(key=_number)
     while nodes:
         nodes.pop()
+
+
+def _number(node: Node) -> int:
+    try:
+        return node._sequence_nr()
+    except RuntimeError:  # torch 2.8: of an autograd function in Python that has run
+        return 0
 
 
 def edge_of(tensor: torch.Tensor) -> Edge:

@@ -315,7 +315,10 @@ def test_meta_says_that_its_attention_keeps_more(tmp_path: Path) -> None:
     meta, real = (
         to_data(gradscope.inspect(f"hf:{folder}", device=device)) for device in ("meta", "cpu")
     )
-    assert meta["totals"]["saved_bytes"] > real["totals"]["saved_bytes"]
+    more = meta["totals"]["saved_bytes"] - real["totals"]["saved_bytes"]
+    # Older releases do not fuse an attention whose heads share keys.
+    fused = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14)
+    assert more > 0 if fused else more >= 0
     assert any("no fused attention" in text for text in meta["run"]["notices"])
     assert not any("no fused attention" in text for text in real["run"]["notices"])
 
