@@ -61,7 +61,7 @@ def own_loss(output: Any) -> OwnLoss | None:
         return OwnLoss("output", output, "the one number that the model returns")
     able = _able(output, numbers)
     if not able:
-        return _cut_inside(output)
+        return _called_loss_inside(output)
     name, found = able[0]
     rest = [one for one, _ in able[1:]]
     idle = [one for one, number in numbers if not _has_graph(number)]
@@ -126,7 +126,7 @@ def _graph(found: Any) -> tuple[set[Any], set[Any]]:
     return nodes, leaves
 
 
-def _cut_inside(output: Any) -> OwnLoss | None:
+def _called_loss_inside(output: Any) -> OwnLoss | None:
     """What is called ``loss`` deeper in the output, with no other number that could be one."""
     for path, tensor in walk(output, lambda item: isinstance(item, Tensor)):
         if path.rpartition(".")[2] == "loss":
