@@ -1,0 +1,151 @@
+"""A training run as it was watched: how it was started, its models, its steps, and what happened.
+
+Steps are counted from 1, over all optimizers of the run. Times are seconds since the run began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradscope.records.answers import Birth
+from gradscope.records.report import Finding, Report
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """How a script was run and watched, in one process.
+
+    ``script`` and ``arguments`` are as on the command line; ``started`` and ``ended`` are seconds
+    since 1970, in UTC. ``ended`` is None while the run goes on, and where the process was killed;
+    ``exit`` is the exit code, or the exception that ended the script.
+
+    ``every`` is the interval between the steps that were looked at, as it was at the end; ``plain``
+    and ``watched`` are the median seconds of a step that was not looked at and of one that was, and
+    ``cost`` the share of the run's time that looking took. ``notices`` say what was not looked at,
+    and why.
+    """
+
+    script: str
+    started: float
+    schema: str = "gradscope.run/1"
+    arguments: tuple[str, ...] = ()
+    directory: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    device: str | None = None
+    rank: int = 0
+    world_size: int = 1
+    ended: float | None = None
+    exit: str | None = None
+    steps: int = 0
+    every: int | None = None
+    plain: float | None = None
+    watched: float | None = None
+    cost: float | None = None
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedModel:
+    """A model that the script trains: an outermost module, under the name of its variable."""
+
+    id: int
+    name: str
+    type: str
+    parameters: int
+    trainable: int
+    modules: int
+    first_step: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """The vital signs of one step of one optimizer, looked at closely or not.
+
+    Attributes:
+        step: its number in the run.
+        optimizer: the name of its variable, else its class; "" in a script that has none.
+        optimizer_step: its number among the steps of that optimizer.
+        time: when it ended.
+        seconds: since the step before it ended.
+        losses: of each backward since the step before, without the loss scale; None where a loss
+            is not finite or not one number.
+        nonfinite: "nan" or "inf" where a loss or a gradient held one.
+        gradient_norm: L2 over all parameters of the optimizer, at the end of the last backward,
+            without the loss scale.
+        clipped_norm: the same as the optimizer got it; it differs where gradients were clipped.
+        learning_rates: of each parameter group.
+        loss_scale: of a gradient scaler.
+        sampled: whether the step was looked at closely: it has samples then.
+    """
+
+    step: int
+    optimizer: str
+    optimizer_step: int
+    time: float
+    seconds: float
+    losses: tuple[float | None, ...] = ()
+    nonfinite: str | None = None
+    gradient_norm: float | None = None
+    clipped_norm: float | None = None
+    learning_rates: tuple[float, ...] = ()
+    loss_scale: float | None = None
+    sampled: bool = False
+
+    @property
+    def loss(self) -> float | None:
+        """The mean of its losses; None without one, or where one is not finite."""
+        known = [loss for loss in self.losses if loss is not None]
+        return sum(known) / len(known) if known and len(known) == len(self.losses) else None
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """One model in one step that was looked at: what ``inspect`` would have recorded.
+
+    Gradients in ``report`` are those at the end of the last backward, without the loss scale;
+    ``clipped`` has the norms of those that the optimizer got, by parameter, where they differ.
+    """
+
+    step: int
+    model: int
+    report: Report
+    clipped: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEvent:
+    """Something that happened once: ``kind`` is one of those that docs/runs.md lists.
+
+    ``step`` is the step that was going on.
+    """
+
+    step: int
+    time: float
+    kind: str
+    message: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingFinding:
+    """What a rule found in a run, and in which steps: intervals of step numbers, both ends in.
+
+    Between two samples that a rule fired on it is taken to have held. ``origin`` says where a NaN
+    or an infinity of the first of them came from.
+    """
+
+    finding: Finding
+    steps: tuple[tuple[int, int], ...]
+    model: int | None = None
+    origin: Birth | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int | None, str | None]:
+        """What makes two findings the same one at different steps."""
+        return self.finding.code, self.finding.name, self.model, self.finding.cause
+
+
+#: Everything that a run file holds but the run itself.
+TrainingRecord = TrainedModel | TrainingStep | StepSample | TrainingEvent | TrainingFinding
