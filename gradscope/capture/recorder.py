@@ -128,6 +128,11 @@ class Recorder:
         """Free the graph, once the loss itself is gone."""
         free_nodes(self._nodes)
 
+    def take_nodes(self) -> list[Node]:
+        """The nodes that were seen, for who frees them when nobody else holds the graph."""
+        nodes, self._nodes = self._nodes, []
+        return nodes
+
     @property
     def counts(self) -> Mapping[nn.Module, int]:
         """How often each module was called, selected or not."""
