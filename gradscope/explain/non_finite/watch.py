@@ -37,15 +37,16 @@ class NonFiniteWatch:
     Args:
         model: names the modules.
         last: the code of the function that starts the run: the frames around it are not the user's.
+        root: the module whose arguments come from outside; None is the model itself.
     """
 
-    def __init__(self, model: nn.Module, last: CodeType) -> None:
+    def __init__(self, model: nn.Module, last: CodeType, root: nn.Module | None = None) -> None:
         self.calls = ModuleCalls(model, last)
         self.origins = NonFiniteOrigins()
         self.external = ExternalTensors(model, self.origins)
         self._function = CurrentFunction()
         self.context = RunContext(model, self.calls, self._function, NodeSites())
-        self._root = model
+        self._root = root or model
         self._left = 0  # origins of the numbers that Python was given
 
     @contextmanager
