@@ -38,10 +38,17 @@ class NonFiniteWatch:
         model: names the modules.
         last: the code of the function that starts the run: the frames around it are not the user's.
         root: the module whose arguments come from outside; None is the model itself.
+        calls: of modules; None are those that ``enter`` and ``leave`` tell of.
     """
 
-    def __init__(self, model: nn.Module, last: CodeType, root: nn.Module | None = None) -> None:
-        self.calls = ModuleCalls(model, last)
+    def __init__(
+        self,
+        model: nn.Module,
+        last: CodeType,
+        root: nn.Module | None = None,
+        calls: ModuleCalls | None = None,
+    ) -> None:
+        self.calls = calls or ModuleCalls(model, last)
         self.origins = NonFiniteOrigins()
         self.external = ExternalTensors(model, self.origins)
         self._function = CurrentFunction()
@@ -53,6 +60,12 @@ class NonFiniteWatch:
     def active(self) -> Iterator[None]:
         """What runs inside is watched."""
         with FunctionWatch(self._function.run), OperatorWatch(self._operator):
+            yield
+
+    @contextmanager
+    def replaying(self, function: str | None) -> Iterator[None]:
+        """The same of what is a part of one function that was called earlier, by its name."""
+        with self._function.named(function), OperatorWatch(self._operator):
             yield
 
     @contextmanager

@@ -33,18 +33,23 @@ def run_again(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[Birth
         alone: the script trains no other model: modules go without the model's name.
         backward: send the gradients that arrived at its results into them, too.
     """
-    model = call.module if alone else _named(call.name, call.module)
+    if not call.repeatable:
+        return ()
+    module = call.module
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        module = module.module  # its own forward would wait for the other processes
+    model = module if alone else _named(call.name, module)
     with ExitStack() as kept:
         kept.enter_context(_silent())
-        kept.enter_context(kept_as_found(call.module, weights=call.habits.writes_parameters))
+        kept.enter_context(kept_as_found(module, weights=call.habits.writes_parameters))
         kept.enter_context(run_eagerly())
         kept.enter_context(deeper_recursion())
-        kept.enter_context(post_accumulate_hooks_disabled(call.module))
+        kept.enter_context(post_accumulate_hooks_disabled(module))
         args, kwargs = cloned(call.args, call.kwargs)
         kept.enter_context(call.surroundings())
 
         def forward() -> Any:
-            return call.module(*args, **kwargs)
+            return module(*args, **kwargs)
 
         def back(output: Any) -> Iterator[tuple[str, torch.Tensor]]:
             for number, (roots, gradients) in enumerate(paired := list(_paired(call, output))):
@@ -52,7 +57,7 @@ def run_again(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[Birth
                 torch.autograd.backward(roots, gradients, retain_graph=not last)
             return _arguments(args, kwargs)
 
-        return explain_call(model, call.module, forward, back if backward else None)
+        return explain_call(model, module, forward, back if backward else None)
 
 
 def _named(name: str, module: nn.Module) -> nn.Module:

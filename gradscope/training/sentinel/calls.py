@@ -13,8 +13,10 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 
-from gradscope.capture.graph import Edge
+from gradscope.capture.calls import sequence_number
+from gradscope.capture.graph import Span
 from gradscope.capture.hooks import Handle, hook_node_before
+from gradscope.explain.non_finite.levels import level
 from gradscope.explain.shared.tensors import version_of
 from gradscope.nesting import find, replaced
 from gradscope.training.sentinel.habits import Habits, PutBack
@@ -32,11 +34,12 @@ class RecordedCall:
         before: what puts the surroundings back as they were, part by part.
         autocast: the kinds of device that it was on for, with the dtype.
         weights: the version of a parameter, by which it is seen that they have moved.
-        edges: where its results enter the graph.
+        span: the nodes that it made, once it has returned.
         results: the results themselves, for as long as the script holds them.
         arrived: the gradients for the outputs of each node that made a result, by backward.
         copied: the arguments are copies, which nobody writes to.
         returned: it ran to its end.
+        level: the worst among its results, where that is known.
         carried: it is of the step before.
     """
 
@@ -49,12 +52,14 @@ class RecordedCall:
     before: list[PutBack]
     autocast: list[tuple[str, torch.dtype]]
     weights: int
-    edges: list[Edge] = field(default_factory=list)
+    start: int
+    span: Span | None = None
     results: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
     arrived: dict[int, list[tuple[torch.Tensor | None, ...]]] = field(default_factory=dict)
     handles: list[Handle] = field(default_factory=list)
     copied: bool = False
     returned: bool = False
+    level: int | None = None
     carried: bool = False
 
     @property
@@ -68,9 +73,26 @@ class RecordedCall:
         return self.weights != self.habits.weights_version()
 
     @property
+    def repeatable(self) -> bool:
+        """Whether it can run in this process alone."""
+        return not any(_needs_others(module) for module in self.module.modules())
+
+    @property
     def waits(self) -> bool:
         """Whether a backward may still come to it."""
         return not self.arrived and any(result() is not None for result in self.results)
+
+    @property
+    def given_finite(self) -> bool:
+        """Whether the gradients that arrived are finite; False where none did."""
+        arrived = [g for several in self.arrived.values() for each in several for g in each]
+        return bool(arrived) and not any(level(g) for g in arrived if g is not None)
+
+    def measure(self) -> None:
+        """Look at the results, if the script holds them all."""
+        results = [result() for result in self.results]
+        if all(result is not None for result in results):
+            self.level = max((level(r) for r in results if r is not None), default=None)
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -89,6 +111,7 @@ class RecordedCall:
     def ended(self, output: Any) -> None:
         """It returned: from now on the gradients of its results are listened to."""
         self.returned = True
+        self.span = Span(self.start, sequence_number(), -1)
         self.habits.learn(self.overwritten)
         if self.copied:
             self.given.clear()
@@ -101,7 +124,6 @@ class RecordedCall:
             if node not in nodes:
                 nodes[node] = len(nodes)
                 self.handles.append(hook_node_before(node, partial(self._arrive, nodes[node])))
-            self.edges.append((node, tensor.output_nr))
 
     def _arrive(self, number: int, gradients: tuple[torch.Tensor | None, ...]) -> None:
         self.arrived.setdefault(number, []).append(gradients)
@@ -111,7 +133,6 @@ class RecordedCall:
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
-        self.edges.clear()
 
 
 def began(
@@ -131,6 +152,7 @@ def began(
         habits.snapshot(),
         _autocast(),
         habits.weights_version(),
+        sequence_number(),
     )
     call.copied = copied
     return call
@@ -163,3 +185,9 @@ def _autocast() -> list[tuple[str, torch.dtype]]:
         for device in ("cpu", "cuda")
         if torch.is_autocast_enabled(device)
     ]
+
+
+def _needs_others(module: nn.Module) -> bool:
+    """Whether its forward waits for other processes."""
+    kinds = {kind.__name__ for kind in type(module).__mro__}
+    return bool(kinds & {"SyncBatchNorm", "FullyShardedDataParallel", "FSDPModule"})
