@@ -127,7 +127,9 @@ def _bind(
     for argument in schema.arguments:
         name = argument.name
         known = saved.get(name)
-        if known is not None and isinstance(known, torch.Tensor) != (str(argument.type) in _TENSORS):
+        if known is not None and isinstance(known, torch.Tensor) != (
+            str(argument.type) in _TENSORS
+        ):
             return None
         if known is not None:
             arguments[name] = known
