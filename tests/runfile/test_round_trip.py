@@ -7,19 +7,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from runfile.made import (
-    ENDED,
-    EVENTS,
-    FINDING,
-    FINDINGS,
-    MODELS,
-    RUN,
-    STEPS,
-    report,
-    sample,
-    step,
-    until,
-)
 
 from gradscope.errors import OptionError
 from gradscope.records.tensors import TensorRecord, TensorStats
@@ -34,6 +21,19 @@ from gradscope.records.training import (
 from gradscope.runfile import schema
 from gradscope.runfile.reader import RunFile
 from gradscope.runfile.writer import RunWriter
+from runfile.made import (
+    ENDED,
+    EVENTS,
+    FINDING,
+    FINDINGS,
+    MODELS,
+    RUN,
+    STEPS,
+    report,
+    sample,
+    step,
+    until,
+)
 
 
 @pytest.fixture
@@ -154,7 +154,11 @@ def test_several_outputs_count_as_one_tensor(tmp_path):
     whole = report()
     call = replace(
         whole.calls[0],
-        outputs=(TensorRecord("0", first), TensorRecord("1", second, empty), TensorRecord("2", empty)),
+        outputs=(
+            TensorRecord("0", first),
+            TensorRecord("1", second, empty),
+            TensorRecord("2", empty),
+        ),
     )
     writer = RunWriter(tmp_path / "run.db", RUN)
     writer.add(StepSample(1, 0, replace(whole, calls=(call,))))
