@@ -8,7 +8,7 @@ from gradscope.records.answers import Answer
 from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, complete, in_library_code, is_zero
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._severity import severity
 from gradscope.rules._words import plural, sentence
 
@@ -43,6 +43,8 @@ RULE = Rule(
             source="TorchLens",
         ),
     ),
+    # Five, as TorchLens asks for: a zero that an initial zero makes is gone by then.
+    runs=Runs(samples=5),
 )
 _WINDOW = 8
 

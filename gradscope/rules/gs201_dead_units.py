@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, complete
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import percent, plural
 
 RULE = Rule(
@@ -50,6 +50,7 @@ RULE = Rule(
         ),
         Threshold("samples", 16, "values of each unit, below which nothing is said"),
     ),
+    runs=Runs(samples=10),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.answers import Birth
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import nonfinite
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import listed, plural, sentence
 
 RULE = Rule(
@@ -32,6 +32,7 @@ RULE = Rule(
         "pytorch/pytorch#41508: softmax over a row that is masked entirely",
         "SageMaker Debugger, ExplodingTensor",
     ),
+    runs=Runs(samples=1, per="run", parameters="all"),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.modules import ModuleCall
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import largest
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, others
 
 RULE = Rule(
@@ -40,6 +40,7 @@ RULE = Rule(
     thresholds=(
         Threshold("headroom", 2, "65504 over the largest activation, below which it fires"),
     ),
+    runs=Runs(per="model"),
 )
 _LARGEST = 65504.0
 _MASK = 1e30
