@@ -20,9 +20,11 @@ _KEPT, _FRESH = 128, 16
 #: Of a parameter over samples.
 _KEPT_SAMPLES = 32
 #: Blocks of steps that the course of a loss is kept in; two become one when there are more.
-_BLOCK, _BLOCKS = 32, 64
+_BLOCK, _BLOCKS, _FEWEST = 16, 64, 16
 #: A gradient that was clipped is smaller than it was by more than rounding.
 _CLIPPED = 1 - 1e-3
+#: The largest factor that is kept, of a gradient clipped to nothing.
+_MOST = 1e30
 
 
 class Window:
@@ -99,6 +101,25 @@ class Block:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A loss over the run: the mean of its first steps, and of its third and its last quarter.
+
+    ``error`` is the standard error of the difference of these two, ``spread`` the deviation of
+    single steps from the mean of their block, ``lowest`` the least mean of a block. Together they
+    are of ``steps`` steps, from ``since`` on.
+    """
+
+    first: float
+    middle: float
+    last: float
+    error: float
+    spread: float
+    lowest: float
+    since: int
+    steps: int
+
+
 @dataclass(slots=True)
 class StepHistory:
     """The steps of one optimizer.
@@ -108,9 +129,9 @@ class StepHistory:
         count: how many steps there were, ``now`` included.
         alone: whether no other optimizer has stepped in the run so far.
         loss, gradient: of the losses and of the norms of the gradient before clipping.
-        blocks: the course of the loss, equal numbers of steps each, the last one still growing.
-        clipped: by what factor each of the last steps was clipped; 1 where it was not.
-        shares: how many of ``clipped`` are above 1.
+        course: of the loss since the run began, None in its first blocks.
+        clipped: by what factor steps were clipped, 1 where they were not, with ``now``.
+        shortened: how many of those that are kept are above 1.
         peak: the highest learning rate of any group so far.
         scales: by how many halvings the loss scale fell before each of the last steps.
         halvings: their sum.
@@ -121,12 +142,13 @@ class StepHistory:
     alone: bool = True
     loss: Window = field(default_factory=Window)
     gradient: Window = field(default_factory=Window)
-    blocks: list[Block] = field(default_factory=list)
-    clipped: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    shares: int = 0
+    course: Course | None = None
+    clipped: Window = field(default_factory=Window)
+    shortened: int = 0
     peak: float = 0.0
     scales: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
     halvings: float = 0.0
+    _blocks: list[Block] = field(default_factory=list)
     _size: int = _BLOCK
 
     def __post_init__(self) -> None:
@@ -141,7 +163,7 @@ class StepHistory:
         self.loss.add(loss)
         self.gradient.add(before.gradient_norm)
         if loss is not None and math.isfinite(loss) and abs(loss) < 1e150:
-            self._course(before.step, loss)
+            self._take(before.step, loss)
         self._look(step, before)
 
     def _look(self, step: TrainingStep, before: TrainingStep | None) -> None:
@@ -151,11 +173,12 @@ class StepHistory:
                 self.peak = rate
         norm, clipped = step.gradient_norm, step.clipped_norm
         if norm is not None and clipped is not None and math.isfinite(norm):
-            if len(self.clipped) == _KEPT and self.clipped[0] > 1:
-                self.shares -= 1
-            by = norm / clipped if 0 < clipped < norm * _CLIPPED else 1.0
-            self.clipped.append(by)
-            self.shares += by > 1
+            known = self.clipped.values
+            if len(known) == _KEPT and known[0] > 1:
+                self.shortened -= 1
+            by = min(norm / clipped, _MOST) if 0 < clipped < norm * _CLIPPED else 1.0
+            self.clipped.add(by)
+            self.shortened += by > 1
         if step.loss_scale is not None and before is not None:
             if len(self.scales) == _KEPT:
                 self.halvings -= self.scales[0]
@@ -163,17 +186,44 @@ class StepHistory:
             self.scales.append(fell)
             self.halvings += fell
 
-    def _course(self, step: int, loss: float) -> None:
-        blocks = self.blocks
-        if not blocks or blocks[-1].count >= self._size:
-            if len(blocks) == _BLOCKS:
-                self.blocks = blocks = [
-                    a.joined(b) for a, b in zip(blocks[::2], blocks[1::2], strict=True)
-                ]
-                self._size *= 2
-            blocks.append(Block(step, step, 1, loss, 0.0))
-        else:
+    def _take(self, step: int, loss: float) -> None:
+        """A loss into its block; a block that is full changes the course."""
+        blocks = self._blocks
+        if blocks and blocks[-1].count < self._size:
             blocks[-1].add(step, loss)
+            return
+        if len(blocks) == _BLOCKS:
+            blocks[:] = [a.joined(b) for a, b in zip(blocks[::2], blocks[1::2], strict=True)]
+            self._size *= 2
+        if len(blocks) >= _FEWEST:
+            self.course = _course(blocks)
+        blocks.append(Block(step, step, 1, loss, 0.0))
+
+
+def _course(blocks: list[Block]) -> Course:
+    quarter = len(blocks) // 4
+    middle, last = blocks[-2 * quarter : -quarter], blocks[-quarter:]
+    both = [block.mean for block in (*middle, *last)]
+    # Neighbouring steps are alike: the noise of a quarter is that of its blocks.
+    halves = (_mean([b.mean for b in middle]), _mean([b.mean for b in last]))
+    noise = [b.mean - halves[0] for b in middle] + [b.mean - halves[1] for b in last]
+    freedom = max(1, len(noise) - 2)
+    variance = sum(value**2 for value in noise) / freedom
+    late = [*middle, *last]
+    return Course(
+        first=blocks[0].mean,
+        middle=halves[0],
+        last=halves[1],
+        error=math.sqrt(2 * variance / quarter),
+        spread=math.sqrt(sum(b.squares for b in late) / max(1, sum(b.count for b in late))),
+        lowest=min(both),
+        since=middle[0].first,
+        steps=sum(b.count for b in late),
+    )
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _halvings(before: float | None, after: float) -> float:
@@ -185,15 +235,17 @@ def _halvings(before: float | None, after: float) -> float:
 class ParameterHistory:
     """One weight: ``now``, and over the samples before its norm, its gradient's and its update.
 
-    ``first`` is its norm in the first sample in which it had one, at the step ``since``.
+    ``first`` is its norm in the first sample in which it had one, at the step ``since``; ``pace``
+    the highest median of its update ratio so far.
     """
 
-    __slots__ = ("first", "gradient", "now", "since", "update", "value")
+    __slots__ = ("first", "gradient", "now", "pace", "since", "update", "value")
 
     def __init__(self, now: ParameterStats) -> None:
         self.now = now
         self.first: float | None = None
         self.since = 0
+        self.pace = 0.0
         self.value, self.gradient, self.update = (Window(_KEPT_SAMPLES) for _ in range(3))
 
     def settle(self, step: int) -> None:
@@ -204,6 +256,7 @@ class ParameterHistory:
         self.value.add(norm)
         self.gradient.add(self.now.gradient.norm if self.now.gradient is not None else None)
         self.update.add(self.now.update_ratio)
+        self.pace = max(self.pace, self.update.usual)
 
 
 class SampleHistory:

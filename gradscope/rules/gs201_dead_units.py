@@ -86,6 +86,25 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         )
 
 
+def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
+    """Of a step in a run: one finding per parameter with zeros for more than half its units.
+
+    Which units they are is not known; over many steps in a row they are mostly the same.
+    """
+    for p in _shares(report, limits) if complete(report) else ():
+        stats = p.gradient
+        if stats is not None and stats.zeros != stats.numel and _suspicious(p, limits):
+            share = (stats.zeros or 0) / stats.numel
+            yield RULE.finding(
+                p.name,
+                f"{percent(share)} of its gradient is exactly zero: as many units behind it were "
+                "off for the whole batch.",
+                value=share,
+                threshold=limits["share"],
+                source=limits.source("share"),
+            )
+
+
 def _off(samples: int) -> str:
     """What a dead unit is; of up to a hundred values 1 % is none."""
     if samples <= 100:
