@@ -236,16 +236,18 @@ class ParameterHistory:
     """One weight: ``now``, and over the samples before its norm, its gradient's and its update.
 
     ``first`` is its norm in the first sample in which it had one, at the step ``since``; ``pace``
-    the highest median of its update ratio so far.
+    the highest median of its update ratio so far; ``woke`` how often it moved again after a rest.
     """
 
-    __slots__ = ("first", "gradient", "now", "pace", "since", "update", "value")
+    __slots__ = ("first", "gradient", "now", "pace", "rests", "since", "update", "value", "woke")
 
     def __init__(self, now: ParameterStats) -> None:
         self.now = now
         self.first: float | None = None
         self.since = 0
         self.pace = 0.0
+        self.rests = False
+        self.woke = 0
         self.value, self.gradient, self.update = (Window(_KEPT_SAMPLES) for _ in range(3))
 
     def settle(self, step: int) -> None:
@@ -257,6 +259,9 @@ class ParameterHistory:
         self.gradient.add(self.now.gradient.norm if self.now.gradient is not None else None)
         self.update.add(self.now.update_ratio)
         self.pace = max(self.pace, self.update.usual)
+        rests = self.now.moved is False
+        self.woke += self.rests and not rests
+        self.rests = rests
 
 
 class SampleHistory:

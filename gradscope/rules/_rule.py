@@ -72,8 +72,8 @@ class Runs:
         per: what it is told once of. "place": each layer or parameter that it names, by its cause.
             "model": a model, of which it names the worst place, another one at each step. "run":
             the first place of all, as what is broken there soon is everywhere.
-        parameters: whose parameters it reads: "stepped", those that the step's optimizer holds;
-            "idle", those that no optimizer has held so far as well; "all".
+        parameters: which it reads: "stepped", those that the step's optimizer holds; "unheld",
+            those that no optimizer of the script holds as well; "all".
     """
 
     samples: int = 3

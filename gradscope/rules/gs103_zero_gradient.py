@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from gradscope.records.answers import Answer
 from gradscope.records.modules import ParameterStats
@@ -77,10 +77,23 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         yield _explained(answers, "warning")
     rest = [name for name in zeros if name not in told]
     for name, behind in Tree(report).gathered(rest):
-        these = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
-        yield RULE.finding(
-            name, f"the gradient of {these} is exactly zero.", value=float(len(behind))
-        )
+        yield _unexplained(name, behind)
+
+
+def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
+    """Of a step in a run: a bias alone is left out, whose gradients often cancel exactly."""
+    weights = {p.name for p in report.parameters if len(p.shape) > 1}
+    zeros = {p.name for p in _zeros(report, limits)}
+    if not zeros & weights:
+        return
+    for name, behind in Tree(report).gathered(zeros):
+        if weights.intersection(behind):
+            yield _unexplained(name, behind)
+
+
+def _unexplained(name: str, behind: Sequence[str]) -> Finding:
+    these = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
+    return RULE.finding(name, f"the gradient of {these} is exactly zero.", value=float(len(behind)))
 
 
 def _explained(answers: list[Answer], level: str | None) -> Finding:

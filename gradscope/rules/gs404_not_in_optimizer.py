@@ -30,8 +30,8 @@ RULE = Rule(
         "`optimizer.add_param_group`; freeze them where they are not meant to train."
     ),
     sources=("PyTorch, torch.optim: construct the optimizer after the model is complete",),
-    # Another optimizer may not have stepped yet.
-    runs=Runs(samples=5, always=True, parameters="idle"),
+    # A group may still be added, as gradual thawing does.
+    runs=Runs(samples=5, always=True, parameters="unheld"),
 )
 
 

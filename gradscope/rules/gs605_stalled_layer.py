@@ -17,8 +17,9 @@ RULE = Rule(
     what=(
         "Compares ‖Δw‖/‖w‖ of every weight of two or more axes with its own pace earlier in the "
         "run, and that fall with the median fall of the other weights, so that a schedule that "
-        "slows all of them down does not count. A weight that asks for no gradient any more was "
-        "frozen on purpose."
+        "slows all of them down does not count. Left alone are weights that ask for no gradient "
+        "any more, and those that rested before and moved again, as experts and heads do that "
+        "take turns."
     ),
     why=(
         "The layer keeps what it knew at that step, while everything around it changes: its "
@@ -54,7 +55,10 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
     falls = []
     for name, weight in history.weights.items():
         pace = _pace(weight)
-        if pace is not None and weight.pace > 0 and weight.update.count >= limits["samples"]:
+        # Heads and experts that take turns rest now and then.
+        if pace is None or weight.woke or weight.pace <= 0:
+            continue
+        if weight.update.count >= limits["samples"]:
             falls.append((pace / weight.pace, name))
     if len(falls) < 3:
         return

@@ -119,8 +119,8 @@ class RunFindings:
 
     def sample(self, sample: StepSample) -> tuple[TrainingFinding, ...]:
         """Judge a step that was looked at: by itself, and by the samples before."""
-        model, report = sample.model, sample.report
-        views = self._models.setdefault(model, Sampled()).views(report)
+        model = sample.model
+        views = self._models.setdefault(model, Sampled()).views(sample)
         stepped = bool(views["stepped"].parameters)
         place = (model, sample.optimizer, stepped)
         looks, history = self._samples.setdefault(place, (_Looks(), SampleHistory()))
