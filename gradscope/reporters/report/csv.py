@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from io import StringIO
 
 from gradscope.records.report import CheckReport, Finding, Report
+from gradscope.reporters.finding_lines import ordered
 from gradscope.reporters.report import _checked
-from gradscope.reporters.report._findings import ordered
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
 from gradscope.reporters.report.tables.columns import Scalar

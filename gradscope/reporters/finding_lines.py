@@ -6,7 +6,7 @@ Every format for people takes them from here; formats for machines take the seve
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gradscope.records.report import Finding
@@ -16,6 +16,8 @@ from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, number, plural
 from gradscope.typeset.text import plain
 
+#: When a finding held, in words; "" where that is said elsewhere, or goes without saying.
+When = Callable[[Finding], str]
 #: So many that are alike are shown each; of more, the first stands for all.
 _EACH = 2
 
@@ -26,6 +28,17 @@ class SimilarFindings:
 
     first: Finding
     more: tuple[Finding, ...] = ()
+
+
+def always(finding: Finding) -> str:
+    """Of one step there is no more to say."""
+    return ""
+
+
+def every_line(findings: Sequence[Finding], when: When = always) -> Iterator[Line]:
+    """All findings, those alike together."""
+    for group in grouped(findings):
+        yield from lines(group, when)
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
@@ -47,23 +60,24 @@ def grouped(findings: Sequence[Finding]) -> list[SimilarFindings]:
     return groups
 
 
-def lines(group: SimilarFindings) -> Iterator[Line]:
+def lines(group: SimilarFindings, when: When = always) -> Iterator[Line]:
     """The sentence, then, one step in: place and figures, the remedy, and who is like it."""
     finding = group.first
     tone = TONES.get(finding.severity, "")
-    yield Line(f"{place(finding)}: {plain(finding.message)}", lead(finding), tone)
+    yield Line(f"{place(finding)}: {plain(finding.message)}", lead(finding, when), tone)
     known = facts(finding)
     if known:
         yield Line(" · ".join(known), indent=1)
     if finding.advice:
         yield Line(plain(finding.advice), "help:", indent=1)
     if group.more:
-        yield Line(also(group), indent=1)
+        yield Line(also(group, when), indent=1)
 
 
-def lead(finding: Finding) -> str:
-    """Severity, code and rule: what the finding is before it says where."""
-    return " ".join(map(plain, (finding.severity, finding.code, finding.rule)))
+def lead(finding: Finding, when: When = always) -> str:
+    """Severity, code, rule and when: what the finding is before it says where."""
+    parts = (finding.severity, finding.code, finding.rule, when(finding))
+    return " ".join(plain(part) for part in parts if part)
 
 
 def place(finding: Finding) -> str:
@@ -83,12 +97,14 @@ def facts(finding: Finding) -> list[str]:
     return known
 
 
-def also(group: SimilarFindings) -> str:
-    """``and 12 more like it: …``, with every name, and its line where that is another one."""
+def also(group: SimilarFindings, when: When = always) -> str:
+    """``and 12 more like it: …``, with every name; its line and when, where these are others."""
     places = []
     for finding in group.more:
-        elsewhere = finding.location and finding.location != group.first.location
-        places.append(place(finding) + (f" ({plain(finding.location or '')})" if elsewhere else ""))
+        line, held = finding.location or "", when(finding)
+        further = [plain(line)] if line and line != group.first.location else []
+        further += [plain(held)] if held and held != when(group.first) else []
+        places.append(place(finding) + (f" ({', '.join(further)})" if further else ""))
     return f"and {count(len(places))} more like it: {', '.join(places)}"
 
 
