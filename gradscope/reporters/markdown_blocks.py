@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gradscope.records.report import Finding
 from gradscope.reporters import finding_lines
-from gradscope.reporters.finding_lines import When, always
+from gradscope.reporters.finding_lines import Known, nothing
 from gradscope.reporters.markdown_text import code, escaped, sentence
 from gradscope.typeset.tables import Table
 from gradscope.typeset.text import plain
@@ -30,11 +30,11 @@ def table_block(table: Table) -> str:
     return f"### {table.title.capitalize()}{caption}\n\n" + "\n".join(lines) + legend
 
 
-def found_items(findings: Sequence[Finding], when: When = always) -> Iterator[str]:
+def found_items(findings: Sequence[Finding], known: Known = nothing) -> Iterator[str]:
     """The lines of a list of findings, those alike as one item."""
-    for group in finding_lines.grouped(findings):
-        _, *details = finding_lines.lines(group, when)
-        lead = finding_lines.lead(group.first, when)
+    for group in finding_lines.grouped(findings, known):
+        _, *details = finding_lines.lines(group, known)
+        lead = finding_lines.lead(group.first, known)
         place, message = (
             code(finding_lines.place(group.first)),
             sentence(plain(group.first.message)),
