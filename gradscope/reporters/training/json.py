@@ -51,9 +51,8 @@ def status(history: RunHistory) -> str:
 def _block(key: str, lines: Iterator[str], brackets: str) -> str:
     """A line for each item: a run has many steps, and an indented list a line for each of them."""
     inner = ",\n  ".join(lines)
-    return f"{json.dumps(key)}: " + (
-        f"{brackets[0]}\n  {inner}\n {brackets[1]}" if inner else brackets
-    )
+    items = f"{brackets[0]}\n  {inner}\n {brackets[1]}" if inner else brackets
+    return f"{json.dumps(key)}: {items}"
 
 
 def _signs(steps: Sequence[TrainingStep]) -> Iterator[str]:

@@ -8,9 +8,9 @@ from gradscope.records.history import RunHistory
 from gradscope.reporters.markdown_blocks import found_items, table_block
 from gradscope.reporters.markdown_text import escaped, sentence
 from gradscope.reporters.report import View
-from gradscope.reporters.training import _events, _found, _summary
-from gradscope.reporters.training.naming import qualified
+from gradscope.reporters.training.sentences import events, findings, summary
 from gradscope.reporters.training.tables import layers, steps, vital_signs
+from gradscope.reporters.training.tables.naming import qualified
 from gradscope.typeset.console import Line
 from gradscope.typeset.tables import Table
 
@@ -23,10 +23,10 @@ def render(history: RunHistory, view: View) -> str:
 
 
 def _blocks(history: RunHistory, view: View) -> Iterator[str]:
-    (script, *first), *others = _summary.facts(history)
+    (script, *first), *others = summary.facts(history)
     yield f"## {escaped(script)}"
-    facts = [_line(_summary.end(history)), *(escaped(" · ".join(f)) for f in (first, *others))]
-    yield _items([*facts, *map(escaped, _summary.notes(history))])
+    facts = [_line(summary.end(history)), *(escaped(" · ".join(f)) for f in (first, *others))]
+    yield _items([*facts, *map(escaped, summary.notes(history))])
     wanted = view.table
     if wanted is None:
         yield _table(vital_signs.table(history, None)) or "No step was finished."
@@ -35,7 +35,7 @@ def _blocks(history: RunHistory, view: View) -> Iterator[str]:
     if wanted in (None, "findings"):
         yield _findings(history)
     if wanted in (None, "events") and history.events:
-        yield "### Events\n\n" + _items(map(_line, _events.lines(history.events)))
+        yield "### Events\n\n" + _items(map(_line, events.lines(history.events)))
     elif wanted == "events":
         yield "No events."
     if wanted in (None, "parameters"):
@@ -47,10 +47,10 @@ def _blocks(history: RunHistory, view: View) -> Iterator[str]:
 
 
 def _findings(history: RunHistory) -> str:
-    findings, known = _found.found(history)
-    if findings:
-        return "### Findings\n\n" + "\n".join(found_items(findings, known))
-    line = _found.verdict(history)
+    found, known = findings.with_steps(history)
+    if found:
+        return "### Findings\n\n" + "\n".join(found_items(found, known))
+    line = findings.verdict(history)
     return _line(line) if line else ""
 
 

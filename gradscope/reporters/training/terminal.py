@@ -10,9 +10,9 @@ from gradscope.records.history import RunHistory
 from gradscope.reporters import finding_lines
 from gradscope.reporters.header import fact_lines
 from gradscope.reporters.report import View
-from gradscope.reporters.training import _events, _found, _summary
-from gradscope.reporters.training.naming import qualified
+from gradscope.reporters.training.sentences import events, findings, summary
 from gradscope.reporters.training.tables import layers, steps, vital_signs
+from gradscope.reporters.training.tables.naming import qualified
 from gradscope.typeset.console import (
     dimmed,
     paragraphs,
@@ -39,12 +39,12 @@ def page(history: RunHistory, view: View) -> list[Text]:
 
 def head(history: RunHistory, width: int | None) -> Iterator[Text]:
     """What was run, how it ended, and how it was looked at."""
-    first, *others = _summary.facts(history)
+    first, *others = summary.facts(history)
     yield from fact_lines([first], width)
-    yield from prose(_summary.end(history), width)
+    yield from prose(summary.end(history), width)
     for facts in others:
         yield from map(Text, join(facts, width))
-    for note in _summary.notes(history):
+    for note in summary.notes(history):
         yield from dimmed(note, width)
 
 
@@ -58,7 +58,7 @@ def _blocks(history: RunHistory, view: View) -> Iterator[Iterable[Text]]:
     if wanted in (None, "findings"):
         yield _findings(history, view)
     if wanted in (None, "events") and history.events:
-        yield [Text("events", "bold"), *paragraphs(_events.lines(history.events), view.width)]
+        yield [Text("events", "bold"), *paragraphs(events.lines(history.events), view.width)]
     elif wanted == "events":
         yield [Text("no events")]
     if wanted in (None, "parameters"):
@@ -74,9 +74,9 @@ def _table(table: Table | None, view: View) -> list[Text]:
 
 
 def _findings(history: RunHistory, view: View) -> list[Text]:
-    findings, known = _found.found(history)
-    if not findings:
-        line = _found.verdict(history)
+    found, known = findings.with_steps(history)
+    if not found:
+        line = findings.verdict(history)
         return list(prose(line, view.width)) if line else []
-    lines = paragraphs(finding_lines.every_line(findings, known), view.width)
+    lines = paragraphs(finding_lines.every_line(found, known), view.width)
     return [Text("findings", "bold"), *lines]

@@ -12,7 +12,7 @@ from gradscope.reporters.labels import label
 from gradscope.reporters.report.tables.call_columns import MISSING
 from gradscope.reporters.report.tables.columns import Column, Scalar
 from gradscope.reporters.training.tables.legend import losses
-from gradscope.typeset.curves import NOT_FINITE, Point, curve
+from gradscope.typeset.curves import NOT_FINITE, curve
 from gradscope.typeset.numbers import number, shape, share
 from gradscope.typeset.tables import KEEP
 from gradscope.typeset.text import plain
@@ -61,16 +61,20 @@ class SeriesRow:
     room: int = 24
     times: int = 1
 
-    def points(self, measure: str) -> list[Point]:
-        """A measure over the steps looked at."""
-        series = self.series
-        values = series.values.get(measure, (None,) * len(series.steps))
-        lost = series.values.get(_counter(measure), (0,) * len(series.steps))
-        return [Point(s, x, bool(n)) for s, x, n in zip(series.steps, values, lost, strict=True)]
+    def points(self, measure: str) -> list[tuple[float | None, bool]]:
+        """A measure at the steps looked at, and whether something in it was not finite."""
+        none = (None,) * len(self.series.steps)
+        counts = self.series.values.get(_counter(measure), none)
+        values = self.series.values.get(measure, none)
+        return [(x, bool(n)) for x, n in zip(values, counts, strict=True)]
 
     def curve(self, measure: str) -> str:
         """A measure as blocks."""
-        return curve(self.points(measure), *self.span, self.room)
+        steps, points = self.series.steps, self.points(measure)
+        lost = [step for step, (_, gone) in zip(steps, points, strict=True) if gone]
+        first, last = self.span
+        values = [value for value, _ in points]
+        return curve(steps, values, lost, first=first, last=last, width=self.room)
 
     def known(self, measure: str) -> list[float]:
         """The finite values of a measure."""
@@ -102,18 +106,18 @@ def _counter(measure: str) -> str:
     return "nonfinite" if measure in ("grad_norm", "clipped_norm") else ""
 
 
-def _text(point: Point, figure: Figure) -> str:
-    text = MISSING if point.value is None else figure(point.value)
-    if not point.lost:
+def _text(value: float | None, lost: bool, figure: Figure) -> str:
+    text = MISSING if value is None else figure(value)
+    if not lost:
         return text
-    return NOT_FINITE if point.value is None else text + NOT_FINITE
+    return NOT_FINITE if value is None else text + NOT_FINITE
 
 
 def _course(row: SeriesRow, measure: str, figure: Figure) -> str:
     points = row.points(measure)
     if not points:
         return ""
-    ends = [_text(points[0], figure), _text(points[-1], figure)]
+    ends = [_text(*points[i], figure) for i in (0, -1)]
     return ends[0] if len(points) == 1 else TO.join(ends)
 
 

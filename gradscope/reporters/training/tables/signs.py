@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainingStep
-from gradscope.typeset.curves import Point
 from gradscope.typeset.numbers import count, number, plural, share
 from gradscope.typeset.text import plain
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """One vital sign: its points, those that are finite numbers, and the steps where it was not.
+    """One vital sign: its value at each step, and the steps where it was not finite.
 
-    One without points is the heading of those that follow.
+    One without steps is the heading of those that follow.
     """
 
     label: str
-    points: tuple[Point, ...] = ()
-    known: tuple[tuple[float, int], ...] = ()
+    steps: tuple[int, ...] = ()
+    values: tuple[float | None, ...] = ()
     lost: tuple[int, ...] = ()
 
     @property
     def heading(self) -> bool:
         """Whether it only stands above others."""
-        return not self.points
+        return not self.steps
+
+    def extreme(self, which: Callable[..., Any]) -> tuple[float, int] | None:
+        """The lowest or the highest finite value, ``which`` being min or max, and its step."""
+        known = (
+            (value, step)
+            for value, step in zip(self.values, self.steps, strict=True)
+            if value is not None and math.isfinite(value)
+        )
+        found: tuple[float, int] | None = which(known, default=None, key=lambda pair: pair[0])
+        return found
+
+
+_Values = tuple[float | None, ...]
 
 
 def signs(history: RunHistory) -> list[Sign]:
@@ -36,55 +49,54 @@ def signs(history: RunHistory) -> list[Sign]:
     by_optimizer: dict[str, list[TrainingStep]] = {}
     for step in history.steps:
         by_optimizer.setdefault(step.optimizer, []).append(step)
-    of_all = _measured(_of_all(history.steps))
+    of_all = _measured(history.steps, _of_all(history.steps))
     if len(by_optimizer) < 2:
-        return [*_measured(_of_optimizer(history.steps)), *of_all]
+        return [*_measured(history.steps, _of_optimizer(history.steps)), *of_all]
     found: list[Sign] = []
     for optimizer, steps in by_optimizer.items():
         found.append(Sign(plain(optimizer) or "without an optimizer"))
-        found += _measured(_of_optimizer(steps))
+        found += _measured(steps, _of_optimizer(steps))
     return [*found, Sign("all together"), *of_all]
 
 
-def _measured(series: Iterable[tuple[str, tuple[Point, ...]]]) -> list[Sign]:
-    """A sign for each series that holds anything."""
+def _measured(
+    steps: Sequence[TrainingStep], series: Iterable[tuple[str, _Values, Collection[int]]]
+) -> list[Sign]:
+    """A sign for each series that holds anything; what is named as lost has no value."""
+    numbers = tuple(step.step for step in steps)
     found = []
-    for label, points in series:
-        pairs = ((p.value, p.step) for p in points)
-        known = tuple((x, step) for x, step in pairs if x is not None and math.isfinite(x))
-        lost = tuple(p.step for p in points if lost_at(p))
-        if known or lost:
-            found.append(Sign(label, points, known, lost))
+    for label, values, without in series:
+        strange = {
+            n
+            for n, x in zip(numbers, values, strict=True)
+            if x is not None and not math.isfinite(x)
+        }
+        if strange or without or any(x is not None for x in values):
+            found.append(Sign(label, numbers, values, tuple(sorted(strange.union(without)))))
     return found
 
 
-def lost_at(point: Point) -> bool:
-    """Whether there is a NaN or an infinity."""
-    return point.lost or (point.value is not None and not math.isfinite(point.value))
-
-
-def _of_optimizer(steps: Sequence[TrainingStep]) -> Iterator[tuple[str, tuple[Point, ...]]]:
-    def points(value: Callable[[TrainingStep], float | None]) -> Iterator[Point]:
-        for step in steps:
-            x = value(step)
-            yield Point(step.step, x, x is None and step.nonfinite is not None)
-
-    of_loss = ((s.step, s.loss, None in s.losses and bool(s.nonfinite)) for s in steps)
-    yield "loss", tuple(Point(*loss) for loss in of_loss)
-    yield "gradient norm", tuple(points(lambda step: step.gradient_norm))
+def _of_optimizer(
+    steps: Sequence[TrainingStep],
+) -> Iterator[tuple[str, _Values, Collection[int]]]:
+    bad = [step for step in steps if step.nonfinite]
+    yield "loss", tuple(s.loss for s in steps), [s.step for s in bad if None in s.losses]
+    lost = [step.step for step in bad if step.gradient_norm is None]
+    yield "gradient norm", tuple(step.gradient_norm for step in steps), lost
     if clipped(steps):
-        yield "after clipping", tuple(points(lambda step: step.clipped_norm))
+        lost = [step.step for step in bad if step.clipped_norm is None]
+        yield "after clipping", tuple(step.clipped_norm for step in steps), lost
     groups = range(max((len(step.learning_rates) for step in steps), default=0))
-    rates = [tuple(Point(step.step, _rate(step, group)) for step in steps) for group in groups]
+    rates = [tuple(_rate(step, group) for step in steps) for group in groups]
     if len(set(rates)) == 1:  # all groups alike
         rates = rates[:1]
     for group, of_group in enumerate(rates):
-        yield f"learning rate {group}" if len(rates) > 1 else "learning rate", of_group
+        yield f"learning rate {group}" if len(rates) > 1 else "learning rate", of_group, ()
 
 
-def _of_all(steps: Sequence[TrainingStep]) -> Iterator[tuple[str, tuple[Point, ...]]]:
-    yield "loss scale", tuple(Point(step.step, step.loss_scale) for step in steps)
-    yield "seconds a step", tuple(Point(step.step, step.seconds) for step in steps)
+def _of_all(steps: Sequence[TrainingStep]) -> Iterator[tuple[str, _Values, Collection[int]]]:
+    yield "loss scale", tuple(step.loss_scale for step in steps), ()
+    yield "seconds a step", tuple(step.seconds for step in steps), ()
 
 
 def _rate(step: TrainingStep, group: int) -> float | None:

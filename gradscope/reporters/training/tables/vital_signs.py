@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from gradscope.records.history import RunHistory
 from gradscope.reporters.training.tables.legend import curve_legend, losses, span
-from gradscope.reporters.training.tables.signs import Sign, clipping, lost_at, signs
-from gradscope.typeset.curves import NOT_FINITE, Point, curve
+from gradscope.reporters.training.tables.signs import Sign, clipping, signs
+from gradscope.typeset.curves import NOT_FINITE, curve
 from gradscope.typeset.numbers import NOT_THERE, count, number
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table, plan
 
@@ -41,7 +41,11 @@ def table(history: RunHistory, width: int | None) -> Table | None:
         hidden = {*plan(blank, width).hidden}
         if hidden <= hideable:
             break
-    curves = [curve(sign.points, *span(history), room) for sign in rows]
+    first, last = span(history)
+    curves = [
+        curve(sign.steps, sign.values, sign.lost, first=first, last=last, width=room)
+        for sign in rows
+    ]
     # Where an extreme is hidden, nobody asks where it was.
     return _table(rows, figures, curves, history, places=hidden <= _PLACES)
 
@@ -57,17 +61,16 @@ def _layouts(width: int | None) -> list[tuple[int, set[str]]]:
 def _figures(sign: Sign) -> list[str]:
     if sign.heading:
         return [""] * (len(_HEADINGS) - 2)
-    figures = [_text(sign.points[0]), _text(sign.points[-1])]
-    for extreme in (min, max):
-        value, step = extreme(sign.known, default=(None, 0), key=lambda pair: pair[0])
-        figures += [NOT_THERE if value is None else number(value), count(step) if step else ""]
+    figures = [_text(sign, 0), _text(sign, -1)]
+    for which in (min, max):
+        found = sign.extreme(which)
+        figures += [number(found[0]), count(found[1])] if found else [NOT_THERE, ""]
     return [*figures, losses(sign.lost)]
 
 
-def _text(point: Point) -> str:
-    if lost_at(point):
-        return NOT_FINITE if point.value is None else str(float(point.value))
-    return number(point.value)
+def _text(sign: Sign, i: int) -> str:
+    lost = sign.values[i] is None and sign.steps[i] in sign.lost
+    return NOT_FINITE if lost else number(sign.values[i])
 
 
 def _table(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainedModel, TrainingRun
-from gradscope.reporters.training.steps_in_words import listed
+from gradscope.reporters.training.sentences.steps_in_words import listed
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, duration, plural, seconds, share
 from gradscope.typeset.text import plain

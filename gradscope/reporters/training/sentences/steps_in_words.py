@@ -23,7 +23,9 @@ def stretches(intervals: Sequence[tuple[int, int]]) -> str:
 
 
 def listed(steps: Sequence[int]) -> str:
-    """All of a few, of more the first ones and the last."""
+    """All of a few, an unbroken stretch as one, of others the first ones and the last."""
+    if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
+        return f"{count(steps[0])}–{count(steps[-1])}"
     if len(steps) <= _STEPS:
         return ", ".join(map(count, steps))
     return f"{', '.join(map(count, steps[: _STEPS - 1]))}, … {count(steps[-1])}"

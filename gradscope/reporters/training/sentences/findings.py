@@ -11,7 +11,7 @@ from gradscope.records.tensors import TensorStats
 from gradscope.records.training import TrainingFinding
 from gradscope.reporters.finding_lines import Beside, Known
 from gradscope.reporters.labels import label, some_names
-from gradscope.reporters.training.steps_in_words import stretches
+from gradscope.reporters.training.sentences.steps_in_words import stretches
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, number, plural, shape
 from gradscope.typeset.text import plain
@@ -20,7 +20,7 @@ from gradscope.typeset.text import plain
 _NAMES = 4
 
 
-def found(history: RunHistory) -> tuple[list[Finding], Known]:
+def with_steps(history: RunHistory) -> tuple[list[Finding], Known]:
     """The findings as any record has them, and what the run knows of each."""
     beside = {id(one.finding): _beside(one) for one in history.findings}
     return [one.finding for one in history.findings], lambda finding: beside[id(finding)]
