@@ -19,8 +19,19 @@ def news(history: RunHistory, told: RunHistory | None, *, before: int) -> Iterat
     At the end of the run a line says how it ended.
     """
     last = told.last_step if told else max(0, history.last_step - before)
-    for event in history.events[len(told.events) if told else 0 :]:
-        yield f"event: step {count(event.step)}, {plain(event.kind)}: {plain(event.message)}"
+    lines = [
+        (
+            event.step,
+            f"event: step {count(event.step)}, {plain(event.kind)}: {plain(event.message)}",
+        )
+        for event in history.events[len(told.events) if told else 0 :]
+    ]
+    lines += [
+        (step.step, f"step {count(step.step)}: {', '.join(facts_of_step(step))}")
+        for step in history.steps
+        if step.step > last
+    ]
+    yield from (line for _, line in sorted(lines, key=lambda pair: pair[0]))
     known = {found.key for found in told.findings} if told else set()
     keys = [found.key for found in history.findings]
     named = qualified(history)
@@ -30,8 +41,5 @@ def news(history: RunHistory, told: RunHistory | None, *, before: int) -> Iterat
             finding = found.finding
             lead = finding_lines.lead(finding, beside)
             yield f"finding: {lead} {finding_lines.place(finding)}: {plain(finding.message)}"
-    for step in history.steps:
-        if step.step > last:
-            yield f"step {count(step.step)}: {', '.join(facts_of_step(step))}"
     if history.run.ended is not None:
         yield str(summary.end(history))

@@ -66,13 +66,10 @@ def _measured(
     numbers = tuple(step.step for step in steps)
     found = []
     for label, values, without in series:
-        strange = {
-            n
-            for n, x in zip(numbers, values, strict=True)
-            if x is not None and not math.isfinite(x)
-        }
-        if strange or without or any(x is not None for x in values):
-            found.append(Sign(label, numbers, values, tuple(sorted(strange.union(without)))))
+        pairs = zip(numbers, values, strict=True)
+        lost = {*without, *(n for n, x in pairs if x is not None and not math.isfinite(x))}
+        if lost or any(x is not None for x in values):
+            found.append(Sign(label, numbers, values, tuple(sorted(lost))))
     return found
 
 
