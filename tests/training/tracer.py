@@ -1,8 +1,8 @@
 """The independent judge: what a training script does, as seen without anything of gradscope.
 
-``python tracer.py OUT.json SCRIPT.py [ARGS…]`` or ``python tracer.py OUT.json -m MODULE [ARGS…]`` runs
-the script under torch.optim's hooks and a wrapped ``torch.autograd.backward``, and writes what
-each optimizer step did. The script computes in its own precision; norms are computed in float64.
+``python tracer.py OUT.json SCRIPT.py [ARGS…]`` (or ``-m MODULE [ARGS…]``) runs the script under
+torch.optim's hooks and a wrapped ``torch.autograd.backward``, and writes what each optimizer step
+did. The script computes in its own precision; norms are computed in float64.
 
 A step is a call of an optimizer's ``step()`` that came through, counted from 1 over all optimizers;
 in a script that has none, each backward. What a gradient scaler multiplied into a loss is divided
