@@ -11,7 +11,8 @@ out of it and of its gradients.
 
 from __future__ import annotations
 
-import gc
+import atexit
+import importlib.util
 import json
 import math
 import os
@@ -20,23 +21,21 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-_THIS = __file__
+from tracer_names import held_in, modules_alive, scopes_of, variables
 
 
 class Tracer:
     """Watches one process; ``report()`` is what it saw."""
 
     def __init__(self) -> None:
-        import torch
-
-        self.torch = torch
+        self.torch: Any = None
         self.pid = os.getpid()
         self.steps: list[dict[str, Any]] = []
         self.backwards: list[dict[str, Any]] = []
-        self.pending: list[dict[str, Any]] = []
+        self.pending: list[float | str | None] = []
+        self.norms: dict[int, float] = {}
         self.skipped = 0
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.names: dict[int, tuple[weakref.ref[Any], set[tuple[str, str]]]] = {}
@@ -45,12 +44,13 @@ class Tracer:
         self.clipped: dict[int, float] = {}
 
     def install(self) -> None:
+        import torch
         from torch.optim.optimizer import (
             register_optimizer_step_post_hook,
             register_optimizer_step_pre_hook,
         )
 
-        torch = self.torch
+        self.torch = torch
         plain_backward = torch.autograd.backward
         plain_init = torch.optim.Optimizer.__init__
         scaler = torch.amp.GradScaler
@@ -101,13 +101,13 @@ class Tracer:
             return
         parameters = list(self._parameters())
         norms = {id(p): norm(p.grad) / scale for p in parameters if p.grad is not None}
-        record = {"loss": number(loss), "scale": scale, "norms": norms}
-        self.pending.append(record)
+        self.pending.append(number(loss))
+        self.norms = norms
         if not self.optimizers:
             self._learn_names()
             self.backwards.append(
                 {
-                    "optimizer": "",
+                    "optimizer": [],
                     "losses": [number(loss)],
                     "gradient_norm": number(total(norms.values())),
                     "clipped_norm": None,
@@ -164,8 +164,7 @@ class Tracer:
         if os.getpid() != self.pid:
             return
         parameters = list(parameters_of(optimizer))
-        last = self.pending[-1]["norms"] if self.pending else {}
-        norms = {id(p): last[id(p)] for p in parameters if id(p) in last}
+        norms = {id(p): self.norms[id(p)] for p in parameters if id(p) in self.norms}
         rows = []
         for p in parameters:
             before = self.weights[id(p)].double()
@@ -175,8 +174,8 @@ class Tracer:
             rows.append(self._parameter(p, norms.get(id(p)), self.clipped.get(id(p)), ratio))
         self.steps.append(
             {
-                "optimizer": type(optimizer).__name__,
-                "losses": [r["loss"] for r in self.pending],
+                "optimizer": self._names_of(optimizer),
+                "losses": self.pending,
                 "gradient_norm": number(total(norms.values())) if norms else None,
                 "clipped_norm": number(total(self.clipped.values())) if self.clipped else None,
                 "learning_rates": [float(group["lr"]) for group in optimizer.param_groups],
@@ -197,6 +196,11 @@ class Tracer:
                     ref, names = weakref.ref(p), set()
                     self.names[id(p)] = ref, names
                 names.add((name, clean))
+
+    def _names_of(self, optimizer: Any) -> list[str]:
+        scopes = [vars(sys.modules["__main__"]), *scopes_of(sys._getframe(1))]
+        held = {name for scope in scopes for name, value in held_in(scope) if value is optimizer}
+        return sorted(held | {type(optimizer).__name__})
 
     def _parameter(
         self, p: Any, grad: float | None, clipped: float | None, ratio: float | None
@@ -238,48 +242,6 @@ def number(value: float | None) -> float | str | None:
     return value if value is None or math.isfinite(value) else repr(value)
 
 
-def modules_alive(torch: Any) -> list[Any]:
-    """The outermost modules of the process: those that no other module holds."""
-    everything = [m for m in gc.get_objects() if issubclass(type(m), torch.nn.Module)]
-    inner = {id(child) for m in everything for child in m._modules.values()}
-    return [m for m in everything if id(m) not in inner]
-
-
-def variables(torch: Any, frame: FrameType | None) -> list[tuple[str, Any]]:
-    """Modules in variables of the frames that are running, and in attributes of what these hold."""
-    outermost = {id(m) for m in modules_alive(torch)}
-    found: dict[tuple[str, int], Any] = {}
-    here = {id(sys.modules["__main__"].__dict__): sys.modules["__main__"].__dict__}
-    while frame is not None:
-        if frame.f_code.co_filename not in (_THIS, "<frozen runpy>", runpy.__file__):
-            here[id(frame.f_locals)] = dict(frame.f_locals)
-            here[id(frame.f_globals)] = frame.f_globals
-        frame = frame.f_back
-    for scope in here.values():
-        for name, value in list(scope.items()):
-            _collect(torch, name, value, outermost, found)
-            if not isinstance(value, torch.nn.Module) and hasattr(value, "__dict__"):
-                for attribute, held in list(getattr(value, "__dict__", {}).items()):
-                    _collect(torch, attribute, held, outermost, found)
-    return [(name, module) for (name, _), module in found.items()]
-
-
-def _collect(
-    torch: Any, name: str, value: Any, outermost: set[int], found: dict[tuple[str, int], Any]
-) -> None:
-    if issubclass(type(value), torch.nn.Module):
-        if id(value) in outermost:
-            found[name, id(value)] = value
-            found[type(value).__name__, id(value)] = value
-    elif isinstance(value, list | tuple) and len(value) < 100:
-        for i, element in enumerate(value):
-            _collect(torch, f"{name}[{i}]", element, outermost, found)
-    elif type(value) is dict and len(value) < 100 and not name.startswith("__"):
-        for key, element in list(value.items()):
-            if issubclass(type(element), torch.nn.Module):
-                _collect(torch, f"{name}[{key!r}]", element, outermost, found)
-
-
 def run(script: list[str]) -> Callable[[], object]:
     """What runs the script as ``python`` would, with its arguments in place."""
     if script[0] == "-m":
@@ -291,16 +253,41 @@ def run(script: list[str]) -> Callable[[], object]:
     return lambda: runpy.run_path(script[0], run_name="__main__")
 
 
+class WhenTorchIsImported:
+    """On ``sys.meta_path``: lets torch be imported by whoever does it first, then calls back."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        assert spec is not None and spec.loader is not None
+        plain = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            plain(module)
+            self.call()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
 def main() -> None:
     out, script = Path(sys.argv[1]).resolve(), sys.argv[2:]
     start = run(script)
     tracer = Tracer()
-    tracer.install()
-    try:
-        start()
-    finally:
+    sys.meta_path.insert(0, WhenTorchIsImported(tracer.install))
+
+    def write() -> None:
         if os.getpid() == tracer.pid:
             out.write_text(json.dumps(tracer.report(), indent=1), encoding="utf-8")
+
+    # The first to be registered is the last to run: scripts may train in handlers of their own.
+    atexit.register(write)
+    start()
 
 
 if __name__ == "__main__":
