@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.graph import Node
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils.hooks import RemovableHandle as Handle
 
 from gradscope.patterns import Named, matching
@@ -17,8 +22,10 @@ __all__ = [
     "Handle",
     "change_node",
     "changed",
+    "hook_calls",
     "hook_node",
     "hook_node_before",
+    "hook_optimizers",
     "hook_tensor",
     "hooked",
     "named_modules",
@@ -77,18 +84,12 @@ class _Own:
             self._function(*arguments)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
-        return _nothing
+        return nullcontext().__exit__
 
-    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
-        return _no_hook, ()
-
-
-def _no_hook() -> Callable[..., None]:
-    return _nothing
-
-
-def _nothing(*arguments: Any) -> None:
-    """What a copied module has in the place of the hook."""
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        # Of the standard library: who loads the copy need not have gradscope. It takes any
+        # arguments and does nothing.
+        return getattr, (nullcontext(), "__exit__")
 
 
 @contextmanager
@@ -101,12 +102,19 @@ def hooked(modules: Sequence[nn.Module], before: PreHook, after: PostHook) -> It
     handles: list[Handle] = []
     try:
         for module in modules:
-            handles.append(module.register_forward_pre_hook(_Own(before), with_kwargs=True))
-            handles.append(module.register_forward_hook(_Own(after), with_kwargs=True))
+            handles += hook_calls(module, before, after)
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def hook_calls(module: nn.Module, before: PreHook, after: PostHook) -> list[Handle]:
+    """``hooked`` of one module, until the handles are removed."""
+    return [
+        module.register_forward_pre_hook(_Own(before), with_kwargs=True),
+        module.register_forward_hook(_Own(after), with_kwargs=True),
+    ]
 
 
 @contextmanager
@@ -136,6 +144,17 @@ def hook_node(node: Node, read: Callable[..., None]) -> Handle:
 def hook_node_before(node: Node, read: Callable[..., None]) -> Handle:
     """Call ``read`` with the gradients for the outputs of ``node``, before it runs."""
     return node.register_prehook(read)
+
+
+def hook_optimizers(
+    before: Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], Any],
+    after: Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None],
+) -> tuple[Handle, ...]:
+    """Call ``before`` and ``after`` around each ``step()`` of every optimizer there will be.
+
+    What ``before`` returns, if it is not None, are the arguments of the step.
+    """
+    return register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
 
 
 def change_node(

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from gradscope.capture.hooks import hooked, watchable
+from gradscope.explain.non_finite.levels import level
 from gradscope.explain.non_finite.messages import records, unseen
 from gradscope.explain.non_finite.watch import NonFiniteWatch
+from gradscope.nesting import find
 from gradscope.records.answers import Birth
 
 
@@ -53,6 +55,63 @@ def explain_non_finite(
         return found
     # What was computed unseen comes back as a tensor from nowhere, which says less.
     return left[0], *(one for one in found if one.phase != "input" or one.name)
+
+
+def explain_call(
+    model: nn.Module,
+    root: nn.Module,
+    forward: Callable[[], Any],
+    backward: Callable[[Any], Iterable[tuple[str, torch.Tensor]]] | None = None,
+) -> tuple[Birth, ...]:
+    """The same of one call of a module by itself, whose loss is out of reach.
+
+    Args:
+        model: names the modules and owns the parameters.
+        root: the module of the call: ``model``, or one that it holds.
+        forward: calls it, and returns what it gave.
+        backward: takes that, and sends gradients into it; returns those of the call's arguments,
+            with names. None leaves it out.
+    """
+    watch = NonFiniteWatch(model, _run_call.__code__, root)
+    with watch.quiet():
+        watch.external.before(None)
+    left = _run_call(model, forward, backward, watch)
+    found = records(watch.origins.reported(), {name for name, _ in model.named_parameters()})
+    return found or left
+
+
+def _run_call(
+    model: nn.Module,
+    forward: Callable[[], Any],
+    backward: Callable[[Any], Iterable[tuple[str, torch.Tensor]]] | None,
+    watch: NonFiniteWatch,
+) -> tuple[Birth, ...]:
+    """Run the call; what was found not finite without an origin."""
+    left: list[Birth] = []
+    with hooked(watchable(model), watch.enter, watch.leave):
+        try:
+            with watch.active():
+                output = forward()
+            left += _came_unseen(watch, output)
+            left += _stays(watch, "forward", model.named_buffers())
+            if backward is not None:
+                watch.context.stage = "backward"
+                with watch.active():
+                    given = backward(output)
+                left += _stays(watch, "backward", (*_gradients(model), *given))
+        except Exception:
+            # The call ran through in the script, and what it is given here may not be all.
+            watch.origins.mark_reached(watch.origins.made_nan())
+    return tuple(left)
+
+
+def _came_unseen(watch: NonFiniteWatch, output: Any) -> Iterator[Birth]:
+    """What is not finite in what a call gave, and comes from no operation that was seen."""
+    with watch.quiet():
+        for name, tensor in find(output, torch.Tensor):
+            found = level(tensor)
+            if found and not watch.origins.of(tensor):
+                yield unseen(found, "forward", f"output {name}".rstrip())
 
 
 def _run(

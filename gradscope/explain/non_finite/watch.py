@@ -37,21 +37,35 @@ class NonFiniteWatch:
     Args:
         model: names the modules.
         last: the code of the function that starts the run: the frames around it are not the user's.
+        root: the module whose arguments come from outside; None is the model itself.
+        calls: of modules; None are those that ``enter`` and ``leave`` tell of.
     """
 
-    def __init__(self, model: nn.Module, last: CodeType) -> None:
-        self.calls = ModuleCalls(model, last)
+    def __init__(
+        self,
+        model: nn.Module,
+        last: CodeType,
+        root: nn.Module | None = None,
+        calls: ModuleCalls | None = None,
+    ) -> None:
+        self.calls = calls or ModuleCalls(model, last)
         self.origins = NonFiniteOrigins()
         self.external = ExternalTensors(model, self.origins)
         self._function = CurrentFunction()
         self.context = RunContext(model, self.calls, self._function, NodeSites())
-        self._root = model
+        self._root = root or model
         self._left = 0  # origins of the numbers that Python was given
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """What runs inside is watched."""
         with FunctionWatch(self._function.run), OperatorWatch(self._operator):
+            yield
+
+    @contextmanager
+    def replaying(self, function: str | None) -> Iterator[None]:
+        """The same of what is a part of one function that was called earlier, by its name."""
+        with self._function.named(function), OperatorWatch(self._operator):
             yield
 
     @contextmanager
