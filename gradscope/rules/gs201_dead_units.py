@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, complete
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import percent, plural
 
 RULE = Rule(
@@ -50,6 +50,7 @@ RULE = Rule(
         ),
         Threshold("samples", 16, "values of each unit, below which nothing is said"),
     ),
+    runs=Runs(samples=10),
 )
 
 
@@ -83,6 +84,25 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             source=limits.source("share"),
             location=one.location,
         )
+
+
+def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
+    """Of a step in a run: one finding per parameter with zeros for more than half its units.
+
+    Which units they are is not known; over many steps in a row they are mostly the same.
+    """
+    for p in _shares(report, limits) if complete(report) else ():
+        stats = p.gradient
+        if stats is not None and stats.zeros != stats.numel and _suspicious(p, limits):
+            share = (stats.zeros or 0) / stats.numel
+            yield RULE.finding(
+                p.name,
+                f"{percent(share)} of its gradient is exactly zero: as many units behind it were "
+                "off for the whole batch.",
+                value=share,
+                threshold=limits["share"],
+                source=limits.source("share"),
+            )
 
 
 def _off(samples: int) -> str:

@@ -121,7 +121,7 @@ def plain_record(kind: type[_Record], names: Sequence[str], row: Row, file: str)
     """
     pairs = zip(names, row, strict=True)
     data = {name: _loads(cell, file) if name in _JSON else cell for name, cell in pairs}
-    return from_data(kind, data, file=file)
+    return _record(kind, data, file)
 
 
 def step_records(rows: Sequence[Row], file: str) -> tuple[TrainingStep, ...]:
@@ -163,7 +163,7 @@ def check_columns(
 
 
 def _numbers(text: str, file: str) -> tuple[Any, ...]:
-    return from_data(tuple[float | None, ...], _loads(text, file), file=file)
+    return _record(tuple[float | None, ...], _loads(text, file), file)
 
 
 def sample_record(packed: Value, file: str) -> StepSample:
@@ -172,7 +172,7 @@ def sample_record(packed: Value, file: str) -> StepSample:
         text = zlib.decompress(packed).decode("ascii")
     except (TypeError, zlib.error, UnicodeDecodeError) as error:
         raise ConfigError(f"`{file}` is damaged: a sample cannot be unpacked ({error})") from None
-    return from_data(StepSample, _loads(text, file), file=file)
+    return _record(StepSample, _loads(text, file), file)
 
 
 def finding_record(row: Row, file: str) -> TrainingFinding:
@@ -184,7 +184,14 @@ def finding_record(row: Row, file: str) -> TrainingFinding:
         "steps": _loads(cells["steps"], file),
         "origin": None if cells["origin"] is None else _loads(cells["origin"], file),
     }
-    return from_data(TrainingFinding, data, file=file)
+    return _record(TrainingFinding, data, file)
+
+
+def _record(kind: type[_Record], data: Any, file: str) -> _Record:
+    try:
+        return from_data(kind, data, file=file)
+    except ConfigError as error:
+        raise ConfigError(f"`{file}` is damaged: {error}") from None
 
 
 def _loads(text: Value, file: str) -> Any:
