@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from gradscope.records.report import Finding
@@ -17,8 +18,8 @@ RULE = Rule(
     what=(
         "Compares the loss of each step with those of the 128 steps before, by their median and "
         "their median absolute deviation, which a few wild values do not move. It fires where the "
-        "loss is many deviations above the median, and also stands out from the highest of those "
-        "steps: the heavy tails of a nearly finished training, or of rewards, do not count."
+        "loss is many deviations above the median, and stands out from nearly all of those "
+        "steps as well: the heavy tails of a nearly finished training, or of rewards, do not count."
     ),
     why=(
         "A spike is one bad batch, or the first sign that training diverges: in the steps after "
@@ -46,8 +47,8 @@ RULE = Rule(
         Threshold(
             "beyond",
             3,
-            "the distance from the median over that of the highest of the steps before, above "
-            "which it fires",
+            "the distance from the median over that of the steps before, the highest 2 % left out, "
+            "above which it fires",
         ),
         Threshold("history", 32, "steps before, below which nothing is said"),
     ),
@@ -60,19 +61,20 @@ _FLOOR = 1e-3
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
     """One finding for an optimizer's steps."""
     before, loss = history.loss, history.now.loss
-    if loss is None or before.count == 0 or loss <= before.highest:
+    if loss is None or before.count == 0 or loss <= before.high:
         return
-    if before.count < limits["history"]:
+    if before.count < limits["history"] or not math.isfinite(loss):
         return
     spread = max(before.spread, _FLOOR * abs(before.usual))
     above = loss - before.usual
-    most = before.highest - before.usual
+    most = before.high - before.usual
     if above <= limits["deviations"] * spread or above <= limits["beyond"] * most:
         return
     yield RULE.finding(
         history.now.optimizer,
         f"the loss of step {history.now.step} is {number(loss)}, after a median of "
-        f"{number(before.usual)} and at most {number(before.highest)} in the steps before.",
+        f"{number(before.usual)} in the steps before, nearly all of them up to "
+        f"{number(before.high)}.",
         value=above / spread if spread else None,
         threshold=limits["deviations"],
         source=limits.source("deviations"),
