@@ -32,17 +32,19 @@ _MOST = 1e30
 class Window:
     """The last values of a series, with robust statistics of them.
 
-    ``usual`` is their median, ``spread`` their median absolute deviation as a standard deviation,
-    ``high`` the highest of them but for one in fifty; ``count`` is how many there ever were. They
+    ``usual`` is their median and ``spread`` their median absolute deviation, as a standard
+    deviation; ``factor`` is the same of their logarithms, None where one is not above 0. ``high``
+    is the highest of them but for one in fifty, ``count`` how many there ever were. All but this
     are taken again after every few values.
     """
 
-    __slots__ = ("count", "high", "spread", "usual", "values")
+    __slots__ = ("count", "factor", "high", "spread", "usual", "values")
 
     def __init__(self, kept: int = _KEPT) -> None:
         self.values: deque[float] = deque(maxlen=kept)
         self.count = 0
         self.usual = self.spread = self.high = 0.0
+        self.factor: float | None = None
 
     def add(self, value: float | None) -> None:
         """Take a value in; what is not a finite number is left out."""
@@ -58,6 +60,21 @@ class Window:
         self.high = ordered[-1 - len(ordered) // _OUTLIERS]
         self.usual = usual = _middle(ordered)
         self.spread = _SIGMA * _middle(sorted([abs(value - usual) for value in ordered]))
+        self.factor = None
+        if ordered[0] > 0:
+            log, center = math.log, math.log(usual)
+            self.factor = _SIGMA * _middle(sorted([abs(log(v) - center) for v in ordered]))
+
+    def deviations(self, value: float, floor: float) -> float:
+        """How many standard deviations a value lies above the median, by their logarithms.
+
+        Noise is a share of what it is the noise of, and its tails are long: so is a loss's.
+        ``floor`` is the least deviation that is believed; without logarithms it is a plain one.
+        """
+        if self.factor is not None and value > 0:
+            return (math.log(value) - math.log(self.usual)) / max(self.factor, floor)
+        spread = max(self.spread, floor * abs(self.usual))
+        return (value - self.usual) / spread if spread > 0 else 0.0
 
 
 def _middle(ordered: list[float]) -> float:

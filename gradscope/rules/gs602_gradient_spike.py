@@ -34,7 +34,7 @@ RULE = Rule(
         "Kumar et al. 2025, ZClip (arXiv 2504.02507): 2.5 standard deviations above a moving "
         "average are clipped",
         "Team OLMo 2025, 2 OLMo 2 Furious (arXiv 2501.00656): spikes of the gradient precede those "
-        "of the loss",
+        "of the loss; the spike score counts values 7 deviations from a rolling average",
         "Google deep-learning tuning playbook: clip at about the 90th percentile, log unclipped",
     ),
     calibration="",
@@ -50,12 +50,20 @@ RULE = Rule(
             3,
             "and over nearly all of them, the highest 2 % left out, above which it fires",
         ),
+        Threshold(
+            "deviations",
+            7,
+            "and its robust standard deviations above the median, in logarithms, to fire at",
+            source="the spike score of OLMo 2",
+        ),
         Threshold("history", 32, "steps before, below which nothing is said"),
         Threshold("layer", 30, "a weight's own ratio to its median, above which it fires"),
         Threshold("samples", 12, "samples before, below which nothing is said of a weight"),
     ),
     runs=Runs(samples=1),
 )
+#: The least deviation that is believed: a gradient that repeats itself exactly has none.
+_FLOOR = 1e-3
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
@@ -66,6 +74,8 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
     if before.count < limits["history"] or norm <= limits["beyond"] * before.high:
         return
     if not before.usual or norm <= limits["ratio"] * before.usual:
+        return
+    if before.deviations(norm, _FLOOR) <= limits["deviations"]:
         return
     yield RULE.finding(
         history.now.optimizer,

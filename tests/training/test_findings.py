@@ -428,3 +428,38 @@ def test_a_record_is_plain_data():
         found.sample(sample(number, VANISHING))
     (one,) = found.all()
     assert to_data(one)["steps"] == [[1, 8]]
+
+
+# ------------------------------------------------------------------------- noise
+
+
+def noise(kind: str, rng: random.Random) -> float:
+    """Losses as trainings have them that are nearly done, or that learn from rewards."""
+    if kind == "log-normal":
+        return math.exp(rng.gauss(0, 1.5))
+    if kind == "exponential":
+        return rng.expovariate(1)
+    if kind == "learned but for some":
+        return 0.01 * math.exp(rng.gauss(0, 1)) if rng.random() < 0.9 else rng.expovariate(1)
+    tail = math.sqrt(sum(rng.gauss(0, 1) ** 2 for _ in range(3)) / 3)
+    return rng.gauss(0, 1) / tail  # Student's t, of both signs
+
+
+@pytest.mark.parametrize(
+    "kind", ["log-normal", "exponential", "learned but for some", "both signs"]
+)
+def test_long_tails_are_no_spikes(kind):
+    for seed in range(3):
+        rng, found = random.Random(seed), only("GS601", "GS602")
+        for number in range(1, 1500):
+            value = noise(kind, rng)
+            found.step(step(number, losses=(value,), gradient_norm=abs(value) + 1e-6))
+        assert found.all() == ()
+
+
+def test_noise_does_not_hide_a_spike():
+    rng, found = random.Random(0), only("GS601")
+    for number in range(1, 1500):
+        value = 3 * math.exp(rng.gauss(0, 0.03))
+        found.step(step(number, losses=(value * (1.8 if number == 1000 else 1),)))
+    assert spans(found.all()) == [("GS601", ((1000, 1000),))]
