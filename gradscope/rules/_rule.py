@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -132,7 +133,10 @@ class Rule:
         cause: str | None = None,
         location: str | None = None,
     ) -> Finding:
-        """A finding of this rule; severity and advice are the rule's own unless given."""
+        """A finding of this rule; severity and advice are the rule's own unless given.
+
+        A value that is no number is left out: formats have none.
+        """
         return Finding(
             code=self.code,
             rule=self.name,
@@ -141,7 +145,7 @@ class Rule:
             message=message,
             advice=advice or self.fix,
             call=call,
-            value=value,
+            value=value if value is not None and math.isfinite(value) else None,
             threshold=threshold,
             source=source,
             cause=cause,

@@ -87,18 +87,22 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
-    """Of a step in a run: one finding per parameter with zeros for more than half its units.
+    """Of a step in a run: one finding per layer with zeros for more than half of its units.
 
     Which units they are is not known; over many steps in a row they are mostly the same.
     """
+    told: set[str] = set()
     for p in _shares(report, limits) if complete(report) else ():
-        stats = p.gradient
-        if stats is not None and stats.zeros != stats.numel and _suspicious(p, limits):
+        stats, owner = p.gradient, p.name.rpartition(".")[0]
+        if stats is None or not stats.numel or stats.zeros == stats.numel or owner in told:
+            continue
+        if _suspicious(p, limits):
+            told.add(owner)
             share = (stats.zeros or 0) / stats.numel
             yield RULE.finding(
-                p.name,
-                f"{percent(share)} of its gradient is exactly zero: as many units behind it were "
-                "off for the whole batch.",
+                owner,
+                f"{percent(share)} of the gradient of `{p.name}` is exactly zero: as many units "
+                "behind it were off for the whole batch.",
                 value=share,
                 threshold=limits["share"],
                 source=limits.source("share"),
