@@ -16,7 +16,7 @@ from gradscope.reporters.report._findings import ordered
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
 from gradscope.reporters.report.tables.columns import Scalar
-from gradscope.typeset.text import plain
+from gradscope.typeset.fields import csv_field
 
 suffix = ".csv"
 
@@ -56,16 +56,5 @@ def _written(header: Sequence[str], rows: Sequence[Sequence[Scalar]]) -> str:
     out = StringIO()
     writer = csv.writer(out)
     writer.writerow(header)
-    writer.writerows([_field(value) for value in row] for row in rows)
+    writer.writerows([csv_field(value) for value in row] for row in rows)
     return out.getvalue()
-
-
-def _field(value: Scalar) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        text = plain(value)
-        return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
-    return repr(value)
