@@ -117,11 +117,12 @@ def run(
         sentinel=not no_sentinel,
         stop_on=stop_on,
         keep=keep,
+        rules=rules.settings(None),
     )
     threshold = rules.fail_on or "never"
 
     def judged(session: Session) -> bool:
-        return reaches([one.finding for one in session.findings.values()], threshold)
+        return reaches([one.finding for one in session.findings], threshold)
 
     return Launch(started, settings, _told, judged)
 
@@ -129,7 +130,7 @@ def run(
 def _told(session: Session) -> str:
     return summary(
         session.run,
-        tuple(session.findings.values()),
+        session.findings,
         None if session.failure is not None and session.steps == 0 else str(session.path),
         sampled=session.sampled,
         failure=session.failure,

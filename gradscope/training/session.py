@@ -18,14 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import GradscopeError
+from gradscope.records.answers import Birth
 from gradscope.records.training import (
+    StepSample,
     TrainingEvent,
     TrainingFinding,
     TrainingRecord,
     TrainingRun,
     TrainingStep,
 )
+from gradscope.rules import RuleSettings
 from gradscope.runfile.writer import RunWriter
+from gradscope.training.findings import RunFindings
 from gradscope.training.interval import Interval
 from gradscope.version import __version__
 
@@ -48,6 +52,7 @@ class RunSettings:
     sentinel: bool = True
     stop_on: str = "never"
     keep: int = 512
+    rules: RuleSettings = field(default_factory=RuleSettings)
 
     def plain(self) -> dict[str, Any]:
         """As the run file has them."""
@@ -59,6 +64,7 @@ class RunSettings:
             "sentinel": self.sentinel,
             "stop_on": self.stop_on,
             "keep": self.keep,
+            "rules": {"select": list(self.rules.select), "ignore": list(self.rules.ignore)},
         }
 
 
@@ -69,7 +75,6 @@ class Session:
     run: TrainingRun
     settings: RunSettings
     path: Path
-    findings: dict[tuple[Any, ...], TrainingFinding] = field(default_factory=dict)
     observer: Observer | None = None
     failure: str | None = None
     steps: int = 0
@@ -77,6 +82,10 @@ class Session:
     _writer: RunWriter | None = None
     _process: int = field(default_factory=os.getpid)
     _finished: bool = False
+    _findings: RunFindings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._findings = RunFindings(self.settings.rules)
 
     @classmethod
     def begun(cls, script: str, arguments: tuple[str, ...], settings: RunSettings) -> Session:
@@ -120,6 +129,7 @@ class Session:
             self.run = replace(self.run, versions=versions)
             self.observer = Observer(
                 self.record,
+                self.born,
                 Interval(self.settings.first, self.settings.every, self.settings.budget),
                 layers=self.settings.layers,
                 sentinel=self.settings.sentinel,
@@ -136,14 +146,27 @@ class Session:
         """Have records written, and what the rules say of them."""
         if os.getpid() != self._process:  # a forked worker has its own life
             return
+        found: list[TrainingRecord] = []
         for one in records:
             if isinstance(one, TrainingStep):
                 self.steps += 1
                 self.sampled += one.sampled
-            elif isinstance(one, TrainingFinding):
-                self.findings[one.key] = one
+                found += self._findings.step(one)
+            elif isinstance(one, StepSample):
+                found += self._findings.sample(one)
         if self._writer is not None:
-            self._writer.add(*records)
+            self._writer.add(*records, *found)
+
+    def born(self, step: int, origins: tuple[Birth, ...]) -> None:
+        """Where a NaN or an infinity of a step that goes on came from."""
+        found = self._findings.born(step, origins)
+        if self._writer is not None:
+            self._writer.add(*found)
+
+    @property
+    def findings(self) -> tuple[TrainingFinding, ...]:
+        """All that the rules have found so far, the worst first."""
+        return self._findings.all()
 
     def _failed(self, error: BaseException) -> None:
         """gradscope itself failed: the script goes on, and nobody looks."""
@@ -179,6 +202,7 @@ class Session:
             )
         self.run = run
         if self._writer is not None:
+            self._writer.add(*self.findings)
             self._writer.finish(run)
             self.failure = self.failure or self._writer.failure
 
