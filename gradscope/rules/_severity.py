@@ -12,7 +12,7 @@ SEVERITIES = ("error", "warning", "info")
 
 
 def severity(answer: Answer) -> str | None:
-    """``error``, ``warning``, or None where nothing is wrong.
+    """``error``, ``warning``, or None where nothing is wrong; what a run's rule said goes before.
 
     A zero gradient is a warning where one arrives after an optimizer step, as behind a partner
     that was initialised with zeros, where this batch alone may have masked it, and where none of
@@ -20,6 +20,8 @@ def severity(answer: Answer) -> str | None:
     parameter. Frozen is what was asked for; not frozen, where the config asks for it, is a warning,
     and an error where a misspelt flag asks for it.
     """
+    if answer.severity is not None:
+        return answer.severity
     if answer.cause == "misspelt":
         return "error"
     if answer.cause == "frozen":
