@@ -110,12 +110,14 @@ class Session:
             self.path = path
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                if path.exists():
-                    continue
                 self._writer = RunWriter(path, self.run, keep=self.settings.keep)
+                self.failure = None
+                return
             except (GradscopeError, OSError) as error:
                 self.failure = f"nothing was recorded: {error}"
-            return
+                if not path.exists():
+                    return
+                # It is taken, perhaps in this moment by a run beside this one: the next name.
 
     def observe(self) -> None:
         """Listen to PyTorch from now on; it has been imported by now."""
