@@ -111,7 +111,8 @@ def main() -> NoReturn:
     debug = "--debug" in sys.argv
     launch: Callable[[], None] | None = None
     try:
-        code = build()(standalone_mode=False)
+        # Not the app itself: that sets `sys.excepthook`, which a script under `run` would see.
+        code = get_command(build())(standalone_mode=False)
         if callable(code):  # somebody else's program, for whose errors nothing here stands
             launch, code = code, 0
         if sys.stdout is not None:  # closed by whoever started the process

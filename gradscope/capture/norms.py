@@ -42,7 +42,8 @@ def _norm(gradient: torch.Tensor) -> torch.Tensor:
     count = gradient.numel()
     if count <= BLOCK or not gradient.is_contiguous():
         double = torch.float64 if count > BLOCK else None
-        return torch.linalg.vector_norm(gradient, dtype=double).double()
+        norm: torch.Tensor = torch.linalg.vector_norm(gradient, dtype=double).double()
+        return norm
     flat = gradient.view(-1)
     whole = count - count % BLOCK
     blocks = torch.linalg.vector_norm(flat[:whole].view(-1, BLOCK), dim=1)

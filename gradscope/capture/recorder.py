@@ -217,7 +217,7 @@ class Recorder:
         call.arguments.clear()
 
     def _evaluates(self, module: nn.Module, frame: FrameType) -> bool:
-        """Whether a call is part of an evaluation: it runs in an outermost one without gradients."""
+        """Whether a call is part of an evaluation: of an outermost one without gradients."""
         if self._evaluations.innermost(frame) is not None:
             return True
         if torch.is_grad_enabled() or self._stack.innermost(frame) is not None:

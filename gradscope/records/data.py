@@ -150,5 +150,5 @@ def _expect(right: bool, wanted: str, data: Any, where: str, file: str) -> None:
 
 def excerpt(data: Any) -> str:
     """Plain data as an error quotes it."""
-    found = json.dumps(data)
+    found = json.dumps(data, default=repr)
     return found if len(found) <= 40 else found[:39] + "…"

@@ -7,7 +7,7 @@ from statistics import median
 
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import layers, rms
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
 
 RULE = Rule(
@@ -71,6 +71,7 @@ RULE = Rule(
             presets={"deepchecker": 2},
         ),
     ),
+    runs=Runs(per="model"),
 )
 
 

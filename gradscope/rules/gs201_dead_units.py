@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, complete
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import percent, plural
 
 RULE = Rule(
@@ -50,6 +50,7 @@ RULE = Rule(
         ),
         Threshold("samples", 16, "values of each unit, below which nothing is said"),
     ),
+    runs=Runs(samples=10),
 )
 
 
@@ -83,6 +84,29 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             source=limits.source("share"),
             location=one.location,
         )
+
+
+def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
+    """Of a step in a run: one finding per layer with zeros for more than half of its units.
+
+    Which units they are is not known; over many steps in a row they are mostly the same.
+    """
+    told: set[str] = set()
+    for p in _shares(report, limits) if complete(report) else ():
+        stats, owner = p.gradient, p.name.rpartition(".")[0]
+        if stats is None or not stats.numel or stats.zeros == stats.numel or owner in told:
+            continue
+        if _suspicious(p, limits):
+            told.add(owner)
+            share = (stats.zeros or 0) / stats.numel
+            yield RULE.finding(
+                owner,
+                f"{percent(share)} of the gradient of `{p.name}` is exactly zero: as many units "
+                "behind it were off for the whole batch.",
+                value=share,
+                threshold=limits["share"],
+                source=limits.source("share"),
+            )
 
 
 def _off(samples: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Layer, layers
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, others
 
 RULE = Rule(
@@ -62,6 +62,7 @@ RULE = Rule(
             presets={"deepchecker": 2.0},
         ),
     ),
+    runs=Runs(per="model"),
 )
 
 

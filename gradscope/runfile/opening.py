@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 from gradscope.errors import ConfigError
 from gradscope.runfile import schema
 
 _MADE = "`gradscope run SCRIPT.py` records one"
+#: Where a run could not be written and read at once: for how long the writer is waited for.
+_BUSY_SECONDS = 10
 _RANK = re.compile(r"rank-(\d+)\.db")
 
 
@@ -50,32 +54,50 @@ def connect(path: Path) -> sqlite3.Connection:
         raise ConfigError(f"`{path}` is empty: the run was killed as it began", help=_MADE)
     if head != b"SQLite format 3\x00":
         raise ConfigError(f"`{path}` is no run: it is not a SQLite file", help=_MADE)
-    connection = None
-    try:
+    with reading(path):
         connection = _opened(path)
-        _check(connection, path)
-    except BaseException as error:
-        if connection is not None:
+        try:
+            _check(connection, path)
+        except BaseException:
             connection.close()
-        if isinstance(error, sqlite3.Error):
-            raise ConfigError(f"cannot read the run in `{path}`: {error}") from None
-        raise
+            raise
     return connection
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Within this, what SQLite says of a damaged file becomes an error that names it."""
+    try:
+        yield
+    # The message itself can quote damaged bytes.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the run in `{path}`: {error}") from None
 
 
 def _opened(path: Path) -> sqlite3.Connection:
     """For reading; SQLite makes files beside it while a run is written, or was killed."""
     address = path.absolute().as_uri()
-    connection = sqlite3.connect(f"{address}?mode=ro", uri=True, timeout=10, isolation_level=None)
+    journal = path.with_name(f"{path.name}-wal")
     try:
-        connection.execute("PRAGMA schema_version")
-    except sqlite3.OperationalError:
-        connection.close()
-        journal = path.with_name(f"{path.name}-wal")
+        return _answering(f"{address}?mode=ro")
+    except sqlite3.OperationalError as error:
+        # The low byte is the kind: https://www.sqlite.org/rescode.html#extrc
+        kind = error.sqlite_errorcode & 0xFF
+        if kind not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise
         if journal.exists() and journal.stat().st_size:
             raise
         # In a folder that cannot be written, and nobody writes it: nothing beside it is needed.
-        return sqlite3.connect(f"{address}?immutable=1", uri=True, isolation_level=None)
+        return _answering(f"{address}?mode=ro&immutable=1")
+
+
+def _answering(address: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(address, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_schema")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +19,7 @@ from gradscope.records.training import (
     TrainingStep,
 )
 from gradscope.runfile import rows, schema
-from gradscope.runfile.opening import connect, files_of
+from gradscope.runfile.opening import connect, files_of, reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class RunFile:
         found = []
         for path, connection in self._opened:
             query = f"SELECT {', '.join(rows.RUN)} FROM run"
-            with _reading(path):
+            with reading(path):
                 row = connection.execute(query).fetchone()
             if row is None:
                 raise ConfigError(f"`{path}` is damaged: it does not say what was run")
@@ -156,16 +155,25 @@ class RunFile:
         found = self._rows(query, step, model, model)
         return tuple(rows.sample_record(packed, str(self.path)) for (packed,) in found)
 
-    def call_series(self, model: int | None = None) -> dict[tuple[int, str, int], Series]:
-        """By model id, module name and call, in the order of execution; see ``CALL_COLUMNS``."""
-        return self._series("call", ("model", "name", "call"), schema.CALL_COLUMNS, model)
+    def call_series(
+        self, model: int | None = None, *, columns: Sequence[str] = schema.CALL_COLUMNS
+    ) -> dict[tuple[int, str, int], Series]:
+        """By model id, module name and call, in the order of execution.
 
-    def parameter_series(self, model: int | None = None) -> dict[tuple[int, str], Series]:
-        """By model id and parameter name, in the order of the model; see ``PARAMETER_COLUMNS``."""
-        return self._series("parameter", ("model", "name"), schema.PARAMETER_COLUMNS, model)
+        Args:
+            model: of this one only.
+            columns: those of ``schema.CALL_COLUMNS`` that are needed; few are read faster.
+        """
+        return self._series("call", ("model", "name", "call"), columns, model)
+
+    def parameter_series(
+        self, model: int | None = None, *, columns: Sequence[str] = schema.PARAMETER_COLUMNS
+    ) -> dict[tuple[int, str], Series]:
+        """By model id and parameter name, in the order of the model; ``columns`` as above."""
+        return self._series("parameter", ("model", "name"), columns, model)
 
     def _series(
-        self, table: str, key: tuple[str, ...], columns: tuple[str, ...], model: int | None
+        self, table: str, key: tuple[str, ...], columns: Sequence[str], model: int | None
     ) -> dict[Any, Series]:
         query = (
             f"SELECT {', '.join((*key, 'step', *columns))} FROM {table} "
@@ -193,7 +201,7 @@ class RunFile:
 def _fetch(
     path: Path, connection: sqlite3.Connection, query: str, *arguments: int | None
 ) -> list[rows.Row]:
-    with _reading(path):
+    with reading(path):
         return connection.execute(query, arguments).fetchall()
 
 
@@ -202,11 +210,3 @@ def _last_step(path: Path, connection: sqlite3.Connection) -> int:
     if last is not None and not isinstance(last, int):
         raise ConfigError(f"`{path}` is damaged: a step has no number")
     return last or 0
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise ConfigError(f"cannot read the run in `{path}`: {error}") from None

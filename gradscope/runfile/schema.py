@@ -24,11 +24,11 @@ PARAMETER_COLUMNS: Final = (
     *("value_norm", "grad_norm", "clipped_norm", "update_ratio", "zeros", "nonfinite"),
 )
 
-_COUNTS = ("out_nonfinite", "grad_out_nonfinite", "grad_in_nonfinite", "nonfinite")
+COUNTS: Final = ("out_nonfinite", "grad_out_nonfinite", "grad_in_nonfinite", "nonfinite")
 
 
 def _numbers(columns: tuple[str, ...]) -> str:
-    return ", ".join(f"{name} {'INTEGER' if name in _COUNTS else 'REAL'}" for name in columns)
+    return ", ".join(f"{name} {'INTEGER' if name in COUNTS else 'REAL'}" for name in columns)
 
 
 #: One statement each.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import itertools
 import os
 import sqlite3
 import threading
@@ -68,24 +67,6 @@ class RunWriter:
         self._start()
         _writers.add(self)
 
-    @classmethod
-    def in_folder(cls, folder: Path, run: TrainingRun, *, keep: int = schema.KEEP) -> RunWriter:
-        """A new file in the folder, named after the script and the time.
-
-        Raises:
-            OptionError: as the constructor.
-        """
-        started = time.strftime("%Y%m%d-%H%M%S", time.localtime(run.started))
-        name = f"{Path(run.script).stem or 'run'}-{started}"
-        for number in itertools.count(1):
-            path = folder / (f"{name}.db" if number == 1 else f"{name}-{number}.db")
-            try:
-                return cls(path, run, keep=keep)
-            except OptionError:
-                if not os.path.lexists(path):
-                    raise
-        raise AssertionError("there is always a next number")
-
     def add(self, *records: TrainingRecord) -> None:
         """Have the records written, all in one transaction. Takes microseconds, and never fails.
 
@@ -122,18 +103,21 @@ class RunWriter:
             self.close()
 
     def close(self) -> None:
-        """Write what waits, and close the file as a run that was cut off."""
+        """Write what waits, and close the file; without ``finish`` as a run that was cut off.
+
+        A disk that does not answer is not waited for for ever.
+        """
         with self._lock:
+            again, thread = self._closed, self._thread
             self._closed = self._ending = True
-            thread = self._thread
         self._some.set()
         self._now.set()
-        if thread is None:
+        if thread is not None:
+            thread.join(_PATIENCE)
+            if thread.is_alive() and self.failure is None:
+                self.failure = f"`{self.path}` lacks the end of the run: the disk does not answer"
+        elif not again:
             self._work()  # no thread could be started
-            return
-        thread.join(_PATIENCE)
-        if thread.is_alive() and self.failure is None:
-            self.failure = f"`{self.path}` lacks the end of the run: the disk does not answer"
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._work, name="gradscope run file", daemon=True)
@@ -221,14 +205,6 @@ class RunWriter:
         # https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
 
-    def leave(self) -> None:
-        """The interpreter ends: lose nothing, and do not wait for a disk for ever."""
-        thread = self._thread
-        if not self._closed:
-            self.close()
-        elif thread is not None:
-            thread.join(_PATIENCE)
-
 
 def _weight(records: _Item) -> int:
     """How much memory the records hold: the calls and parameters of their samples."""
@@ -249,7 +225,7 @@ def _each(act: Callable[[RunWriter], None]) -> None:
 
 
 # Registered before the script's own, and so called after them: a script may train until then.
-atexit.register(_each, RunWriter.leave)
+atexit.register(_each, RunWriter.close)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=lambda: _each(RunWriter.pause),

@@ -1,4 +1,4 @@
-"""The script is run as ``python SCRIPT`` would run it, and nothing of PyTorch is imported before it.
+"""The script is run as ``python SCRIPT`` would run it; no torch is imported before it does.
 
 What the interpreter sets up for a script, and what it does when one ends, is taken from CPython's
 ``Modules/main.c`` and ``Lib/runpy.py``.
@@ -74,9 +74,9 @@ class Script:
             raise
 
     def _file(self, main: ModuleType) -> CodeType:
-        path = os.path.abspath(self.name)
+        path = str(Path(self.name).absolute())
         if not sys.flags.safe_path:
-            sys.path[0] = os.path.dirname(os.path.realpath(self.name))
+            sys.path[0] = str(Path(self.name).resolve().parent)
         loader = importlib.machinery.SourceFileLoader("__main__", path)
         main.__dict__.update(__file__=path, __loader__=loader, __cached__=None)
         with io.open_code(path) as file:
@@ -84,7 +84,7 @@ class Script:
 
     def _module(self, main: ModuleType) -> CodeType:
         if not sys.flags.safe_path:
-            sys.path[0] = os.getcwd()
+            sys.path[0] = str(Path.cwd())
         sys.argv[0] = "-m"  # what it is while the module is looked for
         details: Any = runpy._get_module_details  # type: ignore[attr-defined]
         try:

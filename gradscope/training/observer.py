@@ -34,7 +34,7 @@ from gradscope.training.interval import Interval
 from gradscope.training.models import Model, Models
 from gradscope.training.patches import listen
 from gradscope.training.sampler import Sampler, free
-from gradscope.training.sentinel import Sentinel
+from gradscope.training.sentinel.sentinel import Sentinel
 
 #: For so many steps at most one sample goes on, where several optimizers take turns.
 _LONGEST_ROUND = 8

@@ -1,4 +1,4 @@
-"""``gradscope run``: a script under observation, from the command line to the end of the process."""
+"""``gradscope run``: a script under observation, from its launch to the end of the process."""
 
 from __future__ import annotations
 

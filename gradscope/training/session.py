@@ -86,7 +86,7 @@ class Session:
             script=script,
             started=time.time(),
             arguments=arguments,
-            directory=os.getcwd(),
+            directory=str(Path.cwd()),
             options=settings.plain(),
             versions={"gradscope": __version__, "python": platform.python_version()},
             rank=rank,

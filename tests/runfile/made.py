@@ -112,7 +112,9 @@ def step(number: int, *, sampled: bool = False) -> TrainingStep:
 
 def sample(number: int, model: int = 0, **size: int) -> StepSample:
     """The sample of one step."""
-    return StepSample(number, model, report(**{"seed": number, **size}), {"layer0.conv.weight": 0.5})
+    return StepSample(
+        number, model, report(**{"seed": number, **size}), {"layer0.conv.weight": 0.5}
+    )
 
 
 def until(condition: Callable[[], bool]) -> None:

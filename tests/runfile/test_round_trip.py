@@ -7,19 +7,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from runfile.made import (
-    ENDED,
-    EVENTS,
-    FINDING,
-    FINDINGS,
-    MODELS,
-    RUN,
-    STEPS,
-    report,
-    sample,
-    step,
-    until,
-)
 
 from gradscope.errors import OptionError
 from gradscope.records.tensors import TensorRecord, TensorStats
@@ -34,6 +21,19 @@ from gradscope.records.training import (
 from gradscope.runfile import schema
 from gradscope.runfile.reader import RunFile
 from gradscope.runfile.writer import RunWriter
+from runfile.made import (
+    ENDED,
+    EVENTS,
+    FINDING,
+    FINDINGS,
+    MODELS,
+    RUN,
+    STEPS,
+    report,
+    sample,
+    step,
+    until,
+)
 
 
 @pytest.fixture
@@ -154,7 +154,11 @@ def test_several_outputs_count_as_one_tensor(tmp_path):
     whole = report()
     call = replace(
         whole.calls[0],
-        outputs=(TensorRecord("0", first), TensorRecord("1", second, empty), TensorRecord("2", empty)),
+        outputs=(
+            TensorRecord("0", first),
+            TensorRecord("1", second, empty),
+            TensorRecord("2", empty),
+        ),
     )
     writer = RunWriter(tmp_path / "run.db", RUN)
     writer.add(StepSample(1, 0, replace(whole, calls=(call,))))
@@ -184,18 +188,19 @@ def test_it_is_read_while_it_is_written(tmp_path):
         assert file.run == ENDED
 
 
-def test_nothing_is_overwritten_and_two_runs_at_once_get_two_names(tmp_path):
-    first, second = (RunWriter.in_folder(tmp_path / "runs", RUN) for _ in range(2))
-    assert first.path != second.path
+def test_nothing_is_overwritten_and_two_runs_at_once_are_apart(tmp_path):
+    first, second = (RunWriter(tmp_path / "runs" / name, RUN) for name in ("a.db", "b.db"))
+    with pytest.raises(OptionError, match="exists"):
+        RunWriter(first.path, RUN)
     first.add(step(1))
     second.add(step(2))
     for writer in (first, second):
         writer.finish(RUN)
+    with pytest.raises(OptionError, match="exists"):
+        RunWriter(first.path, RUN)
     for writer, number in ((first, 1), (second, 2)):
         with RunFile.open(writer.path) as file:
             assert file.steps() == (step(number),)
-    with pytest.raises(OptionError, match="exists"):
-        RunWriter(first.path, RUN)
 
 
 def test_ranks_are_read_together(tmp_path):

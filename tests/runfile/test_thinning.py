@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
 import pytest
-from runfile.made import EVENTS, FINDINGS, RUN, sample, step
 
 from gradscope.errors import OptionError
 from gradscope.records.training import TrainingEvent, TrainingFinding
@@ -14,6 +14,7 @@ from gradscope.runfile import schema, thinning, writer
 from gradscope.runfile.reader import RunFile
 from gradscope.runfile.thinning import FIRST, Kept
 from gradscope.runfile.writer import RunWriter
+from runfile.made import EVENTS, FINDINGS, RUN, sample, step
 
 
 def test_what_is_not_too_much_stays():
@@ -48,7 +49,7 @@ def test_samples_over_random_sequences(seed):
         if len(referred) <= keep // 4 - 2:
             assert held >= referred
     older = sorted(taken.index(s) for s in held)[FIRST:]
-    gaps = [b - a for a, b in zip(older, older[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(older)]
     # Evenly spread: with a power of two between neighbours, and no hole.
     assert max(gaps) <= 16 * len(taken) / keep
 
@@ -108,7 +109,7 @@ def test_vital_signs_are_bounded(tmp_path, monkeypatch):
     assert len(numbers) <= 1000
     assert set(numbers) >= {1, 2, 3, 10, 55, 77, 1001, *range(4501, 5001)}
     older = [n for n in numbers if n < 4000]
-    assert max(b - a for a, b in zip(older, older[1:], strict=False)) <= 32
+    assert max(b - a for a, b in itertools.pairwise(older)) <= 32
 
 
 def test_a_long_run_takes_no_more_room(tmp_path):

@@ -12,6 +12,7 @@ from gradscope.capture.hooks import hooked, watchable
 from gradscope.explain.non_finite.levels import level
 from gradscope.explain.non_finite.messages import records, unseen
 from gradscope.explain.non_finite.watch import NonFiniteWatch
+from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.nesting import find
 from gradscope.records.answers import Birth
 
@@ -62,6 +63,9 @@ def explain_call(
     root: nn.Module,
     forward: Callable[[], Any],
     backward: Callable[[Any], Iterable[tuple[str, torch.Tensor]]] | None = None,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    line: tuple[str, int] | None = None,
 ) -> tuple[Birth, ...]:
     """The same of one call of a module by itself, whose loss is out of reach.
 
@@ -71,10 +75,13 @@ def explain_call(
         forward: calls it, and returns what it gave.
         backward: takes that, and sends gradients into it; returns those of the call's arguments,
             with names. None leaves it out.
+        inputs: its arguments by name.
+        line: of the call, for what is written in no line of the user's.
     """
-    watch = NonFiniteWatch(model, _run_call.__code__, root)
+    calls = ModuleCalls(model, _run_call.__code__, line)
+    watch = NonFiniteWatch(model, calls.last, root, calls)
     with watch.quiet():
-        watch.external.before(None)
+        watch.external.before(inputs)
     left = _run_call(model, forward, backward, watch)
     found = records(watch.origins.reported(), {name for name, _ in model.named_parameters()})
     return found or left

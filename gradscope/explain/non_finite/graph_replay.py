@@ -134,6 +134,8 @@ class _Replay:
         self.watch = self.places.watch()
         self.values: dict[Edge, torch.Tensor] = dict(known)
         self.foreseen: dict[Edge, torch.Tensor] = {}
+        #: The origins of what went into an operation of which nobody knows what came out.
+        self.carried: dict[Edge, int] = {}
 
     def foresee(self, roots: Sequence[torch.Tensor], nodes: Iterable[Node]) -> None:
         """What a node saved of its inputs is what others gave it, where these cannot run."""
@@ -203,23 +205,29 @@ class _Replay:
     def _unseen(self, node: Node, at: Written) -> None:
         """What came out of an operation that did not run again: was it finite before it?"""
         result = result_of(saved_by(node))
+        origins = self._origins(node)
         for number in range(len(node._input_metadata)):
-            value = self.foreseen.get((node, number), result if number == 0 else None)
+            edge = node, number
+            value = self.foreseen.get(edge, result if number == 0 else None)
             if value is None:
+                self.carried[edge] = origins
                 continue
-            self.values[node, number] = value
+            self.values[edge] = value
             with self.watch.quiet():
                 found = level(value)
                 if found:
-                    mask = self._origins(node) or self._made(node, at, value, found)
+                    mask = origins or self._made(node, at, value, found)
                     self.watch.origins.put(value, mask, whole=True)
 
     def _origins(self, node: Node) -> int:
+        """Of what is not finite, or may not be, among the inputs of a node."""
         mask = 0
-        for position in range(len(node.next_functions)):
+        for position, (following, number) in enumerate(node.next_functions):
             value = self.value(node, position)
             if value is not None and level(value):
                 mask |= self.watch.origins.of(value)
+            elif value is None and following is not None:
+                mask |= self.carried.get((following, number), 0)
         return mask
 
     def _made(self, node: Node, at: Written, value: torch.Tensor, found: int) -> int:

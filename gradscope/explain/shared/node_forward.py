@@ -21,10 +21,15 @@ _TENSORS = ("Tensor", "Optional[Tensor]", "List[Tensor]")
 _AS_MADE = {"size": "shape", "shape": "shape", "dtype": "dtype", "device": "device"}
 _WRAPPED = 1 << 63  # from here on a number was negative
 #: What was put in, of what came out, where that alone is saved.
-_UNDONE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "sqrt": torch.square,
-    "rsqrt": lambda result: result**-2,
-    "reciprocal": torch.reciprocal,
+_UNDONE: dict[str, Callable[[Mapping[str, Any]], torch.Tensor]] = {
+    "sqrt": lambda saved: saved["result"].square(),
+    "rsqrt": lambda saved: saved["result"] ** -2,
+    "reciprocal": lambda saved: saved["result"].reciprocal(),
+    "linalg_svd": lambda saved: saved["U"] @ _diagonal(saved["U"], saved["S"]) @ saved["Vh"],
+    "linalg_eigh": lambda saved: (
+        saved["eigenvectors"] @ _diagonal(saved["eigenvectors"], saved["eigenvalues"])
+        @ saved["eigenvectors"].mH
+    ),
 }
 
 
@@ -95,11 +100,14 @@ def result_of(saved: Mapping[str, Any]) -> torch.Tensor | None:
 
 def undone(name: str, saved: Mapping[str, Any]) -> torch.Tensor | None:
     """What went into an operation whose node kept only what came out."""
-    result, undo = result_of(saved), _UNDONE.get(name)
-    if result is None or undo is None:
+    undo = _UNDONE.get(name)
+    if undo is None:
         return None
     with torch.no_grad():
-        return undo(result)
+        try:
+            return undo(saved)
+        except (KeyError, RuntimeError):  # it saved something else, or in another shape
+            return None
 
 
 def fits(node: Node, results: tuple[torch.Tensor, ...]) -> bool:
@@ -127,7 +135,9 @@ def _bind(
     for argument in schema.arguments:
         name = argument.name
         known = saved.get(name)
-        if known is not None and isinstance(known, torch.Tensor) != (str(argument.type) in _TENSORS):
+        if known is not None and isinstance(known, torch.Tensor) != (
+            str(argument.type) in _TENSORS
+        ):
             return None
         if known is not None:
             arguments[name] = known
@@ -168,6 +178,10 @@ def _optional(argument: Any, saved: Mapping[str, Any]) -> bool:
 
 def _kept(argument: Any, saved: Mapping[str, Any]) -> bool:
     return argument.name in saved
+
+
+def _diagonal(vectors: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return torch.diag_embed(values).to(vectors.dtype)
 
 
 def _signed(value: Any) -> Any:

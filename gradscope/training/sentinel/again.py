@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,8 +23,6 @@ from gradscope.running.state import (
 )
 from gradscope.training.sentinel.calls import RecordedCall, cloned, tensors_of
 
-Gradients = tuple[torch.Tensor | None, ...]
-
 
 def run_again(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[Birth, ...]:
     """The origins of what is not finite in a call, oldest first; everything is left as it was.
@@ -35,10 +34,41 @@ def run_again(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[Birth
     """
     if not call.repeatable:
         return ()
+    with _as_it_began(call) as (module, args, kwargs):
+
+        def forward() -> Any:
+            return module(*args, **kwargs)
+
+        def back(output: Any) -> Iterator[tuple[str, torch.Tensor]]:
+            several = list(_paired(call, output))
+            for number, (roots, gradients) in enumerate(several, 1):
+                torch.autograd.backward(roots, gradients, retain_graph=number < len(several))
+            return _arguments(args, kwargs)
+
+        return explain_call(
+            module if alone else _named(call.name, module),
+            module,
+            forward,
+            back if backward else None,
+            inputs=_by_parameter(module, args, kwargs),
+            line=call.line,
+        )
+
+
+def results_again(call: RecordedCall) -> list[torch.Tensor] | None:
+    """What a call returned, computed once more; None where that is not to be had."""
+    if not call.repeatable:
+        return None
+    with _as_it_began(call) as (module, args, kwargs), torch.no_grad():
+        return tensors_of((module(*args, **kwargs),))
+
+
+@contextmanager
+def _as_it_began(call: RecordedCall) -> Iterator[tuple[nn.Module, Any, Any]]:
+    """Everything as it was at the entry of a call; after the block as it was before it."""
     module = call.module
     if isinstance(module, nn.parallel.DistributedDataParallel):
         module = module.module  # its own forward would wait for the other processes
-    model = module if alone else _named(call.name, module)
     with ExitStack() as kept:
         kept.enter_context(_silent())
         kept.enter_context(kept_as_found(module, weights=call.habits.writes_parameters))
@@ -47,17 +77,15 @@ def run_again(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[Birth
         kept.enter_context(post_accumulate_hooks_disabled(module))
         args, kwargs = cloned(call.args, call.kwargs)
         kept.enter_context(call.surroundings())
+        yield module, args, kwargs
 
-        def forward() -> Any:
-            return module(*args, **kwargs)
 
-        def back(output: Any) -> Iterator[tuple[str, torch.Tensor]]:
-            for number, (roots, gradients) in enumerate(paired := list(_paired(call, output))):
-                last = number == len(paired) - 1
-                torch.autograd.backward(roots, gradients, retain_graph=not last)
-            return _arguments(args, kwargs)
-
-        return explain_call(model, module, forward, back if backward else None)
+def _by_parameter(module: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments by the names that the model's own forward has for them."""
+    try:
+        return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        return {}
 
 
 def _named(name: str, module: nn.Module) -> nn.Module:

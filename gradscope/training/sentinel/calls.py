@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -14,9 +16,10 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.calls import sequence_number
-from gradscope.capture.graph import Span
+from gradscope.capture.graph import Edge, Span
 from gradscope.capture.hooks import Handle, hook_node_before
 from gradscope.explain.non_finite.levels import level
+from gradscope.explain.shared.frames import is_hidden
 from gradscope.explain.shared.tensors import version_of
 from gradscope.nesting import find, replaced
 from gradscope.training.sentinel.habits import Habits, PutBack
@@ -33,8 +36,10 @@ class RecordedCall:
         given: the tensors among the arguments that it was given, and their versions.
         before: what puts the surroundings back as they were, part by part.
         autocast: the kinds of device that it was on for, with the dtype.
+        line: of the script, from where it was called.
         weights: the version of a parameter, by which it is seen that they have moved.
         span: the nodes that it made, once it has returned.
+        edges: where its results enter the graph, None for one that does not.
         results: the results themselves, for as long as the script holds them.
         arrived: the gradients for the outputs of each node that made a result, by backward.
         copied: the arguments are copies, which nobody writes to.
@@ -51,9 +56,11 @@ class RecordedCall:
     given: list[tuple[torch.Tensor, int]]
     before: list[PutBack]
     autocast: list[tuple[str, torch.dtype]]
+    line: tuple[str, int] | None
     weights: int
     start: int
     span: Span | None = None
+    edges: list[Edge | None] = field(default_factory=list)
     results: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
     arrived: dict[int, list[tuple[torch.Tensor | None, ...]]] = field(default_factory=dict)
     handles: list[Handle] = field(default_factory=list)
@@ -88,11 +95,14 @@ class RecordedCall:
         arrived = [g for several in self.arrived.values() for each in several for g in each]
         return bool(arrived) and not any(level(g) for g in arrived if g is not None)
 
-    def measure(self) -> None:
-        """Look at the results, if the script holds them all."""
+    def alive(self) -> list[torch.Tensor] | None:
+        """The results, if the script holds them all as they were."""
         results = [result() for result in self.results]
-        if all(result is not None for result in results):
-            self.level = max((level(r) for r in results if r is not None), default=None)
+        found = [result for result in results if result is not None]
+        if len(found) < len(results) or not self.returned:
+            return None
+        edges = [None if t.grad_fn is None else (t.grad_fn, t.output_nr) for t in found]
+        return found if edges == self.edges else None
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -119,6 +129,7 @@ class RecordedCall:
         for tensor in tensors_of((output,)):
             self.results.append(weakref.ref(tensor))
             node = tensor.grad_fn
+            self.edges.append(None if node is None else (node, tensor.output_nr))
             if node is None:
                 continue
             if node not in nodes:
@@ -133,6 +144,7 @@ class RecordedCall:
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
+        self.edges.clear()
 
 
 def began(
@@ -151,6 +163,7 @@ def began(
         given,
         habits.snapshot(),
         _autocast(),
+        _line(),
         habits.weights_version(),
         sequence_number(),
     )
@@ -177,6 +190,14 @@ def tensors_of(values: Any) -> list[torch.Tensor]:
         elif not isinstance(value, _PLAIN):
             found += (tensor for _, tensor in find(value, torch.Tensor))
     return found
+
+
+def _line() -> tuple[str, int] | None:
+    """The innermost line that is not PyTorch's or gradscope's."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and is_hidden(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def _autocast() -> list[tuple[str, torch.dtype]]:

@@ -6,13 +6,13 @@ graph is whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.capture.graph import LEAF, Span, edge_of
+from gradscope.capture.graph import LEAF, Edge, Span
 from gradscope.explain.non_finite.graph_replay import Written, explain_graph
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.frames import user_line
@@ -103,18 +103,17 @@ def _written(node: Node) -> Written:
 def explain_loss(
     roots: Sequence[torch.Tensor],
     calls: Sequence[Span],
-    results: Sequence[torch.Tensor],
+    known: Mapping[Edge, torch.Tensor],
     lines: LossLines,
 ) -> tuple[Birth, ...]:
     """The operations of the loss that made what is not finite, oldest first.
 
     Args:
-        results: what the calls gave, as far as the script still holds it.
+        known: what the calls gave, by the edges at which it enters the graph.
     """
     part = loss_part(roots, calls)
     lines.learn(part)
     names = part.names
     written = {node: lines.among(names, i) for i, node in enumerate(part.nodes)}
-    known = {edge_of(t): t.detach() for t in results if t.grad_fn is not None}
     oldest_first = sorted(part.nodes, key=lambda node: node._sequence_nr())
     return explain_graph(roots, oldest_first, known, written.__getitem__)

@@ -11,11 +11,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from gradscope.capture.graph import Edge, Span
 from gradscope.capture.recompute import in_backward
 from gradscope.explain.non_finite.graph_replay import explain_slopes
 from gradscope.explain.non_finite.levels import FINITE, INF, KINDS, NAN, level
 from gradscope.records.answers import Birth
-from gradscope.training.sentinel.again import run_again
+from gradscope.training.sentinel.again import results_again, run_again
 from gradscope.training.sentinel.calls import RecordedCall, began
 from gradscope.training.sentinel.habits import Habits
 from gradscope.training.sentinel.loss import LossLines, explain_loss, loss_part
@@ -81,11 +82,8 @@ class Sentinel:
             return None
         if self._in_a_row < _IN_A_ROW and not self._loss:
             with self._looking():
-                for call in self._calls:
-                    call.measure()
-                results = [ref() for call in self._calls for ref in call.results]
-                alive = [result for result in results if result is not None]
-                self._loss += explain_loss(roots, self._spans(), alive, self._lines)
+                known = dict(self._known())
+                self._loss += explain_loss(roots, self._spans(), known, self._lines)
         self._worst = max(self._worst, worst)
         return KINDS[worst]
 
@@ -149,10 +147,21 @@ class Sentinel:
                 return found
         return explain_slopes(self._plans.nodes(self._lines))
 
+    def _known(self) -> Iterator[tuple[Edge, torch.Tensor]]:
+        """What the calls returned, by the edges at which the loss took it."""
+        for call in self._calls:
+            results = (call.alive() or results_again(call)) if call.returned else None
+            if results is None or len(results) != len(call.edges):
+                continue
+            call.level = max(map(level, results), default=FINITE)
+            for edge, result in zip(call.edges, results, strict=True):
+                if edge is not None:
+                    yield edge, result.detach()
+
     def _run(self, call: RecordedCall, *, backward: bool) -> tuple[Birth, ...]:
         return run_again(call, alone=len(self._models()) <= 1, backward=backward)
 
-    def _spans(self) -> list[Any]:
+    def _spans(self) -> list[Span]:
         return [call.span for call in self._calls if call.span is not None]
 
     def _habits_of(self, module: nn.Module) -> Habits:
