@@ -10,7 +10,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 NOT_FINITE = "!"
 #: How many interquartile ranges beyond the middle half a median is left out of the scale, and a
 #: single value is a spike.
-_FAR, _SPIKE = 30, 5
+_FAR, _SPIKE = 10, 5
 #: From this ratio of the highest to the lowest on, heights are those of the logarithm.
 _DECADES = 100
 
@@ -94,11 +94,26 @@ def _blocks(values: Sequence[float | None], every: Sequence[Sequence[float]]) ->
 
 
 def _bounds(known: Sequence[float]) -> tuple[float, float]:
-    """The lowest and the highest value, those far beyond the middle half left out."""
-    low, high = _fences(known, _FAR)
+    """The lowest and the highest value, those far beyond the middle half left out.
+
+    Where none is negative, far is many times as large or as small: what grows or falls by a factor
+    again and again has no outliers.
+    """
+    if known[0] < 0:
+        return _inside(known, known)
+    positive = [value for value in known if value > 0]
+    if not positive:
+        return 0.0, 0.0
+    low, high = _inside(positive, [math.log(value) for value in positive])
+    return known[0] if known[0] == 0 else low, high
+
+
+def _inside(known: Sequence[float], compared: Sequence[float]) -> tuple[float, float]:
+    low, high = _fences(compared, _FAR)
     if low == high:
         return known[0], known[-1]
-    inside = [value for value in known if low <= value <= high]
+    pairs = zip(known, compared, strict=True)
+    inside = [value for value, place in pairs if low <= place <= high]
     return inside[0], inside[-1]
 
 
