@@ -23,10 +23,12 @@ from torch.optim import Optimizer
 from gradscope.capture.hooks import OwnHook, hook_calls
 from gradscope.capture.norms import gradient_norms
 from gradscope.capture.recompute import in_backward
+from gradscope.explain.non_finite.steps import StepWatch
 from gradscope.records.answers import Birth
 from gradscope.records.training import TrainingEvent, TrainingRecord, TrainingStep
 from gradscope.training.discovery import variable_name
 from gradscope.training.interval import Interval
+from gradscope.training.launch import Script
 from gradscope.training.models import Model, Models
 from gradscope.training.patches import listen
 from gradscope.training.sampler import Sampler, free
@@ -63,6 +65,7 @@ class Observer:
         born: takes where a NaN or an infinity of a step came from.
         interval: which steps are looked at.
         layers: patterns of the modules whose calls are recorded.
+        deep: the first and the last step that are watched operation by operation.
         sentinel: whether a NaN or an infinity is located in the step that made it.
         stop_on: "nan" to end the script at the first of them.
         failed: told of an error of gradscope's own; from then on nothing is observed.
@@ -75,6 +78,7 @@ class Observer:
         interval: Interval,
         *,
         layers: Sequence[str] = ("**",),
+        deep: tuple[int, int] | None = None,
         sentinel: bool = True,
         stop_on: str = "never",
         failed: Callable[[BaseException], None],
@@ -86,6 +90,8 @@ class Observer:
         self._write, self._born, self._layers, self._failed = write, born, layers, failed
         self._stop_on_nan, self._stopping = stop_on == "nan", False
         self._keeps_stacks = False
+        self._deep_steps = deep
+        self._deep: StepWatch | None = None
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, _Optimizer] = (
             weakref.WeakKeyDictionary()
         )
@@ -127,6 +133,9 @@ class Observer:
 
     def stop(self) -> None:
         """Take everything away that was set."""
+        if self._deep is not None:
+            self._deep.remove()
+            self._deep = None
         self._lines(False)
         if self._sampler is not None:
             self._sampler.remove()
@@ -200,7 +209,8 @@ class Observer:
         began = time.perf_counter()
         self._inside = True
         try:
-            return function(*args)
+            with nullcontext() if self._deep is None else self._deep.ignoring():
+                return function(*args)
         except Exception as error:
             self.stop()
             self._failed(error)
@@ -271,16 +281,30 @@ class Observer:
 
     def _arm(self) -> None:
         """Before a step begins: look at it, or not."""
-        if self._sampler is None and self.interval.wants():
+        if self._deep_steps is not None:
+            self._watch_operations(*self._deep_steps)
+        if self._sampler is None and (self._deep is not None or self.interval.wants()):
             models = list(self.models)
             for model in models:
                 self.models.name(model)
             self._sampler = Sampler(models, self._layers, self._guarded)
             self._round, self._round_steps = set(), 0
 
+    def _watch_operations(self, first: int, last: int) -> None:
+        upcoming = self.step + 1
+        if self._deep is None and first <= upcoming <= last:
+            models = {self.models.name(model): model.module for model in self.models}
+            if models:
+                self._deep = StepWatch(models, Script.run.__code__)
+        elif self._deep is not None and upcoming > last:
+            self._deep.remove()
+            self._deep = None
+
     def _backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
         if not self._any_optimizer and not self.step and not list(self.models):
             self._search()
+        if self._deep is not None:
+            self._deep.backward_begins(roots)
         self._scale = self._scale_of(roots)
         self._losses.append(self._loss(roots))
         if self._sentinel is not None and roots:
@@ -322,6 +346,8 @@ class Observer:
         self._backwards += 1
         if self._sentinel is not None:
             self._sentinel.backward_ended()
+        if self._deep is not None:
+            self._deep.backward_ended()
         # Before the last of several nobody asks what has arrived: as many as the step before had.
         if self._backwards >= self._expected or self._sampler is not None:
             self._gradients = self._read_gradients(self._parameters())
@@ -404,6 +430,8 @@ class Observer:
             self._locate()
         if self._sampler is not None:
             self._sampler.before_update(known.held)
+        if self._deep is not None:
+            self._deep.step_begins()
 
     _gradient_norm: float | None = None
     _clipped_norm: float | None = None
@@ -411,6 +439,11 @@ class Observer:
     def _step_ended(self, optimizer: Optimizer) -> None:
         known = self._known(optimizer)
         known.steps += 1
+        if self._deep is not None:
+            origins = self._deep.step_ended()
+            if origins and not self._located:
+                self._located = True
+                self._born(self.step + 1, origins)
         self._finish(known.name, optimizer, known)
 
     def _finish(self, name: str, optimizer: Optimizer | None, known: _Optimizer | None) -> None:
@@ -508,7 +541,8 @@ class Observer:
 
     def _locate(self) -> None:
         """Where it came from, while the weights are still those of the forward."""
-        if self._sentinel is None or self._located:  # what comes later inherits it
+        if self._sentinel is None or self._located or self._deep is not None:
+            # What comes later inherits it; and where every operation is watched, that tells more.
             self._stopping = self._stop_on_nan
             return
         self._located = True

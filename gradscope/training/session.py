@@ -49,6 +49,7 @@ class RunSettings:
     budget: float = 0.02
     first: int = 3
     layers: tuple[str, ...] = ("**",)
+    deep: tuple[int, int] | None = None
     sentinel: bool = True
     stop_on: str = "never"
     keep: int = 512
@@ -61,6 +62,7 @@ class RunSettings:
             "budget": None if self.every is not None else self.budget,
             "first": self.first,
             "layers": list(self.layers),
+            "deep": None if self.deep is None else list(self.deep),
             "sentinel": self.sentinel,
             "stop_on": self.stop_on,
             "keep": self.keep,
@@ -134,6 +136,7 @@ class Session:
                 self.born,
                 Interval(self.settings.first, self.settings.every, self.settings.budget),
                 layers=self.settings.layers,
+                deep=self.settings.deep,
                 sentinel=self.settings.sentinel,
                 stop_on=self.settings.stop_on,
                 failed=self._failed,
