@@ -39,9 +39,17 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         return
     names = ", ".join(f"`{name}`" for name in cut[:4]) + (", …" if len(cut) > 4 else "")
     has, it = ("has", "it") if len(cut) == 1 else ("have", "any of them")
+    # The model's own loss is called by its place in the output: `output` is the sum of several.
+    start = f"another loss, `{report.run.loss}`"
+    if report.run.loss == "output":
+        start = "the sum of the others"
+    elif report.run.loss.startswith("output"):
+        start = f"`{report.run.loss}` alone"
+    elif report.run.loss == "sum":
+        start = "a stand-in, the sum of the output"
     yield RULE.finding(
         "",
         f"{names} {has} no graph, so that backward cannot start from {it}; this run started from "
-        f"another loss, `{report.run.loss}`.",
+        f"{start}.",
         value=float(len(cut)),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gradscope.records.answers import Answer, WhyReport
-from gradscope.reporters.header import run_facts
+from gradscope.reporters.header import loss_facts, run_facts
 from gradscope.reporters.labels import TONES, some_names
 from gradscope.rules import severity
 from gradscope.typeset.console import Line
@@ -31,8 +31,7 @@ class Alike:
 
 def facts(report: WhyReport) -> list[str]:
     """What was run, and how."""
-    loss = plain(report.run.loss)
-    return run_facts(report.run) + ([f"loss {loss}"] if loss else [])
+    return run_facts(report.run) + loss_facts(report.run)
 
 
 def alike(report: WhyReport) -> list[Alike]:
@@ -107,8 +106,11 @@ def conclusion(report: WhyReport) -> Iterator[Line]:
         checked = "none is missing, all zeros, or has a NaN or an infinity"
         if report.run.device == "meta":
             checked = "none is missing; on `meta` there are shapes alone, and nobody knows more"
+        # Sound for this loss says nothing of the one that the model is trained with.
+        stand_in = report.run.loss_inferred and report.run.loss == "sum"
+        start = "the sum of the output, a stand-in for the loss," if stand_in else "the loss"
         yield Line(
-            f"a gradient from the loss arrives at {whom}; checked: {checked}{frozen}",
+            f"a gradient from {start} arrives at {whom}; checked: {checked}{frozen}",
             "healthy:",
             "good",
         )
