@@ -137,7 +137,8 @@ def build_model(loaded: LoadedConfig, allow: Sequence[str]) -> BuiltModel:
     devices.check_pair(device, dtype, place("dtype"))
     asked = [*allow, *os.environ.get("GRADSCOPE_ALLOW", "").split(",")]
     targets = Targets(loaded.directory, asked, place)
-    _check_names(loaded, targets)
+    seed_everything(config.seed)
+    _check_names(loaded, targets)  # what a file makes when it is imported is seeded too
     seed_everything(config.seed)
     model, kind, weights, notices = _model(loaded, targets, device)
     model, wrappers = unwrapped(model)
