@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -45,13 +45,17 @@ _PART = re.compile(
 class OwnLoss:
     """A model's own loss: how code reaches it (``output[1]``), and in words why it is this one.
 
-    ``cut`` are the numbers beside it that could be losses too if they had a graph.
+    ``cut`` are the numbers beside it that could be losses too if they had a graph, ``parts`` those
+    that it is computed of, by name, where there are several, and ``left`` the names of losses that
+    are not in it.
     """
 
     name: str
     tensor: Tensor
     why: str
     cut: tuple[str, ...] = ()
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
+    left: tuple[str, ...] = ()
 
 
 def own_loss(output: Any) -> OwnLoss | None:
@@ -62,7 +66,7 @@ def own_loss(output: Any) -> OwnLoss | None:
     """
     named = _called_loss(output)
     if named is not None:
-        return OwnLoss(*named, "the model's own")
+        return OwnLoss(*named, "the model's own", parts=_inside(named[1], output))
     numbers = list(numbers_in(output))
     losses = losses_in(output)
     if losses:
@@ -79,7 +83,11 @@ def own_loss(output: Any) -> OwnLoss | None:
         own = _summed(name, found)
     else:
         why = "a number with a graph" if not rest else f"the first of {len(able)} with a graph"
-        own = OwnLoss(name, found, f"the model's own: {why}", _beside(name, numbers))
+        parts = _inside(found, output)
+        own = OwnLoss(name, found, f"the model's own: {why}", _beside(name, numbers), parts)
+        nodes = graph_behind(found)[0]
+        left = [one for one, t in able[1:] if not {x.grad_fn for x in tensors_of(t)} <= nodes]
+        own = replace(own, left=tuple(left))
     said = f"; not in it: {few(rest)}" if rest else ""
     said += f"; without a graph: {few(idle)}" if idle else ""
     return replace(own, why=own.why + said)
@@ -114,6 +122,21 @@ def _able(output: Any, numbers: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
         return inside, not _TOTAL.search(key), key != "loss", depth, "loss" not in key
 
     return sorted(able, key=rank)  # stable: else in their order
+
+
+def _inside(total: Tensor, output: Any) -> dict[str, Tensor]:
+    """The numbers in an output that one of them is computed of, where there are several."""
+    if total.grad_fn is None:
+        return {}
+    nodes = graph_behind(total)[0] - {total.grad_fn}
+    found: dict[str, Tensor] = {}
+    for name, number in numbers_in(output):
+        several = {name: number}
+        if isinstance(number, Mapping):
+            several = {f"{name}{part_name(key)}": t for key, t in number.items()}
+        inside = {one: t for one, t in several.items() if t.grad_fn in nodes}
+        found |= {one.removeprefix("output").lstrip("."): t for one, t in inside.items()}
+    return found if len(found) > 1 else {}
 
 
 def _called_loss_inside(output: Any) -> OwnLoss | None:
@@ -182,7 +205,8 @@ def _summed(name: str, losses: Mapping[Any, Tensor]) -> OwnLoss:
         and not alone
         and (not called or "loss" in str(key).lower())
     ]
-    return OwnLoss(name, total, why, tuple(cut))
+    parts = {str(k): t for k, t in (able if totals else taken).items() if k not in totals}
+    return OwnLoss(name, total, why, tuple(cut), parts if len(parts) > 1 else {})
 
 
 def _beside(name: str, numbers: list[tuple[str, Any]]) -> tuple[str, ...]:

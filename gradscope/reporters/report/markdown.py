@@ -13,6 +13,7 @@ from gradscope.reporters.markdown_text import code, escaped, fenced, sentence
 from gradscope.reporters.report import _chains, _checked, _findings, _precision, _summary
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
+from gradscope.reporters.report.tables.tasks import tasks
 from gradscope.typeset.tables import Table
 from gradscope.typeset.text import plain
 
@@ -44,6 +45,9 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
         steps = derive.history(report)
         if steps:
             yield _table(steps)
+        shared = tasks(report, view)
+        if shared is not None:
+            yield _table(shared)
     for chain in report.chains:  # somebody asked for each of them
         yield f"### C{escaped(_chains.title(chain))[1:]}\n\n{fenced(_chain(chain))}"
     yield escaped(" · ".join(_summary.totals(report)))
