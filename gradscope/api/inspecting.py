@@ -32,6 +32,7 @@ def inspect(
     *,
     target: Any = None,
     loss: str | Callable[..., Any] | None = None,
+    call: str | None = None,
     layers: Sequence[str] = ("**",),
     exclude: Sequence[str] = (),
     mode: str | None = None,
@@ -63,6 +64,7 @@ def inspect(
             arguments. None: those of the config, or inferred.
         target: what the loss compares with; None: the config's, or random where classes are wanted.
         loss: a built-in's name, or a callable of (output, target) or of (output).
+        call: the method that a step calls in the place of forward, such as "training_step".
         layers: module-name patterns; ``calls`` and ``parameters`` hold what they select.
         exclude: patterns taken back from ``layers``.
         mode: "train" or "eval"; None keeps a live module's own modes.

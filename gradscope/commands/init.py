@@ -40,6 +40,7 @@ mode: train                           # train | eval
 # input: {{shape: [2, 3, 224, 224]}}    # also image, file, text, tokens, values; a mapping of
 #                                     # these is keyword arguments, a list positional ones
 # target: [3, 7]                      # class ids, values, a file, or random
+# call: training_step                 # a method in the place of forward, with the batch
 # loss: cross_entropy                 # mse | bce_with_logits | nll | sum | mean | logit | output
 # backward: {{repeats: 2, retain_graph: true}}
 

@@ -10,8 +10,8 @@ class SharedLayer:
     """The parameters of one module that several losses reach, all of them taken as one vector.
 
     ``name`` None is all shared parameters of the model. ``parameters`` counts their elements.
-    ``norms`` are those of the gradient by loss, ``cosines`` those between two, by pair; None where a
-    loss does not reach the layer, or its gradient has no direction (zero, or not finite).
+    ``norms`` are those of the gradient by loss, ``cosines`` those between two, by pair; None where
+    a loss does not reach the layer, or its gradient has no direction (zero, or not finite).
     """
 
     name: str | None

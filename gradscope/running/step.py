@@ -156,7 +156,7 @@ class Step:
         observer.phase = "forward"
         seed_everything(workload.seed)
         with observer.around_forward(self), _autocast(workload):
-            output = workload.model(*self.clone.args, **self.clone.kwargs)
+            output = workload.called()(*self.clone.args, **self.clone.kwargs)
             observer.phase = "loss"
             root = observer.root(self, output)
         # Kept no longer than the graph itself.

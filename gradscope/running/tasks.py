@@ -39,7 +39,7 @@ def task_gradients(step: Step) -> TaskGradients | None:
     pairs = tuple(itertools.combinations(range(len(losses)), 2))
     layers: dict[str, list[_Gradients]] = {}
     alone: dict[str, str] = {}
-    for (parameter, owner), of in zip(owners.items(), zip(*by_task, strict=True), strict=True):
+    for owner, of in zip(owners.values(), zip(*by_task, strict=True), strict=True):
         reached = [name for name, gradient in zip(losses, of, strict=True) if gradient is not None]
         if len(reached) > 1:
             layers.setdefault(owner, []).append(of)
@@ -82,7 +82,7 @@ def _norm(gradients: _Gradients) -> float | None:
 def _cosine(
     parameters: Sequence[_Gradients], norms: Sequence[float | None], pair: tuple[int, int]
 ) -> float | None:
-    """Over all parameters; where only one of the two reaches one, it adds nothing to the product."""
+    """Over all parameters; one that only one of the two reaches adds nothing to the product."""
     one, other = pair
     first, second = norms[one], norms[other]
     if not first or not second:
