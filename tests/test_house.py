@@ -35,7 +35,7 @@ STEP = "running/step.py"
 
 #: What runs a part of a workload's step, as methods are called: forward, the loss, backward, the
 #: optimizer, and what the loop goes over. Rooms below `running` do not know a workload.
-PARTS = {"model", "criterion", "backward", "step", "zero_grad", "batches"}
+PARTS = {"model", "called", "criterion", "backward", "step", "zero_grad", "batches"}
 RUNNERS = {"running", "api", "commands"}
 
 #: What puts something back after a run, in running/state.py and running/switches.py.
