@@ -27,6 +27,9 @@ class Answer:
     advice: str | None = None
     #: Of a zero gradient: whether one arrives after an optimizer step. None: nobody looked.
     recovers: bool | None = field(default=None, metadata=SPARSE)
+    #: Of a zero gradient: the layer where it starts, or the parameter whose zeros make it. For what
+    #: the model's own forward or the loss computes, it is the layer whose result went in.
+    starts: str | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

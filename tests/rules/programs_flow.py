@@ -149,7 +149,7 @@ def gates_of_a_gru_far_too_large(mended):
     return Program(model, SEQUENCES, F.cross_entropy, Y)
 
 
-@program("GS103", "net.0.*", "net.2.*", "net.0", "net.2", severity="error", cause="dead-activation")
+@program("GS103", "net.1", severity="error", cause="dead-activation")
 def relu_killed_by_its_bias(mended):
     """A step too large threw the biases far below zero: no unit fires again."""
 
@@ -165,7 +165,7 @@ def relu_killed_by_its_bias(mended):
     return classes(Net())
 
 
-@program("GS103", "gen*", severity="error", cause="saturated")
+@program("GS103", "disc", severity="error", cause="saturated")
 def saturating_generator_loss(mended):
     """log(1 - D(G(z))) where D is sure of itself: its sigmoid is flat, and G learns nothing.
 
@@ -209,9 +209,9 @@ def adapter_zero_on_both_sides(mended):
     return classes(Lora())
 
 
-@program("GS103", "block.*", "scale", severity="warning", cause="zero-weight")
+@program("GS103", "scale", severity="info", cause="zero-weight")
 def residual_scale_of_zero(mended):
-    """ReZero's α = 0: the block has no gradient until α has moved. Worth a word, not an error."""
+    """ReZero's α = 0: the block has no gradient until α has moved. Worth a word, no more."""
 
     class Net(nn.Module):
         def __init__(self):
