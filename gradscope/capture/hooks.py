@@ -20,6 +20,7 @@ from gradscope.patterns import Named, matching
 
 __all__ = [
     "Handle",
+    "before_any_call",
     "change_node",
     "changed",
     "hook_calls",
@@ -138,6 +139,17 @@ def changed(module: nn.Module, change: Callable[[Any], Any]) -> Iterator[None]:
         return change(output)
 
     handle = module.register_forward_hook(after)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def before_any_call(before: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Call ``before`` ahead of each forward of any module, whoever holds it, until leaving."""
+    own = _Own(lambda module, args: before(module))
+    handle = nn.modules.module.register_module_forward_pre_hook(own)
     try:
         yield
     finally:
