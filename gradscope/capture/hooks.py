@@ -148,7 +148,7 @@ def changed(module: nn.Module, change: Callable[[Any], Any]) -> Iterator[None]:
 @contextmanager
 def before_any_call(before: Callable[[nn.Module], None]) -> Iterator[None]:
     """Call ``before`` ahead of each forward of any module, whoever holds it, until leaving."""
-    own = _Own(lambda module, args: before(module))
+    own = OwnHook(lambda module, args: before(module))
     handle = nn.modules.module.register_module_forward_pre_hook(own)
     try:
         yield

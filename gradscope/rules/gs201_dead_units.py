@@ -100,11 +100,13 @@ def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
     Which units they are is not known; over many steps in a row they are mostly the same.
     """
     told: set[str] = set()
-    for p in _shares(report, limits) if complete(report) else ():
+    for p, samples in _shares(report, limits) if complete(report) else ():
         stats, owner = p.gradient, p.name.rpartition(".")[0]
+        if samples < limits["samples"]:
+            continue
         if stats is None or not stats.numel or stats.zeros == stats.numel or owner in told:
             continue
-        if _suspicious(p, limits):
+        if _suspicious(p, samples, limits):
             told.add(owner)
             share = (stats.zeros or 0) / stats.numel
             yield RULE.finding(
