@@ -26,8 +26,8 @@ def curve(
 ) -> str:
     """A column for each stretch of the steps ``first`` to ``last``: the median of what is there.
 
-    A stretch without a step is drawn as the one before it, for nothing else is known of it; where a
-    step has no value there is a blank, and a mark where something was ``lost``: at those steps it
+    A stretch between two steps is drawn as the one before it, for nothing else is known; where
+    a step has no value there is a blank, and a mark where something was ``lost``: at those steps it
     was not finite. Heights go from the lowest value to the highest, by their logarithms where these
     are more than 100 times apart. One outlier does not flatten the rest: a value further beyond the
     scale than this is long stands at its edge.
@@ -48,8 +48,9 @@ def curve(
     for step in lost:
         marks[min(width - 1, max(0, (step - first) * width // length))] = True
     middles: list[float | None] = []
+    final = max((i for i in range(width) if seen[i]), default=0)
     for i, several in enumerate(found):
-        if seen[i] or not middles:
+        if seen[i] or not middles or i > final:
             # The lower of two middles: their mean may be beyond the largest float.
             middles.append(sorted(several)[(len(several) - 1) // 2] if several else None)
         else:
