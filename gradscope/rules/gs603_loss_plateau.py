@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records.report import Finding
-from gradscope.rules._history import Course, StepHistory
+from gradscope.rules._course import Course
+from gradscope.rules._history import StepHistory
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
 
@@ -44,13 +45,13 @@ RULE = Rule(
             "errors", 2, "fall between the quarters in standard errors, above which it is one"
         ),
     ),
-    runs=Runs(),
+    runs=Runs(samples=1),
 )
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
     """At most one finding for an optimizer."""
-    course = history.course
+    course = history.blocks.course
     if course is None or not history.alone or course.steps < limits["steps"]:
         return
     if course.first <= 0 or course.lowest <= 0 or course.last < limits["left"] * course.first:
