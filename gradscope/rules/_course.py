@@ -45,7 +45,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A loss over the run: the mean of its first 16 steps, of its third and its last quarter.
+    """A loss over the run: the mean of its ``began`` first steps, of its third and last quarter.
 
     ``error`` is the standard error of the difference of these two, ``spread`` the deviation of
     single steps from the mean of their block, ``lowest`` the least mean of a block. Together they
@@ -53,6 +53,7 @@ class Course:
     """
 
     first: float
+    began: int
     middle: float
     last: float
     error: float
@@ -102,6 +103,7 @@ def _course(blocks: list[Block], first: float) -> Course:
     late = [*middle, *last]
     return Course(
         first=first,
+        began=_BLOCK,
         middle=halves[0],
         last=halves[1],
         error=math.sqrt(2 * variance / quarter),
