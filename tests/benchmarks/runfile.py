@@ -154,7 +154,7 @@ def _other(report: Report, number: int) -> Report:
 
 
 def _killing(folder: Path, rounds: int) -> None:
-    """A run of a thousand steps a second, every fiftieth looked at, that is killed at any moment."""
+    """Runs of a thousand steps a second, every fiftieth looked at, killed at random moments."""
     context = multiprocessing.get_context("fork")
     oldest = []
     for number in range(rounds):
