@@ -126,8 +126,8 @@ def _looking(history: RunHistory) -> list[str]:
     how = f"{count(looked)} of {plural(len(history.steps), 'step')} looked at"
     if looked == len(history.steps):
         how = "every step looked at"
-    elif run.every:
-        how += f", at last every {ordinal(run.every)}" if run.every > 1 else ", at last every one"
+    elif run.every and run.every > 1:
+        how += f", at last every {ordinal(run.every)}"
     how += kept
     return [how, *([cost(run)] if cost(run) else [])]
 
