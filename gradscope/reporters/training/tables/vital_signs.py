@@ -93,10 +93,12 @@ def _table(
         ]
         rows.append(tuple(cells[i] for i in shown))
     remark = clipping(history)
+    first, last = span(history)
+    over = f"steps {count(first)} to {count(last)}" if several else ""
     return Table(
         "vital signs",
         tuple(_HEADINGS[i] for i in shown),
         tuple(rows),
         f"at each of {count(len(history.steps))} steps" if several else "at the one step",
-        (*([remark] if remark else []), *curve_legend(curves, history)),
+        (*([remark] if remark else []), *curve_legend(curves, over)),
     )
