@@ -30,6 +30,9 @@ class Answer:
     #: Of a training run: how bad its rule takes it to be, and the steps in which it held.
     severity: str | None = field(default=None, metadata=SPARSE)
     steps: tuple[tuple[int, int], ...] = field(default=(), metadata=SPARSE)
+    #: Of a zero gradient: the layer where it starts, or the parameter whose zeros make it. For what
+    #: the model's own forward or the loss computes, it is the layer whose result went in.
+    starts: str | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

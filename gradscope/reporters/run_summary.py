@@ -38,6 +38,8 @@ def summary(
     if path is not None:
         lines.append(f"show it with `gradscope show {path}`")
         late = [one for one in findings if one.origin is not None and one.steps[0][0] > 1]
+        if run.options.get("deep"):
+            late = []
         if late:
             step = late[0].steps[0][0]
             lines.append(

@@ -75,6 +75,7 @@ class Runs:
             the first place of all, as what is broken there soon is everywhere.
         parameters: which it reads: "stepped", those that the step's optimizer holds; "unheld",
             those that no optimizer of the script holds as well; "all".
+        skips: whether a rule over the vital signs is asked after a skipped step, too.
     """
 
     samples: int = 3
@@ -83,6 +84,7 @@ class Runs:
     first: bool = False
     per: str = "place"
     parameters: str = "stepped"
+    skips: bool = False
 
 
 @dataclass(frozen=True, slots=True)

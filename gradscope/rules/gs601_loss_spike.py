@@ -20,7 +20,7 @@ RULE = Rule(
         "median absolute deviation of their logarithms, which a few wild values do not move. It "
         "fires where the loss is many deviations above the median, and stands out from nearly all "
         "of those steps as well: the long tails of a training that is nearly done do not count. "
-        "Losses that are not all positive, as those of rewards, must stand out three times as far."
+        "Losses that are not all positive, as those of rewards, must stand out five times as far."
     ),
     why=(
         "A spike is one bad batch, or the first sign that training diverges: in the steps after "
@@ -51,12 +51,12 @@ RULE = Rule(
         ),
         Threshold("history", 32, "steps before, below which nothing is said"),
     ),
-    runs=Runs(),
+    runs=Runs(samples=1),
 )
 #: The least deviation that is believed: a loss that repeats itself exactly has none.
 _FLOOR = 1e-3
 #: Of losses on both sides of zero, by how much more.
-_SIGNED = 3
+_SIGNED = 5
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:

@@ -97,6 +97,7 @@ class RunFindings:
         ]
         self._told: dict[Key, _Told] = {}
         self._steps: dict[str, tuple[_Looks, StepHistory]] = {}
+        self._skips: dict[str, _Looks] = {}
         self._models: dict[int, Sampled] = {}
         self._samples: dict[tuple[int, str, bool], tuple[_Looks, SampleHistory]] = {}
 
@@ -115,6 +116,21 @@ class RunFindings:
         if not found and not looks.streaks:
             looks.any = True
             return ()
+        return tuple(self._judged(looks, step.step, None, found, steps=True))
+
+    def skipped(self, step: TrainingStep) -> tuple[TrainingFinding, ...]:
+        """Judge a step that a gradient scaler skipped: all that counts of it is the loss scale."""
+        if step.optimizer in self._steps:
+            history = self._steps[step.optimizer][1]
+            history.skip(step)
+        else:
+            history = StepHistory(step)
+            self._steps[step.optimizer] = (_Looks(), history)
+        found: Found = {}
+        for find, limits, runs in self._over_steps:
+            for finding in find(history, limits) if runs.skips else ():
+                found.setdefault(_key(finding, None, runs), (finding, runs))
+        looks = self._skips.setdefault(step.optimizer, _Looks())
         return tuple(self._judged(looks, step.step, None, found, steps=True))
 
     def sample(self, sample: StepSample) -> tuple[TrainingFinding, ...]:

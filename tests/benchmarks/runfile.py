@@ -25,7 +25,6 @@ from gradscope.runfile import database, schema
 from gradscope.runfile.reader import RunFile
 from gradscope.runfile.writer import RunWriter
 
-_THREE = ("out_norm", "out_std", "grad_out_norm")
 RUN = TrainingRun("train.py", 1.7e9)
 
 
@@ -172,7 +171,6 @@ def _reading(folder: Path, report: Report) -> None:
         asked: dict[str, Callable[[], Any]] = {
             "steps()": file.steps,
             "call_series()": file.call_series,
-            "three columns of it": lambda: file.call_series(columns=_THREE),
             "parameter_series()": file.parameter_series,
             "sample(step)": lambda: file.sample(sampled[-1]),
         }

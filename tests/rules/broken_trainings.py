@@ -18,7 +18,7 @@ from gradscope.records.training import TrainingFinding
 from rules.healthy_trainings import Cnn, TinyGpt, blobs, mlp, next_word, pictures, tokens
 from rules.watched import Watched
 
-STEPS = 320
+STEPS, LONG = 320, 1100
 
 
 @dataclass(frozen=True)
@@ -161,33 +161,33 @@ def an_input_that_broke(mended: bool) -> Watched:
 # ------------------------------------------------------------------ GS603: plateaus
 
 
-@trouble("GS603", severity="info", begins=(200, 640))
+@trouble("GS603", severity="info", begins=(900, 1100))
 def targets_that_belong_to_other_inputs(mended: bool) -> Watched:
     model = mlp(16, 64, 5)
-    run, sgd = Watched({"model": model}), torch.optim.SGD(model.parameters(), lr=0.05)
-    for _ in range(2 * STEPS):
+    run, sgd = Watched({"model": model}, every=20), torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(LONG):
         x, y = blobs(32)
         run.step(sgd, classified(model, x, y if mended else y[torch.randperm(32)]))
     return run
 
 
-@trouble("GS603", severity="info", begins=(200, 640))
+@trouble("GS603", severity="info", begins=(900, 1100))
 def a_learning_rate_far_too_small(mended: bool) -> Watched:
-    model = Cnn()
-    run, lr = Watched({"model": model}), 0.05 if mended else 1e-8
+    model = mlp(16, 64, 64, 5)
+    run, lr = Watched({"model": model}, every=20), 0.05 if mended else 1e-8
     sgd = torch.optim.SGD(model.parameters(), lr=lr)
-    for _ in range(2 * STEPS):
-        run.step(sgd, classified(model, *pictures(16)))
+    for _ in range(LONG):
+        run.step(sgd, classified(model, *blobs(32)))
     return run
 
 
-@trouble("GS603", severity="info", begins=(200, 640))
+@trouble("GS603", severity="info", begins=(900, 1100))
 def too_fast_to_learn(mended: bool) -> Watched:
     """The first steps throw the network to where every unit is dead, and it guesses from then."""
     model, (x, y) = mlp(16, 64, 64, 5), blobs(64, 2.0)
-    run, lr = Watched({"model": model}), 0.02 if mended else 0.1
+    run, lr = Watched({"model": model}, every=20), 0.02 if mended else 0.1
     sgd = torch.optim.SGD(model.parameters(), lr, momentum=0.9)
-    for _ in range(2 * STEPS):
+    for _ in range(LONG):
         some = torch.randperm(64)[:8]
         run.step(sgd, classified(model, x[some], y[some]))
     return run

@@ -1,7 +1,7 @@
 """What the rules say of healthy and of broken trainings: the figures of the rules over time.
 
 ``python -m tests.rules.calibrate_runs`` runs both; ``--sweep`` also tries other thresholds, and
-``--seeds 3`` the healthy ones three times.
+``--seeds 3`` the healthy ones three times; ``--select GS601`` is about that rule alone.
 """
 
 from __future__ import annotations
@@ -50,10 +50,12 @@ def healthy(seeds: int) -> dict[str, Watched]:
     return found
 
 
-def broken() -> tuple[dict[str, Watched], dict[str, Watched]]:
+def broken(select: list[str]) -> tuple[dict[str, Watched], dict[str, Watched]]:
     """Each broken training and its mended twin, and whether all is as it should be."""
     runs = {}, {}
     for name, case in TROUBLES.items():
+        if select and case.code not in select:
+            continue
         for mended in (False, True):
             runs[mended][name] = case.build(mended)
         caught = [
@@ -64,10 +66,12 @@ def broken() -> tuple[dict[str, Watched], dict[str, Watched]]:
     return runs
 
 
-def sweep(well: dict[str, Watched], wrong: dict[str, Watched]) -> None:
+def sweep(well: dict[str, Watched], wrong: dict[str, Watched], select: list[str]) -> None:
     """Other thresholds on the same records."""
     over_time = {e.rule.code for e in entries() if e.find_over_steps or e.find_over_samples}
     for rule in rule_book():
+        if select and rule.code not in select:
+            continue
         cases = {name: case for name, case in TROUBLES.items() if case.code == rule.code}
         for threshold in rule.thresholds if rule.code in over_time else ():
             if threshold.default is None or threshold.source != OWN:
@@ -89,13 +93,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sweep", action="store_true", help="try other thresholds")
     parser.add_argument("--seeds", type=int, default=1, help="seeds of the healthy trainings")
+    parser.add_argument("--select", action="append", default=[], help="a rule's code")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     well = healthy(args.seeds)
-    wrong, _ = broken()
+    wrong, _ = broken(args.select)
     if args.sweep:
-        sweep(well, wrong)
+        sweep(well, wrong, args.select)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 import gradscope
 from gradscope.errors import ModelError
 from gradscope.records.report import Report
-from gradscope.rules import SEVERITIES, diagnose
+from gradscope.rules import diagnose
 from gradscope.rules._book import entries
 from rules.all_programs import CASES
 from rules.rule_programs import Case, Program
@@ -29,11 +29,11 @@ def checked(program: Program) -> Report:
 
 def as_bad(case: Case, report: Report) -> list[str]:
     """What the rule says, as bad as of the broken program or worse; and every error of others."""
-    bar = SEVERITIES.index(case.severity)
+    worse = case.as_bad(report.findings)
     return [
         f"{f.code} {f.name}: {f.message}"
         for f in report.findings
-        if f.severity == "error" or (f.code == case.code and SEVERITIES.index(f.severity) <= bar)
+        if f.severity == "error" or f in worse
     ]
 
 

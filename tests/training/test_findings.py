@@ -306,6 +306,31 @@ def test_steps_of_two_optimizers_in_turn_are_one_interval():
     assert steps == ((102, 300),)
 
 
+def test_steps_that_are_all_skipped_from_the_first_one_on():
+    found, scale = only("GS6"), 65536.0
+    for number in range(1, 60):
+        found.skipped(step(number, loss_scale=scale, losses=(), gradient_norm=None))
+        scale /= 2
+    ((code, steps),) = spans(found.all())
+    assert (code, steps) == ("GS609", ((18, 59),))
+
+
+def test_a_skipped_step_adds_nothing_to_the_past():
+    """Its loss and its gradient are those that overflowed."""
+    often, never, given = only("GS6"), only("GS6"), []
+    for number in range(1, 400):
+        if number % 2:
+            given += often.step(step(number))
+            never.step(step(number))
+        else:
+            given += often.skipped(step(number, losses=(1e9,), gradient_norm=1e9))
+    assert given == []
+    for found in (often, never):
+        found.step(step(401, losses=(50.0,)))
+    assert often.all() == never.all()
+    assert [code for code, _ in spans(often.all())] == ["GS601"]
+
+
 # ------------------------------------------------------------------------- NaN
 
 

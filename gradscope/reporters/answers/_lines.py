@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gradscope.records.answers import Answer, WhyReport
 from gradscope.reporters.finding_identity import without_figures
-from gradscope.reporters.header import run_facts
+from gradscope.reporters.header import loss_facts, run_facts
 from gradscope.reporters.labels import TONES, some_names
 from gradscope.reporters.steps_in_words import stretches
 from gradscope.rules import severity
@@ -36,8 +36,7 @@ def facts(report: WhyReport) -> list[str]:
     if report.scope:
         run = report.run
         return [plain(run.model), *(plain(x) for x in (run.device, run.dtype) if x != "unknown")]
-    loss = plain(report.run.loss)
-    return run_facts(report.run) + ([f"loss {loss}"] if loss else [])
+    return run_facts(report.run) + loss_facts(report.run)
 
 
 def alike(report: WhyReport) -> list[Alike]:
@@ -125,8 +124,11 @@ def conclusion(report: WhyReport) -> Iterator[Line]:
         checked = "none is missing, all zeros, or has a NaN or an infinity"
         if report.run.device == "meta":
             checked = "none is missing; on `meta` there are shapes alone, and nobody knows more"
+        # Sound for this loss says nothing of the one that the model is trained with.
+        stand_in = report.run.loss_inferred and report.run.loss == "sum"
+        start = "the sum of the output, a stand-in for the loss," if stand_in else "the loss"
         yield Line(
-            f"a gradient from the loss arrives at {whom}; checked: {checked}{frozen}",
+            f"a gradient from {start} arrives at {whom}; checked: {checked}{frozen}",
             "healthy:",
             "good",
         )
