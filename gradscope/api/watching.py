@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from torch import nn
 from torch.optim import Optimizer
 
 from gradscope.errors import OptionError
+from gradscope.explain.shared.frames import in_library, is_hidden, shown
 from gradscope.records.report import Report
 from gradscope.records.training import TrainingFinding
 from gradscope.rules import RuleSettings
@@ -135,11 +137,8 @@ def watch(
 
 
 def _caller() -> str:
-    """The file of whoever called ``watch``."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and (
-        frame.f_globals.get("__name__", "").startswith("gradscope.")
-        or frame.f_globals.get("__name__") == "contextlib"
-    ):
-        frame = frame.f_back
-    return str(frame.f_globals.get("__file__", "python"))
+    """The user's file that the call of ``watch`` comes from."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (in_library(file := frame.f_code.co_filename) or is_hidden(file)):
+        frame = frame.f_back  # of gradscope, or of a library that trains for the user
+    return "python" if frame is None else shown(frame.f_code.co_filename)

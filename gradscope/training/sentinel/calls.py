@@ -26,7 +26,6 @@ from gradscope.nesting import find, replaced
 from gradscope.training.sentinel.habits import Habits, PutBack
 
 _PLAIN = (int, float, str, type(None))
-_NO_AUTOCAST: list[tuple[str, torch.dtype]] = []
 _STATE = torch.default_generator.get_state
 _ANY_AUTOCAST = torch._C._is_any_autocast_enabled
 _SEQUENCE = torch._C._autograd._get_sequence_nr
@@ -38,6 +37,10 @@ class RecordedCall:
     Attributes:
         name: of the model, as the script has it.
         habits: of the model: they say what else of its surroundings is kept.
+        random: the state of the processor's generator.
+        autocast: the kinds of device that it was on for, with the dtype.
+        before: what puts the rest of the surroundings back, part by part.
+        copied: the arguments are copies, for its forward writes to what it is given.
         nodes: those that made its results, each with the gradients that arrived at it, one
             tuple for each backward.
         results: with the edges at which they enter the graph, for as long as the script holds them.
@@ -45,10 +48,14 @@ class RecordedCall:
         carried: it is of the step before.
     """
 
-    __slots__ = (
-        "_autocast", "_before", "_copied", "_end", "_given", "_random", "_start", "_weights", "args",
-        "carried", "habits", "kwargs", "level", "line", "module", "name", "nodes", "results",
-    )  # fmt: skip
+    # Not set for each call: most are asked for after few.
+    autocast: Sequence[tuple[str, torch.dtype]] = ()
+    before: Sequence[PutBack] = ()
+    copied = False
+    results: Sequence[tuple[weakref.ref[torch.Tensor], Edge | None]] = ()
+    level: int | None = None
+    carried = False
+    _end = -1
 
     def __init__(
         self,
@@ -60,20 +67,19 @@ class RecordedCall:
     ) -> None:
         self.name, self.module, self.habits = name, module, habits
         self.args, self.kwargs = args, kwargs
-        self._random = _STATE()
-        self._autocast = _autocast() if _ANY_AUTOCAST() else _NO_AUTOCAST
-        self._given = [(t, version_of(t)) for t in tensors_of((*args, *kwargs.values()))]
-        self._before: Sequence[PutBack] = habits.snapshot() if habits.keeps else ()
-        self._weights = habits.weights_version()
+        self.random = _STATE()
         self.line = habits.line or _line()
-        self._copied = habits.writes_arguments
-        if self._copied:
-            self.args, self.kwargs = cloned(args, kwargs)
-        self.results: Sequence[tuple[weakref.ref[torch.Tensor], Edge | None]] = ()
+        if _ANY_AUTOCAST():
+            self.autocast = _autocast()
+        self._given = tensors_of((*args, *kwargs.values()) if kwargs else args)
+        self._versions = list(map(version_of, self._given))
+        if habits.keeps:
+            self.before = habits.snapshot()
+            if habits.writes_arguments:
+                self.args, self.kwargs = cloned(args, kwargs)
+                self.copied = True
+        self._weights = habits.weights_version()
         self.nodes: dict[Node, list[tuple[torch.Tensor | None, ...]]] = {}
-        self.level: int | None = None
-        self.carried = False
-        self._end = -1
         self._start = _SEQUENCE()
 
     def ended(self, output: Any) -> None:
@@ -93,8 +99,9 @@ class RecordedCall:
         self.results = results
         if self.habits.learning:
             self.habits.learn(self.overwritten, self.line)
-        if self._copied:
+        if self.copied:
             self._given.clear()
+            self._versions.clear()
 
     @property
     def span(self) -> Span:
@@ -114,7 +121,7 @@ class RecordedCall:
     @property
     def overwritten(self) -> bool:
         """Whether an argument was written to since."""
-        return any(version_of(tensor) != version for tensor, version in self._given)
+        return self._versions != list(map(version_of, self._given))
 
     @property
     def moved(self) -> bool:
@@ -129,10 +136,7 @@ class RecordedCall:
     @property
     def waits(self) -> bool:
         """Whether a backward may still come to it."""
-        for arrived in self.nodes.values():
-            if arrived:
-                return False
-        return any(result() is not None for result, _ in self.results)
+        return not self.arrived and any(result() is not None for result, _ in self.results)
 
     @property
     def given_finite(self) -> bool:
@@ -156,19 +160,23 @@ class RecordedCall:
 
         Only autocast is put back after the block: the rest is for ``kept_as_found`` around it.
         """
-        torch.default_generator.set_state(self._random)
-        for put_back in self._before:
+        torch.default_generator.set_state(self.random)
+        for put_back in self.before:
             put_back()
         with ExitStack() as autocast:
-            for device, dtype in self._autocast:
+            for device, dtype in self.autocast:
                 # Without the cache, in which whoever is around would find casts of this run.
                 autocast.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=False))
             yield
 
-    def release(self) -> None:
-        """Let go of the gradients, which hooks of a graph that lives on would hold."""
+    def release(self) -> bool:
+        """Let go of the gradients, which hooks of a graph that lives on would hold; was there any?"""
+        found = False
         for arrived in self.nodes.values():
-            arrived.clear()
+            if arrived:
+                found = True
+                arrived.clear()
+        return found
 
 
 def cloned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:

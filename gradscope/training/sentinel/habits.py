@@ -107,9 +107,8 @@ class Habits:
         self.writes_arguments = "arguments" in self._seen
         modes = {module.training for ref in self._modules if (module := ref()) is not None}
         self._mixed = len(modes) > 1
-        self.keeps = bool(
-            self._python or self._numpy or self._stateful or self._buffers or self._mixed
-        ) or bool(self._devices)
+        kept = (self._python, self._numpy, self._stateful, self._buffers, self._mixed)
+        self.keeps = any(map(bool, (*kept, self._devices, self.writes_arguments)))
         self.line = self._lines.pop() if len(self._lines) == 1 else None
 
 

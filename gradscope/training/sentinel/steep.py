@@ -94,11 +94,11 @@ class SteepNodes:
 
 
 class SteepPlans:
-    """The losses of a script, and what their steep nodes hold until the step ends."""
+    """The losses of a script, and what is ``held`` of their steep nodes until the step ends."""
 
     def __init__(self) -> None:
         self._plans: list[SteepNodes] = []
-        self._held: list[tuple[SteepNodes, list[dict[str, Any]]]] = []
+        self.held: list[tuple[SteepNodes, list[dict[str, Any]]]] = []
         self._walks = 0
         self._missed = 0
 
@@ -119,7 +119,7 @@ class SteepPlans:
         if plan.steep and nodes is not None:
             saved = _saved(plan, nodes)
             if saved:
-                self._held.append((plan, saved))
+                self.held.append((plan, saved))
 
     def learn(self, part: LossPart) -> SteepNodes:
         """Remember the way in a loss."""
@@ -132,13 +132,9 @@ class SteepPlans:
         """What is held, the latest backward's first."""
         return [
             KeptNode(name, saved, edges, lines.among(plan.names, number))
-            for plan, held in reversed(self._held)
+            for plan, held in reversed(self.held)
             for (_, number, name, _, edges), saved in zip(plan.steep, held, strict=True)
         ]
-
-    def release(self) -> None:
-        """Let go of it."""
-        self._held.clear()
 
 
 def _steep(node: Node) -> bool:
