@@ -20,6 +20,7 @@ from gradscope.patterns import Named, matching
 
 __all__ = [
     "Handle",
+    "before_any_call",
     "change_node",
     "changed",
     "hook_calls",
@@ -72,15 +73,27 @@ def watchable(model: nn.Module) -> list[nn.Module]:
     return [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
 
 
-class _Own:
+class OwnHook:
     """A hook that a copy of its module does without: it is neither copied nor pickled along."""
 
     def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
+        self._function: Callable[..., None] | None = function
+        self._handle: Handle | None = None
+
+    def held_by(self, handle: Handle) -> OwnHook:
+        """The hook, as what takes it away again."""
+        self._handle = handle
+        return self
+
+    def remove(self) -> None:
+        """Take it away, also in the middle of a call whose hooks have been listed by now."""
+        self._function = None
+        if self._handle is not None:
+            self._handle.remove()
 
     def __call__(self, *arguments: Any) -> None:
         # A model that exports or traces a part of itself must not find the hook in the trace.
-        if not (torch.compiler.is_compiling() or torch._C._get_tracing_state()):
+        if not (torch.compiler.is_compiling() or torch._C._get_tracing_state()) and self._function:
             self._function(*arguments)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
@@ -99,7 +112,7 @@ def hooked(modules: Sequence[nn.Module], before: PreHook, after: PostHook) -> It
     They are the last hooks of each module, so they see what the user's own hooks made of the
     arguments and of the result. They change nothing.
     """
-    handles: list[Handle] = []
+    handles: list[OwnHook] = []
     try:
         for module in modules:
             handles += hook_calls(module, before, after)
@@ -109,11 +122,12 @@ def hooked(modules: Sequence[nn.Module], before: PreHook, after: PostHook) -> It
             handle.remove()
 
 
-def hook_calls(module: nn.Module, before: PreHook, after: PostHook) -> list[Handle]:
-    """``hooked`` of one module, until the handles are removed."""
+def hook_calls(module: nn.Module, before: PreHook, after: PostHook) -> list[OwnHook]:
+    """``hooked`` of one module, until what is returned is removed."""
+    first, last = OwnHook(before), OwnHook(after)
     return [
-        module.register_forward_pre_hook(_Own(before), with_kwargs=True),
-        module.register_forward_hook(_Own(after), with_kwargs=True),
+        first.held_by(module.register_forward_pre_hook(first, with_kwargs=True)),
+        last.held_by(module.register_forward_hook(last, with_kwargs=True)),
     ]
 
 
@@ -125,6 +139,17 @@ def changed(module: nn.Module, change: Callable[[Any], Any]) -> Iterator[None]:
         return change(output)
 
     handle = module.register_forward_hook(after)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def before_any_call(before: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Call ``before`` ahead of each forward of any module, whoever holds it, until leaving."""
+    own = OwnHook(lambda module, args: before(module))
+    handle = nn.modules.module.register_module_forward_pre_hook(own)
     try:
         yield
     finally:

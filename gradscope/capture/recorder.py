@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -26,7 +27,7 @@ from gradscope.capture.graph import (
     saved_tensors,
     walk,
 )
-from gradscope.capture.hooks import hooked, named_modules, watchable
+from gradscope.capture.hooks import PostHook, PreHook, hooked, named_modules, watchable
 from gradscope.capture.links import links
 from gradscope.capture.measurements import MeasurementCache, version
 from gradscope.capture.nodes import Label, describe, ordered
@@ -55,6 +56,7 @@ class Recorder:
         hooks: the modules that take hooks; None: all that can.
         only_training: outermost calls without gradients, as an evaluation makes, are passed over.
         saved: whether the bytes that nodes save are counted.
+        guard: calls the hooks, each with its arguments: what they raise is its business.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Recorder:
         hooks: Sequence[nn.Module] | None = None,
         only_training: bool = False,
         saved: bool = True,
+        guard: Callable[..., Any] | None = None,
     ) -> None:
         self.model = model
         self.chains: list[Chain] = []
@@ -95,8 +98,12 @@ class Recorder:
         self._only_training = only_training
         self._evaluations = CallStack()
         self._count_saved = saved
+        self._guard = guard
+        self._depth = 2 if guard is None else 3  # of the frame of a module's own __call__
         self._connected: set[int] = set()  # the calls that a walk has reached
         self._taken: dict[int, tuple[int, ...]] = {}
+        #: While somebody runs the model for an answer of their own.
+        self.paused = False
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -107,7 +114,7 @@ class Recorder:
 
         try:
             with (
-                hooked(self._hooks, self._before, self._after),
+                hooked(self._hooks, *self._guarded()),
                 noticing_hooked_saves(hooks_seen),
             ):
                 yield
@@ -123,6 +130,11 @@ class Recorder:
                 call.arguments.clear()
                 for observed in (*call.inputs, *call.outputs):
                     observed.edge = observed.view = None
+
+    def _guarded(self) -> tuple[PreHook, PostHook]:
+        if self._guard is None:
+            return self._before, self._after
+        return partial(self._guard, self._before), partial(self._guard, self._after)
 
     def free_nodes(self) -> None:
         """Free the graph, once the loss itself is gone."""
@@ -177,12 +189,12 @@ class Recorder:
     # ---------------------------------------------------------------- while forward runs
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if module not in self._modules:
+        if self.paused or module not in self._modules:
             return  # a copy that the model made, hooks and all
         if in_backward():
             self._recomputation.enter(module, args, kwargs)
             return
-        if self._only_training and self._evaluates(module, sys._getframe(2)):
+        if self._only_training and self._evaluates(module, sys._getframe(self._depth)):
             return
         call = self._enter(module)
         if call.selected:
@@ -195,14 +207,15 @@ class Recorder:
     def _after(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        if module not in self._modules:
+        if self.paused or module not in self._modules:
             return
         if in_backward():
             self._recomputation.leave(module, output)
             return
-        call = self._stack.leave(sys._getframe(2))
+        frame = sys._getframe(self._depth)
+        call = self._stack.leave(frame)
         if call is None:
-            self._evaluations.leave(sys._getframe(2))
+            self._evaluations.leave(frame)
             return
         call.end = self._sequence(call)
         for path, tensor in find(output, torch.Tensor):
@@ -227,7 +240,9 @@ class Recorder:
         return True
 
     def _enter(self, module: nn.Module) -> Call:
-        frame = sys._getframe(3)  # of the module's own __call__, which runs both hooks
+        frame = sys._getframe(
+            self._depth + 1
+        )  # of the module's own __call__, which runs both hooks
         number = self._counts.get(module, 0)
         self._counts[module] = number + 1
         parent = self._stack.innermost(frame)

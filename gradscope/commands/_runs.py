@@ -16,13 +16,15 @@ _MAGIC = b"SQLite format 3\x00"
 
 
 def is_run(path: Path) -> bool:
-    """Whether a word on the command line means a run: a folder, a database, or ``….db``."""
-    if path.suffix.lower() == ".db" or path.is_dir():
+    """Whether a word on the command line means a run: ``….db``, a database, or a folder of them."""
+    if path.suffix.lower() == ".db":
         return True
     try:
+        if path.is_dir():
+            return any(path.glob("*.db"))
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
-    except OSError:
+    except (OSError, ValueError):  # no name that a file can have
         return False
 
 

@@ -75,6 +75,13 @@ def run(
     first: Annotated[
         int, typer.Option(metavar="N", help="Look at the first N steps in any case.", min=0)
     ] = 3,
+    deep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FROM:TO",
+            help="Watch these steps operation by operation, with lines: slow, for a second run.",
+        ),
+    ] = None,
     layers: LayerOptions,
     rules: RuleOptions,
     stop_on: Annotated[
@@ -114,14 +121,16 @@ def run(
         budget=_share(budget),
         first=first,
         layers=(*(layers.layers or ("**",)), *(f"!{p}" for p in layers.exclude or ())),
+        deep=None if deep is None else _steps(deep),
         sentinel=not no_sentinel,
         stop_on=stop_on,
         keep=keep,
+        rules=rules.settings(None),
     )
     threshold = rules.fail_on or "never"
 
     def judged(session: Session) -> bool:
-        return reaches([one.finding for one in session.findings.values()], threshold)
+        return reaches([one.finding for one in session.findings], threshold)
 
     return Launch(started, settings, _told, judged)
 
@@ -129,7 +138,7 @@ def run(
 def _told(session: Session) -> str:
     return summary(
         session.run,
-        tuple(session.findings.values()),
+        session.findings,
         None if session.failure is not None and session.steps == 0 else str(session.path),
         sampled=session.sampled,
         failure=session.failure,
@@ -145,3 +154,17 @@ def _share(text: str) -> float:
     if not 0 < share <= 1:
         raise OptionError(f"`--budget {text}` is no share", help="write `2%`, or `0.02`")
     return share
+
+
+def _steps(text: str) -> tuple[int, int]:
+    """``899:901``, or one number for one step."""
+    first, _, last = text.partition(":")
+    try:
+        steps = int(first), int(last or first)
+    except ValueError:
+        steps = 0, 0
+    if not 1 <= steps[0] <= steps[1]:
+        raise OptionError(
+            f"`--deep {text}` are no steps", help="write `899:901`: they count from 1"
+        )
+    return steps

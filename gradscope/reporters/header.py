@@ -18,6 +18,20 @@ def run_facts(run: RunInfo, *more: str) -> list[str]:
     return [plain(run.model) or "model", *more, *how]
 
 
+def loss_facts(run: RunInfo) -> list[str]:
+    """Which loss the run started from, and who chose it; nothing where it came to none."""
+    if run.loss in ("", "inferred"):
+        return []
+    how = ""
+    if run.loss_inferred:
+        how = " (inferred)"
+        if run.loss.startswith("output"):
+            how = " (inferred, the model's own)"
+        elif run.loss == "sum":
+            how = " of the output (inferred, a stand-in)"
+    return [f"loss {plain(run.loss)}{how}"]
+
+
 def notes(run: RunInfo) -> list[str]:
     """What was inferred or mended on the way."""
     return [f"note: {plain(notice)}" for notice in run.notices]

@@ -42,7 +42,8 @@ class Entry:
         return None if self.rule.runs is None else self.find_sampled or self.find
 
 
-_FUNCTIONS = ("find", "wants", "find_sampled", "find_over_steps", "find_over_samples")
+#: What a rule's file may have, by its name there.
+FUNCTIONS = ("find", "wants", "find_sampled", "find_over_steps", "find_over_samples")
 
 
 @functools.cache
@@ -51,7 +52,7 @@ def entries() -> tuple[Entry, ...]:
     found: dict[str, Entry] = {}
     for name in plugins.names("gradscope.rules"):
         module = plugins.load("gradscope.rules", name)
-        functions = {one: getattr(module, one, None) for one in _FUNCTIONS}
+        functions = {one: getattr(module, one, None) for one in FUNCTIONS}
         assert any(functions.values()), f"{name}: nothing that finds"
         entry = Entry(module.RULE, **functions)
         code = entry.rule.code

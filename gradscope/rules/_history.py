@@ -8,116 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gradscope.records.modules import ParameterStats
 from gradscope.records.training import StepSample, TrainingStep
+from gradscope.rules._course import Blocks
+from gradscope.rules._window import KEPT, Window
 
-#: A normal distribution's standard deviation over its median absolute deviation.
-_SIGMA = 1.4826
-#: Values of a series that are kept, and after how many new ones their statistics are taken again.
-_KEPT, _FRESH = 128, 16
 #: Of a parameter over samples.
-_KEPT_SAMPLES = 32
-#: Blocks of steps that the course of a loss is kept in; two become one when there are more.
-_BLOCK, _BLOCKS, _FEWEST = 16, 64, 16
+_SAMPLES = 32
 #: A gradient that was clipped is smaller than it was by more than rounding.
 _CLIPPED = 1 - 1e-3
 #: The largest factor that is kept, of a gradient clipped to nothing.
 _MOST = 1e30
-
-
-class Window:
-    """The last values of a series, with robust statistics of them.
-
-    ``usual`` is their median, ``spread`` their median absolute deviation as a standard deviation,
-    ``lowest`` and ``highest`` their bounds; ``count`` is how many there ever were.
-    """
-
-    __slots__ = ("count", "highest", "lowest", "spread", "usual", "values")
-
-    def __init__(self, kept: int = _KEPT) -> None:
-        self.values: deque[float] = deque(maxlen=kept)
-        self.count = 0
-        self.usual = self.spread = 0.0
-        self.lowest = self.highest = 0.0
-
-    def add(self, value: float | None) -> None:
-        """Take a value in; what is not a finite number is left out."""
-        if value is None or not math.isfinite(value):
-            return
-        values = self.values
-        values.append(value)
-        self.count += 1
-        if self.count == 1:
-            self.lowest = self.highest = value
-        elif value > self.highest:
-            self.highest = value
-        elif value < self.lowest:
-            self.lowest = value
-        if self.count < _FRESH or self.count % _FRESH == 0:
-            self._refresh()
-
-    def _refresh(self) -> None:
-        ordered = sorted(self.values)
-        self.lowest, self.highest = ordered[0], ordered[-1]
-        self.usual = usual = _middle(ordered)
-        self.spread = _SIGMA * _middle(sorted([abs(value - usual) for value in ordered]))
-
-
-def _middle(ordered: list[float]) -> float:
-    half, odd = divmod(len(ordered), 2)
-    return ordered[half] if odd else ordered[half - 1] / 2 + ordered[half] / 2
-
-
-@dataclass(slots=True)
-class Block:
-    """Steps in a row: the first and the last number, and the mean and the spread of the loss."""
-
-    first: int
-    last: int
-    count: int
-    mean: float
-    #: Sum of squared differences from the mean.
-    squares: float
-
-    def add(self, step: int, value: float) -> None:
-        """One step more (Welford)."""
-        self.last, self.count = step, self.count + 1
-        before = value - self.mean
-        self.mean += before / self.count
-        self.squares += before * (value - self.mean)
-
-    def joined(self, other: Block) -> Block:
-        """Both as one."""
-        count = self.count + other.count
-        apart = other.mean - self.mean
-        return Block(
-            self.first,
-            other.last,
-            count,
-            self.mean + apart * other.count / count,
-            self.squares + other.squares + apart**2 * self.count * other.count / count,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """A loss over the run: the mean of its first steps, and of its third and its last quarter.
-
-    ``error`` is the standard error of the difference of these two, ``spread`` the deviation of
-    single steps from the mean of their block, ``lowest`` the least mean of a block. Together they
-    are of ``steps`` steps, from ``since`` on.
-    """
-
-    first: float
-    middle: float
-    last: float
-    error: float
-    spread: float
-    lowest: float
-    since: int
-    steps: int
 
 
 @dataclass(slots=True)
@@ -129,7 +32,7 @@ class StepHistory:
         count: how many steps there were, ``now`` included.
         alone: whether no other optimizer has stepped in the run so far.
         loss, gradient: of the losses and of the norms of the gradient before clipping.
-        course: of the loss since the run began, None in its first blocks.
+        blocks: the losses since the run began.
         clipped: by what factor steps were clipped, 1 where they were not, with ``now``.
         shortened: how many of those that are kept are above 1.
         peak: the highest learning rate of any group so far.
@@ -142,14 +45,12 @@ class StepHistory:
     alone: bool = True
     loss: Window = field(default_factory=Window)
     gradient: Window = field(default_factory=Window)
-    course: Course | None = None
+    blocks: Blocks = field(default_factory=Blocks)
     clipped: Window = field(default_factory=Window)
     shortened: int = 0
     peak: float = 0.0
-    scales: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    scales: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     halvings: float = 0.0
-    _blocks: list[Block] = field(default_factory=list)
-    _size: int = _BLOCK
 
     def __post_init__(self) -> None:
         self._look(self.now, None)
@@ -162,8 +63,7 @@ class StepHistory:
         loss = before.loss
         self.loss.add(loss)
         self.gradient.add(before.gradient_norm)
-        if loss is not None and math.isfinite(loss) and abs(loss) < 1e150:
-            self._take(before.step, loss)
+        self.blocks.add(before.step, loss)
         self._look(step, before)
 
     def _look(self, step: TrainingStep, before: TrainingStep | None) -> None:
@@ -174,62 +74,32 @@ class StepHistory:
         norm, clipped = step.gradient_norm, step.clipped_norm
         if norm is not None and clipped is not None and math.isfinite(norm):
             known = self.clipped.values
-            if len(known) == _KEPT and known[0] > 1:
+            if len(known) == KEPT and known[0] > 1:
                 self.shortened -= 1
             by = min(norm / clipped, _MOST) if 0 < clipped < norm * _CLIPPED else 1.0
             self.clipped.add(by)
             self.shortened += by > 1
-        if step.loss_scale is not None and before is not None:
-            if len(self.scales) == _KEPT:
-                self.halvings -= self.scales[0]
-            fell = _halvings(before.loss_scale, step.loss_scale)
-            self.scales.append(fell)
-            self.halvings += fell
+        if before is not None:
+            self._scaled(before.loss_scale, step.loss_scale)
 
-    def _take(self, step: int, loss: float) -> None:
-        """A loss into its block; a block that is full changes the course."""
-        blocks = self._blocks
-        if blocks and blocks[-1].count < self._size:
-            blocks[-1].add(step, loss)
+    def skip(self, step: TrainingStep) -> None:
+        """A gradient scaler skipped a step: only the number and the loss scale of it count."""
+        self._scaled(self.now.loss_scale, step.loss_scale)
+        self.now = replace(self.now, step=step.step, loss_scale=step.loss_scale)
+
+    def _scaled(self, before: float | None, after: float | None) -> None:
+        if after is None:
             return
-        if len(blocks) == _BLOCKS:
-            blocks[:] = [a.joined(b) for a, b in zip(blocks[::2], blocks[1::2], strict=True)]
-            self._size *= 2
-        if len(blocks) >= _FEWEST:
-            self.course = _course(blocks)
-        blocks.append(Block(step, step, 1, loss, 0.0))
-
-
-def _course(blocks: list[Block]) -> Course:
-    quarter = len(blocks) // 4
-    middle, last = blocks[-2 * quarter : -quarter], blocks[-quarter:]
-    both = [block.mean for block in (*middle, *last)]
-    # Neighbouring steps are alike: the noise of a quarter is that of its blocks.
-    halves = (_mean([b.mean for b in middle]), _mean([b.mean for b in last]))
-    noise = [b.mean - halves[0] for b in middle] + [b.mean - halves[1] for b in last]
-    freedom = max(1, len(noise) - 2)
-    variance = sum(value**2 for value in noise) / freedom
-    late = [*middle, *last]
-    return Course(
-        first=blocks[0].mean,
-        middle=halves[0],
-        last=halves[1],
-        error=math.sqrt(2 * variance / quarter),
-        spread=math.sqrt(sum(b.squares for b in late) / max(1, sum(b.count for b in late))),
-        lowest=min(both),
-        since=middle[0].first,
-        steps=sum(b.count for b in late),
-    )
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+        if len(self.scales) == KEPT:
+            self.halvings -= self.scales[0]
+        self.scales.append(_halvings(before, after))
+        self.halvings += self.scales[-1]
 
 
 def _halvings(before: float | None, after: float) -> float:
     if before is None or not 0 < after < before < math.inf:
         return 0.0
-    return math.log2(before / after)
+    return math.log2(before) - math.log2(after)
 
 
 class ParameterHistory:
@@ -248,7 +118,7 @@ class ParameterHistory:
         self.pace = 0.0
         self.rests = False
         self.woke = 0
-        self.value, self.gradient, self.update = (Window(_KEPT_SAMPLES) for _ in range(3))
+        self.value, self.gradient, self.update = (Window(_SAMPLES) for _ in range(3))
 
     def settle(self, step: int) -> None:
         """What was now becomes history."""
@@ -275,7 +145,7 @@ class SampleHistory:
     def __init__(self) -> None:
         self.now: StepSample | None = None
         self.count = 0
-        self.steps: deque[int] = deque(maxlen=_KEPT_SAMPLES)
+        self.steps: deque[int] = deque(maxlen=_SAMPLES)
         self.weights: dict[str, ParameterHistory] = {}
         self._known: dict[str, ParameterHistory] = {}
 

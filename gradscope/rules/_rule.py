@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -74,6 +75,7 @@ class Runs:
             the first place of all, as what is broken there soon is everywhere.
         parameters: which it reads: "stepped", those that the step's optimizer holds; "unheld",
             those that no optimizer of the script holds as well; "all".
+        skips: whether a rule over the vital signs is asked after a skipped step, too.
     """
 
     samples: int = 3
@@ -82,6 +84,7 @@ class Runs:
     first: bool = False
     per: str = "place"
     parameters: str = "stepped"
+    skips: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,10 @@ class Rule:
         cause: str | None = None,
         location: str | None = None,
     ) -> Finding:
-        """A finding of this rule; severity and advice are the rule's own unless given."""
+        """A finding of this rule; severity and advice are the rule's own unless given.
+
+        A value that is no number is left out: formats have none.
+        """
         return Finding(
             code=self.code,
             rule=self.name,
@@ -141,7 +147,7 @@ class Rule:
             message=message,
             advice=advice or self.fix,
             call=call,
-            value=value,
+            value=value if value is not None and math.isfinite(value) else None,
             threshold=threshold,
             source=source,
             cause=cause,

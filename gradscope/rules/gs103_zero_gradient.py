@@ -21,9 +21,10 @@ RULE = Rule(
         "Looks for trainable parameters whose gradient arrived and is zero in every element, and "
         "says which of five causes made it so: a dead activation, a saturated one, a weight of "
         "zero on the way (LoRA's B, a residual scale), a mask, or underflow. It is an error where "
-        "the path is dead, and a warning where a zero-initialised partner or a mask explains it "
-        "(with another batch there may be none), a gradient arrives within three steps, gradients "
-        "cancel, the loss is at its minimum, or an installed library's own code makes the zero."
+        "the path is dead, a warning where a mask explains it (with another batch there may be "
+        "none), gradients cancel, or an installed library's own code makes the zero, and only "
+        "worth knowing where a gradient arrives within three steps, as behind a zero-initialised "
+        "partner, or the loss is 0: there is nothing left to learn."
     ),
     why=(
         "A parameter with a zero gradient does not learn, and unlike a missing gradient it raises "
@@ -72,9 +73,11 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             passing.setdefault((answer.cause, answer.advice), []).append(answer)
         else:
             meant = in_library_code(report, answer.location)
-            yield _explained([answer], "warning" if meant else severity(answer))
+            learnt = answer.cause is None and report.loss == 0
+            level = "info" if learnt else "warning" if meant else severity(answer)
+            yield _explained([answer], level)
     for answers in passing.values():
-        yield _explained(answers, "warning")
+        yield _explained(answers, severity(answers[0]))
     rest = [name for name in zeros if name not in told]
     for name, behind in Tree(report).gathered(rest):
         yield _unexplained(name, behind)
@@ -103,7 +106,7 @@ def _explained(answers: list[Answer], level: str | None) -> Finding:
     also = f", and {plural(more, 'place')} more like it" if more else ""
     later = "; a gradient arrives within a few steps" if answer.recovers else ""
     return RULE.finding(
-        answer.name,
+        answer.starts or answer.name,
         f"{answer.message.rstrip('.')}{also}; behind {'them' if more else 'it'} "
         f"{plural(count, 'parameter')} with a gradient of exactly zero{later}.",
         severity=level,

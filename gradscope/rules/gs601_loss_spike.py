@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from gradscope.records.report import Finding
@@ -15,10 +16,11 @@ RULE = Rule(
     severity="warning",
     summary="the loss leaps far above everything it was in the steps before",
     what=(
-        "Compares the loss of each step with those of the 128 steps before, by their median and "
-        "their median absolute deviation, which a few wild values do not move. It fires where the "
-        "loss is many deviations above the median, and also stands out from the highest of those "
-        "steps: the heavy tails of a nearly finished training, or of rewards, do not count."
+        "Compares the loss of each step with those of the 128 steps before, by the median and the "
+        "median absolute deviation of their logarithms, which a few wild values do not move. It "
+        "fires where the loss is many deviations above the median, and stands out from nearly all "
+        "of those steps as well: the long tails of a training that is nearly done do not count. "
+        "Losses that are not all positive, as those of rewards, must stand out five times as far."
     ),
     why=(
         "A spike is one bad batch, or the first sign that training diverges: in the steps after "
@@ -40,40 +42,42 @@ RULE = Rule(
     ),
     calibration="",
     thresholds=(
-        Threshold(
-            "deviations", 10, "robust standard deviations above the median, above which it fires"
-        ),
+        Threshold("deviations", 10, "robust standard deviations above the median to fire at"),
         Threshold(
             "beyond",
             3,
-            "the distance from the median over that of the highest of the steps before, above "
-            "which it fires",
+            "the distance from the median over that of the steps before, the highest 2 % left out, "
+            "above which it fires",
         ),
         Threshold("history", 32, "steps before, below which nothing is said"),
     ),
-    runs=Runs(),
+    runs=Runs(samples=1),
 )
-#: The least spread, as a share of the median: a loss that repeats itself exactly has none.
+#: The least deviation that is believed: a loss that repeats itself exactly has none.
 _FLOOR = 1e-3
+#: Of losses on both sides of zero, by how much more.
+_SIGNED = 5
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
     """One finding for an optimizer's steps."""
     before, loss = history.loss, history.now.loss
-    if loss is None or before.count == 0 or loss <= before.highest:
+    if loss is None or before.count == 0 or loss <= before.high:
         return
-    if before.count < limits["history"]:
+    if before.count < limits["history"] or not math.isfinite(loss):
         return
-    spread = max(before.spread, _FLOOR * abs(before.usual))
-    above = loss - before.usual
-    most = before.highest - before.usual
-    if above <= limits["deviations"] * spread or above <= limits["beyond"] * most:
+    needed = limits["deviations"] * (1 if before.factor is not None else _SIGNED)
+    deviations = before.deviations(loss, _FLOOR)
+    if deviations <= needed:
+        return
+    if loss - before.usual <= limits["beyond"] * (before.high - before.usual):
         return
     yield RULE.finding(
         history.now.optimizer,
         f"the loss of step {history.now.step} is {number(loss)}, after a median of "
-        f"{number(before.usual)} and at most {number(before.highest)} in the steps before.",
-        value=above / spread if spread else None,
-        threshold=limits["deviations"],
+        f"{number(before.usual)} in the steps before, nearly all of them up to "
+        f"{number(before.high)}.",
+        value=deviations,
+        threshold=needed,
         source=limits.source("deviations"),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from gradscope.records.report import Finding
@@ -15,7 +16,7 @@ RULE = Rule(
     severity="warning",
     summary="the gradient's norm leaps far above everything it was in the steps before",
     what=(
-        "Compares the norm of all gradients, before clipping, with the median and the highest of "
+        "Compares the norm of all gradients, before clipping, with the median and nearly all of "
         "the 128 steps before, at every step. In the steps that were looked at it compares each "
         "weight's gradient with that weight's own past, and names the one that leapt alone."
     ),
@@ -33,7 +34,7 @@ RULE = Rule(
         "Kumar et al. 2025, ZClip (arXiv 2504.02507): 2.5 standard deviations above a moving "
         "average are clipped",
         "Team OLMo 2025, 2 OLMo 2 Furious (arXiv 2501.00656): spikes of the gradient precede those "
-        "of the loss",
+        "of the loss; the spike score counts values 7 deviations from a rolling average",
         "Google deep-learning tuning playbook: clip at about the 90th percentile, log unclipped",
     ),
     calibration="",
@@ -44,28 +45,43 @@ RULE = Rule(
             "the norm over the median of the steps before, above which it fires",
             source="trainproof",
         ),
-        Threshold("beyond", 3, "and over the highest of them, above which it fires"),
+        Threshold(
+            "beyond",
+            3,
+            "and over nearly all of them, the highest 2 % left out, above which it fires",
+        ),
+        Threshold(
+            "deviations",
+            7,
+            "and its robust standard deviations above the median, in logarithms, to fire at",
+            source="the spike score of OLMo 2",
+        ),
         Threshold("history", 32, "steps before, below which nothing is said"),
         Threshold("layer", 30, "a weight's own ratio to its median, above which it fires"),
         Threshold("samples", 12, "samples before, below which nothing is said of a weight"),
     ),
     runs=Runs(samples=1),
 )
+#: The least deviation that is believed: a gradient that repeats itself exactly has none.
+_FLOOR = 1e-3
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
     """One finding for an optimizer's steps."""
     before, norm = history.gradient, history.now.gradient_norm
-    if norm is None or before.count == 0 or not norm > before.highest:
+    if norm is None or before.count == 0 or not before.high < norm < math.inf:
         return
-    if before.count < limits["history"] or norm <= limits["beyond"] * before.highest:
+    if before.count < limits["history"] or norm <= limits["beyond"] * before.high:
         return
     if not before.usual or norm <= limits["ratio"] * before.usual:
+        return
+    if before.deviations(norm, _FLOOR) <= limits["deviations"]:
         return
     yield RULE.finding(
         history.now.optimizer,
         f"the gradient's norm in step {history.now.step} is {number(norm)}, after a median of "
-        f"{number(before.usual)} and at most {number(before.highest)} in the steps before.",
+        f"{number(before.usual)} in the steps before, nearly all of them up to "
+        f"{number(before.high)}.",
         value=norm / before.usual,
         threshold=limits["ratio"],
         source=limits.source("ratio"),
@@ -77,11 +93,12 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
     leaps: list[tuple[float, str]] = []
     for name, weight in history.weights.items():
         before, gradient = weight.gradient, weight.now.gradient
-        if gradient is None or not gradient.norm or before.count < limits["samples"]:
+        norm = gradient.norm if gradient is not None else None
+        if not norm or not before.usual or before.count < limits["samples"]:
             continue
-        if before.usual:
-            far = gradient.norm > limits["beyond"] * before.highest
-            leaps.append((gradient.norm / before.usual if far else 0.0, name))
+        ratio = norm / before.usual
+        if math.isfinite(ratio):
+            leaps.append((ratio if norm > limits["beyond"] * before.high else 0.0, name))
     if len(leaps) < 2:
         return
     leaps.sort(reverse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -55,7 +56,7 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
             continue
         # Where each output sums over its inputs, a variance that is kept has this norm.
         start = max(first, weight.now.shape[0] ** 0.5)
-        if norm <= limits["factor"] * start:
+        if not limits["factor"] * start < norm < math.inf:
             continue
         last = [*list(weight.value.values)[-_RISING:], norm]
         rises = all(a < b for a, b in pairwise(last))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from gradscope.records.report import Finding
@@ -64,6 +65,8 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
         return
     falls.sort()
     usual = falls[len(falls) // 2][0]
+    if usual <= 0:
+        return
     for fall, name in falls:
         if fall >= limits["fall"] * usual:
             return
@@ -84,4 +87,5 @@ def _pace(weight: ParameterHistory) -> float | None:
     if now.moved is False:
         zero = now.gradient is not None and now.gradient.zeros == now.gradient.numel
         return None if zero else 0.0
-    return now.update_ratio
+    ratio = now.update_ratio
+    return ratio if ratio is not None and math.isfinite(ratio) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from gradscope.records.report import Finding
@@ -57,7 +58,9 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
     for name, weight in history.weights.items():
         gradient = weight.now.gradient
         norm = sample.clipped.get(name, gradient.norm if gradient is not None else None)
-        if gradient is None or not norm or not gradient.norm or not gradient.numel:
+        if gradient is None or not gradient.norm or not gradient.numel or norm is None:
+            continue
+        if not 0 < norm < math.inf or not 0 < gradient.norm < math.inf:
             continue
         # What clipping took away from this gradient it took away from earlier ones, too.
         size = max(norm, weight.gradient.usual * norm / gradient.norm) / gradient.numel**0.5

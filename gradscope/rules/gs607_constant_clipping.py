@@ -41,7 +41,7 @@ RULE = Rule(
         ),
         Threshold("history", 100, "steps, below which nothing is said"),
     ),
-    runs=Runs(),
+    runs=Runs(samples=1),
 )
 
 

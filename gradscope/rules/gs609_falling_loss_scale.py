@@ -39,7 +39,7 @@ RULE = Rule(
         Threshold("scale", 1, "loss scale, below which it fires", source="what it is for"),
         Threshold("halvings", 12, "in the last 128 steps, above which it fires"),
     ),
-    runs=Runs(),
+    runs=Runs(samples=1, skips=True),
 )
 
 

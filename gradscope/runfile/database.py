@@ -175,20 +175,19 @@ def thin(connection: sqlite3.Connection, kept: thinning.Kept) -> None:
         connection.executemany(f"DELETE FROM {table} WHERE step = ?", numbers)
     connection.executemany("UPDATE step SET sampled = 0 WHERE step = ?", numbers)
     if kept.rows > kept.most_steps:
-        kept.rows -= _thin_steps(connection, kept)
+        referred = thinning.outermost(sorted(kept.referred), kept.most_steps // 4)
+        stay = f"sampled OR step IN ({', '.join(map(str, referred))})"
+        kept.rows -= _thin(connection, "step", "step", kept.most_steps, stay)
+    if kept.events > kept.most_events:
+        kept.events -= _thin(connection, "event", "id", kept.most_events, "0")
 
 
-def _thin_steps(connection: sqlite3.Connection, kept: thinning.Kept) -> int:
-    """Drop every second of the older vital signs, except where there is a sample."""
-    until, stride = thinning.stride_of_steps(kept.last, kept.most_steps)
-    referred = thinning.outermost(sorted(kept.referred), kept.most_steps // 4)
-    listed = ", ".join(map(str, referred))
-    dropped = connection.execute(
-        "DELETE FROM step WHERE step > ? AND step < ? AND step % ? != 0 AND NOT sampled "
-        f"AND step NOT IN ({listed})",
-        (thinning.FIRST, until, stride),
-    )
-    return dropped.rowcount
+def _thin(connection: sqlite3.Connection, table: str, number: str, most: int, stay: str) -> int:
+    """Drop every second of the older rows, again and again; how many."""
+    ((last,),) = connection.execute(f"SELECT max({number}) FROM {table}")
+    until, stride = thinning.stride(last, most)
+    where = f"{number} > {thinning.FIRST} AND {number} < {until} AND {number} % {stride} != 0"
+    return connection.execute(f"DELETE FROM {table} WHERE {where} AND NOT ({stay})").rowcount
 
 
 def close(connection: sqlite3.Connection) -> None:

@@ -8,8 +8,9 @@ from typing import Final
 SCHEMA: Final = "gradscope.run/1"
 VERSION: Final = 1
 
-#: What the thread keeps no more than. Of vital signs, half are the latest, with none left out.
+#: How many rows there are of vital signs and of events; half are the latest, with none left out.
 MOST_STEPS: Final = 200_000
+MOST_EVENTS: Final = 10_000
 #: Of samples, where nothing else is said, and the least that thinning leaves something of.
 KEEP: Final = 512
 LEAST_KEEP: Final = 16
@@ -24,11 +25,11 @@ PARAMETER_COLUMNS: Final = (
     *("value_norm", "grad_norm", "clipped_norm", "update_ratio", "zeros", "nonfinite"),
 )
 
-_COUNTS = ("out_nonfinite", "grad_out_nonfinite", "grad_in_nonfinite", "nonfinite")
+COUNTS: Final = ("out_nonfinite", "grad_out_nonfinite", "grad_in_nonfinite", "nonfinite")
 
 
 def _numbers(columns: tuple[str, ...]) -> str:
-    return ", ".join(f"{name} {'INTEGER' if name in _COUNTS else 'REAL'}" for name in columns)
+    return ", ".join(f"{name} {'INTEGER' if name in COUNTS else 'REAL'}" for name in columns)
 
 
 #: One statement each.

@@ -12,7 +12,7 @@ from gradscope.records.training import (
     TrainingRun,
     TrainingStep,
 )
-from gradscope.runfile.schema import MOST_STEPS
+from gradscope.runfile.schema import MOST_EVENTS, MOST_STEPS
 
 #: The first samples always stay.
 FIRST = 3
@@ -37,10 +37,10 @@ def samples_to_drop(counted: Mapping[int, int], referred: Collection[int], keep:
     stay.update(outermost([s for s in steps if s in referred and s not in stay], keep // 4))
     others = [step for step in steps if step not in stay]
     room = keep - keep // 2 - keep // 4 - FIRST
-    stride = 1
-    while sum(counted[step] % stride == 0 for step in others) > room:
-        stride *= 2
-    return [step for step in others if counted[step] % stride]
+    every = 1
+    while sum(counted[step] % every == 0 for step in others) > room:
+        every *= 2
+    return [step for step in others if counted[step] % every]
 
 
 def outermost(steps: list[int], count: int) -> list[int]:
@@ -50,26 +50,28 @@ def outermost(steps: list[int], count: int) -> list[int]:
     return steps[: count - count // 2] + steps[len(steps) - count // 2 :]
 
 
-def stride_of_steps(last: int, most: int) -> tuple[int, int]:
-    """Up to which step vital signs are thinned, and to every how manieth.
+def stride(last: int, most: int) -> tuple[int, int]:
+    """Up to which number rows that are numbered without gaps are thinned, and by which step.
 
     The last half of ``most`` stays whole; before it there is a quarter of ``most`` or less.
     """
     until = last - most // 2
-    stride = 2
-    while until // stride > most // 4:
-        stride *= 2
-    return until, stride
+    step = 2
+    while until // step > most // 4:
+        step *= 2
+    return until, step
 
 
 class Kept:
     """What a run file holds, as far as thinning needs to know it."""
 
-    def __init__(self, keep: int, most_steps: int = MOST_STEPS) -> None:
-        self.keep, self.most_steps = keep, most_steps
-        self.rows = self.last = self._taken = 0
+    def __init__(
+        self, keep: int, most_steps: int = MOST_STEPS, most_events: int = MOST_EVENTS
+    ) -> None:
+        self.keep, self.most_steps, self.most_events = keep, most_steps, most_events
+        self.rows = self.events = self.last = self._taken = 0
         self._sampled: dict[int, int] = {}
-        self._events: set[int] = set()
+        self._event_steps: set[int] = set()
         self._findings: dict[object, set[int]] = {}
 
     def note(self, record: TrainingRecord | TrainingRun) -> None:
@@ -82,14 +84,15 @@ class Kept:
                 self._sampled[record.step] = self._taken
                 self._taken += 1
             case TrainingEvent():
-                self._events.add(record.step)
+                self.events += 1
+                self._event_steps.add(record.step)
             case TrainingFinding():
                 self._findings[record.key] = {step for pair in record.steps for step in pair}
 
     @property
     def referred(self) -> set[int]:
         """The steps that events and the ends of findings' intervals refer to."""
-        return self._events.union(*self._findings.values())
+        return self._event_steps.union(*self._findings.values())
 
     def drop_samples(self) -> list[int]:
         """The steps whose samples are one too many now; they count as gone."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import itertools
 import os
 import sqlite3
 import threading
@@ -67,24 +66,6 @@ class RunWriter:
         self._thread: threading.Thread | None = None
         self._start()
         _writers.add(self)
-
-    @classmethod
-    def in_folder(cls, folder: Path, run: TrainingRun, *, keep: int = schema.KEEP) -> RunWriter:
-        """A new file in the folder, named after the script and the time.
-
-        Raises:
-            OptionError: as the constructor.
-        """
-        started = time.strftime("%Y%m%d-%H%M%S", time.localtime(run.started))
-        name = f"{Path(run.script).stem or 'run'}-{started}"
-        for number in itertools.count(1):
-            path = folder / (f"{name}.db" if number == 1 else f"{name}-{number}.db")
-            try:
-                return cls(path, run, keep=keep)
-            except OptionError:
-                if not os.path.lexists(path):
-                    raise
-        raise AssertionError("there is always a next number")
 
     def add(self, *records: TrainingRecord) -> None:
         """Have the records written, all in one transaction. Takes microseconds, and never fails.

@@ -8,7 +8,7 @@ taken to have held throughout. No torch here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gradscope.records.answers import Birth
 from gradscope.records.report import Finding, Report
@@ -97,6 +97,7 @@ class RunFindings:
         ]
         self._told: dict[Key, _Told] = {}
         self._steps: dict[str, tuple[_Looks, StepHistory]] = {}
+        self._skips: dict[str, _Looks] = {}
         self._models: dict[int, Sampled] = {}
         self._samples: dict[tuple[int, str, bool], tuple[_Looks, SampleHistory]] = {}
 
@@ -115,6 +116,21 @@ class RunFindings:
         if not found and not looks.streaks:
             looks.any = True
             return ()
+        return tuple(self._judged(looks, step.step, None, found, steps=True))
+
+    def skipped(self, step: TrainingStep) -> tuple[TrainingFinding, ...]:
+        """Judge a step that a gradient scaler skipped: all that counts of it is the loss scale."""
+        if step.optimizer in self._steps:
+            history = self._steps[step.optimizer][1]
+            history.skip(step)
+        else:
+            history = StepHistory(step)
+            self._steps[step.optimizer] = (_Looks(), history)
+        found: Found = {}
+        for find, limits, runs in self._over_steps:
+            for finding in find(history, limits) if runs.skips else ():
+                found.setdefault(_key(finding, None, runs), (finding, runs))
+        looks = self._skips.setdefault(step.optimizer, _Looks())
         return tuple(self._judged(looks, step.step, None, found, steps=True))
 
     def sample(self, sample: StepSample) -> tuple[TrainingFinding, ...]:
@@ -139,7 +155,10 @@ class RunFindings:
     def born(
         self, step: int, births: Sequence[Birth], model: int | None = None
     ) -> tuple[TrainingFinding, ...]:
-        """Take in where a NaN or an infinity came from that a step made: the run's first counts."""
+        """Take in, before the step itself, where its NaN or its infinity came from.
+
+        Only the first of the run counts: what comes after inherits it.
+        """
         found: list[TrainingFinding] = []
         kind = births[0].kind if births else None
         report = Report("findings", _NO_RUN, loss_nonfinite=kind, births=tuple(births[:1]))
@@ -186,7 +205,9 @@ class RunFindings:
             if told is None:
                 told = self._told[key] = _Told(streak.finding, model)
             elif _worse(finding, told.finding):
-                told.finding, told.said = finding, 0
+                # Under its first name: that is what a record is known by.
+                name, cause = told.finding.name, told.finding.cause
+                told.finding, told.said = replace(finding, name=name, cause=cause), 0
             yield from self._holds(told, streak.first, at, steps=steps)
         looks.any = True
 

@@ -10,7 +10,7 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,17 +20,15 @@ from torch import nn
 from torch.autograd.graph import Node
 from torch.optim import Optimizer
 
-from gradscope.capture.hooks import Handle, hook_calls
+from gradscope.capture.hooks import OwnHook, hook_calls
 from gradscope.capture.norms import gradient_norms
-from gradscope.records.report import Finding
-from gradscope.records.training import (
-    TrainingEvent,
-    TrainingFinding,
-    TrainingRecord,
-    TrainingStep,
-)
+from gradscope.capture.recompute import in_backward
+from gradscope.explain.non_finite.steps import StepWatch
+from gradscope.records.answers import Birth
+from gradscope.records.training import TrainingEvent, TrainingRecord, TrainingStep
 from gradscope.training.discovery import variable_name
 from gradscope.training.interval import Interval
+from gradscope.training.launch import Script
 from gradscope.training.models import Model, Models
 from gradscope.training.patches import listen
 from gradscope.training.sampler import Sampler, free
@@ -38,7 +36,6 @@ from gradscope.training.sentinel.sentinel import Sentinel
 
 #: For so many steps at most one sample goes on, where several optimizers take turns.
 _LONGEST_ROUND = 8
-_FINDING = ("GS301", "non-finite", "error")
 
 
 @dataclass(slots=True)
@@ -49,6 +46,7 @@ class _Optimizer:
     steps: int = 0
     held: frozenset[nn.Parameter] = frozenset()
     groups: tuple[int, ...] = ()
+    settings: dict[str, float] = field(default_factory=dict)  # as the step found them
 
 
 @dataclass(slots=True)
@@ -64,8 +62,10 @@ class Observer:
 
     Args:
         write: takes the records of each step.
+        born: takes where a NaN or an infinity of a step came from.
         interval: which steps are looked at.
         layers: patterns of the modules whose calls are recorded.
+        deep: the first and the last step that are watched operation by operation.
         sentinel: whether a NaN or an infinity is located in the step that made it.
         stop_on: "nan" to end the script at the first of them.
         failed: told of an error of gradscope's own; from then on nothing is observed.
@@ -74,9 +74,11 @@ class Observer:
     def __init__(
         self,
         write: Callable[..., None],
+        born: Callable[[int, tuple[Birth, ...]], None],
         interval: Interval,
         *,
         layers: Sequence[str] = ("**",),
+        deep: tuple[int, int] | None = None,
         sentinel: bool = True,
         stop_on: str = "never",
         failed: Callable[[BaseException], None],
@@ -85,15 +87,18 @@ class Observer:
         self.interval = interval
         self.models = Models()
         self.device: str | None = None
-        self._write, self._layers, self._failed = write, layers, failed
+        self._write, self._born, self._layers, self._failed = write, born, layers, failed
         self._stop_on_nan, self._stopping = stop_on == "nan", False
+        self._keeps_stacks = False
+        self._deep_steps = deep
+        self._deep: StepWatch | None = None
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, _Optimizer] = (
             weakref.WeakKeyDictionary()
         )
         self._any_optimizer = False
         self._sentinel = Sentinel(self._trained) if sentinel else None
         self._patches: ExitStack | None = None
-        self._roots: list[Handle] = []
+        self._roots: list[OwnHook] = []
         self._sampler: Sampler | None = None
         self._round: set[int] = set()
         self._round_steps = 0
@@ -111,7 +116,7 @@ class Observer:
         self._scales: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self._scale: float | None = None
         self._scaler_steps: list[int] = []
-        self._located: set[tuple[str | None, ...]] = set()
+        self._located = False
 
     # ---------------------------------------------------------------- the life of the observer
 
@@ -119,15 +124,23 @@ class Observer:
         """Listen from now on."""
         self._patches = listen(self)
 
-    def watch(self, models: Sequence[nn.Module], optimizer: Optimizer | None) -> None:
-        """Look at these from the first step on, without waiting for an optimizer to be made."""
-        if optimizer is not None:
+    def watch(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+        """Look at these models and no others, from the first step on.
+
+        Without optimizers, those count that make a step.
+        """
+        self.models.only(models)
+        for optimizer in optimizers:
             self._any_optimizer = True
             self._optimizers[optimizer] = _Optimizer()
-        self._search()
+        self._guarded(self._search)
 
     def stop(self) -> None:
         """Take everything away that was set."""
+        if self._deep is not None:
+            self._deep.remove()
+            self._deep = None
+        self._lines(False)
         if self._sampler is not None:
             self._sampler.remove()
             self._sampler = None
@@ -200,7 +213,8 @@ class Observer:
         began = time.perf_counter()
         self._inside = True
         try:
-            return function(*args)
+            with nullcontext() if self._deep is None else self._deep.ignoring():
+                return function(*args)
         except Exception as error:
             self.stop()
             self._failed(error)
@@ -253,6 +267,7 @@ class Observer:
         self, model: Model, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         if self._sentinel is not None and torch.is_grad_enabled():
+            self._guarded(self._lines, False)
             self._guarded(self._sentinel.call_began, model.name, model.module, args, kwargs)
 
     def _call_ended(
@@ -260,6 +275,8 @@ class Observer:
     ) -> None:
         if self._sentinel is not None and torch.is_grad_enabled():
             self._guarded(self._sentinel.call_ended, model.name, model.module, output)
+            if self._sampler is not None and not in_backward():
+                self._guarded(self._lines, True)
 
     def _trained(self) -> list[tuple[str, nn.Module]]:
         return [(model.name, model.module) for model in self.models]
@@ -268,16 +285,30 @@ class Observer:
 
     def _arm(self) -> None:
         """Before a step begins: look at it, or not."""
-        if self._sampler is None and self.interval.wants():
+        if self._deep_steps is not None:
+            self._watch_operations(*self._deep_steps)
+        if self._sampler is None and (self._deep is not None or self.interval.wants()):
             models = list(self.models)
             for model in models:
                 self.models.name(model)
-            self._sampler = Sampler(models, self._layers)
+            self._sampler = Sampler(models, self._layers, self._guarded)
             self._round, self._round_steps = set(), 0
+
+    def _watch_operations(self, first: int, last: int) -> None:
+        upcoming = self.step + 1
+        if self._deep is None and first <= upcoming <= last:
+            models = {self.models.name(model): model.module for model in self.models}
+            if models:
+                self._deep = StepWatch(models, Script.run.__code__)
+        elif self._deep is not None and upcoming > last:
+            self._deep.remove()
+            self._deep = None
 
     def _backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
         if not self._any_optimizer and not self.step and not list(self.models):
             self._search()
+        if self._deep is not None:
+            self._deep.backward_begins(roots)
         self._scale = self._scale_of(roots)
         self._losses.append(self._loss(roots))
         if self._sentinel is not None and roots:
@@ -285,7 +316,22 @@ class Observer:
             if kind is not None and self._nonfinite is None:
                 self._nonfinite, self._loss_nonfinite = kind, True
         if self._sampler is not None and roots:
+            if self._sentinel is not None and self._lines(False):
+                self._sentinel.sampled_lines(roots)
             self._sampler.backward_begins(roots)
+
+    def _lines(self, on: bool) -> bool:
+        """Have PyTorch keep the stack of each node from now on, or no more; whether it did.
+
+        Between the model and the backward only: it takes time. A script that does so by itself
+        is left alone.
+        """
+        if self._keeps_stacks == on or (on and torch.is_anomaly_enabled()):
+            return False
+        # Not by its class, which warns.
+        torch.set_anomaly_enabled(on, torch.is_anomaly_check_nan_enabled())
+        self._keeps_stacks = on
+        return not on
 
     def _scale_of(self, roots: Sequence[torch.Tensor]) -> float | None:
         for root in roots:
@@ -304,6 +350,8 @@ class Observer:
         self._backwards += 1
         if self._sentinel is not None:
             self._sentinel.backward_ended()
+        if self._deep is not None:
+            self._deep.backward_ended()
         # Before the last of several nobody asks what has arrived: as many as the step before had.
         if self._backwards >= self._expected or self._sampler is not None:
             self._gradients = self._read_gradients(self._parameters())
@@ -335,6 +383,8 @@ class Observer:
     ) -> Any:
         known = self._known(optimizer)
         place = 1 if len(args) > 1 else "closure"
+        if self._sampler is not None:
+            known.settings = _settings(optimizer)
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure):
             self._gradients_ready(known)
@@ -384,6 +434,8 @@ class Observer:
             self._locate()
         if self._sampler is not None:
             self._sampler.before_update(known.held)
+        if self._deep is not None:
+            self._deep.step_begins()
 
     _gradient_norm: float | None = None
     _clipped_norm: float | None = None
@@ -391,6 +443,11 @@ class Observer:
     def _step_ended(self, optimizer: Optimizer) -> None:
         known = self._known(optimizer)
         known.steps += 1
+        if self._deep is not None:
+            origins = self._deep.step_ended()
+            if origins and not self._located:
+                self._located = True
+                self._born(self.step + 1, origins)
         self._finish(known.name, optimizer, known)
 
     def _finish(self, name: str, optimizer: Optimizer | None, known: _Optimizer | None) -> None:
@@ -430,8 +487,12 @@ class Observer:
 
     def _taken(self, step: TrainingStep, known: _Optimizer | None) -> list[TrainingRecord]:
         assert self._sampler is not None
-        held = None if known is None else known.held
-        taken = self._sampler.taken(self.step, held, loss=step.loss, scale=self._scale or 1.0)
+        taken = self._sampler.taken(
+            step,
+            None if known is None else known.held,
+            elsewhere={p for other in self._optimizers.values() for p in other.held},
+            settings={} if known is None else known.settings,
+        )
         records: list[TrainingRecord] = []
         by_id = {model.id: model for model in self.models}
         for sample in taken:
@@ -444,6 +505,7 @@ class Observer:
 
     def _end_round(self, optimizer: Optimizer | None, sampled: bool, now: float) -> None:
         self._expected = max(1, self._backwards)
+        self._lines(False)
         self._backwards, self._losses = 0, []
         self._nonfinite, self._loss_nonfinite = None, False
         self._gradients = _Gradients()
@@ -483,43 +545,28 @@ class Observer:
 
     def _locate(self) -> None:
         """Where it came from, while the weights are still those of the forward."""
-        if self._sentinel is None:
+        if self._sentinel is None or self._located or self._deep is not None:
+            # What comes later inherits it; and where every operation is watched, that tells more.
+            self._stopping = self._stop_on_nan
             return
+        self._located = True
         where = "loss" if self._loss_nonfinite else "gradients"
-        origins = self._sentinel.locate(where=where)
-        code, rule, severity = _FINDING
-        step = self.step + 1
-        records: list[TrainingRecord] = []
-        for origin in origins:
-            key = (origin.phase, origin.op, origin.name, origin.location)
-            if key in self._located:
-                continue
-            self._located.add(key)
-            finding = Finding(
-                code,
-                rule,
-                severity,
-                origin.name or "",
-                origin.message,
-                origin.advice or "",
-                call=origin.call,
-                cause=origin.reason,
-                location=origin.location,
-            )
-            records.append(TrainingFinding(finding, ((step, step),), origin=origin))
-        if records:
-            self._write(*records)
-        if not self._located or records:
-            kind = "NaN" if self._nonfinite == "nan" else "an infinity"
-            place = "the loss" if self._loss_nonfinite else "the gradients"
-            self.event("non-finite", f"{kind} in {place}", origins=len(origins))
-        if not origins and not self._located:
-            self._located.add(("unlocated",))
+        with nullcontext() if self._sampler is None else self._sampler.paused():
+            self._born(self.step + 1, self._sentinel.locate(where=where))
+        kind = "NaN" if self._nonfinite == "nan" else "an infinity"
+        place = "the loss" if self._loss_nonfinite else "the gradients"
+        self.event("non-finite", f"{kind} in {place}")
         self._stopping = self._stop_on_nan
 
 
 def _rates(optimizer: Optimizer) -> tuple[float, ...]:
     return tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
+
+
+def _settings(optimizer: Optimizer) -> dict[str, float]:
+    """The plain numbers of its first parameter group."""
+    group = optimizer.param_groups[0] if optimizer.param_groups else {}
+    return {k: float(v) for k, v in group.items() if isinstance(v, int | float)}
 
 
 def _finite(value: float | None) -> float | None:

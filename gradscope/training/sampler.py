@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo, Totals
 from gradscope.records.tensors import TensorRecord, TensorStats
-from gradscope.records.training import StepSample
+from gradscope.records.training import StepSample, TrainingStep
 from gradscope.training.models import Model
 
 
@@ -47,10 +47,13 @@ class Sampler:
     Args:
         models: those to look at.
         layers: patterns of the modules whose calls are recorded.
+        guard: calls every hook, and deals with what it raises.
     """
 
-    def __init__(self, models: Sequence[Model], layers: Sequence[str]) -> None:
-        self._watched = [_watch(model, layers) for model in models]
+    def __init__(
+        self, models: Sequence[Model], layers: Sequence[str], guard: Callable[..., Any]
+    ) -> None:
+        self._watched = [_watch(model, layers, guard) for model in models]
         self._stack = ExitStack()
         for watched in self._watched:
             self._stack.enter_context(watched.recorder.installed())
@@ -83,21 +86,52 @@ class Sampler:
             watched.before = {p: p.detach().clone() for p in named if p in held}
 
     def taken(
-        self, step: int, held: Collection[nn.Parameter] | None, *, loss: float | None, scale: float
+        self,
+        step: TrainingStep,
+        held: Collection[nn.Parameter] | None,
+        *,
+        elsewhere: Collection[nn.Parameter],
+        settings: dict[str, float],
     ) -> list[StepSample]:
         """The samples of a step that has ended.
 
         Args:
-            step: its number.
+            step: its vital signs.
             held: the parameters of the optimizer that made it; None without one.
-            loss: its loss.
-            scale: by which gradients are too large, as a loss scaler's.
+            elsewhere: those that any optimizer has.
+            settings: the numbers of the optimizer's first group.
         """
         samples = []
         for watched in self._watched if held is None else self._of(held):
-            samples.append(_sample(watched, step, held, loss, scale))
+            report = _report(watched, held, step.loss, step.loss_scale or 1.0)
+            names = {named.name: p for p, named in named_parameters(watched.model.module).items()}
+            unheld = [p.name for p in report.parameters if p.requires_grad]
+            samples.append(
+                StepSample(
+                    step.step,
+                    watched.model.id,
+                    report,
+                    watched.clipped,
+                    optimizer=step.optimizer,
+                    settings=settings,
+                    unheld=()
+                    if held is None
+                    else tuple(n for n in unheld if names[n] not in elsewhere),
+                )
+            )
             watched.arrived, watched.clipped, watched.before = (), {}, {}
         return samples
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Calls that are made in the block are not the script's."""
+        for watched in self._watched:
+            watched.recorder.paused = True
+        try:
+            yield
+        finally:
+            for watched in self._watched:
+                watched.recorder.paused = False
 
     def remove(self) -> list[Node]:
         """Take every hook away. The nodes that were seen are to be freed when the graph is gone."""
@@ -113,14 +147,14 @@ def free(nodes: list[Node]) -> None:
     free_nodes(nodes)
 
 
-def _watch(model: Model, layers: Sequence[str]) -> _Watched:
+def _watch(model: Model, layers: Sequence[str], guard: Callable[..., Any]) -> _Watched:
     module = model.module
     try:
         selected = select_layers(module, layers)
     except LayerError:  # a pattern that is meant for another of several models
         selected = {}
     hooks: list[nn.Module] = [] if model.compiled else watchable(module)
-    recorder = Recorder(module, selected, hooks=hooks, only_training=True, saved=False)
+    recorder = Recorder(module, selected, hooks=hooks, only_training=True, saved=False, guard=guard)
     return _Watched(model, selected, recorder, Buffers(module))
 
 
@@ -133,13 +167,12 @@ def _versions(module: nn.Module) -> dict[int, int]:
     }
 
 
-def _sample(
+def _report(
     watched: _Watched,
-    step: int,
     held: Collection[nn.Parameter] | None,
     loss: float | None,
     scale: float,
-) -> StepSample:
+) -> Report:
     module, model = watched.model.module, watched.model
     watched.buffers.compare()
     counts = dict(watched.recorder.counts)
@@ -159,7 +192,7 @@ def _sample(
     )
     facts = watched.buffers.entered(module_facts(module, counts))
     first = next(module.parameters(), None)
-    report = Report(
+    return Report(
         status="ok",
         run=RunInfo(
             model=model.name,
@@ -184,7 +217,6 @@ def _sample(
         modules=facts,
         links=tuple(watched.recorder.links),
     )
-    return StepSample(step, model.id, report, watched.clipped)
 
 
 def unscaled(stats: TensorStats, scale: float) -> TensorStats:

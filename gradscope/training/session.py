@@ -18,14 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import GradscopeError
+from gradscope.records.answers import Birth
 from gradscope.records.training import (
+    StepSample,
     TrainingEvent,
     TrainingFinding,
     TrainingRecord,
     TrainingRun,
     TrainingStep,
 )
+from gradscope.rules import RuleSettings
 from gradscope.runfile.writer import RunWriter
+from gradscope.training.findings import RunFindings
 from gradscope.training.interval import Interval
 from gradscope.version import __version__
 
@@ -45,9 +49,11 @@ class RunSettings:
     budget: float = 0.02
     first: int = 3
     layers: tuple[str, ...] = ("**",)
+    deep: tuple[int, int] | None = None
     sentinel: bool = True
     stop_on: str = "never"
     keep: int = 512
+    rules: RuleSettings = field(default_factory=RuleSettings)
 
     def plain(self) -> dict[str, Any]:
         """As the run file has them."""
@@ -56,9 +62,11 @@ class RunSettings:
             "budget": None if self.every is not None else self.budget,
             "first": self.first,
             "layers": list(self.layers),
+            "deep": None if self.deep is None else list(self.deep),
             "sentinel": self.sentinel,
             "stop_on": self.stop_on,
             "keep": self.keep,
+            "rules": {"select": list(self.rules.select), "ignore": list(self.rules.ignore)},
         }
 
 
@@ -69,14 +77,18 @@ class Session:
     run: TrainingRun
     settings: RunSettings
     path: Path
-    findings: dict[tuple[Any, ...], TrainingFinding] = field(default_factory=dict)
     observer: Observer | None = None
     failure: str | None = None
     steps: int = 0
     sampled: int = 0
+    latest: dict[int, StepSample] = field(default_factory=dict)  # of each model
     _writer: RunWriter | None = None
     _process: int = field(default_factory=os.getpid)
     _finished: bool = False
+    _findings: RunFindings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._findings = RunFindings(self.settings.rules)
 
     @classmethod
     def begun(cls, script: str, arguments: tuple[str, ...], settings: RunSettings) -> Session:
@@ -101,12 +113,14 @@ class Session:
             self.path = path
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                if path.exists():
-                    continue
                 self._writer = RunWriter(path, self.run, keep=self.settings.keep)
+                self.failure = None
+                return
             except (GradscopeError, OSError) as error:
                 self.failure = f"nothing was recorded: {error}"
-            return
+                if not path.exists():
+                    return
+                # It is taken, perhaps in this moment by a run beside this one: the next name.
 
     def observe(self) -> None:
         """Listen to PyTorch from now on; it has been imported by now."""
@@ -120,8 +134,10 @@ class Session:
             self.run = replace(self.run, versions=versions)
             self.observer = Observer(
                 self.record,
+                self.born,
                 Interval(self.settings.first, self.settings.every, self.settings.budget),
                 layers=self.settings.layers,
+                deep=self.settings.deep,
                 sentinel=self.settings.sentinel,
                 stop_on=self.settings.stop_on,
                 failed=self._failed,
@@ -136,14 +152,29 @@ class Session:
         """Have records written, and what the rules say of them."""
         if os.getpid() != self._process:  # a forked worker has its own life
             return
+        found: list[TrainingRecord] = []
         for one in records:
             if isinstance(one, TrainingStep):
                 self.steps += 1
                 self.sampled += one.sampled
-            elif isinstance(one, TrainingFinding):
-                self.findings[one.key] = one
+                found += self._findings.step(one)
+            elif isinstance(one, StepSample):
+                found += self._findings.sample(one)
+                self.latest.pop(one.model, None)  # the one that comes is the last
+                self.latest[one.model] = one
         if self._writer is not None:
-            self._writer.add(*records)
+            self._writer.add(*records, *found)
+
+    def born(self, step: int, origins: tuple[Birth, ...]) -> None:
+        """Where a NaN or an infinity of a step that goes on came from."""
+        found = self._findings.born(step, origins)
+        if self._writer is not None:
+            self._writer.add(*found)
+
+    @property
+    def findings(self) -> tuple[TrainingFinding, ...]:
+        """All that the rules have found so far, the worst first."""
+        return self._findings.all()
 
     def _failed(self, error: BaseException) -> None:
         """gradscope itself failed: the script goes on, and nobody looks."""
@@ -179,6 +210,7 @@ class Session:
             )
         self.run = run
         if self._writer is not None:
+            self._writer.add(*self.findings)
             self._writer.finish(run)
             self.failure = self.failure or self._writer.failure
 

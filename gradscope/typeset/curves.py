@@ -10,7 +10,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 NOT_FINITE = "!"
 #: How many interquartile ranges beyond the middle half a median is left out of the scale, and a
 #: single value is a spike.
-_FAR, _SPIKE = 30, 5
+_FAR, _SPIKE = 10, 5
 #: From this ratio of the highest to the lowest on, heights are those of the logarithm.
 _DECADES = 100
 
@@ -26,8 +26,8 @@ def curve(
 ) -> str:
     """A column for each stretch of the steps ``first`` to ``last``: the median of what is there.
 
-    A stretch without a step is drawn as the one before it, for nothing else is known of it; where a
-    step has no value there is a blank, and a mark where something was ``lost``: at those steps it
+    A stretch between two steps is drawn as the one before it, for nothing else is known; where
+    a step has no value there is a blank, and a mark where something was ``lost``: at those steps it
     was not finite. Heights go from the lowest value to the highest, by their logarithms where these
     are more than 100 times apart. One outlier does not flatten the rest: a value further beyond the
     scale than this is long stands at its edge.
@@ -48,8 +48,9 @@ def curve(
     for step in lost:
         marks[min(width - 1, max(0, (step - first) * width // length))] = True
     middles: list[float | None] = []
+    final = max((i for i in range(width) if seen[i]), default=0)
     for i, several in enumerate(found):
-        if seen[i] or not middles:
+        if seen[i] or not middles or i > final:
             # The lower of two middles: their mean may be beyond the largest float.
             middles.append(sorted(several)[(len(several) - 1) // 2] if several else None)
         else:
@@ -94,11 +95,26 @@ def _blocks(values: Sequence[float | None], every: Sequence[Sequence[float]]) ->
 
 
 def _bounds(known: Sequence[float]) -> tuple[float, float]:
-    """The lowest and the highest value, those far beyond the middle half left out."""
-    low, high = _fences(known, _FAR)
+    """The lowest and the highest value, those far beyond the middle half left out.
+
+    Where none is negative, far is many times as large or as small: what grows or falls by a factor
+    again and again has no outliers.
+    """
+    if known[0] < 0:
+        return _inside(known, known)
+    positive = [value for value in known if value > 0]
+    if not positive:
+        return 0.0, 0.0
+    low, high = _inside(positive, [math.log(value) for value in positive])
+    return known[0] if known[0] == 0 else low, high
+
+
+def _inside(known: Sequence[float], compared: Sequence[float]) -> tuple[float, float]:
+    low, high = _fences(compared, _FAR)
     if low == high:
         return known[0], known[-1]
-    inside = [value for value in known if low <= value <= high]
+    pairs = zip(known, compared, strict=True)
+    inside = [value for value, place in pairs if low <= place <= high]
     return inside[0], inside[-1]
 
 

@@ -213,10 +213,10 @@ def gan() -> RunHistory:
         sampled=looked,
         events=(
             *(
-                TrainingEvent(n, 0.2 * n, "skipped", "the gradient scaler skipped the step")
+                TrainingEvent(n, 0.2 * n, "skipped-step", "the gradient scaler skipped a step")
                 for n in (40, 80)
             ),
-            TrainingEvent(90, 18.3, "exception", "ValueError: Expected parameter logits"),
+            TrainingEvent(89, 17.9, "non-finite", "NaN in the loss"),
         ),
         findings=(
             TrainingFinding(born, ((89, 90),), 0, birth),

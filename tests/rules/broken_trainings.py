@@ -18,7 +18,7 @@ from gradscope.records.training import TrainingFinding
 from rules.healthy_trainings import Cnn, TinyGpt, blobs, mlp, next_word, pictures, tokens
 from rules.watched import Watched
 
-STEPS = 320
+STEPS, LONG = 320, 1100
 
 
 @dataclass(frozen=True)
@@ -109,19 +109,17 @@ def a_schedule_with_a_wild_step(mended: bool) -> Watched:
 
 
 @trouble("GS602", begins=(180, 180))
-def a_sample_at_the_edge_of_a_root(mended: bool) -> Watched:
-    """A distance of nearly zero: the loss is as ever, and the slope of its root is not."""
-    model = mlp(16, 32, 2)
+def an_error_of_nearly_zero_under_a_root(mended: bool) -> Watched:
+    """The loss of that step is as ever, and the slope of its root is not."""
+    model = mlp(16, 32, 1)
     run, sgd = Watched({"model": model}), torch.optim.SGD(model.parameters(), lr=1e-3)
     for i in range(STEPS):
-        a, _ = blobs(16)
-        b = a + torch.randn_like(a)
+        x, y = torch.randn(8, 16), torch.randn(8, 1)
         if i == 179:
-            b[0] = a[0] + 1e-5
+            y[0] = model(x).detach()[0] + 1e-6
 
-        def loss(a=a, b=b):
-            far = ((model(a) - model(b)) ** 2).sum(1)
-            return (far + (1e-3 if mended else 1e-14)).sqrt().add(1e-9).log().abs().mean()
+        def loss(x=x, y=y):
+            return ((model(x) - y).abs() + (1e-2 if mended else 0)).sqrt().mean()
 
         run.step(sgd, loss)
     return run
@@ -163,34 +161,34 @@ def an_input_that_broke(mended: bool) -> Watched:
 # ------------------------------------------------------------------ GS603: plateaus
 
 
-@trouble("GS603", severity="info", begins=(200, 640))
+@trouble("GS603", severity="info", begins=(900, 1100))
 def targets_that_belong_to_other_inputs(mended: bool) -> Watched:
     model = mlp(16, 64, 5)
-    run, sgd = Watched({"model": model}), torch.optim.SGD(model.parameters(), lr=0.05)
-    for _ in range(2 * STEPS):
+    run, sgd = Watched({"model": model}, every=20), torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(LONG):
         x, y = blobs(32)
         run.step(sgd, classified(model, x, y if mended else y[torch.randperm(32)]))
     return run
 
 
-@trouble("GS603", severity="info", begins=(200, 640))
+@trouble("GS603", severity="info", begins=(900, 1100))
 def a_learning_rate_far_too_small(mended: bool) -> Watched:
-    model = Cnn()
-    run, lr = Watched({"model": model}), 0.05 if mended else 1e-8
+    model = mlp(16, 64, 64, 5)
+    run, lr = Watched({"model": model}, every=20), 0.05 if mended else 1e-8
     sgd = torch.optim.SGD(model.parameters(), lr=lr)
-    for _ in range(2 * STEPS):
-        run.step(sgd, classified(model, *pictures(16)))
+    for _ in range(LONG):
+        run.step(sgd, classified(model, *blobs(32)))
     return run
 
 
-@trouble("GS603", severity="info", begins=(200, 640))
+@trouble("GS603", severity="info", begins=(900, 1100))
 def too_fast_to_learn(mended: bool) -> Watched:
     """The first steps throw the network to where every unit is dead, and it guesses from then."""
     model, (x, y) = mlp(16, 64, 64, 5), blobs(64, 2.0)
-    run, lr = Watched({"model": model}), 0.02 if mended else 2.0
+    run, lr = Watched({"model": model}, every=20), 0.02 if mended else 0.1
     sgd = torch.optim.SGD(model.parameters(), lr, momentum=0.9)
-    for _ in range(2 * STEPS):
-        some = torch.randperm(64)[:16]
+    for _ in range(LONG):
+        some = torch.randperm(64)[:8]
         run.step(sgd, classified(model, x[some], y[some]))
     return run
 
@@ -214,17 +212,19 @@ def a_loss_without_a_bound(mended: bool) -> Watched:
     return run
 
 
-@trouble("GS604", "0.weight", begins=(1, 320))
-def no_decay_before_a_norm(mended: bool) -> Watched:
-    """A norm hides the size of the weight before it, and a large learning rate lets it grow."""
-    model = nn.Sequential(
-        nn.Linear(16, 64, bias=False), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 5)
-    )
-    run = Watched({"model": model})
-    sgd = torch.optim.SGD(model.parameters(), lr=0.1 if mended else 300.0)
-    sgd.add_param_group({"params": []})
+@trouble("GS604", "*.weight", begins=(1, 320))
+def a_penalty_with_the_wrong_sign(mended: bool) -> Watched:
+    """The weights' size is subtracted from the loss, where it was meant to be added."""
+    model, sign = mlp(16, 32, 5), 1 if mended else -1
+    run, sgd = Watched({"model": model}), torch.optim.SGD(model.parameters(), lr=0.05)
     for _ in range(STEPS):
-        run.step(sgd, classified(model, *blobs(32, 2.0)))
+        x, y = blobs(32)
+
+        def loss(x=x, y=y):
+            size = sum(p.pow(2).sum() for p in model.parameters())
+            return F.cross_entropy(model(x), y) + sign * 0.2 * size
+
+        run.step(sgd, loss)
     return run
 
 
@@ -312,7 +312,9 @@ def a_sum_clipped_as_a_mean(mended: bool) -> Watched:
     for _ in range(STEPS):
         x, y = blobs(128, 2.0)
         how = "mean" if mended else "sum"
-        run.step(sgd, lambda x=x, y=y: F.cross_entropy(model(x), y, reduction=how), clip=1.0)
+        run.step(
+            sgd, lambda x=x, y=y, how=how: F.cross_entropy(model(x), y, reduction=how), clip=1.0
+        )
     return run
 
 
@@ -390,7 +392,7 @@ def a_layer_that_dies_midway(mended: bool) -> Watched:
     return run
 
 
-@trouble("GS201", "0.bias", begins=(150, 180))
+@trouble("GS201", "0", begins=(150, 180))
 def most_units_die_midway(mended: bool) -> Watched:
     """The same for three quarters of the units."""
     model = mlp(16, 64, 64, 5)
@@ -403,16 +405,13 @@ def most_units_die_midway(mended: bool) -> Watched:
     return run
 
 
-@trouble("GS101", "*", begins=(100, 320))
-def sigmoids_that_saturate_as_weights_grow(mended: bool) -> Watched:
-    """The gradient of the first layers fades with time, as the weights behind them grow."""
+@trouble("GS101", "*", begins=(20, 320))
+def decay_that_is_far_too_strong(mended: bool) -> Watched:
+    """Weights shrink by a twentieth at each step, and with them what reaches the first layers."""
     model = mlp(16, 32, 32, 32, 32, 5, act=nn.Tanh)
-    run, sgd = Watched({"model": model}), torch.optim.SGD(model.parameters(), lr=0.01)
+    run, decay = Watched({"model": model}), 1e-4 if mended else 1.0
+    sgd = torch.optim.SGD(model.parameters(), lr=0.05, weight_decay=decay)
     for _ in range(STEPS):
-        if not mended:
-            with torch.no_grad():
-                for layer in (model[2], model[4], model[6]):
-                    layer.weight *= 1.03
         run.step(sgd, classified(model, *blobs(32, 1.5)))
     return run
 

@@ -13,14 +13,14 @@ from torch import nn
 from rules.watched import Watched
 
 STEPS = 320
-TRAININGS: dict[str, Callable[[], Watched]] = {}
+TRAININGS: dict[str, Callable[[int], Watched]] = {}
 
 
-def training(build: Callable[[], Watched]) -> Callable[[], Watched]:
-    """Put a training into the table, seeded."""
+def training(build: Callable[[], Watched]) -> Callable[[int], Watched]:
+    """Put a training into the table, with a seed for its argument."""
 
-    def seeded() -> Watched:
-        torch.manual_seed(0)
+    def seeded(seed: int = 0) -> Watched:
+        torch.manual_seed(seed)
         return build()
 
     TRAININGS[build.__name__] = seeded

@@ -29,7 +29,7 @@ class Watched:
     """The records of a loop that takes its steps through ``step``."""
 
     models: dict[str, nn.Module]
-    every: int = 10
+    every: int = 5
     first: int = 3
     records: list[TrainingStep | StepSample] = field(default_factory=list)
     count: int = 0
@@ -123,13 +123,15 @@ class Watched:
             samples.append(StepSample(self.count, i, report))
         return value, samples
 
-    def findings(self, settings: RuleSettings | None = None) -> tuple[TrainingFinding, ...]:
-        """What is wrong with the run."""
+    def findings(
+        self, settings: RuleSettings | None = None, *, every: int = 10
+    ) -> tuple[TrainingFinding, ...]:
+        """What is wrong with the run, if only so many of its steps had been looked at."""
         found = RunFindings(settings or RuleSettings())
         for record in self.records:
             if isinstance(record, TrainingStep):
                 found.step(record)
-            else:
+            elif record.step <= self.first or record.step % every == 0:
                 found.sample(record)
         return found.all()
 

@@ -102,7 +102,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr(database.os, "open", refuse)
     with pytest.raises(OptionError, match="Permission denied"):
-        RunWriter.in_folder(tmp_path, RUN)
+        RunWriter(tmp_path / "run.db", RUN)
 
 
 def test_a_disk_full_from_the_start_leaves_no_file(tmp_path, monkeypatch):

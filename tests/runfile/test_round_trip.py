@@ -188,18 +188,19 @@ def test_it_is_read_while_it_is_written(tmp_path):
         assert file.run == ENDED
 
 
-def test_nothing_is_overwritten_and_two_runs_at_once_get_two_names(tmp_path):
-    first, second = (RunWriter.in_folder(tmp_path / "runs", RUN) for _ in range(2))
-    assert first.path != second.path
+def test_nothing_is_overwritten_and_two_runs_at_once_are_apart(tmp_path):
+    first, second = (RunWriter(tmp_path / "runs" / name, RUN) for name in ("a.db", "b.db"))
+    with pytest.raises(OptionError, match="exists"):
+        RunWriter(first.path, RUN)
     first.add(step(1))
     second.add(step(2))
     for writer in (first, second):
         writer.finish(RUN)
+    with pytest.raises(OptionError, match="exists"):
+        RunWriter(first.path, RUN)
     for writer, number in ((first, 1), (second, 2)):
         with RunFile.open(writer.path) as file:
             assert file.steps() == (step(number),)
-    with pytest.raises(OptionError, match="exists"):
-        RunWriter(first.path, RUN)
 
 
 def test_ranks_are_read_together(tmp_path):

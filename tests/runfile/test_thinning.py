@@ -112,6 +112,18 @@ def test_vital_signs_are_bounded(tmp_path, monkeypatch):
     assert max(b - a for a, b in itertools.pairwise(older)) <= 32
 
 
+def test_events_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "Kept", lambda keep: Kept(keep, most_events=100))
+    one = RunWriter(tmp_path / "run.db", RUN)
+    for number in range(1, 1001):
+        one.add(TrainingEvent(number, number / 8, "skipped", "a scaler skipped the step"))
+    one.finish(RUN)
+    with RunFile.open(one.path) as file:
+        steps = [event.step for event in file.events]
+    assert len(steps) <= 100
+    assert set(steps) >= {1, 2, 3, *range(951, 1001)}
+
+
 def test_a_long_run_takes_no_more_room(tmp_path):
     """What is dropped makes room for what comes: the file stops growing."""
     one = RunWriter(tmp_path / "run.db", RUN, keep=16)
@@ -137,4 +149,4 @@ def pages(path: Path) -> int:
 
 
 def test_the_documented_numbers():
-    assert (schema.KEEP, schema.MOST_STEPS) == (512, 200_000)
+    assert (schema.KEEP, schema.MOST_STEPS, schema.MOST_EVENTS) == (512, 200_000, 10_000)

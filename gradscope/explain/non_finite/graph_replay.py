@@ -31,7 +31,6 @@ from gradscope.explain.shared.node_forward import (
 from gradscope.explain.shared.operations import by_node
 from gradscope.records.answers import Birth
 
-
 #: Operations that put a number, which their nodes do not keep, among those of a tensor.
 _PUTS = ("masked_fill", "where", "index_fill", "index_put", "constant_pad_nd", "copy_slices")
 _FINITE_INSTEAD = "a large finite number in its place stays finite"

@@ -27,7 +27,8 @@ _UNDONE: dict[str, Callable[[Mapping[str, Any]], torch.Tensor]] = {
     "reciprocal": lambda saved: saved["result"].reciprocal(),
     "linalg_svd": lambda saved: saved["U"] @ _diagonal(saved["U"], saved["S"]) @ saved["Vh"],
     "linalg_eigh": lambda saved: (
-        saved["eigenvectors"] @ _diagonal(saved["eigenvectors"], saved["eigenvalues"])
+        saved["eigenvectors"]
+        @ _diagonal(saved["eigenvectors"], saved["eigenvalues"])
         @ saved["eigenvectors"].mH
     ),
 }

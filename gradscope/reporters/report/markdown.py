@@ -13,6 +13,7 @@ from gradscope.reporters.markdown_text import escaped, fenced
 from gradscope.reporters.report import _chains, _checked, _precision, _summary
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
+from gradscope.reporters.report.tables.tasks import tasks
 
 suffix = ".md"
 
@@ -44,6 +45,9 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
         steps = derive.history(report)
         if steps:
             yield table_block(steps)
+        shared = tasks(report, view)
+        if shared is not None:
+            yield table_block(shared)
     for chain in report.chains:  # somebody asked for each of them
         yield f"### C{escaped(_chains.title(chain))[1:]}\n\n{fenced(_chain(chain))}"
     yield escaped(" · ".join(_summary.totals(report)))

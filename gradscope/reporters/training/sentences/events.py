@@ -11,7 +11,7 @@ from gradscope.typeset.numbers import count, plural
 from gradscope.typeset.text import plain
 
 #: What is no news but trouble; all else has no tone.
-_TONES = {"exception": "bad", "failure": "bad"}
+_TONES = {"failed": "bad", "non-finite": "bad", "skipped-step": "warn"}
 
 
 def lines(events: Sequence[TrainingEvent]) -> Iterator[Line]:

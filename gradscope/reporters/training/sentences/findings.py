@@ -11,7 +11,7 @@ from gradscope.records.tensors import TensorStats
 from gradscope.records.training import TrainingFinding
 from gradscope.reporters.finding_lines import Beside, Known
 from gradscope.reporters.labels import label, some_names
-from gradscope.reporters.training.sentences.steps_in_words import stretches
+from gradscope.reporters.steps_in_words import stretches
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, number, plural, shape
 from gradscope.typeset.text import plain
@@ -50,11 +50,16 @@ def origin_lines(birth: Birth, one: TrainingFinding) -> Iterator[Line]:
     if told and told not in one.finding.message:
         yield Line(plain(birth.message), indent=1)
     if birth.inputs:
-        yield Line("; ".join(map(_tensor, birth.inputs)), "given:", indent=1)
+        yield Line(given(birth), "given:", indent=1)
     if birth.spread:
         yield Line(some_names(birth.spread, _NAMES), "spread to:", indent=1)
     if birth.advice and birth.advice.rstrip(".").lower() not in one.finding.advice.lower():
         yield Line(plain(birth.advice), "help:", indent=1)
+
+
+def given(birth: Birth) -> str:
+    """What the operation was given."""
+    return "; ".join(map(_tensor, birth.inputs))
 
 
 def _tensor(stats: TensorStats) -> str:

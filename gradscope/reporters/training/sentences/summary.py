@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainedModel, TrainingRun
-from gradscope.reporters.training.sentences.steps_in_words import listed
+from gradscope.reporters.steps_in_words import listed
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, duration, plural, seconds, share
 from gradscope.typeset.text import plain
@@ -40,7 +40,8 @@ def end(history: RunHistory) -> Line:
     if run.ended is None:
         if history.age is None:
             return Line("it goes on, or was killed", "no end was written:", "warn")
-        last = f"the last word of it came {duration(history.age)} ago"
+        when = "just now" if history.age < 2 else f"{duration(history.age)} ago"
+        last = f"the last word of it came {when}"
         patience = max(_SILENCE, _STEPS * (run.watched or run.plain or 0.0))
         if history.age <= patience:
             return Line(last, "still running:", "good")
@@ -119,11 +120,15 @@ def _looking(history: RunHistory) -> list[str]:
     looked = sum(step.sampled for step in history.steps)
     if not looked and not history.sampled:
         return ["no step was looked at closely"]
-    every = f"every {ordinal(run.every)} step" if run.every and run.every > 1 else "every step"
     kept = f": {listed(history.sampled)}" if history.sampled else ""
     if looked > len(history.sampled):
         kept = f", {count(len(history.sampled))} of them kept{kept}"
-    how = f"{every} looked at ({count(looked)} of {count(len(history.steps))}{kept})"
+    how = f"{count(looked)} of {plural(len(history.steps), 'step')} looked at"
+    if looked == len(history.steps):
+        how = "every step looked at"
+    elif run.every and run.every > 1:
+        how += f", at last every {ordinal(run.every)}"
+    how += kept
     return [how, *([cost(run)] if cost(run) else [])]
 
 

@@ -19,8 +19,8 @@ from gradscope.rules import SEVERITIES
 from gradscope.typeset.numbers import count, plural
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table
 
-#: A terminal gets so many rows unless it asks for others; a pipe gets all.
-FEW = 24
+#: From more rows than can be read a terminal gets so many, unless it asks for others; a pipe all.
+MANY, FEW = 40, 24
 
 
 def table(history: RunHistory, title: str, view: View) -> Table | None:
@@ -46,7 +46,13 @@ def table(history: RunHistory, title: str, view: View) -> Table | None:
     option = f"--table {title} --columns"
     return Table(
         title,
-        tuple(Heading(c.key, c.right, KEEP if c.key == by else c.keep, c.wraps) for c in columns),
+        tuple(
+            Heading(
+                *(c.key, c.right, KEEP if c.key == by else c.keep, c.wraps),
+                beside=c.key.removesuffix("_curve") if c.key.endswith("_curve") else "",
+            )
+            for c in columns
+        ),
         texts,
         caption,
         (*remark, *_legend(history, view, columns, texts, [row for (row,) in shown])),
@@ -95,7 +101,7 @@ def _chosen(
 
     Of too many those come first that findings name, then those that changed most.
     """
-    top = view.top or (None if view.width is None else FEW)
+    top = view.top or (None if view.width is None or len(entries) <= MANY else FEW)
     cut = top is not None and top < len(entries)
     looked = f"at {plural(len(history.sampled), 'step')} looked at"
     if not cut or view.sort:
@@ -172,7 +178,7 @@ def _legend(
         first, last = (count(history.sampled[i]) for i in (0, -1))
         lines.append(f"a{TO}b: at the first step looked at and at the last, {first} and {last}")
     if MISSING in words:
-        lines.append(f"{MISSING}: no gradient arrived, or nothing was measured")
+        lines.append(f"{MISSING}: no gradient arrived")
     drawn = [i for i, column in enumerate(columns) if column.key.endswith("_curve")]
     curves = [row[i].text for row in texts for i in drawn]
     explained = view.table is None and bool(history.steps)  # under the vital signs

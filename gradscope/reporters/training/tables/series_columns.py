@@ -13,7 +13,7 @@ from gradscope.reporters.report.tables.call_columns import MISSING
 from gradscope.reporters.report.tables.columns import Column, Scalar
 from gradscope.reporters.training.tables.legend import losses
 from gradscope.typeset.curves import NOT_FINITE, curve
-from gradscope.typeset.numbers import number, shape, share
+from gradscope.typeset.numbers import NOT_THERE, number, shape, share
 from gradscope.typeset.tables import KEEP
 from gradscope.typeset.text import plain
 
@@ -106,8 +106,8 @@ def _counter(measure: str) -> str:
     return "nonfinite" if measure in ("grad_norm", "clipped_norm") else ""
 
 
-def _text(value: float | None, lost: bool, figure: Figure) -> str:
-    text = MISSING if value is None else figure(value)
+def _text(value: float | None, lost: bool, figure: Figure, absent: str) -> str:
+    text = absent if value is None else figure(value)
     if not lost:
         return text
     return NOT_FINITE if value is None else text + NOT_FINITE
@@ -117,7 +117,8 @@ def _course(row: SeriesRow, measure: str, figure: Figure) -> str:
     points = row.points(measure)
     if not points:
         return ""
-    ends = [_text(*points[i], figure) for i in (0, -1)]
+    absent = MISSING if measure.startswith("grad") else NOT_THERE
+    ends = [_text(*points[i], figure, absent) for i in (0, -1)]
     return ends[0] if len(points) == 1 else TO.join(ends)
 
 
