@@ -63,13 +63,22 @@ class SaliencyRequest:
     check: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Saliency:
     """The report, and for each of its pictures the photograph and the raw maps [H, W]."""
 
     report: SaliencyReport
     photos: tuple[Photo, ...]
     maps: tuple[tuple[Tensor, ...], ...]
+
+    def __repr__(self) -> str:
+        return repr(self.report)
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
 
 
 def saliency(
