@@ -11,6 +11,8 @@ NOT_FINITE = "!"
 #: How many interquartile ranges beyond the middle half a median is left out of the scale, and a
 #: single value is a spike.
 _FAR, _SPIKE = 10, 5
+#: What differs by no more than this share of the largest is drawn as a level line.
+_FLAT = 1e-3
 #: From this ratio of the highest to the lowest on, heights are those of the logarithm.
 _DECADES = 100
 
@@ -65,6 +67,7 @@ def _blocks(values: Sequence[float | None], every: Sequence[Sequence[float]]) ->
     if not known:
         return [" "] * len(values)
     low, high = bottom, top = _bounds(known)
+    flat = top - bottom <= _FLAT * max(abs(top), abs(bottom))
     positive = next((value for value in known if value > 0), 0.0)
     logarithmic = low >= 0 and positive > 0 and high / _DECADES > positive
     if logarithmic:
@@ -73,7 +76,7 @@ def _blocks(values: Sequence[float | None], every: Sequence[Sequence[float]]) ->
     reach = high / 2 - low / 2
 
     def block(value: float) -> str:
-        if reach <= 0:
+        if flat or reach <= 0:
             return BLOCKS[0] if value == 0 else BLOCKS[3]
         if logarithmic:
             if value <= 0:

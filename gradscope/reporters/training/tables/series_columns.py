@@ -54,10 +54,13 @@ USUAL = {
 
 @dataclass(frozen=True, slots=True)
 class SeriesRow:
-    """A layer's series, the steps and the room that its curves have, and how many it stands for."""
+    """A layer's series, the steps looked at and the room for its curves, and how many it is.
+
+    A curve goes over the steps that were looked at, one after the other: ``places`` numbers them.
+    """
 
     series: LayerSeries
-    span: tuple[int, int] = (1, 1)
+    places: Mapping[int, int]
     room: int = 24
     times: int = 1
 
@@ -72,9 +75,9 @@ class SeriesRow:
         """A measure as blocks."""
         steps, points = self.series.steps, self.points(measure)
         lost = [step for step, (_, gone) in zip(steps, points, strict=True) if gone]
-        first, last = self.span
-        values = [value for value, _ in points]
-        return curve(steps, values, lost, first=first, last=last, width=self.room)
+        values, at = [value for value, _ in points], self.places
+        places, gone = [at[step] for step in steps], [at[step] for step in lost]
+        return curve(places, values, gone, first=0, last=len(at) - 1, width=self.room)
 
     def known(self, measure: str) -> list[float]:
         """The finite values of a measure."""

@@ -93,10 +93,19 @@ def _table(
         ]
         rows.append(tuple(cells[i] for i in shown))
     remark = clipping(history)
+    first, last = span(history)
+    over = f"steps {count(first)} to {count(last)}" if several else ""
     return Table(
         "vital signs",
         tuple(_HEADINGS[i] for i in shown),
         tuple(rows),
-        f"at each of {count(len(history.steps))} steps" if several else "at the one step",
-        (*([remark] if remark else []), *curve_legend(curves, history)),
+        _caption(history),
+        (*([remark] if remark else []), *curve_legend(curves, over)),
     )
+
+
+def _caption(history: RunHistory) -> str:
+    steps = count(len(history.steps))
+    if history.thinned:
+        return f"at the {steps} of {count(history.last_step)} steps that are kept"
+    return "at the one step" if len(history.steps) == 1 else f"at each of {steps} steps"
