@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 from commands.run_files import ENDED, STEPS, with_findings, written
+from reporters.run_samples import gan, series
 
 from gradscope import cli
 from gradscope.commands._runs import read_history
 from gradscope.reporters.report import View
 from gradscope.reporters.training import terminal
+from gradscope.reporters.training.sentences.answers import answers
 from gradscope.runfile.reader import RunFile
 
 Command = Callable[..., tuple[int, str, str]]
@@ -208,6 +210,25 @@ class TestWhy:
         assert "netG.layer1.conv\n" in out
         assert "netD.layer1.conv.weight: healthy, nothing was found; gradient norm" in out
         assert "steps 20–40" not in out
+
+    def test_a_layer_that_a_nan_reached_is_not_healthy(self) -> None:
+        """It is in the answer on the NaN; one that nobody names is told by its figures."""
+        told, untold, sound = "main.0.weight", "main.9.weight", "main.0.bias"
+        history = gan()
+        lost = history.parameters[0].values["nonfinite"]
+        looked = history.sampled
+        layers = (
+            series(told, looked, nonfinite=lost),
+            series(untold, looked, nonfinite=lost),
+            series(sound, looked),
+        )
+        report = answers(replace(history, parameters=layers), patterns=[told, untold, sound])
+        assert [(one.name, one.state) for one in report.answers] == [
+            ("netD", "non-finite"),
+            (f"netD.{untold}", "non-finite"),
+            (f"netD.{sound}", "healthy"),
+        ]
+        assert "not finite at 1 of the 8 steps looked at, first at 89" in report.answers[1].message
 
     def test_of_a_step(self, recorded: Path, gradscope: Command) -> None:
         data = json.loads(gradscope("why", recorded, "--step", 30, "-f", "json")[1])
