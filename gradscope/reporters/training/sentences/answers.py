@@ -16,6 +16,7 @@ from gradscope.reporters.training.sentences.findings import given, looked_at, ru
 from gradscope.reporters.training.sentences.summary import title
 from gradscope.reporters.training.tables.naming import qualified, selected
 from gradscope.reporters.training.tables.series_columns import lost_steps
+from gradscope.rules import severity
 from gradscope.typeset.numbers import NOT_THERE, count, number, plural
 
 #: The states that `why` knows, by the rule that finds them; another rule's name is the state.
@@ -48,13 +49,16 @@ def answers(
             _check(history, step)
     shown = qualified(replace(chosen, findings=tuple(found)))
     said = list(_bad(shown))
-    if patterns:
-        asked = zip(chosen.parameters or chosen.calls, shown.parameters or shown.calls, strict=True)
-        untold = [full for own, full in asked if not any(_tells_of(one, own) for one in found)]
-        said += map(_measured, untold)
+    asked = zip(chosen.parameters or chosen.calls, shown.parameters or shown.calls, strict=True)
+    said += [
+        _measured(full)
+        for own, full in asked
+        if (patterns or (step is None and lost_steps(own)))
+        and not any(_tells_of(one, own) for one in found)
+    ]
     return WhyReport(
         run=_run_info(history, sample),
-        status="findings" if found else "ok",
+        status="ok" if all(severity(answer) is None for answer in said) else "findings",
         versions=history.run.versions,
         checked=len(chosen.parameters),
         answers=tuple(said),
