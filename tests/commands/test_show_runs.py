@@ -97,6 +97,17 @@ def test_patterns_select_layers(
     assert sorted(w for w in out.split() if w.endswith(".weight")) == sorted(shown)
 
 
+def test_csv_of_steps_takes_columns_and_an_order(recorded: Path, gradscope: Command) -> None:
+    _, out, _ = gradscope(
+        "show", recorded, "-f", "csv", "--columns", "loss", "--sort", "loss:asc", "--top", "2"
+    )
+    header, *rows = out.splitlines()
+    assert header == "step,loss"
+    losses = [float(row.split(",")[1]) for row in rows]
+    assert len(losses) == 2
+    assert losses == sorted(losses)
+
+
 def test_exclude_takes_layers_away(recorded: Path, gradscope: Command) -> None:
     _, out, _ = gradscope("show", recorded, "--exclude", "netG.**", "--table", "parameters")
     assert "netD.layer0" in out
@@ -137,6 +148,8 @@ def test_a_step_of_several_models_as_json_names_them(recorded: Path, gradscope: 
         (["--top", "0"], "`--top 0` would show nothing", "give 1 or more"),
         (["-f", "sraif"], "unknown format `sraif`", "did you mean `sarif`?"),
         (["--table", "events", "--sort", "step"], "the events have neither columns", "-f csv"),
+        (["-f", "csv", "--table", "calls", "--top", "3"], "csv has a row for each", "`-l PATTERN`"),
+        (["-f", "csv", "--sort", "grad"], "unknown column `grad`", "gradient_norm"),
         (["--step", "20", "--table", "steps"], "unknown table `steps`", "one of calls"),
     ],
 )

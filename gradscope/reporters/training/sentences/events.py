@@ -19,7 +19,7 @@ MOST = 12
 
 
 def lines(events: Sequence[TrainingEvent], *, whole: bool = True) -> Iterator[Line]:
-    """A line for each event, one for all that differ in their figures alone; on a page the first."""
+    """A line for each event, one for those that differ in figures alone; of many not the ``whole``."""
     told = list(_lines(events))
     if whole or len(told) <= MOST:
         yield from told
