@@ -20,7 +20,7 @@ RULE = Rule(
         "median absolute deviation of their logarithms, which a few wild values do not move. It "
         "fires where the loss is many deviations above the median, and stands out from nearly all "
         "of those steps as well: the long tails of a training that is nearly done do not count. "
-        "Losses that are not all positive, as those of rewards, must stand out five times as far."
+        "Losses that are not all positive, as those of rewards, must stand out seven times as far."
     ),
     why=(
         "A spike is one bad batch, or the first sign that training diverges: in the steps after "
@@ -42,7 +42,12 @@ RULE = Rule(
     ),
     calibration="",
     thresholds=(
-        Threshold("deviations", 10, "robust standard deviations above the median to fire at"),
+        Threshold(
+            "deviations",
+            7,
+            "robust standard deviations above the median, in logarithms, to fire at",
+            source="the spike score of OLMo 2",
+        ),
         Threshold(
             "beyond",
             3,
@@ -56,7 +61,7 @@ RULE = Rule(
 #: The least deviation that is believed: a loss that repeats itself exactly has none.
 _FLOOR = 1e-3
 #: Of losses on both sides of zero, by how much more.
-_SIGNED = 5
+_SIGNED = 7
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:

@@ -37,7 +37,10 @@ RULE = Rule(
         "van Laarhoven 2017, L2 regularization versus batch and weight normalization",
         "TheDeepChecker: mean absolute weight > 1e8, or growth >= 2 in each of 5 windows",
     ),
-    calibration="",
+    calibration=(
+        "Of 44 healthy trainings of 320 to 640 steps (22 networks, two seeds) 0 of 44 fire, and 2 "
+        "of 2 broken ones are found. `factor` could lie anywhere from 5 to 30; at 3, 2 of 44 fire."
+    ),
     thresholds=(
         Threshold("factor", 10, "the norm over the first one, above which it fires"),
         Threshold("growth", 1.1, "growth over the last eight samples, below which it has ended"),

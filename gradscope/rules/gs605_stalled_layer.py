@@ -37,7 +37,10 @@ RULE = Rule(
         "SageMaker Debugger, UnchangedTensor",
         "TorchLens: a spread of 38 times inside one healthy model",
     ),
-    calibration="",
+    calibration=(
+        "Of 44 healthy trainings of 320 to 640 steps (22 networks, two seeds) 0 of 44 fire, and 2 "
+        "of 2 broken ones are found. `fall` could lie anywhere up to 0.01; at 0.1, 2 of 44 fire."
+    ),
     thresholds=(
         Threshold(
             "fall",

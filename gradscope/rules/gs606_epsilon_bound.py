@@ -36,7 +36,10 @@ RULE = Rule(
         "Team OLMo 2025, 2 OLMo 2 Furious (arXiv 2501.00656), section 3.4.1: epsilon in AdamW",
         "Kingma and Ba 2015, Adam: algorithm 1",
     ),
-    calibration="",
+    calibration=(
+        "Of 44 healthy trainings of 320 to 640 steps (22 networks, two seeds) 0 of 44 fire, and 2 "
+        "of 2 broken ones are found. `ratio` could lie anywhere up to 30."
+    ),
     thresholds=(
         Threshold(
             "ratio", 10, "epsilon over the gradient's root mean square, above which it fires"

@@ -33,7 +33,11 @@ RULE = Rule(
         "of the updates clipped is extremely aggressive",
         "Pascanu et al. 2013, On the difficulty of training recurrent neural networks",
     ),
-    calibration="",
+    calibration=(
+        "Of 44 healthy trainings of 320 to 640 steps (22 networks, two seeds; one clips every step "
+        "by about 3) 0 of 44 fire, and 2 of 2 broken ones are found. `factor` could lie anywhere "
+        "up to 30."
+    ),
     thresholds=(
         Threshold("share", 0.95, "clipped steps of the last 128, above which it fires"),
         Threshold(

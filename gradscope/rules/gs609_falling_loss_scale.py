@@ -34,7 +34,11 @@ RULE = Rule(
         "facebookresearch/metaseq#115: OPT ends at a loss scale of 2^-5",
         "PyTorch, torch.amp.GradScaler: backoff_factor and growth_interval",
     ),
-    calibration="",
+    calibration=(
+        "Of 44 healthy trainings of 320 to 640 steps (22 networks, two seeds; one has a scaler) 0 "
+        "of 44 fire, and 2 of 2 broken ones are found. `halvings` could lie anywhere from 6 to 12; "
+        "at 3.6, 2 of 44 fire."
+    ),
     thresholds=(
         Threshold("scale", 1, "loss scale, below which it fires", source="what it is for"),
         Threshold("halvings", 12, "in the last 128 steps, above which it fires"),

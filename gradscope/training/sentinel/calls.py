@@ -18,7 +18,7 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import Edge, Span
-from gradscope.capture.hooks import hook_node_before
+from gradscope.capture.hooks import Handle, hook_node_before
 from gradscope.explain.non_finite.levels import level
 from gradscope.explain.shared.frames import is_hidden
 from gradscope.explain.shared.tensors import version_of
@@ -43,6 +43,7 @@ class RecordedCall:
         copied: the arguments are copies, for its forward writes to what it is given.
         nodes: those that made its results, each with the gradients that arrived at it, one
             tuple for each backward.
+        handles: of the hooks on them.
         results: with the edges at which they enter the graph, for as long as the script holds them.
         level: the worst among its results, where that is known.
         carried: it is of the step before.
@@ -79,6 +80,7 @@ class RecordedCall:
                 self.args, self.kwargs = cloned(args, kwargs)
                 self.copied = True
         self._weights = habits.weights_version()
+        self.handles: list[Handle] = []
         self.nodes: dict[Node, list[tuple[torch.Tensor | None, ...]]] = {}
         self._start = _SEQUENCE()
 
@@ -94,8 +96,8 @@ class RecordedCall:
             results.append((weakref.ref(tensor), (node, tensor.output_nr)))
             if node not in self.nodes:
                 arrived = self.nodes[node] = []
-                # Gone with the graph. A list's own method, for frames of Python's cost more.
-                hook_node_before(node, arrived.append)
+                # A list's own method, for frames of Python's cost more.
+                self.handles.append(hook_node_before(node, arrived.append))
         self.results = results
         if self.habits.learning:
             self.habits.learn(self.overwritten, self.line)
@@ -177,6 +179,11 @@ class RecordedCall:
                 found = True
                 arrived.clear()
         return found
+
+    def unhook(self) -> None:
+        """Stop listening. Elsewhere the hooks go with their graph, and have nothing to write to."""
+        for handle in self.handles:
+            handle.remove()
 
 
 def cloned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:

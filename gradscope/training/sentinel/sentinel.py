@@ -120,15 +120,27 @@ class Sentinel:
         """
         calls, self._calls = self._calls, []
         for call in calls:
-            if not call.release() and call.waits and not call.carried:
+            if call.release():
+                continue
+            if call.waits and not call.carried:
                 call.carried = True
                 self._calls.append(call)
+            else:
+                call.unhook()
         if self._plans.held:
             self._plans.held.clear()
         if self._worst or self._in_a_row:
             self._in_a_row = self._in_a_row + 1 if self._worst else 0
             self._worst, self._loss = FINITE, []
         self._external = FINITE
+
+    def close(self) -> None:
+        """Nothing is looked at any more: no hook is left, also in a graph that lives on."""
+        for call in self._calls:
+            call.release()
+            call.unhook()
+        self._calls = []
+        self._plans.held.clear()
 
     def sampled_lines(self, roots: Sequence[torch.Tensor]) -> None:
         """In a step that keeps stacks, at the beginning of its backward: remember the lines."""
