@@ -19,7 +19,7 @@ MOST = 12
 
 
 def lines(events: Sequence[TrainingEvent], *, whole: bool = True) -> Iterator[Line]:
-    """A line for each event, one for those that differ in figures alone; unless ``whole``, so many."""
+    """A line for each event, one for those that differ in figures alone; a page has the first."""
     told = list(_lines(events))
     if whole or len(told) <= MOST:
         yield from told
