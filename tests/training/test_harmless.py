@@ -25,7 +25,7 @@ def test_a_script_notices_nothing(script: Script, options: tuple[str, ...], runs
     assert differences(weights(under), weights(without)) == []
     assert without.stdout, "a script that says nothing shows nothing"
     # Harmless because it was not there is no merit.
-    assert b"gradscope: error" not in under.stderr, under.stderr.decode()
+    assert b"gradscope: error:" not in under.stderr, under.stderr.decode()
     with RunFile.open(under.out) as recorded:
         assert recorded.run.steps > 0
 
