@@ -18,7 +18,8 @@ pytestmark = pytest.mark.slow
 
 
 def _in_its_own_process(expected: Expected, *arguments: str) -> Births:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(births_in, expected.path, arguments, located=not arguments).result()
 
