@@ -146,17 +146,7 @@ def choose_format(format: str | None, output: Path | None, room: str) -> str:
         )
     if output is None:
         return "terminal"
-    suffixes = {plugins.load(room, name).suffix: name for name in formats}
-    suffix = output.suffix.lower()
-    if suffix in suffixes:
-        return suffixes[suffix]
-    choices = ", ".join(f"`{suffix}` ({name})" for suffix, name in sorted(suffixes.items()))
-    raise OptionError(
-        f"the suffix `{output.suffix}` of `{output}` names no format"
-        if suffix
-        else f"no suffix in `{output}` to tell the format",
-        help=f"use one of {choices}, or say it with `-f`",
-    )
+    return plugins.by_suffix(room, output, otherwise="say it with `-f`")
 
 
 def terminal_width(output: Path | None = None, width: int | None = None) -> int | None:

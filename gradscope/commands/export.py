@@ -13,8 +13,9 @@ import typer
 
 from gradscope import plugins
 from gradscope.commands._options import Debug, Force
-from gradscope.commands._write import STDOUT, output_file, output_folder
+from gradscope.commands._write import STDOUT, output_file
 from gradscope.errors import OptionError
+from gradscope.files import whole_folder
 from gradscope.runfile.reader import RunFile
 
 ROOM = "gradscope.runfile.exports"
@@ -57,4 +58,4 @@ def run(
 def _output(export: ModuleType, path: Path, force: bool) -> AbstractContextManager[Path]:
     if export.folder is None:
         return output_file(path, force=force)
-    return output_folder(path, export.folder, force=force)
+    return whole_folder(path, export.folder, force=force)

@@ -8,6 +8,7 @@ from typing import Any
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.fields import SPARSE
 from gradscope.records.run import RunInfo
+from gradscope.records.shown import Shown
 from gradscope.records.tensors import TensorStats
 
 
@@ -57,8 +58,8 @@ class Birth:
     advice: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WhyReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class WhyReport(Shown):
     """Everything one ``gradscope why`` learned; ``checked`` counts what was looked at."""
 
     run: RunInfo

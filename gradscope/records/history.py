@@ -52,6 +52,11 @@ class RunHistory:
     age: float | None = None
 
     @property
+    def thinned(self) -> bool:
+        """Whether not every step is held any more, as in a run of very many."""
+        return 0 < len(self.steps) < self.last_step
+
+    @property
     def last_step(self) -> int:
         """The number of the last step that was finished; 0 before the first."""
         return self.steps[-1].step if self.steps else self.run.steps

@@ -18,6 +18,7 @@ from gradscope.records.modules import (
     Unregistered,
 )
 from gradscope.records.run import LossPart, RunInfo, StepRecord, Totals
+from gradscope.records.shown import Shown
 from gradscope.records.tasks import TaskGradients
 
 
@@ -59,8 +60,8 @@ class PrecisionForecast:
     call: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Shown):
     """Everything one ``gradscope inspect`` learned."""
 
     status: str  # ok | findings | failed

@@ -19,7 +19,10 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """How the run was made. ``notices`` says what was inferred or mended on the way."""
+    """How the run was made. ``notices`` says what was inferred or mended on the way.
+
+    ``steps`` 0: nothing was run, as for the graph of a tensor that was there.
+    """
 
     model: str
     device: str

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gradscope.records.report import Finding
+from gradscope.reporters.finding_identity import without_figures
 from gradscope.reporters.labels import TONES, label
 from gradscope.rules import SEVERITIES
 from gradscope.typeset.console import Line
@@ -147,6 +148,7 @@ def _kind(finding: Finding) -> tuple[object, ...]:
     """What two findings must share to be alike; the name and figures in the advice are left out."""
     advice = finding.advice.replace(f"`{finding.name}`", "")
     return (
-        *(finding.severity, finding.code, finding.rule, finding.cause, finding.source),
+        *(finding.severity, finding.code, finding.rule, without_figures(finding.cause)),
+        finding.source,
         re.sub(r"\d+", "", advice),
     )

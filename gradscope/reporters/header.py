@@ -14,8 +14,10 @@ from gradscope.typeset.text import join, plain
 def run_facts(run: RunInfo, *more: str) -> list[str]:
     """The model, what is said of it, and how it was run."""
     dtype = f"{run.dtype}, autocast {run.autocast}" if run.autocast else run.dtype
-    how = map(plain, (run.device, dtype, run.mode, f"seed {run.seed}"))
-    return [plain(run.model) or "model", *more, *how]
+    how = [run.device, dtype]
+    if run.steps:  # of what was there already nobody knows more
+        how += [run.mode, f"seed {run.seed}"]
+    return [plain(run.model) or "model", *more, *map(plain, how)]
 
 
 def loss_facts(run: RunInfo) -> list[str]:

@@ -52,7 +52,7 @@ def summary(
 def _looked(run: TrainingRun, sampled: int) -> str:
     if not run.steps:
         return "no step was seen: no optimizer made one, and nothing called `backward`"
-    cost = "" if run.cost is None else f", {run.cost:.1%} of the time"
+    cost = "" if run.cost is None else f"; looking cost {run.cost * 100:.1f} % of the time"
     return f"{plural(run.steps, 'step')}, {sampled:,} looked at{cost}"
 
 
@@ -61,6 +61,7 @@ def _finding(one: TrainingFinding) -> str:
     steps = ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in one.steps[:3])
     where = f" {found.name}" if found.name else ""
     more = ", …" if len(one.steps) > 3 else ""
-    at = f" ({found.location})" if found.location else ""
+    place = found.location
+    at = f" ({place})" if place and place not in found.message else ""
     word = "step" if "," not in steps and "–" not in steps else "steps"
     return f"{found.severity}[{found.code}]{where} at {word} {steps}{more}: {found.message}{at}"

@@ -72,6 +72,7 @@ def _prepared(path: Path, run: TrainingRun) -> sqlite3.Connection:
             for statement in schema.TABLES:
                 connection.execute(statement)
             _insert(connection, "run", rows.RUN, [rows.plain_row(run)])
+            connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
             connection.execute(f"PRAGMA user_version = {schema.VERSION}")
     except BaseException:
         connection.close()
@@ -137,6 +138,8 @@ class Batch:
         """Write all rows; the caller has begun the transaction."""
         for (table, columns), found in self._rows.items():
             _insert(connection, table, columns, found)
+        sampled = [row[:1] for row in self._rows.get(("sample", rows.SAMPLE), ())]
+        connection.executemany("UPDATE step SET sampled = 1 WHERE step = ?", sampled)
         if self._run is not None:
             connection.execute("DELETE FROM run")
             _insert(connection, "run", rows.RUN, [self._run])

@@ -102,14 +102,16 @@ def _answering(address: str) -> sqlite3.Connection:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
+    ((application,),) = connection.execute("PRAGMA application_id")
     ((version,),) = connection.execute("PRAGMA user_version")
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    if not {"run", "step", "sample"} <= tables or not version:
+    if application != schema.APPLICATION:
+        ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_schema")
+        if not tables:
+            raise ConfigError(f"`{path}` is empty: the run was killed as it began", help=_MADE)
         raise ConfigError(f"`{path}` is a SQLite file, but no run of gradscope's", help=_MADE)
     if version > schema.VERSION:
-        ((found,),) = connection.execute("SELECT schema FROM run")
         raise ConfigError(
-            f"`{path}` was recorded by a newer gradscope: its schema is `{found}`, "
-            f"this one reads `{schema.SCHEMA}`",
+            f"`{path}` was recorded by a newer gradscope: its schema has number {version}, "
+            f"this one reads {schema.VERSION}",
             help="pip install -U gradscope",
         )

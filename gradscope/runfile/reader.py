@@ -155,25 +155,16 @@ class RunFile:
         found = self._rows(query, step, model, model)
         return tuple(rows.sample_record(packed, str(self.path)) for (packed,) in found)
 
-    def call_series(
-        self, model: int | None = None, *, columns: Sequence[str] = schema.CALL_COLUMNS
-    ) -> dict[tuple[int, str, int], Series]:
-        """By model id, module name and call, in the order of execution.
+    def call_series(self, model: int | None = None) -> dict[tuple[int, str, int], Series]:
+        """By model id, module name and call, in the order of execution; see ``CALL_COLUMNS``."""
+        return self._series("call", ("model", "name", "call"), schema.CALL_COLUMNS, model)
 
-        Args:
-            model: of this one only.
-            columns: those of ``schema.CALL_COLUMNS`` that are needed; few are read faster.
-        """
-        return self._series("call", ("model", "name", "call"), columns, model)
-
-    def parameter_series(
-        self, model: int | None = None, *, columns: Sequence[str] = schema.PARAMETER_COLUMNS
-    ) -> dict[tuple[int, str], Series]:
-        """By model id and parameter name, in the order of the model; ``columns`` as above."""
-        return self._series("parameter", ("model", "name"), columns, model)
+    def parameter_series(self, model: int | None = None) -> dict[tuple[int, str], Series]:
+        """By model id and parameter name, in the order of the model; see ``PARAMETER_COLUMNS``."""
+        return self._series("parameter", ("model", "name"), schema.PARAMETER_COLUMNS, model)
 
     def _series(
-        self, table: str, key: tuple[str, ...], columns: Sequence[str], model: int | None
+        self, table: str, key: tuple[str, ...], columns: tuple[str, ...], model: int | None
     ) -> dict[Any, Series]:
         query = (
             f"SELECT {', '.join((*key, 'step', *columns))} FROM {table} "

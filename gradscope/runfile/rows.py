@@ -73,7 +73,7 @@ def step_row(record: TrainingStep) -> Row:
         rate,
         None if len(rates) == 1 and rate is not None else to_line(rates),
         _number(record.loss_scale),
-        record.sampled,
+        0,  # until it has a sample
     )
 
 

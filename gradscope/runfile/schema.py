@@ -7,6 +7,8 @@ from typing import Final
 #: What the table ``run`` says, and the same as the number in ``PRAGMA user_version``.
 SCHEMA: Final = "gradscope.run/1"
 VERSION: Final = 1
+#: ``PRAGMA application_id``: by it a run is told from another program's file, whatever its tables.
+APPLICATION: Final = int.from_bytes(b"grad")
 
 #: How many rows there are of vital signs and of events; half are the latest, with none left out.
 MOST_STEPS: Final = 200_000

@@ -10,12 +10,12 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 
 from gradscope.errors import OptionError
-from gradscope.records.training import StepSample, TrainingRecord, TrainingRun, TrainingStep
+from gradscope.records.training import StepSample, TrainingRecord, TrainingRun
 from gradscope.runfile import database, schema
 from gradscope.runfile.thinning import Kept
 
@@ -26,7 +26,6 @@ _MOST_WAITING = 8192
 #: For how long the end of a run waits for a disk that does not answer, and a fork for the thread.
 _PATIENCE, _PAUSE = 10.0, 1.0
 
-_Records = tuple[TrainingRecord, ...]
 _Item = tuple[TrainingRecord | TrainingRun, ...]
 
 
@@ -57,6 +56,7 @@ class RunWriter:
         self._kept = Kept(keep)
         self._began = time.monotonic()
         self._waiting: deque[_Item] = deque()
+        self._late: deque[StepSample] = deque()  # whose steps are written; the thread's own
         self._weight = 0  # of the samples that wait
         self._dropped = self._told = (0, 0, 0)  # samples without room: count, first and last step
         # Reentrant, as a signal handler may train.
@@ -70,14 +70,16 @@ class RunWriter:
     def add(self, *records: TrainingRecord) -> None:
         """Have the records written, all in one transaction. Takes microseconds, and never fails.
 
-        Where the disk cannot follow, samples are left out, and an event says how many.
+        Where the thread cannot follow, samples come later than the rest; where the disk cannot,
+        they are left out, and an event says how many.
         """
         if self._closed or not records:
             return
         weight = _weight(records)
         with self._lock:
             if weight and self._weight and self._weight + weight > _MOST_WAITING:
-                records, weight = self._without_samples(records), 0
+                self._drop(records)
+                records, weight = tuple(r for r in records if not isinstance(r, StepSample)), 0
             self._weight += weight
             self._waiting.append(records)
         # To set an event takes longer than to see that it is set.
@@ -86,15 +88,10 @@ class RunWriter:
         if self._weight > _MOST_WAITING // 2 and not self._now.is_set():
             self._now.set()
 
-    def _without_samples(self, records: _Records) -> _Records:
+    def _drop(self, records: _Item) -> None:
         dropped = {one.step for one in records if isinstance(one, StepSample)}
         count, first, _ = self._dropped
         self._dropped = count + len(dropped), first or min(dropped), max(dropped)
-        return tuple(
-            replace(one, sampled=False) if isinstance(one, TrainingStep) else one
-            for one in records
-            if not isinstance(one, StepSample)
-        )
 
     def finish(self, run: TrainingRun) -> None:
         """Write what waits and the run as it ended, and close the file. Never fails."""
@@ -135,37 +132,43 @@ class RunWriter:
                 if not (self._ending or self._pausing):
                     self._now.wait(_DELAY)
                     self._now.clear()
-                while self._waiting and not self._pausing:
+                while (self._waiting or self._late) and not self._pausing:
                     self._write_some()
                 with self._lock:
-                    if self._pausing or (self._ending and not self._waiting):
-                        self._thread = None
+                    if self._pausing or self._ending:
+                        self._thread, ended = None, not self._pausing
                         break
-            if not self._pausing:
+            if ended:
                 database.close(self._connection)
         except Exception as error:
             self._fail(error)
 
     def _write_some(self) -> None:
-        """Write what waits, or as much of it as a quarter second makes rows of."""
+        """Write what waits: of the samples as many as a quarter second makes rows of."""
         with self._lock:
             waiting, dropped = tuple(self._waiting), self._dropped
-        batch, until = database.Batch(), time.monotonic() + _DELAY
-        for done, item in enumerate(waiting, 1):  # noqa: B007
-            for record in item:
+        batch = database.Batch()
+        for record in chain.from_iterable(waiting):
+            if isinstance(record, StepSample):
+                self._late.append(record)
+            else:
                 batch.add(record)
                 self._kept.note(record)
-            if self._pausing or time.monotonic() > until:
-                break
+        samples = []
+        until = time.monotonic() + _DELAY
+        while self._late and not self._pausing and time.monotonic() < until:
+            samples.append(self._late.popleft())
+            batch.add(samples[-1])
+            self._kept.note(samples[-1])
         with database.transaction(self._connection):
             batch.write(self._connection)
             if dropped != self._told:
                 database.write_dropped(self._connection, time.monotonic() - self._began, dropped)
             database.thin(self._connection, self._kept)
         with self._lock:
-            for item in waiting[:done]:
+            for _ in waiting:
                 self._waiting.popleft()
-                self._weight -= _weight(item)
+            self._weight -= _weight(samples)
         self._told = dropped
 
     def _fail(self, error: Exception) -> None:
@@ -176,6 +179,7 @@ class RunWriter:
         )
         self._closed = True
         self._waiting.clear()
+        self._late.clear()
         database.give_up(self._connection)
 
     def pause(self) -> None:
@@ -200,13 +204,13 @@ class RunWriter:
     def abandon(self) -> None:
         """Never write again: this is the copy of a process, and the file is the original's."""
         self._closed, self._thread = True, None
-        self._waiting = deque()
+        self._waiting, self._late = deque(), deque()
         # SQLite's connection must not be closed here either, not even by the garbage collector:
         # https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
 
 
-def _weight(records: _Item) -> int:
+def _weight(records: Iterable[object]) -> int:
     """How much memory the records hold: the calls and parameters of their samples."""
     return sum(
         1 + len(one.report.calls) + len(one.report.parameters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -62,9 +62,18 @@ class Models:
     def __iter__(self) -> Iterator[Model]:
         return (m for m in self._found if m.outer() is not None and m.module_ref() is not None)
 
+    def only(self, modules: Sequence[nn.Module]) -> None:
+        """These are the models; no others are looked for."""
+        self._given = [weakref.ref(module) for module in modules]
+
+    _given: list[weakref.ref[nn.Module]] | None = None
+
     def search(self) -> bool:
         """Look for models once more; whether there are others than before."""
-        roots = outermost_modules()
+        if self._given is None:
+            roots = outermost_modules()
+        else:
+            roots = [module for given in self._given if (module := given()) is not None]
         known = {id(model.outer()): model for model in self}
         if {id(root) for root in roots} == set(known) and not self._stale:
             return False

@@ -124,12 +124,16 @@ class Observer:
         """Listen from now on."""
         self._patches = listen(self)
 
-    def watch(self, models: Sequence[nn.Module], optimizer: Optimizer | None) -> None:
-        """Look at these from the first step on, without waiting for an optimizer to be made."""
-        if optimizer is not None:
+    def watch(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+        """Look at these models and no others, from the first step on.
+
+        Without optimizers, those count that make a step.
+        """
+        self.models.only(models)
+        for optimizer in optimizers:
             self._any_optimizer = True
             self._optimizers[optimizer] = _Optimizer()
-        self._search()
+        self._guarded(self._search)
 
     def stop(self) -> None:
         """Take everything away that was set."""

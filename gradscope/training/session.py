@@ -81,6 +81,7 @@ class Session:
     failure: str | None = None
     steps: int = 0
     sampled: int = 0
+    latest: dict[int, StepSample] = field(default_factory=dict)  # of each model
     _writer: RunWriter | None = None
     _process: int = field(default_factory=os.getpid)
     _finished: bool = False
@@ -159,6 +160,8 @@ class Session:
                 found += self._findings.step(one)
             elif isinstance(one, StepSample):
                 found += self._findings.sample(one)
+                self.latest.pop(one.model, None)  # the one that comes is the last
+                self.latest[one.model] = one
         if self._writer is not None:
             self._writer.add(*records, *found)
 

@@ -11,6 +11,8 @@ NOT_FINITE = "!"
 #: How many interquartile ranges beyond the middle half a median is left out of the scale, and a
 #: single value is a spike.
 _FAR, _SPIKE = 10, 5
+#: What differs by no more than this share of the largest is drawn as a level line.
+_FLAT = 1e-3
 #: From this ratio of the highest to the lowest on, heights are those of the logarithm.
 _DECADES = 100
 
@@ -26,8 +28,8 @@ def curve(
 ) -> str:
     """A column for each stretch of the steps ``first`` to ``last``: the median of what is there.
 
-    A stretch without a step is drawn as the one before it, for nothing else is known of it; where a
-    step has no value there is a blank, and a mark where something was ``lost``: at those steps it
+    A stretch between two steps is drawn as the one before it, for nothing else is known; where
+    a step has no value there is a blank, and a mark where something was ``lost``: at those steps it
     was not finite. Heights go from the lowest value to the highest, by their logarithms where these
     are more than 100 times apart. One outlier does not flatten the rest: a value further beyond the
     scale than this is long stands at its edge.
@@ -48,8 +50,9 @@ def curve(
     for step in lost:
         marks[min(width - 1, max(0, (step - first) * width // length))] = True
     middles: list[float | None] = []
+    final = max((i for i in range(width) if seen[i]), default=0)
     for i, several in enumerate(found):
-        if seen[i] or not middles:
+        if seen[i] or not middles or i > final:
             # The lower of two middles: their mean may be beyond the largest float.
             middles.append(sorted(several)[(len(several) - 1) // 2] if several else None)
         else:
@@ -64,6 +67,7 @@ def _blocks(values: Sequence[float | None], every: Sequence[Sequence[float]]) ->
     if not known:
         return [" "] * len(values)
     low, high = bottom, top = _bounds(known)
+    flat = top - bottom <= _FLAT * max(abs(top), abs(bottom))
     positive = next((value for value in known if value > 0), 0.0)
     logarithmic = low >= 0 and positive > 0 and high / _DECADES > positive
     if logarithmic:
@@ -72,7 +76,7 @@ def _blocks(values: Sequence[float | None], every: Sequence[Sequence[float]]) ->
     reach = high / 2 - low / 2
 
     def block(value: float) -> str:
-        if reach <= 0:
+        if flat or reach <= 0:
             return BLOCKS[0] if value == 0 else BLOCKS[3]
         if logarithmic:
             if value <= 0:

@@ -2,13 +2,17 @@
 
 ``python -m tests.benchmarks.runfile`` prints the microseconds of ``add``, the bytes and the
 thread's milliseconds of a sample of ResNet-50 and of GPT-2, the bytes of vital signs, and how long
-a run of 100,000 steps and 500 layers takes to read: seconds of the processor, and of the clock. It
-needs a few hundred megabytes of disk for a minute.
+a run of 100,000 steps and 500 layers takes to read: seconds of the processor, and of the clock.
+Then it kills a run a hundred times, and prints how old the oldest step was that the file lacked.
 """
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
+import random
 import statistics
+import struct
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,13 +23,15 @@ from typing import Any
 import torch
 
 import gradscope
+from gradscope.records.modules import ModuleCall
 from gradscope.records.report import Report
+from gradscope.records.run import RunInfo
+from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.records.training import StepSample, TrainingRun, TrainingStep
 from gradscope.runfile import database, schema
 from gradscope.runfile.reader import RunFile
 from gradscope.runfile.writer import RunWriter
 
-_THREE = ("out_norm", "out_std", "grad_out_norm")
 RUN = TrainingRun("train.py", 1.7e9)
 
 
@@ -92,6 +98,7 @@ def main() -> None:
         empty, full = stored(folder, []), stored(folder, [], 100_000)
         print(f"vital signs: {(full - empty) / 1e6:.1f} MB for 100,000 steps")
         _reading(folder, made["ResNet-50"])
+        _killing(folder, 100)
 
 
 def _adding(folder: Path) -> None:
@@ -146,6 +153,52 @@ def _other(report: Report, number: int) -> Report:
     )
 
 
+def _killing(folder: Path, rounds: int) -> None:
+    """Runs of a thousand steps a second, every fiftieth looked at, killed at random moments."""
+    context = multiprocessing.get_context("fork")
+    oldest = []
+    for number in range(rounds):
+        path, log = folder / f"{number}.db", folder / f"{number}.log"
+        process = context.Process(target=_write_until_killed, args=(path, log))
+        process.start()
+        while not log.exists() or not log.stat().st_size:
+            time.sleep(0.01)
+        time.sleep(random.Random(number).uniform(0.5, 2.5))
+        at = time.monotonic()
+        process.kill()
+        process.join()
+        with RunFile.open(path) as file:
+            held = file.last_step
+            if len(file.steps()) != held:
+                raise RuntimeError(f"a step is missing before {held}")
+        data = log.read_bytes()
+        added = list(struct.iter_unpack("=qd", data[: len(data) // 16 * 16]))
+        oldest.append(max((at - when for one, when in added if one > held), default=0.0))
+    oldest.sort()
+    print(
+        f"killed {rounds} times: the oldest step lost was {oldest[rounds // 2]:.2f} s old "
+        f"(median), {oldest[-1]:.2f} s (the most)"
+    )
+
+
+def _write_until_killed(path: Path, log: Path) -> None:
+    stats = TensorStats((64,), "float32", 64, 1.5, 0.1, 0.2, -1.0, 1.0, 0, 0, 0)
+    tensor = TensorRecord("", stats, stats, "AddBackward0", True)
+    calls = tuple(
+        ModuleCall(f"layer{i}", "Linear", 0, i, inputs=(tensor,), outputs=(tensor,))
+        for i in range(20)
+    )
+    info = RunInfo("net", "cpu", "float32", "train", 0, 1, "mse_loss")
+    report = Report("ok", info, calls=calls)
+    writer = RunWriter(path, RUN)
+    with log.open("wb", buffering=0) as added:
+        for number in itertools.count(1):
+            sample = [StepSample(number, 0, report)] * (number % 50 == 0)
+            writer.add(step(number), *sample)
+            added.write(struct.pack("=qd", number, time.monotonic()))
+            time.sleep(0.001)
+
+
 def _reading(folder: Path, report: Report) -> None:
     """A run as long as ``show`` must cope with: 100,000 steps, 500 layers, all samples kept."""
     calls = tuple(
@@ -172,7 +225,6 @@ def _reading(folder: Path, report: Report) -> None:
         asked: dict[str, Callable[[], Any]] = {
             "steps()": file.steps,
             "call_series()": file.call_series,
-            "three columns of it": lambda: file.call_series(columns=_THREE),
             "parameter_series()": file.parameter_series,
             "sample(step)": lambda: file.sample(sampled[-1]),
         }

@@ -113,7 +113,10 @@ def step(number: int, *, sampled: bool = False) -> TrainingStep:
 def sample(number: int, model: int = 0, **size: int) -> StepSample:
     """The sample of one step."""
     return StepSample(
-        number, model, report(**{"seed": number, **size}), {"layer0.conv.weight": 0.5}
+        *(number, model, report(**{"seed": number, **size}), {"layer0.conv.weight": 0.5}),
+        optimizer="optimizer",
+        settings={"lr": 0.1, "eps": 1e-8},
+        unheld=("layer1.conv.weight",),
     )
 
 

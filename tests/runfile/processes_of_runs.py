@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import struct
 import sys
 import time
 from pathlib import Path
@@ -13,16 +13,14 @@ from runfile.made import RUN, sample, step
 
 
 def write_until_killed(path: Path, log: Path) -> None:
-    """Steps as fast as they come, every fifth with a sample; ``log`` has each that was added."""
-    with log.open("wb", buffering=0) as added:
-        writer = RunWriter(path, RUN, keep=64)
-        number = 0
-        while True:
-            number += 1
-            wanted = number % 5 == 0
-            writer.add(step(number, sampled=wanted), *[sample(number, calls=5)] * wanted)
-            added.write(struct.pack("=qd", number, time.monotonic()))
-            time.sleep(0.0005)
+    """Steps as fast as they come, every fifth with a sample; ``log`` is there from the first."""
+    writer = RunWriter(path, RUN, keep=64)
+    for number in itertools.count(1):
+        wanted = number % 5 == 0
+        writer.add(step(number, sampled=wanted), *[sample(number, calls=5)] * wanted)
+        if number == 1:
+            log.write_text("begun", encoding="utf-8")
+        time.sleep(0.0005)
 
 
 def leave(path: Path, how: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import ConfigError, GradscopeError
+from gradscope.runfile import schema
 from gradscope.runfile.reader import RunFile
 from gradscope.runfile.writer import RunWriter
 from runfile.made import ENDED, EVENTS, FINDINGS, MODELS, RUN, STEPS, sample, step
@@ -69,17 +70,17 @@ NO_RUNS: dict[str, tuple[Callable[[Path], object], str]] = {
         sql(*(f"CREATE TABLE {name} (schema)" for name in ("run", "step", "sample"))),
         "no run of gradscope's",
     ),
+    "a run that was killed as it began": (
+        sql("CREATE TABLE t (a)", "DROP TABLE t"),
+        "the run was killed as it began",
+    ),
     "a newer one": (
         sql(
-            *(f"CREATE TABLE {name} (schema)" for name in ("run", "step", "sample")),
-            "INSERT INTO run VALUES ('gradscope.run/7')",
+            "CREATE TABLE everything (a)",
+            f"PRAGMA application_id = {schema.APPLICATION}",
             "PRAGMA user_version = 7",
         ),
-        "`gradscope.run/7`, this one reads `gradscope.run/1`",
-    ),
-    "a newer one of another shape": (
-        sql("CREATE TABLE everything (a)", "PRAGMA user_version = 7"),
-        "no run of gradscope's",
+        "its schema has number 7, this one reads 1",
     ),
     "only its head": (lambda path: path.write_bytes(b"SQLite format 3\0"), "cannot read the run"),
 }

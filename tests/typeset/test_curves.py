@@ -67,8 +67,8 @@ def test_between_two_looks_the_first_is_taken_to_have_held() -> None:
     assert curve([1, 5, 9], [1, 8, 4], (), first=1, last=9, width=9) == "▁▁▁▁████▄"
 
 
-def test_before_the_first_look_there_is_nothing() -> None:
-    assert curve([5], [2.0], (), first=1, last=8, width=8) == "    ▄▄▄▄"
+def test_before_the_first_look_and_after_the_last_there_is_nothing() -> None:
+    assert curve([3, 5], [2.0, 2.0], (), first=1, last=8, width=8) == "  ▄▄▄   "
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 64])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, Edge
 from gradscope.explain.non_finite.arithmetic import reason_of
-from gradscope.explain.non_finite.levels import INF, level
+from gradscope.explain.non_finite.elements import unseen_element
+from gradscope.explain.non_finite.levels import INF, broken, level
 from gradscope.explain.non_finite.messages import records
 from gradscope.explain.non_finite.origins import NonFiniteOrigin
 from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason
@@ -237,7 +238,9 @@ class _Replay:
             number = value[torch.isinf(value)][0].item()
             reason = Reason(f"{number} in the source", _FINITE_INSTEAD)
         else:
-            reason = reason_of(NonFiniteResult(name, {}, value, found, False))
+            result = NonFiniteResult(name, {}, value, found, True)
+            reason = unseen_element(result) or reason_of(result)
+            reason = replace(reason, count=int(broken(value, found).sum()), total=value.numel())
         op = at.function or name
         return self.watch.origins.add(
             NonFiniteOrigin(found, "loss", op, at.site, reason, deliberate=put)

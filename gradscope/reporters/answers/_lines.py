@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gradscope.records.answers import Answer, WhyReport
+from gradscope.reporters.finding_identity import without_figures
 from gradscope.reporters.header import loss_facts, run_facts
 from gradscope.reporters.labels import TONES, some_names
 from gradscope.reporters.steps_in_words import stretches
@@ -42,8 +43,11 @@ def alike(report: WhyReport) -> list[Alike]:
     """The answers that need care, those that differ by their module alone together."""
     groups: dict[object, list[Answer]] = {}
     for answer in report.answers:
-        key: object = (answer.state, answer.cause, answer.location, answer.recovers, answer.steps)
-        if answer.location is None or answer.cause is None or answer.state == "healthy":
+        key: object = (answer.state, answer.cause, answer.location, answer.recovers)
+        if answer.steps:
+            cause = without_figures(answer.cause)
+            key = (answer.state, cause, answer.location, answer.steps, answer.advice)
+        elif answer.location is None or answer.cause is None or answer.state == "healthy":
             key = id(answer)
         groups.setdefault(key, []).append(answer)
     return [Alike(tuple(answers)) for answers in groups.values()]
@@ -77,14 +81,19 @@ def _where(group: Alike, names: Sequence[str]) -> Iterator[Line]:
         where.append(f"in {plain(answer.module) or 'the model itself'}{call}")
     if answer.location and answer.location not in answer.message:
         where.append(f"at {plain(answer.location)}")
-    alone = answer.kind != "parameter" or (
-        answer.cause in ("frozen", "misspelt") and len(names) == 1
+    alone = (
+        bool(answer.steps)
+        or answer.kind != "parameter"
+        or (answer.cause in ("frozen", "misspelt") and len(names) == 1)
     )
     behind = [] if alone else [f"{plural(len(names), 'parameter')} behind it"]
     if where or behind:
         yield Line("; ".join(where + behind), "where:" if where else "", indent=1)
     others = group.answers[1:]
     if others:
+        if answer.steps:
+            yield Line(some_names((one.name for one in others), _NAMES), "the same of", indent=1)
+            return
         places = some_names((one.module or "the model itself" for one in others), _NAMES)
         more = sum(len(other.behind or (other.name,)) for other in others)
         yield Line(f"{places}; {plural(more, 'parameter')} more", "the same in", indent=1)

@@ -40,5 +40,10 @@ def render_check(check: CheckReport, view: View) -> str:
     return written(FINDINGS, rows)
 
 
+def findings(report: Report) -> list[list[Scalar]]:
+    """A report's findings, the worst first, by ``FINDINGS`` without the model and ``known``."""
+    return [_row(finding) for finding in ordered(report.findings)]
+
+
 def _row(finding: Finding) -> list[Scalar]:
     return [getattr(finding, name) for name in FINDINGS[1:-1]]

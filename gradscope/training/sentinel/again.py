@@ -108,12 +108,12 @@ def _paired(
 ) -> Iterator[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]:
     """For each backward that came to the call: its results, and the gradients that arrived."""
     results = [t for t in tensors_of((output,)) if t.grad_fn is not None]
-    nodes = dict.fromkeys(t.grad_fn for t in results)
-    places = {node: number for number, node in enumerate(nodes)}
-    for count in range(max(map(len, call.arrived.values()), default=0)):
+    # Its nodes are those of the first run, in the same order.
+    nodes = dict(zip(dict.fromkeys(t.grad_fn for t in results), call.nodes.values(), strict=False))
+    for count in range(max(map(len, nodes.values()), default=0)):
         roots, gradients = [], []
         for tensor in results:
-            arrived = call.arrived.get(places[tensor.grad_fn], [])
+            arrived = nodes.get(tensor.grad_fn, [])
             gradient = arrived[count][tensor.output_nr] if count < len(arrived) else None
             if gradient is not None:
                 roots.append(tensor)

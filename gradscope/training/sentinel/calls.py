@@ -1,13 +1,15 @@
-"""A call of a trained model as it began, so that it can be run again at the end of its step."""
+"""A call of a trained model as it began, so that it can be run again at the end of its step.
+
+On a plain step this is all that the sentinel does, so ``began`` and ``ended`` do the least: what can
+be asked later is asked later.
+"""
 
 from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -15,7 +17,6 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 
-from gradscope.capture.calls import sequence_number
 from gradscope.capture.graph import Edge, Span
 from gradscope.capture.hooks import Handle, hook_node_before
 from gradscope.explain.non_finite.levels import level
@@ -25,59 +26,109 @@ from gradscope.nesting import find, replaced
 from gradscope.training.sentinel.habits import Habits, PutBack
 
 _PLAIN = (int, float, str, type(None))
+_STATE = torch.default_generator.get_state
+_ANY_AUTOCAST = torch._C._is_any_autocast_enabled
+_SEQUENCE = torch._C._autograd._get_sequence_nr
 
 
-@dataclass(slots=True)
 class RecordedCall:
     """What a call was given, and what was around it as it began.
 
     Attributes:
         name: of the model, as the script has it.
-        given: the tensors among the arguments that it was given, and their versions.
-        before: what puts the surroundings back as they were, part by part.
+        habits: of the model: they say what else of its surroundings is kept.
+        random: the state of the processor's generator.
         autocast: the kinds of device that it was on for, with the dtype.
-        line: of the script, from where it was called.
-        weights: the version of a parameter, by which it is seen that they have moved.
-        span: the nodes that it made, once it has returned.
-        edges: where its results enter the graph, None for one that does not.
-        results: the results themselves, for as long as the script holds them.
-        arrived: the gradients for the outputs of each node that made a result, by backward.
-        copied: the arguments are copies, which nobody writes to.
-        returned: it ran to its end.
+        before: what puts the rest of the surroundings back, part by part.
+        copied: the arguments are copies, for its forward writes to what it is given.
+        nodes: those that made its results, each with the gradients that arrived at it, one
+            tuple for each backward.
+        handles: of the hooks on them.
+        results: with the edges at which they enter the graph, for as long as the script holds them.
         level: the worst among its results, where that is known.
         carried: it is of the step before.
     """
 
-    name: str
-    module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    habits: Habits
-    given: list[tuple[torch.Tensor, int]]
-    before: list[PutBack]
-    autocast: list[tuple[str, torch.dtype]]
-    line: tuple[str, int] | None
-    weights: int
-    start: int
-    span: Span | None = None
-    edges: list[Edge | None] = field(default_factory=list)
-    results: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
-    arrived: dict[int, list[tuple[torch.Tensor | None, ...]]] = field(default_factory=dict)
-    handles: list[Handle] = field(default_factory=list)
-    copied: bool = False
-    returned: bool = False
+    # Not set for each call: most are asked for after few.
+    autocast: Sequence[tuple[str, torch.dtype]] = ()
+    before: Sequence[PutBack] = ()
+    copied = False
+    results: Sequence[tuple[weakref.ref[torch.Tensor], Edge | None]] = ()
     level: int | None = None
-    carried: bool = False
+    carried = False
+    _end = -1
+
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        habits: Habits,
+    ) -> None:
+        self.name, self.module, self.habits = name, module, habits
+        self.args, self.kwargs = args, kwargs
+        self.random = _STATE()
+        self.line = habits.line or _line()
+        if _ANY_AUTOCAST():
+            self.autocast = _autocast()
+        self._given = tensors_of((*args, *kwargs.values()) if kwargs else args)
+        self._versions = list(map(version_of, self._given))
+        if habits.keeps:
+            self.before = habits.snapshot()
+            if habits.writes_arguments:
+                self.args, self.kwargs = cloned(args, kwargs)
+                self.copied = True
+        self._weights = habits.weights_version()
+        self.handles: list[Handle] = []
+        self.nodes: dict[Node, list[tuple[torch.Tensor | None, ...]]] = {}
+        self._start = _SEQUENCE()
+
+    def ended(self, output: Any) -> None:
+        """It returned: from now on the gradients of its results are listened to."""
+        self._end = _SEQUENCE()
+        results = []
+        for tensor in (output,) if isinstance(output, torch.Tensor) else tensors_of((output,)):
+            node = tensor.grad_fn
+            if node is None:
+                results.append((weakref.ref(tensor), None))
+                continue
+            results.append((weakref.ref(tensor), (node, tensor.output_nr)))
+            if node not in self.nodes:
+                arrived = self.nodes[node] = []
+                # A list's own method, for frames of Python's cost more.
+                self.handles.append(hook_node_before(node, arrived.append))
+        self.results = results
+        if self.habits.learning:
+            self.habits.learn(self.overwritten, self.line)
+        if self.copied:
+            self._given.clear()
+            self._versions.clear()
+
+    @property
+    def span(self) -> Span:
+        """The nodes that it made; none before it has returned."""
+        return Span(self._start, self._end, -1)
+
+    @property
+    def returned(self) -> bool:
+        """Whether it ran to its end."""
+        return self._end >= 0
+
+    @property
+    def arrived(self) -> bool:
+        """Whether a gradient came to its results."""
+        return any(self.nodes.values())
 
     @property
     def overwritten(self) -> bool:
         """Whether an argument was written to since."""
-        return any(version_of(tensor) != version for tensor, version in self.given)
+        return self._versions != list(map(version_of, self._given))
 
     @property
     def moved(self) -> bool:
         """Whether the weights are others by now."""
-        return self.weights != self.habits.weights_version()
+        return self._weights != self.habits.weights_version()
 
     @property
     def repeatable(self) -> bool:
@@ -87,22 +138,23 @@ class RecordedCall:
     @property
     def waits(self) -> bool:
         """Whether a backward may still come to it."""
-        return not self.arrived and any(result() is not None for result in self.results)
+        return not self.arrived and any(result() is not None for result, _ in self.results)
 
     @property
     def given_finite(self) -> bool:
         """Whether the gradients that arrived are finite; False where none did."""
-        arrived = [g for several in self.arrived.values() for each in several for g in each]
+        arrived = [g for several in self.nodes.values() for each in several for g in each]
         return bool(arrived) and not any(level(g) for g in arrived if g is not None)
 
     def alive(self) -> list[torch.Tensor] | None:
         """The results, if the script holds them all as they were."""
-        results = [result() for result in self.results]
-        found = [result for result in results if result is not None]
-        if len(found) < len(results) or not self.returned:
-            return None
-        edges = [None if t.grad_fn is None else (t.grad_fn, t.output_nr) for t in found]
-        return found if edges == self.edges else None
+        found = []
+        for reference, edge in self.results:
+            result = reference()
+            if result is None or edge != _edge(result):
+                return None
+            found.append(result)
+        return found
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -110,6 +162,7 @@ class RecordedCall:
 
         Only autocast is put back after the block: the rest is for ``kept_as_found`` around it.
         """
+        torch.default_generator.set_state(self.random)
         for put_back in self.before:
             put_back()
         with ExitStack() as autocast:
@@ -118,57 +171,19 @@ class RecordedCall:
                 autocast.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=False))
             yield
 
-    def ended(self, output: Any) -> None:
-        """It returned: from now on the gradients of its results are listened to."""
-        self.returned = True
-        self.span = Span(self.start, sequence_number(), -1)
-        self.habits.learn(self.overwritten)
-        if self.copied:
-            self.given.clear()
-        nodes: dict[Node, int] = {}
-        for tensor in tensors_of((output,)):
-            self.results.append(weakref.ref(tensor))
-            node = tensor.grad_fn
-            self.edges.append(None if node is None else (node, tensor.output_nr))
-            if node is None:
-                continue
-            if node not in nodes:
-                nodes[node] = len(nodes)
-                self.handles.append(hook_node_before(node, partial(self._arrive, nodes[node])))
+    def release(self) -> bool:
+        """Let go of the gradients, which hooks of a graph that lives on would hold; was there any?"""
+        found = False
+        for arrived in self.nodes.values():
+            if arrived:
+                found = True
+                arrived.clear()
+        return found
 
-    def _arrive(self, number: int, gradients: tuple[torch.Tensor | None, ...]) -> None:
-        self.arrived.setdefault(number, []).append(gradients)
-
-    def release(self) -> None:
-        """Let go of the graph."""
+    def unhook(self) -> None:
+        """Stop listening. Elsewhere the hooks go with their graph, and have nothing to write to."""
         for handle in self.handles:
             handle.remove()
-        self.handles.clear()
-        self.edges.clear()
-
-
-def began(
-    name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], habits: Habits
-) -> RecordedCall:
-    """A call that begins now."""
-    given = [(t, version_of(t)) for t in tensors_of((*args, *kwargs.values()))]
-    copied = habits.writes_arguments
-    args, kwargs = cloned(args, kwargs) if copied else (args, dict(kwargs))
-    call = RecordedCall(
-        name,
-        module,
-        args,
-        kwargs,
-        habits,
-        given,
-        habits.snapshot(),
-        _autocast(),
-        _line(),
-        habits.weights_version(),
-        sequence_number(),
-    )
-    call.copied = copied
-    return call
 
 
 def cloned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -190,6 +205,10 @@ def tensors_of(values: Any) -> list[torch.Tensor]:
         elif not isinstance(value, _PLAIN):
             found += (tensor for _, tensor in find(value, torch.Tensor))
     return found
+
+
+def _edge(tensor: torch.Tensor) -> Edge | None:
+    return None if tensor.grad_fn is None else (tensor.grad_fn, tensor.output_nr)
 
 
 def _line() -> tuple[str, int] | None:

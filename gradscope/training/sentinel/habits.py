@@ -26,28 +26,48 @@ class Habits:
 
     A model may do something for the first time after these calls: what it did is then not put back
     for another run of the call, whose numbers may be others. It does no harm to the script.
+
+    Attributes:
+        module: whose habits these are. Weak, as all references here: a script may make its models
+            anew in each step.
+        learning: calls are still compared.
+        keeps: there is something to keep.
+        writes_arguments: its forward writes to what it is given.
+        writes_parameters: and to its own parameters.
+        line: from where it is called, if that is one line.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        # Weak: a script may make its models anew in each step.
+        self.module = weakref.ref(module)
         self._modules = [weakref.ref(m) for m in module.modules()]
         self._stateful = list(self._modules)
         self._buffers = [weakref.ref(b) for b in module.buffers() if not b.is_meta]
         self._parameters = [weakref.ref(p) for p in module.parameters()]
         self._trained = next((weakref.ref(p) for p in module.parameters() if p.requires_grad), None)
         self._devices = _cuda(module)
+        self._mixed = True
         self._python, self._numpy = True, True
         self._calls = 0
         self._entry: _Entry | None = None
         self._seen: set[object] = set()
+        self._lines: set[tuple[str, int] | None] = set()
+        self.learning = self.keeps = True
         self.writes_arguments = True
         self.writes_parameters = False
+        self.line: tuple[str, int] | None = None
 
     def snapshot(self) -> list[PutBack]:
-        """What puts the surroundings of the call that begins now back, part by part."""
-        kept = [_modes(self._modules), _torch_random(self._devices)]
-        if self._calls < LEARNED:
+        """What puts the surroundings of the call that begins now back, part by part.
+
+        The random state of the processor is not among them: it is kept for every call.
+        """
+        if self.learning:
             self._entry = _Entry(self._stateful, self._buffers, self._parameters)
+        kept = []
+        if self._mixed:
+            kept.append(_modes(self._modules))
+        if self._devices:
+            kept.append(_cuda_random(self._devices))
         if self._python:
             kept.append(_python_random())
         if self._numpy and _numpy() is not None:
@@ -60,24 +80,36 @@ class Habits:
 
     def weights_version(self) -> int:
         """By which it is seen that the weights have moved: an optimizer moves all."""
-        return -1 if self._trained is None else _version(self._trained())
+        parameter = None if self._trained is None else self._trained()
+        return -1 if parameter is None else parameter._version
 
-    def learn(self, written: bool) -> None:
-        """The call has ended; ``written`` says whether its arguments are what they were."""
+    def learn(self, written: bool, line: tuple[str, int] | None) -> None:
+        """The call has ended; ``written`` says whether its arguments are what they were not."""
         entry, self._entry = self._entry, None
         if entry is None:
             return
         self._calls += 1
         self._seen |= entry.changed()
+        self._lines.add(line)
         if written:
             self._seen.add("arguments")
         self.writes_parameters = "parameters" in self._seen
         if self._calls == LEARNED:
-            self._python, self._numpy = "python" in self._seen, "numpy" in self._seen
-            self._stateful = [m for m in self._stateful if m in self._seen]
-            self._buffers = [b for b in self._buffers if b in self._seen]
-            self._parameters = []
-            self.writes_arguments = "arguments" in self._seen
+            self._narrow()
+
+    def _narrow(self) -> None:
+        """From now on keep what was seen to change."""
+        self.learning = False
+        self._python, self._numpy = "python" in self._seen, "numpy" in self._seen
+        self._stateful = [m for m in self._stateful if m in self._seen]
+        self._buffers = [b for b in self._buffers if b in self._seen]
+        self._parameters = []
+        self.writes_arguments = "arguments" in self._seen
+        modes = {module.training for ref in self._modules if (module := ref()) is not None}
+        self._mixed = len(modes) > 1
+        kept = (self._python, self._numpy, self._stateful, self._buffers, self._mixed)
+        self.keeps = any(map(bool, (*kept, self._devices, self.writes_arguments)))
+        self.line = self._lines.pop() if len(self._lines) == 1 else None
 
 
 class _Entry:
@@ -120,14 +152,12 @@ def _modes(modules: Sequence[weakref.ref[nn.Module]]) -> PutBack:
     return put_back
 
 
-def _torch_random(devices: Sequence[torch.device]) -> PutBack:
-    state = torch.default_generator.get_state()
-    others = [(device, torch.cuda.get_rng_state(device)) for device in devices]
+def _cuda_random(devices: Sequence[torch.device]) -> PutBack:
+    states = [(device, torch.cuda.get_rng_state(device)) for device in devices]
 
     def put_back() -> None:
-        torch.default_generator.set_state(state)
-        for device, found in others:
-            torch.cuda.set_rng_state(found, device)
+        for device, state in states:
+            torch.cuda.set_rng_state(state, device)
 
     return put_back
 

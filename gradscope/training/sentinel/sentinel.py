@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -14,10 +12,10 @@ from torch import nn
 from gradscope.capture.graph import Edge, Span
 from gradscope.capture.recompute import in_backward
 from gradscope.explain.non_finite.graph_replay import explain_slopes
-from gradscope.explain.non_finite.levels import FINITE, INF, KINDS, NAN, level
+from gradscope.explain.non_finite.levels import FINITE, KINDS, NAN, level
 from gradscope.records.answers import Birth
 from gradscope.training.sentinel.again import results_again, run_again
-from gradscope.training.sentinel.calls import RecordedCall, began
+from gradscope.training.sentinel.calls import RecordedCall
 from gradscope.training.sentinel.habits import Habits
 from gradscope.training.sentinel.loss import LossLines, explain_loss, loss_part
 from gradscope.training.sentinel.steep import SteepPlans
@@ -41,7 +39,7 @@ class Sentinel:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._calls: list[RecordedCall] = []
-        self._habits: WeakKeyDictionary[nn.Module, dict[bool, Habits]] = WeakKeyDictionary()
+        self._habits: dict[tuple[int, bool], Habits] = {}
         self._lines = LossLines()
         self._plans = SteepPlans()
         self._loss: list[Birth] = []
@@ -56,7 +54,10 @@ class Sentinel:
     ) -> None:
         """An outermost call of a trained model begins, with gradients enabled."""
         if not (self.busy or in_backward()):
-            self._calls.append(began(name, module, args, kwargs, self._habits_of(module)))
+            habits = self._habits.get((id(module), module.training))
+            if habits is None or habits.module() is not module:
+                habits = self._learn(module)
+            self._calls.append(RecordedCall(name, module, args, kwargs, habits))
 
     def call_ended(self, name: str, module: nn.Module, output: Any) -> None:
         """The call returned."""
@@ -73,11 +74,16 @@ class Sentinel:
         """A backward begins, and its graph is whole: "nan" or "inf" where a root is not finite."""
         if self.busy or in_backward():
             return None
-        worst = max(map(_level, roots), default=FINITE)
+        worst = FINITE
+        for root in roots:
+            # Of a loss, at the least cost: nothing is computed.
+            value = root.item() if root.dim() == 0 else None
+            if type(value) is not float or value - value != 0:
+                worst = max(worst, level(root))
         if worst == FINITE:
             self._plans.keep(roots, self._spans)
             for gradient in gradients:
-                if gradient is not None and gradient.numel() > 1:
+                if gradient is not None and gradient.dim():
                     self._external = max(self._external, level(gradient))
             return None
         if self._in_a_row < _IN_A_ROW and not self._loss:
@@ -112,18 +118,29 @@ class Sentinel:
         What waits for a backward still, as a generator's output in the step of its critic, is kept
         for one step more.
         """
-        kept = []
-        for call in self._calls:
-            if call.carried or call.arrived or not call.waits:
-                call.release()
-            else:
+        calls, self._calls = self._calls, []
+        for call in calls:
+            if call.release():
+                continue
+            if call.waits and not call.carried:
                 call.carried = True
-                kept.append(call)
-        self._calls = kept
-        self._plans.release()
-        self._in_a_row = self._in_a_row + 1 if self._worst else 0
-        self._worst = self._external = FINITE
-        self._loss.clear()
+                self._calls.append(call)
+            else:
+                call.unhook()
+        if self._plans.held:
+            self._plans.held.clear()
+        if self._worst or self._in_a_row:
+            self._in_a_row = self._in_a_row + 1 if self._worst else 0
+            self._worst, self._loss = FINITE, []
+        self._external = FINITE
+
+    def close(self) -> None:
+        """Nothing is looked at any more: no hook is left, also in a graph that lives on."""
+        for call in self._calls:
+            call.release()
+            call.unhook()
+        self._calls = []
+        self._plans.held.clear()
 
     def sampled_lines(self, roots: Sequence[torch.Tensor]) -> None:
         """In a step that keeps stacks, at the beginning of its backward: remember the lines."""
@@ -151,10 +168,10 @@ class Sentinel:
         """What the calls returned, by the edges at which the loss took it."""
         for call in self._calls:
             results = (call.alive() or results_again(call)) if call.returned else None
-            if results is None or len(results) != len(call.edges):
+            if results is None or len(results) != len(call.results):
                 continue
             call.level = max(map(level, results), default=FINITE)
-            for edge, result in zip(call.edges, results, strict=True):
+            for (_, edge), result in zip(call.results, results, strict=True):
                 if edge is not None:
                     yield edge, result.detach()
 
@@ -162,15 +179,12 @@ class Sentinel:
         return run_again(call, alone=len(self._models()) <= 1, backward=backward)
 
     def _spans(self) -> list[Span]:
-        return [call.span for call in self._calls if call.span is not None]
+        return [call.span for call in self._calls]
 
-    def _habits_of(self, module: nn.Module) -> Habits:
-        by_mode = self._habits.get(module)
-        if by_mode is None:
-            by_mode = self._habits[module] = {}
-        habits = by_mode.get(module.training)
-        if habits is None:
-            habits = by_mode[module.training] = Habits(module)
+    def _learn(self, module: nn.Module) -> Habits:
+        """A model that was not called before in this mode."""
+        self._habits = {key: h for key, h in self._habits.items() if h.module() is not None}
+        habits = self._habits[id(module), module.training] = Habits(module)
         return habits
 
     @contextmanager
@@ -180,11 +194,3 @@ class Sentinel:
             yield
         finally:
             self.busy = False
-
-
-def _level(root: torch.Tensor) -> int:
-    if root.numel() == 1 and root.layout == torch.strided:
-        value = root.item()
-        if isinstance(value, float):
-            return FINITE if math.isfinite(value) else NAN if math.isnan(value) else INF
-    return level(root)

@@ -6,6 +6,7 @@ such nodes is remembered, and in each later backward what they saved is held unt
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,9 +25,9 @@ _KEPT = 8 << 20
 #: Nodes that are held of one loss.
 _MOST = 32
 #: How many nodes are compared where nothing is held, to see that it is the same loss still.
-_COMPARED = 3
+_COMPARED = 2
 #: Backwards after which a loss is walked again although it looks the same.
-_AGAIN = 256
+_AGAIN = 128
 #: Losses of a script that are told apart.
 _PLANS = 8
 #: Walks after which one that looks like no other is walked only each so many times.
@@ -39,28 +40,29 @@ class SteepNodes:
 
     Attributes:
         path: of the nodes to be passed: the number of the one before it in the path, the edge,
-            and the class that is to be there. For a root the number is -1, the edge its number.
+            the class that is to be there, and whether others come after it. For a root the number is -1, the edge its number.
         steep: of those in the path that are kept: their number there and in the loss, and what
             they save.
     """
 
     names: tuple[str, ...]
-    path: list[tuple[int, int, type]]
+    path: list[tuple[int, int, type, bool]]
     steep: list[tuple[int, int, str, tuple[str, ...], int]]
     age: int = 0
 
     @staticmethod
     def of(part: LossPart) -> SteepNodes:
         """Those of a loss."""
-        wanted = [i for i, node in enumerate(part.nodes) if by_node(node).has(Trait.STEEP)][:_MOST]
+        wanted = [i for i, node in enumerate(part.nodes) if _steep(node)][:_MOST]
         kept = set(range(min(_COMPARED, len(part.nodes))))
         for number in wanted:
             while number >= 0 and number not in kept:
                 kept.add(number)
                 number = part.parents[number][0]
+        parents = {part.parents[n][0] for n in kept}
         places = {number: place for place, number in enumerate(sorted(kept))}
         path = [
-            (places.get(part.parents[n][0], -1), part.parents[n][1], type(part.nodes[n]))
+            (places.get(part.parents[n][0], -1), part.parents[n][1], type(part.nodes[n]), n in parents)
             for n in sorted(kept)
         ]
         steep = []
@@ -80,23 +82,23 @@ class SteepNodes:
         nodes: list[Any] = []
         edges: list[Any] = []
         try:
-            for before, position, kind in self.path:
+            for before, position, kind, leads in self.path:
                 node = roots[position].grad_fn if before < 0 else edges[before][position][0]
                 if type(node) is not kind:
                     return None
                 nodes.append(node)
-                edges.append(node.next_functions)
+                edges.append(node.next_functions if leads else None)
         except IndexError:
             return None
         return nodes
 
 
 class SteepPlans:
-    """The losses of a script, and what their steep nodes hold until the step ends."""
+    """The losses of a script, and what is ``held`` of their steep nodes until the step ends."""
 
     def __init__(self) -> None:
         self._plans: list[SteepNodes] = []
-        self._held: list[tuple[SteepNodes, list[dict[str, Any]]]] = []
+        self.held: list[tuple[SteepNodes, list[dict[str, Any]]]] = []
         self._walks = 0
         self._missed = 0
 
@@ -117,7 +119,7 @@ class SteepPlans:
         if plan.steep and nodes is not None:
             saved = _saved(plan, nodes)
             if saved:
-                self._held.append((plan, saved))
+                self.held.append((plan, saved))
 
     def learn(self, part: LossPart) -> SteepNodes:
         """Remember the way in a loss."""
@@ -130,13 +132,24 @@ class SteepPlans:
         """What is held, the latest backward's first."""
         return [
             KeptNode(name, saved, edges, lines.among(plan.names, number))
-            for plan, held in reversed(self._held)
+            for plan, held in reversed(self.held)
             for (_, number, name, _, edges), saved in zip(plan.steep, held, strict=True)
         ]
 
-    def release(self) -> None:
-        """Let go of it."""
-        self._held.clear()
+
+def _steep(node: Node) -> bool:
+    """Whether a gradient of the node can be infinite though all that went in was finite."""
+    operation = by_node(node)
+    if not operation.has(Trait.STEEP):
+        return False
+    if operation.name == "div":
+        return node.next_functions[1][0] is not None  # a divisor that learns
+    for name in ("exponent", "ord", "p"):
+        power = getattr(node, f"_saved_{name}", None)
+        if isinstance(power, int | float):
+            # Of a norm, the slope at 0 is taken to be 0.
+            return not (power >= 1 if name == "exponent" else power in (1, 2, math.inf))
+    return True
 
 
 def _saved(plan: SteepNodes, nodes: Sequence[Node]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.run import RunInfo
 from gradscope.records.training import StepSample, TrainingFinding
 from gradscope.reporters.finding_lines import ordered
-from gradscope.reporters.training.sentences.findings import given, looked_at
+from gradscope.reporters.training.sentences.findings import given, looked_at, run_info
 from gradscope.reporters.training.sentences.summary import title
 from gradscope.reporters.training.tables.naming import qualified, selected
 from gradscope.typeset.numbers import NOT_THERE, count, number
@@ -99,7 +99,7 @@ def _bad(history: RunHistory) -> Iterator[Answer]:
         found = by_finding[id(finding)]
         state, cause, origin = _STATES.get(finding.rule, finding.rule), finding.cause, found.origin
         message = finding.message
-        if origin is not None and origin.inputs:
+        if origin is not None and origin.inputs and origin.phase not in ("parameter", "input"):
             message = f"{message.rstrip('.')}. It was given {given(origin)}."
         yield Answer(
             name=finding.name,
@@ -109,7 +109,6 @@ def _bad(history: RunHistory) -> Iterator[Answer]:
             cause=cause,
             call=finding.call,
             location=finding.location,
-            behind=(finding.name,) if finding.name in parameters else (),
             advice=finding.advice or None,
             severity=finding.severity,
             steps=found.steps,
@@ -144,8 +143,6 @@ def _course(values: Sequence[float | None]) -> str:
 
 def _run_info(history: RunHistory, sample: StepSample | None) -> RunInfo:
     """How the run was made, as far as any of its samples says it."""
-    name = title(history.run)
-    if sample is not None:
-        return replace(sample.report.run, model=name, notices=history.run.notices)
-    device = history.run.device or "unknown"
-    return RunInfo(name, device, "unknown", "train", 0, history.last_step, "")
+    if sample is None:
+        return run_info(history)
+    return replace(sample.report.run, model=title(history.run), notices=history.run.notices)

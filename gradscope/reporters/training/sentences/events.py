@@ -21,7 +21,7 @@ def lines(events: Sequence[TrainingEvent]) -> Iterator[Line]:
         groups.setdefault((event.kind, re.sub(r"\d+", "#", event.message)), []).append(event)
     for alike in groups.values():
         first, last = alike[0], alike[-1]
-        kind = plain(first.kind).replace("-", " ")
+        kind = plain(first.kind)
         text = plain(first.message) or kind
         if len(alike) > 1:
             text += f" ({plural(len(alike), 'time')}, the last at step {count(last.step)})"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gradscope.records.answers import Birth
 from gradscope.records.history import RunHistory
-from gradscope.records.report import Finding
+from gradscope.records.report import CheckedModel, CheckReport, Finding
+from gradscope.records.run import RunInfo
 from gradscope.records.tensors import TensorStats
 from gradscope.records.training import TrainingFinding
 from gradscope.reporters.finding_lines import Beside, Known
 from gradscope.reporters.labels import label, some_names
 from gradscope.reporters.steps_in_words import stretches
+from gradscope.reporters.training.sentences.summary import title
+from gradscope.reporters.training.tables.naming import qualified
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, number, plural, shape
 from gradscope.typeset.text import plain
@@ -27,7 +31,9 @@ def with_steps(history: RunHistory) -> tuple[list[Finding], Known]:
 
 
 def _beside(one: TrainingFinding) -> Beside:
-    details = tuple(origin_lines(one.origin, one)) if one.origin else ()
+    # What was not finite before the step began was not born in it: the finding says all.
+    born = one.origin is not None and one.origin.phase not in ("parameter", "input")
+    details = tuple(origin_lines(one.origin, one)) if one.origin and born else ()
     return Beside(stretches(one.steps), details)
 
 
@@ -69,6 +75,28 @@ def _tensor(stats: TensorStats) -> str:
     counts = ((stats.zeros, "zero"), (stats.nan, "NaN"), (stats.inf, "infinite"))
     parts += [f"{count(n)} {word}" for n, word in counts if n]
     return ", ".join(parts)
+
+
+def as_check(history: RunHistory) -> CheckReport:
+    """A run as the check of one model, for formats that hold findings only.
+
+    When a finding held stands in its message.
+    """
+    said = []
+    for one in qualified(history).findings:
+        when = stretches(one.steps)
+        message = f"{one.finding.message.rstrip('.')} ({when})." if when else one.finding.message
+        said.append(replace(one.finding, message=message))
+    status = "findings" if said else "ok"
+    model = CheckedModel(status, run_info(history), findings=tuple(said))
+    return CheckReport(status=status, versions=history.run.versions, models=(model,))
+
+
+def run_info(history: RunHistory) -> RunInfo:
+    """How the run was made, for records that know no run of a script."""
+    run = history.run
+    device = run.device or "unknown"
+    return RunInfo(title(run), device, "unknown", "train", 0, history.last_step, "")
 
 
 def verdict(history: RunHistory) -> Line | None:

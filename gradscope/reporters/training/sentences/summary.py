@@ -101,7 +101,7 @@ def _optimizers(history: RunHistory) -> list[str]:
     """Each optimizer with its steps; nothing of a script that has none."""
     taken: dict[str, int] = {}
     for step in history.steps:
-        taken[step.optimizer] = taken.get(step.optimizer, 0) + 1
+        taken[step.optimizer] = max(step.optimizer_step, taken.get(step.optimizer, 0))
     if set(taken) <= {""}:
         return []
     return [f"{_optimizer(name)}: {plural(steps, 'step')}" for name, steps in taken.items()]
@@ -124,10 +124,12 @@ def _looking(history: RunHistory) -> list[str]:
     if looked > len(history.sampled):
         kept = f", {count(len(history.sampled))} of them kept{kept}"
     how = f"{count(looked)} of {plural(len(history.steps), 'step')} looked at"
-    if looked == len(history.steps):
+    if history.thinned:
+        how = f"{count(looked)} of the {count(len(history.steps))} steps kept were looked at"
+    elif looked == len(history.steps):
         how = "every step looked at"
-    elif run.every:
-        how += f", at last every {ordinal(run.every)}" if run.every > 1 else ", at last every one"
+    elif run.every and run.every > 1:
+        how += f", at last every {ordinal(run.every)}"
     how += kept
     return [how, *([cost(run)] if cost(run) else [])]
 

@@ -13,14 +13,14 @@ from gradscope.reporters.report.tables.call_columns import MISSING
 from gradscope.reporters.report.tables.cells import cells, select
 from gradscope.reporters.report.tables.columns import Column, Entry, parse_sort, pick, single
 from gradscope.reporters.report.tables.folding import fold_named
-from gradscope.reporters.training.tables.legend import curve_legend, span
+from gradscope.reporters.training.tables.legend import curve_legend
 from gradscope.reporters.training.tables.series_columns import COLUMNS, TO, USUAL, SeriesRow
 from gradscope.rules import SEVERITIES
-from gradscope.typeset.numbers import count, plural
+from gradscope.typeset.numbers import NOT_THERE, count, plural
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table
 
-#: A terminal gets so many rows unless it asks for others; a pipe gets all.
-FEW = 24
+#: From more rows than can be read a terminal gets so many, unless it asks for others; a pipe all.
+MANY, FEW = 40, 24
 
 
 def table(history: RunHistory, title: str, view: View) -> Table | None:
@@ -30,7 +30,9 @@ def table(history: RunHistory, title: str, view: View) -> Table | None:
         return None
     registry = COLUMNS[title]
     room = _room(view.width)
-    rows = [SeriesRow(one, span(history), room) for one in series]
+    looked = sorted({step for one in series for step in one.steps})
+    places = {step: i for i, step in enumerate(looked)}
+    rows = [SeriesRow(one, places, room) for one in series]
     entries = _folded(rows) if view.fold else [single((row,)) for row in rows]
     chosen, caption, remark = _chosen(entries, history, title, view)
     shown = [entry.shown for entry in chosen]
@@ -46,7 +48,13 @@ def table(history: RunHistory, title: str, view: View) -> Table | None:
     option = f"--table {title} --columns"
     return Table(
         title,
-        tuple(Heading(c.key, c.right, KEEP if c.key == by else c.keep, c.wraps) for c in columns),
+        tuple(
+            Heading(
+                *(c.key, c.right, KEEP if c.key == by else c.keep, c.wraps),
+                beside=c.key.removesuffix("_curve") if c.key.endswith("_curve") else "",
+            )
+            for c in columns
+        ),
         texts,
         caption,
         (*remark, *_legend(history, view, columns, texts, [row for (row,) in shown])),
@@ -95,7 +103,7 @@ def _chosen(
 
     Of too many those come first that findings name, then those that changed most.
     """
-    top = view.top or (None if view.width is None else FEW)
+    top = view.top or (None if view.width is None or len(entries) <= MANY else FEW)
     cut = top is not None and top < len(entries)
     looked = f"at {plural(len(history.sampled), 'step')} looked at"
     if not cut or view.sort:
@@ -165,15 +173,19 @@ def _legend(
     shown: Sequence[SeriesRow],
 ) -> list[str]:
     lines = []
+    looked = sorted(shown[0].places) if shown else []
     if any(row.times > 1 for row in shown):
         lines.append("×n: n blocks that look the same, one after the other; figures are medians")
     words = {word for row in texts for cell in row for word in cell.text.split()}
     if TO.strip() in words:
-        first, last = (count(history.sampled[i]) for i in (0, -1))
+        first, last = count(looked[0]), count(looked[-1])
         lines.append(f"a{TO}b: at the first step looked at and at the last, {first} and {last}")
     if MISSING in words:
-        lines.append(f"{MISSING}: no gradient arrived, or nothing was measured")
+        lines.append(f"{MISSING}: no gradient arrived")
+    if NOT_THERE in words:
+        lines.append(f"{NOT_THERE}: there was nothing to measure")
     drawn = [i for i, column in enumerate(columns) if column.key.endswith("_curve")]
     curves = [row[i].text for row in texts for i in drawn]
+    over = f"over the {plural(len(looked), 'step')} looked at" if len(looked) > 1 else ""
     explained = view.table is None and bool(history.steps)  # under the vital signs
-    return [*lines, *curve_legend(curves, history, explained=explained)]
+    return [*lines, *curve_legend(curves, over, explained=explained)]

@@ -8,20 +8,19 @@ from gradscope.records.history import RunHistory
 from gradscope.typeset.curves import NOT_FINITE
 from gradscope.typeset.numbers import count
 
+_HEIGHTS = (
+    "from each row's lowest value to its highest; by the logarithm where these are more than 100 "
+    "times apart"
+)
 
-def curve_legend(
-    curves: Sequence[str], history: RunHistory, *, explained: bool = False
-) -> Iterator[str]:
-    """The span of the curves, their heights, and the signs that occur.
 
-    ``explained`` is that a table above has said the first two.
+def curve_legend(curves: Sequence[str], over: str, *, explained: bool = False) -> Iterator[str]:
+    """What the curves go over, their heights, and the signs that occur.
+
+    ``explained`` is that a table above has told of heights.
     """
-    first, last = span(history)
-    if not explained and first < last and any(one.strip() for one in curves):
-        yield (
-            f"curves: steps {count(first)} to {count(last)}, from each row's lowest value to its "
-            "highest; by the logarithm where these are more than 100 times apart"
-        )
+    if over and any(one.strip() for one in curves):
+        yield f"curves: {over}" + ("" if explained else f", {_HEIGHTS}")
     if any(NOT_FINITE in one for one in curves):
         yield f"{NOT_FINITE}: NaN or infinite; nonfinite: the steps with one, and the first of them"
 

@@ -13,7 +13,7 @@ from gradscope.reporters.report.tables.call_columns import MISSING
 from gradscope.reporters.report.tables.columns import Column, Scalar
 from gradscope.reporters.training.tables.legend import losses
 from gradscope.typeset.curves import NOT_FINITE, curve
-from gradscope.typeset.numbers import number, shape, share
+from gradscope.typeset.numbers import NOT_THERE, number, shape, share
 from gradscope.typeset.tables import KEEP
 from gradscope.typeset.text import plain
 
@@ -54,10 +54,13 @@ USUAL = {
 
 @dataclass(frozen=True, slots=True)
 class SeriesRow:
-    """A layer's series, the steps and the room that its curves have, and how many it stands for."""
+    """A layer's series, the steps looked at and the room for its curves, and how many it is.
+
+    A curve goes over the steps that were looked at, one after the other: ``places`` numbers them.
+    """
 
     series: LayerSeries
-    span: tuple[int, int] = (1, 1)
+    places: Mapping[int, int]
     room: int = 24
     times: int = 1
 
@@ -72,9 +75,9 @@ class SeriesRow:
         """A measure as blocks."""
         steps, points = self.series.steps, self.points(measure)
         lost = [step for step, (_, gone) in zip(steps, points, strict=True) if gone]
-        first, last = self.span
-        values = [value for value, _ in points]
-        return curve(steps, values, lost, first=first, last=last, width=self.room)
+        values, at = [value for value, _ in points], self.places
+        places, gone = [at[step] for step in steps], [at[step] for step in lost]
+        return curve(places, values, gone, first=0, last=len(at) - 1, width=self.room)
 
     def known(self, measure: str) -> list[float]:
         """The finite values of a measure."""
@@ -106,8 +109,8 @@ def _counter(measure: str) -> str:
     return "nonfinite" if measure in ("grad_norm", "clipped_norm") else ""
 
 
-def _text(value: float | None, lost: bool, figure: Figure) -> str:
-    text = MISSING if value is None else figure(value)
+def _text(value: float | None, lost: bool, figure: Figure, absent: str) -> str:
+    text = absent if value is None else figure(value)
     if not lost:
         return text
     return NOT_FINITE if value is None else text + NOT_FINITE
@@ -117,7 +120,8 @@ def _course(row: SeriesRow, measure: str, figure: Figure) -> str:
     points = row.points(measure)
     if not points:
         return ""
-    ends = [_text(*points[i], figure) for i in (0, -1)]
+    absent = MISSING if measure.startswith("grad") else NOT_THERE
+    ends = [_text(*points[i], figure, absent) for i in (0, -1)]
     return ends[0] if len(points) == 1 else TO.join(ends)
 
 

@@ -19,9 +19,9 @@ _HEADINGS = (
     Heading("first", keep=90),
     Heading("last", keep=KEEP),
     Heading("min", keep=70),
-    Heading("min_at", keep=50),
+    Heading("min_at", keep=50, beside="min"),
     Heading("max", keep=80),
-    Heading("max_at", keep=60),
+    Heading("max_at", keep=60, beside="max"),
     Heading("nonfinite", keep=KEEP),
     Heading("curve", right=False, keep=KEEP),
 )
@@ -38,16 +38,14 @@ def table(history: RunHistory, width: int | None) -> Table | None:
     figures = [_figures(sign) for sign in rows]
     for room, hideable in _layouts(width):
         blank = _table(rows, figures, ["▁" * room for _ in rows], history)
-        hidden = {*plan(blank, width).hidden}
-        if hidden <= hideable:
+        if {*plan(blank, width).hidden} <= hideable:
             break
     first, last = span(history)
     curves = [
         curve(sign.steps, sign.values, sign.lost, first=first, last=last, width=room)
         for sign in rows
     ]
-    # Where an extreme is hidden, nobody asks where it was.
-    return _table(rows, figures, curves, history, places=hidden <= _PLACES)
+    return _table(rows, figures, curves, history)
 
 
 def _layouts(width: int | None) -> list[tuple[int, set[str]]]:
@@ -78,13 +76,10 @@ def _table(
     figures: Sequence[Sequence[str]],
     curves: Sequence[str],
     history: RunHistory,
-    *,
-    places: bool = True,
 ) -> Table:
     several = len(history.steps) > 1
     unsaid = set() if any(sign.lost for sign in of) else {"nonfinite"}
     unsaid |= set() if several else _COURSE
-    unsaid |= set() if places else _PLACES
     shown = [i for i, heading in enumerate(_HEADINGS) if heading.key not in unsaid]
     indent = "  " if any(sign.heading for sign in of) else ""
     rows = []
@@ -98,11 +93,19 @@ def _table(
         ]
         rows.append(tuple(cells[i] for i in shown))
     remark = clipping(history)
+    first, last = span(history)
+    over = f"steps {count(first)} to {count(last)}" if several else ""
     return Table(
         "vital signs",
         tuple(_HEADINGS[i] for i in shown),
         tuple(rows),
-        f"at each of {count(len(history.steps))} steps" if several else "at the one step",
-        (*([remark] if remark else []), *curve_legend(curves, history)),
-        remedy="use a wider terminal" if places else "their places too; use a wider terminal",
+        _caption(history),
+        (*([remark] if remark else []), *curve_legend(curves, over)),
     )
+
+
+def _caption(history: RunHistory) -> str:
+    steps = count(len(history.steps))
+    if history.thinned:
+        return f"at the {steps} of {count(history.last_step)} steps that are kept"
+    return "at the one step" if len(history.steps) == 1 else f"at each of {steps} steps"
