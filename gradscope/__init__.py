@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.api import check, graph, inspect, why
+    from gradscope.api import check, graph, inspect, watch, why
     from gradscope.errors import GradscopeError
     from gradscope.records.answers import WhyReport
     from gradscope.records.graph import AutogradGraph
@@ -28,6 +28,7 @@ __all__ = [
     "check",
     "graph",
     "inspect",
+    "watch",
     "why",
 ]
 
@@ -39,6 +40,7 @@ _HOMES = {
     "check": "api",
     "graph": "api",
     "inspect": "api",
+    "watch": "api",
     "why": "api",
 }
 

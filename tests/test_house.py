@@ -23,6 +23,7 @@ FLOORS = {
     "training": 4,
     "api": 5,
     "commands": 6,
+    "lightning": 6, "transformers": 6, "pytest": 6,
     "cli": 7,
     "__init__": 8, "__main__": 8,
 }  # fmt: skip
@@ -37,7 +38,7 @@ STEP = "running/step.py"
 
 #: What runs a part of a workload's step, as methods are called: forward, the loss, backward, the
 #: optimizer, and what the loop goes over. Rooms below `running` do not know a workload.
-PARTS = {"model", "criterion", "backward", "step", "zero_grad", "batches"}
+PARTS = {"model", "called", "criterion", "backward", "step", "zero_grad", "batches"}
 RUNNERS = {"running", "api", "commands"}
 
 #: What puts something back after a run, in running/state.py and running/switches.py.
@@ -60,6 +61,13 @@ ALSO_PUT_BACK = {
     # Loading draws random numbers and turns switches, and a live model has its mode set for it.
     "api/opened.py": {"kept_as_found", "random_state_kept", "switches_kept"},
     "api/attributing.py": {"run_eagerly"},  # saliency has no steps
+    # A call of a script's own model, once more: there is no workload and no loop.
+    "training/sentinel/again.py": {
+        "kept_as_found",
+        "run_eagerly",
+        "deeper_recursion",
+        "post_accumulate_hooks_disabled",
+    },
 }
 
 #: Calls that import what a string names.

@@ -31,6 +31,7 @@ def graph(
     *,
     target: Any = None,
     loss: str | Callable[..., Any] | None = None,
+    call: str | None = None,
     root: str | None = None,
     lines: bool = False,
     mode: str | None = None,
@@ -50,6 +51,7 @@ def graph(
         inputs: as for ``gradscope.inspect``.
         target: as for ``gradscope.inspect``.
         loss: a built-in's name, or a callable of (output, target) or of (output).
+        call: the method that a step calls in the place of forward, such as "training_step".
         root: a layer whose output the graph starts from instead of the loss: ``fc``, ``cell#2``
             for its third call, ``encoder:0`` for a place in what it returned, ``output`` for the
             model's own. Backward then starts as from the sum of that output.

@@ -20,7 +20,7 @@ from gradscope.errors import ModelError, OptionError
 from gradscope.explain.errors.explain import explain_error
 from gradscope.loading import Workload, load
 from gradscope.loading.kinds import require_constructed
-from gradscope.loading.live import adopt, given
+from gradscope.loading.live import adopt
 from gradscope.records.answers import WhyReport
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import Report
@@ -43,6 +43,7 @@ class Options:
     target: Any = None
     layers: Sequence[str] | None = None
     loss: Any = None
+    call: str | None = None
     optimizer: Any = None
     mode: str | None = None
     steps: int | None = None
@@ -120,12 +121,10 @@ def opened(
         return
     with switches_kept():
         try:
-            workload = load(source, options.allow)
+            workload = load(source, options.allow, inputs=options.inputs)
         except ModelError as error:
             error.report = _unbuilt(source, error, report)
             raise
-        if options.inputs is not None:
-            workload.batches = given(options.inputs)
         if callable(options.loss):
             workload.criterion.spec = options.loss
         yield workload

@@ -6,8 +6,10 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,11 +70,60 @@ def write_output(content: str | bytes, path: Path | None, *, force: bool = False
         if _is_stream(path):
             path.write_bytes(data)
         else:
-            _write_file(data, path, force=force)
+            with _beside(path, force=force) as temporary:
+                temporary.write_bytes(data)
     except FileExistsError:
         raise _exists(path) from None
     except BrokenPipeError:
         raise
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+@contextlib.contextmanager
+def output_file(path: Path, *, force: bool = False) -> Iterator[Path]:
+    """A new file to fill, for what is too large to be one text; then as ``write_output``."""
+    check_output(path, force=force)
+    if path == STDOUT or _is_stream(path):
+        with tempfile.TemporaryDirectory() as folder:
+            whole = Path(folder) / "output"
+            yield whole
+            write_output(whole.read_bytes(), path)
+        return
+    try:
+        with _beside(path, force=force) as temporary:
+            yield temporary
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+@contextlib.contextmanager
+def output_folder(path: Path, own: str, *, force: bool = False) -> Iterator[Path]:
+    """A new folder to fill, whose files then are in ``path``, among others that may be there.
+
+    Raises:
+        OptionError: files whose names match ``own`` are there already, and there is no ``force``;
+            or the folder cannot be written.
+    """
+    try:
+        if path.exists() and not path.is_dir():
+            raise OptionError(f"`{path}` is a file", help="give a folder's name")
+        earlier = sorted(path.glob(own))
+        if earlier and not force:
+            raise _exists(earlier[0])
+        temporary = _temporary(path)
+        temporary.mkdir()
+        try:
+            yield temporary
+            path.mkdir(exist_ok=True)
+            for file in temporary.iterdir():
+                file.replace(path / file.name)
+            for file in earlier:
+                file.unlink(missing_ok=True)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise _unwritable(path, error) from None
 
@@ -130,25 +181,30 @@ def _write_stdout(data: bytes) -> None:
         ) from None
 
 
-def _write_file(data: bytes, path: Path, *, force: bool) -> None:
-    """Write beside the destination, then put it in place in one step."""
+@contextlib.contextmanager
+def _beside(path: Path, *, force: bool) -> Iterator[Path]:
+    """A new file to fill beside the destination; what is in it then takes its place in one step."""
     target = _destination(path) if force else path
-    temporary = target.with_name(f".gradscope-{secrets.token_hex(8)}.tmp")
+    temporary = _temporary(target)
     try:
         # Not tempfile: its files are private, and the result should have the usual permissions.
-        with temporary.open("xb") as file:
-            file.write(data)
+        temporary.touch(exist_ok=False)
+        yield temporary
         if force:
             with contextlib.suppress(FileNotFoundError):
                 temporary.chmod(stat.S_IMODE(target.stat().st_mode))
             temporary.replace(target)
         else:
-            _claim(temporary, target, data)
+            _claim(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _claim(temporary: Path, target: Path, data: bytes) -> None:
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".gradscope-{secrets.token_hex(8)}.tmp")
+
+
+def _claim(temporary: Path, target: Path) -> None:
     """Give the file its name only if nobody has taken it; a rename would overwrite."""
     try:
         target.hardlink_to(temporary)
@@ -182,5 +238,5 @@ def _exists(path: Path) -> OptionError:
 
 def _unwritable(path: Path, error: OSError) -> OptionError:
     return OptionError(
-        f"cannot write `{path}`: {error.strerror or error}", help="choose another place with `-o`"
+        f"cannot write `{path}`: {error.strerror or error}", help="choose another place"
     )

@@ -106,6 +106,11 @@ def to_batch(raw: Any, context: Context, key: str) -> Batch:
     return Batch((move(inputs),), {}, target)
 
 
+def as_it_is(raw: Any, context: Context, key: str) -> Batch:
+    """One raw batch as the one argument of a method that takes it apart itself."""
+    return Batch((mover(context, key)(raw),))
+
+
 def _split(raw: Any, context: Context, key: str) -> tuple[Any, Any]:
     if isinstance(raw, Mapping) and "inputs" in raw and set(raw) <= {"inputs", "target"}:
         return raw["inputs"], raw.get("target")

@@ -52,7 +52,7 @@ def remedy(error: BaseException) -> str | None:
         close = None if error.name in keys else did_you_mean(str(error.name), keys)
         return close or (
             f"read it by `['{error.name}']`; a mapping of the config arrives as a dict, unless it "
-            f"names its class: `{{_target_: …, {error.name}: …}}`"
+            f"names a class: `{{_target_: types.SimpleNamespace, {error.name}: …}}`"
         )
     found = missing_key(error)
     if found is not None and found[1]:

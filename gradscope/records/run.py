@@ -63,6 +63,15 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class LossPart:
+    """One of the losses that a run's loss is computed of."""
+
+    name: str
+    value: float | None
+    nonfinite: str | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
 class StepParameter:
     """A parameter's part in one step: its gradient's norm so far and its update ratio."""
 

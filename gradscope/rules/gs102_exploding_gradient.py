@@ -9,7 +9,7 @@ from statistics import median
 from gradscope.records.modules import ModuleCall
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, complete, layers, rms
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
 
 RULE = Rule(
@@ -83,6 +83,7 @@ RULE = Rule(
             presets={"deepchecker": 2},
         ),
     ),
+    runs=Runs(per="model"),
 )
 #: Of a recurrent layer: what multiplies its input, in both directions.
 _INPUT_WEIGHTS = ("weight_ih_l0", "weight_ih_l0_reverse")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from gradscope.records.answers import Answer
 from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, complete, in_library_code, is_zero
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._severity import severity
 from gradscope.rules._words import plural, sentence
 
@@ -44,6 +44,8 @@ RULE = Rule(
             source="TorchLens",
         ),
     ),
+    # Five, as TorchLens asks for: a zero that an initial zero makes is gone by then.
+    runs=Runs(samples=5),
 )
 _WINDOW = 8
 
@@ -78,10 +80,23 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         yield _explained(answers, severity(answers[0]))
     rest = [name for name in zeros if name not in told]
     for name, behind in Tree(report).gathered(rest):
-        these = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
-        yield RULE.finding(
-            name, f"the gradient of {these} is exactly zero.", value=float(len(behind))
-        )
+        yield _unexplained(name, behind)
+
+
+def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
+    """Of a step in a run: a bias alone is left out, whose gradients often cancel exactly."""
+    weights = {p.name for p in report.parameters if len(p.shape) > 1}
+    zeros = {p.name for p in _zeros(report, limits)}
+    if not zeros & weights:
+        return
+    for name, behind in Tree(report).gathered(zeros):
+        if weights.intersection(behind):
+            yield _unexplained(name, behind)
+
+
+def _unexplained(name: str, behind: Sequence[str]) -> Finding:
+    these = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
+    return RULE.finding(name, f"the gradient of {these} is exactly zero.", value=float(len(behind)))
 
 
 def _explained(answers: list[Answer], level: str | None) -> Finding:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.modules import ParameterStats, UnitActivity
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, complete
-from gradscope.rules._rule import OWN, Limits, Rule, Threshold
+from gradscope.rules._rule import OWN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import percent, plural
 
 RULE = Rule(
@@ -54,6 +54,7 @@ RULE = Rule(
         Threshold("samples", 16, "values of each unit, below which the layer is judged as a whole"),
         Threshold("values", 64, "values of all units together, below which nothing is estimated"),
     ),
+    runs=Runs(samples=10),
 )
 #: A layer of which so many values are off is dead as a unit is that is on in under 1 % of them.
 _SILENT = 0.99
@@ -91,6 +92,31 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             source=limits.source("share") if threshold == limits["share"] else OWN,
             location=one.location,
         )
+
+
+def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
+    """Of a step in a run: one finding per layer with zeros for more than half of its units.
+
+    Which units they are is not known; over many steps in a row they are mostly the same.
+    """
+    told: set[str] = set()
+    for p, samples in _shares(report, limits) if complete(report) else ():
+        stats, owner = p.gradient, p.name.rpartition(".")[0]
+        if samples < limits["samples"]:
+            continue
+        if stats is None or not stats.numel or stats.zeros == stats.numel or owner in told:
+            continue
+        if _suspicious(p, samples, limits):
+            told.add(owner)
+            share = (stats.zeros or 0) / stats.numel
+            yield RULE.finding(
+                owner,
+                f"{percent(share)} of the gradient of `{p.name}` is exactly zero: as many units "
+                "behind it were off for the whole batch.",
+                value=share,
+                threshold=limits["share"],
+                source=limits.source("share"),
+            )
 
 
 def _each(one: UnitActivity, limits: Limits) -> tuple[float, float, str]:

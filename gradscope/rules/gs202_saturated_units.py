@@ -69,6 +69,8 @@ RULE = Rule(
             "layer that no norm follows, from which on units are looked at",
         ),
     ),
+    # Units are counted by a closer look.
+    runs=None,
 )
 _BOUNDED = ("Tanh", "Sigmoid", "Softmax", "Softmax2d", "Hardtanh", "Hardsigmoid")
 #: What may follow a layer and has no upper end.

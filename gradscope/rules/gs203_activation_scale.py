@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Layer, layers, rms
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, others, plural
 
 RULE = Rule(
@@ -71,6 +71,7 @@ RULE = Rule(
             presets={"deepchecker": 2.0},
         ),
     ),
+    runs=Runs(per="model"),
 )
 _SCALE = (
     "Look at how this layer's weight came to be: initialise it smaller (Kaiming, Xavier), or put a "

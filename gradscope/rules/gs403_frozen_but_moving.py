@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gradscope.records.modules import ModuleFacts
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, ancestors
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import listed, others, plural
 
 RULE = Rule(
@@ -35,6 +35,7 @@ RULE = Rule(
         "it."
     ),
     sources=("pytorch/pytorch#86590", "pytorch/pytorch#66073"),
+    runs=Runs(parameters="all"),
 )
 _NORMS = ("_BatchNorm",)
 _DROPOUTS = ("_DropoutNd", "StochasticDepth", "DropPath")

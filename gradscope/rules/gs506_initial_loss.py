@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gradscope.records.report import Finding, Report
 from gradscope.records.tensors import TensorStats
 from gradscope.rules._losses import LOG_SOFTMAX
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
 RULE = Rule(
@@ -39,6 +39,7 @@ RULE = Rule(
         " loss is 1.14 times ln(classes), the nearest broken one 9.2 times."
     ),
     thresholds=(Threshold("factor", 2, "the first loss over ln(classes), above which it fires"),),
+    runs=Runs(samples=1, first=True, per="model", parameters="all"),
 )
 
 #: A loss this near (in its logarithm) to the sum over all samples is one, and no mean, where the

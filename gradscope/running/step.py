@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -105,6 +105,7 @@ class Step:
         clone: the batch on tensors of its own.
         kept: at the end of the step it puts back modules that are not the model's, and gradients of
             leaves that are not.
+        losses: from forward to backward, what the loss is computed of, where it is several.
     """
 
     workload: Workload
@@ -115,6 +116,7 @@ class Step:
     observer: Observer
     kept: ExitStack
     make_optimizer: Callable[[], Optimizer | None]
+    losses: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -157,9 +159,11 @@ class Step:
         seed_everything(workload.seed)
         others = others_kept(*_modules(workload), kept=self.kept)
         with others, observer.around_forward(self), _autocast(workload):
-            output = workload.model(*self.clone.args, **self.clone.kwargs)
+            output = workload.called()(*self.clone.args, **self.clone.kwargs)
             observer.phase = "loss"
             root = observer.root(self, output)
+        # Kept no longer than the graph itself.
+        self.losses, workload.criterion.parts = workload.criterion.parts, {}
         own = {*workload.model.parameters(), *self.inputs.values()}
         outside = [leaf for leaf in observer.leaves(self, root) if leaf not in own]
         self.kept.enter_context(gradients_kept(outside))
@@ -173,7 +177,7 @@ class Step:
 
     def backward(self, root: GraphRoot) -> None:
         """As many backwards as the workload wants."""
-        self.observer.phase = "backward"
+        self.observer.phase, self.losses = "backward", {}
         for repeat in range(self.workload.repeats):
             with self.observer.around_backward(self, repeat):
                 _backward(root, self.workload)

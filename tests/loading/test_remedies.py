@@ -126,7 +126,7 @@ def test_a_constructor_that_moves_to_a_gpu() -> None:
 def test_a_dict_in_a_constructor_is_no_tensor() -> None:
     error = failed("ByAttribute", "model.cfg={dim: 8, width: 3}")
     assert "read it by `['dim']`" in help_of(error)
-    assert "{_target_: …, dim: …}" in help_of(error)
+    assert "{_target_: types.SimpleNamespace, dim: …}" in help_of(error)
 
 
 def test_a_key_that_a_dict_in_a_constructor_has_not() -> None:

@@ -20,7 +20,8 @@ import torch
 import gradscope
 from gradscope.errors import ModelError
 from gradscope.records.report import Finding, Report
-from gradscope.rules import RuleSettings, diagnose, rule_book
+from gradscope.rules import Rule, RuleSettings, diagnose
+from gradscope.rules._book import entries
 from gradscope.rules._rule import OWN
 from rules.all_programs import CASES
 from rules.batch_sizes import SIZES, with_samples
@@ -63,9 +64,14 @@ def healthy_reports() -> dict[str, Report]:
     return found
 
 
+def looking() -> list[Rule]:
+    """The rules that look at one step; the others are for `calibrate_runs`."""
+    return [entry.rule for entry in entries() if entry.find]
+
+
 def table(well: dict[str, Report], broken: dict[str, Report], mended: dict[str, Report]) -> None:
     print(f"\n{'code':6}{'healthy':>9}{'caught':>9}{'mended silent':>15}")
-    for rule in rule_book():
+    for rule in looking():
         cases = {name: case for name, case in CASES.items() if case.code == rule.code}
         fires = sum(_says(report.findings, rule.code) for report in well.values())
         caught = sum(case.found_in(broken[name].findings) for name, case in cases.items())
@@ -80,7 +86,7 @@ def table(well: dict[str, Report], broken: dict[str, Report], mended: dict[str, 
 
 def sweep(well: dict[str, Report], broken: dict[str, Report]) -> None:
     """Other thresholds on the same reports: those that ask for a closer look change nothing."""
-    for rule in rule_book():
+    for rule in looking():
         cases = {name: case for name, case in CASES.items() if case.code == rule.code}
         for threshold in rule.thresholds:
             if threshold.default is None or threshold.source != OWN:
@@ -106,7 +112,7 @@ def batches() -> None:
     A case whose mended twin cannot run with so few is left out of the count, and GS504's are, for
     there the number of samples is what is wrong.
     """
-    caught: dict[str, list[str]] = {rule.code: [] for rule in rule_book()}
+    caught: dict[str, list[str]] = {rule.code: [] for rule in (entry.rule for entry in entries())}
     for samples in SIZES:
         models = healthy() if samples <= _LARGEST else ()
         well = [checked(with_samples(with_optimizer(build()), samples)) for _, build in models]

@@ -1,0 +1,161 @@
+"""Processes that are killed, that fork, that end: the file holds what was added, and opens."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import processes
+import pytest
+
+import gradscope
+from gradscope.runfile import writer as writing
+from gradscope.runfile.reader import RunFile
+from gradscope.runfile.writer import RunWriter
+from runfile import processes_of_runs
+from runfile.made import RUN, sample, step, until
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+needs_sigkill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
+
+
+def killed(folder: Path, seconds: float) -> tuple[Path, list[tuple[int, float]], float]:
+    """A run killed that long after its first step; the steps that it had added, with the time."""
+    path, log = folder / "run.db", folder / "log"
+    process = processes.context().Process(
+        target=processes_of_runs.write_until_killed, args=(path, log)
+    )
+    process.start()
+    until(lambda: log.exists() and log.stat().st_size > 0)
+    time.sleep(seconds)
+    process.kill()
+    at = time.monotonic()
+    process.join()
+    process.close()
+    return (
+        path,
+        list(struct.iter_unpack("=qd", log.read_bytes()[: log.stat().st_size // 16 * 16])),
+        at,
+    )
+
+
+def check(path: Path) -> int:
+    """The file is whole, and holds the first steps without a gap; how many."""
+    with RunFile.open(path) as file:
+        assert file.run == RUN if file.last_step == 0 else file.run.ended is None
+        steps = file.steps()
+        assert [one.step for one in steps] == list(range(1, len(steps) + 1))
+        assert {one.step for one in steps if one.sampled} == set(file.sampled)
+        for number in file.sampled:
+            assert file.sample(number) == (sample(number, calls=5),)
+        for series in (*file.call_series().values(), *file.parameter_series().values()):
+            assert series.steps == file.sampled
+    # As a program would open it that does not know of gradscope, and may write.
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+    return len(steps)
+
+
+@needs_sigkill
+@pytest.mark.parametrize("seed", range(20))
+def test_a_killed_run_opens(seed, tmp_path):
+    path, _, _ = killed(tmp_path, random.Random(seed).uniform(0, 0.4))
+    check(path)
+
+
+@needs_sigkill
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100))
+def test_a_killed_run_holds_all_but_the_last_second(seed, tmp_path):
+    path, added, at = killed(tmp_path, random.Random(seed).uniform(0.3, 1.6))
+    held = check(path)
+    lost = [when for number, when in added if number > held]
+    # A second of the writer's own: where the machine stood still, so did the writer.
+    pauses = sum(max(0, b - a - 0.05) for (_, a), (_, b) in itertools.pairwise(added))
+    assert not lost or at - lost[0] < 1 + pauses
+
+
+@pytest.mark.parametrize("how", ["exit", "exception", "atexit", "end"])
+def test_nothing_is_lost_where_nobody_finishes(how, tmp_path):
+    code = "from runfile.processes_of_runs import leave; from pathlib import Path; "
+    code += f"leave(Path('run.db'), {how!r})"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(home())},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == {"exit": 3, "exception": 1}.get(how, 0), done.stderr
+    assert done.stderr == "" or how == "exception"
+    with RunFile.open(tmp_path / "run.db") as file:
+        assert file.last_step == (1100 if how == "atexit" else 1000)
+        assert file.run.ended is None
+    assert [path.name for path in tmp_path.iterdir()] == ["run.db"]
+
+
+@needs_fork
+@pytest.mark.parametrize("how", ["finish", "forget", "leave", "exit"])
+def test_a_forked_child_writes_nothing_and_finds_no_thread(how, tmp_path):
+    code = "from runfile.processes_of_runs import fork; from pathlib import Path; "
+    code += f"fork(Path('run.db'), {how!r})"
+    done = subprocess.run(
+        # Of a fork beside threads Python warns since 3.12: there must be no thread.
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(home())},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with RunFile.open(tmp_path / "run.db") as file:
+        assert [one.step for one in file.steps()] == list(range(1, 201))
+        assert len(file.sampled) == 10
+
+
+@needs_fork
+def test_a_child_reads_while_its_parent_writes(tmp_path):
+    """A child that uses SQLite itself, as some datasets do, is not held up by the fork."""
+    writer = RunWriter(tmp_path / "run.db", RUN)
+    writer.add(step(1))
+    until(lambda: not writer._waiting)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with RunFile.open(writer.path) as file:
+                code = 0 if file.last_step == 1 else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    writer.add(step(2))
+    writer.finish(RUN)
+    with RunFile.open(writer.path) as file:
+        assert file.last_step == 2
+
+
+def test_a_pause_that_takes_long_ends_by_itself(tmp_path, monkeypatch):
+    """The thread writes on while the process forks: it goes on afterwards, once."""
+    monkeypatch.setattr(writing, "_PAUSE", 0.0)
+    writer = RunWriter(tmp_path / "run.db", RUN)
+    for number in range(1, 101):
+        writer.add(step(number), sample(number))
+        writer.pause()
+        writer.resume()
+    writer.finish(RUN)
+    with RunFile.open(writer.path) as file:
+        assert (file.last_step, len(file.sampled)) == (100, 100)
+
+
+def home() -> list[str]:
+    """Where the package and the tests are, for a process of its own."""
+    return [str(Path(gradscope.__file__).parents[1]), str(Path(__file__).parents[1])]
