@@ -1,9 +1,10 @@
-"""Operations that ran before anybody looked, watched as they run again on what their nodes saved."""
+"""Operations that ran before anybody looked, watched as they run again on what nodes saved."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -32,7 +33,6 @@ from gradscope.explain.shared.node_forward import (
 from gradscope.explain.shared.operations import by_node
 from gradscope.records.answers import Birth
 
-
 #: Operations that put a number, which their nodes do not keep, among those of a tensor.
 _PUTS = ("masked_fill", "where", "index_fill", "index_put", "constant_pad_nd", "copy_slices")
 _FINITE_INSTEAD = "a large finite number in its place stays finite"
@@ -42,7 +42,7 @@ _FINITE_INSTEAD = "a large finite number in its place stays finite"
 class Written:
     """Where a node's operation stands in the script, and the function of PyTorch's that ran it."""
 
-    site: CallSite = CallSite()
+    site: CallSite = field(default_factory=CallSite)
     function: str | None = None
 
 
@@ -142,12 +142,12 @@ class _Replay:
         """What a node saved of its inputs is what others gave it, where these cannot run."""
         self.foreseen = {(r.grad_fn, r.output_nr): r.detach() for r in roots if r.grad_fn}
         for node in nodes:
-            forward = next(forwards(node), None)
-            for name, positions in {} if forward is None else forward.edges.items():
-                value = forward.arguments.get(name)
-                following, number = node.next_functions[positions[0]]
-                if following is not None and isinstance(value, torch.Tensor):
-                    self.foreseen.setdefault((following, number), value.detach())
+            for forward in islice(forwards(node), 1):
+                for name, positions in forward.edges.items():
+                    value = forward.arguments.get(name)
+                    following, number = node.next_functions[positions[0]]
+                    if following is not None and isinstance(value, torch.Tensor):
+                        self.foreseen.setdefault((following, number), value.detach())
 
     def run(self, node: Node) -> None:
         """Run the operation of a node; where that cannot be, take what its node or others saved."""

@@ -27,7 +27,8 @@ _UNDONE: dict[str, Callable[[Mapping[str, Any]], torch.Tensor]] = {
     "reciprocal": lambda saved: saved["result"].reciprocal(),
     "linalg_svd": lambda saved: saved["U"] @ _diagonal(saved["U"], saved["S"]) @ saved["Vh"],
     "linalg_eigh": lambda saved: (
-        saved["eigenvectors"] @ _diagonal(saved["eigenvectors"], saved["eigenvalues"])
+        saved["eigenvectors"]
+        @ _diagonal(saved["eigenvectors"], saved["eigenvalues"])
         @ saved["eigenvectors"].mH
     ),
 }
@@ -135,7 +136,9 @@ def _bind(
     for argument in schema.arguments:
         name = argument.name
         known = saved.get(name)
-        if known is not None and isinstance(known, torch.Tensor) != (str(argument.type) in _TENSORS):
+        if known is not None and isinstance(known, torch.Tensor) != (
+            str(argument.type) in _TENSORS
+        ):
             return None
         if known is not None:
             arguments[name] = known

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.autograd.graph import Node
@@ -91,7 +92,8 @@ class LossLines:
 
 
 def _written(node: Node) -> Written:
-    stack = node.metadata.get("traceback_")
+    metadata: Any = node.metadata  # a property, which torch's types take for a method
+    stack = metadata.get("traceback_")
     line = user_line(stack) if stack else None
     if line is None:
         return Written()

@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-
 from training.sentinel.loop import BAD, Loop, Program, located
 
 

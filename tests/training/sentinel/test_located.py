@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from training.sentinel import programs
 from training.sentinel.loop import BAD, CASES, Loop
 
