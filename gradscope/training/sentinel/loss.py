@@ -14,7 +14,8 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, Edge, Span
-from gradscope.explain.non_finite.graph_replay import Written, explain_graph
+from gradscope.explain.non_finite.graph_replay import explain_graph
+from gradscope.explain.non_finite.places import Written
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.frames import user_line
 from gradscope.explain.shared.operations import node_name

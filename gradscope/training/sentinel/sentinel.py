@@ -11,8 +11,8 @@ from torch import nn
 
 from gradscope.capture.graph import Edge, Span
 from gradscope.capture.recompute import in_backward
-from gradscope.explain.non_finite.graph_replay import explain_slopes
 from gradscope.explain.non_finite.levels import FINITE, KINDS, NAN, level
+from gradscope.explain.non_finite.slopes import explain_slopes
 from gradscope.records.answers import Birth
 from gradscope.training.sentinel.again import results_again, run_again
 from gradscope.training.sentinel.calls import RecordedCall

@@ -15,7 +15,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import Span
-from gradscope.explain.non_finite.graph_replay import KeptNode
+from gradscope.explain.non_finite.slopes import KeptNode
 from gradscope.explain.shared.node_forward import saved_by
 from gradscope.explain.shared.operations import Trait, by_node
 from gradscope.training.sentinel.loss import LossLines, LossPart, loss_part
