@@ -55,6 +55,10 @@ seed: 0
 """
 
 
+#: What people call an object that holds all settings.
+_CONFIGS: Final = ("args", "cfg", "conf", "config", "hparams", "opt", "opts", "params", "settings")
+
+
 def run(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="The file to write; - is standard output.")
@@ -124,6 +128,8 @@ def _argument(argument: Argument, indent: str, *, written: bool = False) -> Iter
         yield _line(f"{indent}{argument.name}:{' {}' if empty else ''}", wants)
         yield from [] if empty else lines
     elif argument.required:
+        hint = "for attributes {_target_: types.SimpleNamespace, …}"
+        wants = wants or (hint if argument.name in _CONFIGS else "")
         yield _line(f"{indent}{argument.name}: {MISSING}", wants)
     else:
         value, said = _default(argument.default)

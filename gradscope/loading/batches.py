@@ -106,9 +106,10 @@ def to_batch(raw: Any, context: Context, key: str) -> Batch:
     return Batch((move(inputs),), {}, target)
 
 
-def as_it_is(raw: Any, context: Context, key: str) -> Batch:
-    """One raw batch as the one argument of a method that takes it apart itself."""
-    return Batch((mover(context, key)(raw),))
+def as_it_is(raw: Any, context: Context, key: str, *, apart: bool) -> Batch:
+    """One raw batch as one argument, or where it is ``apart`` each of its parts as one."""
+    moved = mover(context, key)(raw)
+    return Batch(tuple(moved)) if apart else Batch((moved,))
 
 
 def _split(raw: Any, context: Context, key: str) -> tuple[Any, Any]:

@@ -38,6 +38,7 @@ def make_batches(
     seed: int,
     instantiate: Callable[[Mapping[str, Any], str], Any],
     whole: bool = False,
+    parts: int = 0,
     own: Batches | None = None,
 ) -> tuple[Batches, list[str], Any]:
     """A factory of fresh batch iterators, what was inferred, and the target for every batch.
@@ -45,7 +46,8 @@ def make_batches(
     Each iterator reseeds as it starts and yields the same values as the one before it. The target
     is a tensor, ``"random"``, or None; a batch of a data function may bring its own. The model
     must already be in the mode of the run: detection models take targets in train mode only. With
-    ``whole`` a data function's batch stays as it is, in one argument. ``own`` are the caller's, in
+    ``whole`` a data function's batch stays as it is, in one argument; one of so many ``parts`` is
+    that many arguments. ``own`` are the caller's, in
     the place of the config's.
 
     Raises:
@@ -75,7 +77,7 @@ def make_batches(
         target = inferred.target if target is None else target
     make = None if target is None or target == "random" else plan_target(target, context)
     if is_target(config_input):
-        batches = _from_function(config_input, seed, context, whole=whole)
+        batches = _from_function(config_input, seed, context, whole=whole, parts=parts)
         if make is not None:
             # Not the inputs' own seed: a drawn target must not repeat the numbers of the input.
             seed_everything(seed + 1)
@@ -131,7 +133,7 @@ def _from_sources(
 
 
 def _from_function(
-    config: Mapping[str, Any], seed: int, context: Context, *, whole: bool
+    config: Mapping[str, Any], seed: int, context: Context, *, whole: bool, parts: int
 ) -> Batches:
     def make() -> Any:
         seed_everything(seed)
@@ -145,7 +147,10 @@ def _from_function(
         seed_everything(seed)
         raw = raw_batches(made, context, "input")
         for index, batch in enumerate(raw, start=1):
-            yield (as_it_is if whole else to_batch)(batch, context, "input")
+            if whole or (parts > 1 and isinstance(batch, tuple | list) and len(batch) == parts):
+                yield as_it_is(batch, context, "input", apart=not whole)
+            else:
+                yield to_batch(batch, context, "input")
             # Whatever the model drew in between, the next batch is the same in every run.
             seed_everything(seed + index)
 

@@ -180,7 +180,7 @@ def _incomplete(
     count = "one more argument" if len(missing) == 1 else f"{len(missing)} more arguments"
     every = [f"`{name}` takes {_listed(arguments(found))}"]
     every += [f"`{a.wants}` takes {_listed(a.fields)}" for a in missing if a.fields]
-    words = " ".join(f"{path}=…" for a in missing for path in _paths(a, f"{key}.{a.name}"))
+    words = " ".join(word for a in missing for word in _words(a, f"{key}.{a.name}"))
     help = f"give {'it' if len(missing) == 1 else 'them'}: `{words}`"
     if key == "model" and ":" in name:
         help += f"; `gradscope init -m {name}` writes a config that lists all that it takes"
@@ -191,9 +191,9 @@ def _listed(found: Sequence[Argument]) -> str:
     return ", ".join(f"`{argument}`" for argument in found)
 
 
-def _paths(argument: Argument, path: str) -> list[str]:
-    """The keys that a value is wanted for: of a dataclass those of its fields without a default."""
+def _words(argument: Argument, key: str) -> list[str]:
+    """What to write for it: of a dataclass the fields without a default, `{}` where none is so."""
+    if not argument.fields:
+        return [f"{key}=…"]
     needed = [a for a in argument.fields if a.required]
-    if not needed:
-        return [path]
-    return [one for a in needed for one in _paths(a, f"{path}.{a.name}")]
+    return [word for a in needed for word in _words(a, f"{key}.{a.name}")] or [f"{key}={{}}"]

@@ -94,6 +94,7 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None)
         seed=config.seed,
         instantiate=targets.instantiate,
         whole=whole,
+        parts=0 if method is None or method.own_target else method.takes,
         own=None if inputs is None else given(inputs, whole=whole),
     )
     if method is not None:

@@ -50,7 +50,8 @@ _NEAR, _SMALL = 0.4, 2.0
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """At most one finding, of the model itself."""
     first = report.history[0].loss if report.history else report.loss
-    if first is None or not _is_cross_entropy(report) or _is_trained(report):
+    # Of a sum of several losses nobody knows what guessing would give.
+    if first is None or report.losses or not _is_cross_entropy(report) or _is_trained(report):
         return
     scores = _scores(report)
     shape = scores.shape if scores else ()

@@ -41,6 +41,9 @@ class Net(nn.Module):
     def compare(self, images, labels, scale=1.0):
         return F.cross_entropy(self.fc(images), labels)
 
+    def weighted(self, x, labels, weights):
+        return (F.cross_entropy(self.fc(x), labels, reduction="none") * weights).mean()
+
     def encode(self, x):
         return self.fc(x)
 
@@ -60,6 +63,9 @@ def batches():
 
 def triples():
     yield torch.rand(4, 8), torch.rand(4, 8), torch.rand(4, 8)
+
+def three():
+    yield torch.rand(4, 8), torch.arange(4) % 3, torch.ones(4)
 
 def dicts():
     yield {"inputs": torch.rand(4, 8), "target": torch.arange(4) % 3}
@@ -109,6 +115,8 @@ CONFIGS = {
     ],
     "a data function": ["call=training_step", "input=./net.py:batches"],
     "three parts of a data function": ["call=parts", "input=net:triples"],
+    "as many parts as it takes": ["call=weighted", "input=./net.py:three"],
+    "two parts": ["call=compare", "input=./net.py:batches"],
     "inputs and target": ["call=compare", "input.shape=[4, 8]", "target=[0, 1, 2, 0]"],
     "a loss of the config's": ["call=encode", "input.shape=[4, 8]", "loss=cross_entropy"],
     "forward itself": ["call=forward", "input.shape=[4, 8]"],

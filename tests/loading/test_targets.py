@@ -732,7 +732,7 @@ def test_the_fields_of_a_dataclass_are_missing_too(targets):
         targets.instantiate({"_target_": "./net.py:Configured"}, "model")
     (missing,) = caught.value.problems
     assert "`Options | None` takes `width: int = 2`" in missing.notes
-    assert "`model.cfg=…`" in missing.help
+    assert "`model.cfg={}`" in missing.help
 
 
 class TestInstance:

@@ -163,3 +163,13 @@ def test_one_of_a_mapping_without_a_graph_is_named(model):
     (found,) = [f for f in report.findings if f.code == "GS507"]
     assert found.message.startswith("`l2` has no graph")
     assert found.message.endswith("started from the sum of the others.")
+
+
+def test_the_sum_of_several_is_not_judged_as_a_first_cross_entropy(model):
+    def large(output):
+        return {"ce": F.cross_entropy(output["one"], Y), "far": (output["two"] + 100).mean()}
+
+    found = {f.code for f in gradscope.check(model, X, loss=large).findings}
+    alone = gradscope.check(model, X, loss=lambda output: sum(large(output).values()))
+    assert "GS506" not in found
+    assert "GS506" in {f.code for f in alone.findings}  # of one number nobody knows better
