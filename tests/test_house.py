@@ -68,13 +68,6 @@ ALSO_PUT_BACK = {
     # Loading draws random numbers and turns switches, and a live model has its mode set for it.
     "api/opened.py": {"kept_as_found", "random_state_kept", "switches_kept"},
     "api/attributing.py": {"run_eagerly"},  # saliency has no steps
-    # A call of a script's own model, once more: there is no workload and no loop.
-    "training/sentinel/again.py": {
-        "kept_as_found",
-        "run_eagerly",
-        "deeper_recursion",
-        "post_accumulate_hooks_disabled",
-    },
 }
 
 #: Calls that import what a string names.
