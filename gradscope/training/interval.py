@@ -35,6 +35,7 @@ class Interval:
     _plain: deque[float] = field(default_factory=lambda: deque(maxlen=_LATEST))
     _watched: deque[float] = field(default_factory=lambda: deque(maxlen=_LATEST))
     _own: deque[float] = field(default_factory=lambda: deque(maxlen=_LATEST))
+    _unpriced: int = 0  # steps that were looked at before it was known what a plain one takes
     _cost: float = 0.0  # of one look, as it was known last: medians take longer than a small step
 
     def wants(self) -> bool:
@@ -67,11 +68,17 @@ class Interval:
                 self.latest = self.number - self._last
             self._last = self.number
             self._cost = self._cost_of_one()
-            self.spent += min(self._cost, seconds)
+            if self._plain:
+                self.spent += min(self._cost, seconds)
+            else:
+                self._unpriced += 1
         else:
             self._plain.append(max(0.0, seconds - own))
             self.spent += own
-            if self.number % _LATEST == 0 or len(self._plain) == 1:
+            if len(self._plain) == 1 and self._unpriced:
+                self._cost = self._cost_of_one()
+                self.spent, self._unpriced = self.spent + self._unpriced * self._cost, 0
+            elif self.number % _LATEST == 0:
                 self._cost = self._cost_of_one()
 
     def _cost_of_one(self) -> float:

@@ -144,6 +144,8 @@ class Observer:
         if self._sampler is not None:
             self._sampler.remove()
             self._sampler = None
+        if self._sentinel is not None:
+            self._sentinel.release()
         for handle in self._roots:
             handle.remove()
         self._roots.clear()

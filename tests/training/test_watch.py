@@ -1,0 +1,210 @@
+"""``gradscope.watch`` around a loop: what it records, and that the loop notices nothing."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import gradscope
+from gradscope.errors import OptionError
+from gradscope.runfile.reader import RunFile
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+
+
+def train(model: nn.Module, steps: int = 12) -> torch.optim.Optimizer:
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    torch.manual_seed(1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(16, 4)).square().mean().backward()
+        optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize("every", [1, 5, None])
+def test_the_numbers_are_the_same_to_the_last_bit(every, tmp_path):
+    plain, watched = net(), net()
+    train(plain)
+    with gradscope.watch(watched, every=every, out=tmp_path / "run.db"):
+        train(watched)
+    for one, other in zip(plain.state_dict().values(), watched.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in watched.modules())
+
+
+def test_what_is_recorded_is_what_happened(tmp_path):
+    model = net()
+    with gradscope.watch(model, every=5, out=tmp_path / "run.db") as run:
+        train(model)
+        report = run.report()
+        assert report is not None
+        assert [call.name for call in report.calls] == ["", "0", "1", "2", "3"]
+    assert (run.steps, run.path) == (12, tmp_path / "run.db")
+    with RunFile.open(run.path) as file:
+        assert file.sampled == (1, 2, 3, 5, 10)
+        assert [model.name for model in file.models] == ["model"]
+        assert len(file.steps()) == 12
+        assert file.run.exit == "0"
+
+
+def test_gradients_and_updates_are_pytorchs_own(tmp_path):
+    model = net().double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradscope.watch(model, optimizer, every=1, out=tmp_path / "run.db") as run:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(16, 4).double()).square().mean().backward()
+            wanted = {n: p.grad.norm().item() for n, p in model.named_parameters()}
+            before = {n: p.detach().clone() for n, p in model.named_parameters()}
+            nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            optimizer.step()
+    report = run.report()
+    assert report is not None
+    for parameter in report.parameters:
+        now = dict(model.named_parameters())[parameter.name]
+        old = before[parameter.name]
+        assert parameter.gradient.norm == pytest.approx(wanted[parameter.name], rel=1e-9, abs=1e-15)
+        if old.norm() > 0:
+            ratio = ((now - old).norm() / old.norm()).item()
+            assert parameter.update_ratio == pytest.approx(ratio, rel=1e-6)
+    with RunFile.open(run.path) as file:
+        last = file.steps()[-1]
+        assert last.clipped_norm == pytest.approx(0.01, rel=1e-3)
+        assert last.gradient_norm == pytest.approx(sum(w**2 for w in wanted.values()) ** 0.5)
+
+
+def test_accumulation_and_evaluation(tmp_path):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradscope.watch(model, optimizer, every=1, out=tmp_path / "run.db") as run:
+        for _ in range(3):
+            for _ in range(4):
+                model(torch.randn(16, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                model(torch.randn(2, 4))
+    report = run.report()
+    assert report is not None
+    assert [call.call for call in report.calls if call.name == "0"] == [0, 1, 2, 3]
+    with RunFile.open(run.path) as file:
+        assert [len(step.losses) for step in file.steps()] == [4, 4, 4]
+
+
+def test_two_optimizers_take_turns(tmp_path):
+    first, second = net(), net()
+    one = torch.optim.SGD(first.parameters(), lr=0.1)
+    two = torch.optim.SGD(second.parameters(), lr=0.1)
+    with gradscope.watch([first, second], [one, two], every=1, out=tmp_path / "run.db"):
+        for _ in range(3):
+            for model, optimizer in ((first, one), (second, two)):
+                optimizer.zero_grad()
+                model(torch.randn(16, 4)).square().mean().backward()
+                optimizer.step()
+    with RunFile.open(tmp_path / "run.db") as file:
+        assert [step.optimizer for step in file.steps()] == ["one", "two"] * 3
+        assert [step.optimizer_step for step in file.steps()] == [1, 1, 2, 2, 3, 3]
+        assert {model.name for model in file.models} == {"first", "second"}
+        for step in (3, 4):
+            (sample,) = file.sample(step)
+            assert len(sample.report.calls) == 5
+
+
+def test_a_closure_belongs_to_its_step(tmp_path):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5)
+    x = torch.randn(32, 4)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        return loss
+
+    with gradscope.watch(model, optimizer, every=1, out=tmp_path / "run.db"):
+        for _ in range(2):
+            optimizer.step(closure)
+    with RunFile.open(tmp_path / "run.db") as file:
+        steps = file.steps()
+        assert len(steps) == 2
+        assert len(steps[0].losses) > 1
+
+
+def test_without_an_optimizer_each_backward_is_a_step(tmp_path):
+    model = nn.Linear(4, 1)
+    with gradscope.watch(model, out=tmp_path / "run.db") as run:
+        for _ in range(4):
+            model(torch.randn(8, 4)).square().mean().backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.1 * parameter.grad
+                    parameter.grad = None
+    assert run.steps == 4
+
+
+def test_a_step_that_a_scaler_skips_is_an_event(tmp_path):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120)
+    with gradscope.watch(model, optimizer, every=1, out=tmp_path / "run.db"):
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = (model(torch.randn(8, 4)) * 1e4).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update(2.0**10)
+    with RunFile.open(tmp_path / "run.db") as file:
+        assert [event.kind for event in file.events] == ["skipped-step"]
+        steps = file.steps()
+        assert [step.loss_scale for step in steps] == [1024.0] * 3
+        report = file.sample(2)[0].report
+        assert report.totals.gradient_norm == pytest.approx(steps[1].gradient_norm, rel=1e-5)
+
+
+def test_copies_and_pickles_carry_nothing_of_gradscope(tmp_path):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradscope.watch(model, optimizer, every=1, out=tmp_path / "run.db"):
+        copied, pickled = copy.deepcopy(model), pickle.dumps(model)
+    assert b"gradscope" not in pickled
+    for other in (copied, pickle.loads(pickled)):
+        assert torch.equal(other.eval()(torch.ones(2, 4)), model.eval()(torch.ones(2, 4)))
+
+
+def test_a_fault_of_gradscopes_own_is_not_the_loops(tmp_path, monkeypatch):
+    from gradscope.training.sampler import Sampler
+
+    def broken(self, *args):
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(Sampler, "backward_begins", broken)
+    plain, watched = net(), net()
+    train(plain)
+    with (
+        pytest.warns(UserWarning, match="gradscope itself failed at step 1.*injected"),
+        gradscope.watch(watched, out=tmp_path / "run.db"),
+    ):
+        train(watched)
+    for one, other in zip(plain.state_dict().values(), watched.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_an_exception_of_the_loop_passes(tmp_path):
+    with pytest.raises(ValueError, match="mine"), gradscope.watch(net(), out=tmp_path / "run.db"):
+        raise ValueError("mine")
+    with RunFile.open(tmp_path / "run.db") as file:
+        assert file.run.exit == "ValueError: mine"
+
+
+@pytest.mark.parametrize("wrong", [{"budget": 0}, {"budget": 2}, {"every": 0}, {"select": "GS9"}])
+def test_what_is_no_option(wrong, tmp_path):
+    with pytest.raises(OptionError), gradscope.watch(net(), out=tmp_path / "run.db", **wrong):
+        pass
