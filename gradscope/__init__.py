@@ -8,12 +8,15 @@ Names are loaded when they are first used, so that ``import gradscope`` imports 
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from gradscope.records.shown import shown_by
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.api import check, graph, inspect, why
+    from gradscope.api import check, graph, inspect, saliency, watch, why
     from gradscope.errors import GradscopeError
     from gradscope.records.answers import WhyReport
     from gradscope.records.graph import AutogradGraph
@@ -28,6 +31,8 @@ __all__ = [
     "check",
     "graph",
     "inspect",
+    "saliency",
+    "watch",
     "why",
 ]
 
@@ -39,8 +44,31 @@ _HOMES = {
     "check": "api",
     "graph": "api",
     "inspect": "api",
+    "watch": "api",
+    "saliency": "api",
     "why": "api",
 }
+
+shown_by("gradscope.api.showing")
+
+
+class _Package(ModuleType):
+    """This package, whose ``saliency`` is the entry, and not the room of that name below it."""
+
+    @property
+    def saliency(self) -> Any:
+        return __getattr__("saliency")
+
+    @saliency.setter
+    def saliency(self, room: ModuleType) -> None:
+        """Python binds a room here when it is imported; it stays in ``sys.modules``."""
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

@@ -97,6 +97,18 @@ class GradscopeError(Exception):
             p if isinstance(p, Problem) else Problem(p, place, help, tuple(notes)) for p in problems
         )
         super().__init__("; ".join(p.message for p in self.problems))
+        for note in self._notes():
+            self.add_note(note)
+
+    def _notes(self) -> list[str]:
+        """What Python's traceback says below the message: place, remarks and remedy.
+
+        Of several problems each is told in full.
+        """
+        if len(self.problems) != 1:
+            return [problem.render() for problem in self.problems]
+        _, *rest = self.problems[0].render().splitlines()[self.problems[0].message.count("\n") :]
+        return ["\n".join(rest)] if rest else []
 
     def render(self) -> str:
         """All problems, one blank line between them."""

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -37,6 +38,25 @@ def load(package: str, name: str) -> ModuleType:
             help=did_you_mean(name, choices) or f"one of {', '.join(choices)}",
         )
     return importlib.import_module(f"{package}.{name.replace('-', '_')}")
+
+
+def by_suffix(package: str, file: Path, *, otherwise: str) -> str:
+    """The format whose files end as this one does; ``otherwise`` is the other way to say it.
+
+    Raises:
+        OptionError: no format has the suffix.
+    """
+    suffixes = {load(package, name).suffix: name for name in names(package)}
+    suffix = file.suffix.lower()
+    if suffix in suffixes:
+        return suffixes[suffix]
+    choices = ", ".join(f"`{suffix}` ({name})" for suffix, name in sorted(suffixes.items()))
+    raise OptionError(
+        f"the suffix `{file.suffix}` of `{file}` names no format"
+        if suffix
+        else f"no suffix in `{file}` to tell the format",
+        help=f"use one of {choices}, or {otherwise}",
+    )
 
 
 def docstring(package: str, name: str, function: str) -> str | None:

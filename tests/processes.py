@@ -6,6 +6,7 @@ about imports or about how a process ends needs a fresh interpreter: ``subproces
 
 from __future__ import annotations
 
+import atexit
 import io
 import multiprocessing
 import os
@@ -48,7 +49,7 @@ def gradscope(
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "stdout"
         err = out if merged else Path(folder) / "stderr"
-        process = _context().Process(
+        process = context().Process(
             target=_command, args=(list(words), str(cwd), dict(env or os.environ), out, err)
         )
         process.start()
@@ -61,7 +62,8 @@ def gradscope(
 
 
 @cache
-def _context() -> BaseContext:
+def context() -> BaseContext:
+    """Where the processes come from: from the server, where the system has one."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -84,7 +86,10 @@ def _command(words: list[str], cwd: str, env: dict[str, str], out: Path, err: Pa
     sys.argv = ["gradscope", *words]
     from gradscope.__main__ import main
 
-    main()
+    try:
+        main()
+    finally:
+        atexit._run_exitfuncs()  # an interpreter does so at its end, a copy of a process does not
 
 
 def _text(number: int, errors: str, *, line_buffering: bool = False) -> io.TextIOWrapper:

@@ -16,31 +16,36 @@ PACKAGE = Path(gradscope.__file__).parent
 #: A room is a folder or a file at the top of the package. It imports from lower floors only.
 FLOORS = {
     "records": 0, "errors": 0, "plugins": 0, "patterns": 0, "nesting": 0, "typeset": 0,
-    "version": 0,
+    "version": 0, "files": 0,
     "config": 1, "rules": 1, "images": 1, "demo": 1, "runfile": 1,
     "reporters": 2, "loading": 2, "capture": 2,
     "diagrams": 3, "running": 3, "explain": 3, "saliency": 3,
     "training": 4,
     "api": 5,
     "commands": 6,
+    "lightning": 6, "transformers": 6, "pytest": 6,
     "cli": 7,
     "__init__": 8, "__main__": 8,
 }  # fmt: skip
 
-#: Only this file sets hooks, and only these kinds: what is set in one place is removed in one.
-HOOKS, KINDS = "capture/hooks.py", r"register_(forward_|forward_pre_)?hook|register_prehook"
+#: Only this file sets hooks, and only these kinds: what is set in one place is removed in one. The
+#: one of all modules tells of those that are not the model's, before they run.
+HOOKS = "capture/hooks.py"
+KINDS = r"register_((module_)?forward_pre_|forward_)?hook|register_prehook"
 
 #: Only this file runs a workload's step, and only it leaves everything as it was found.
 STEP = "running/step.py"
 
 #: What runs a part of a workload's step, as methods are called: forward, the loss, backward, the
 #: optimizer, and what the loop goes over. Rooms below `running` do not know a workload.
-PARTS = {"model", "criterion", "backward", "step", "zero_grad", "batches"}
+PARTS = {"model", "called", "criterion", "backward", "step", "zero_grad", "batches"}
 RUNNERS = {"running", "api", "commands"}
 
 #: What puts something back after a run, in running/state.py and running/switches.py.
 PUT_BACK = {
     "kept_as_found",
+    "modules_kept",
+    "others_kept",
     "gradients_kept",
     "random_state_kept",
     "switches_kept",
@@ -50,7 +55,8 @@ PUT_BACK = {
 }
 #: Who else calls which of them, and why.
 ALSO_PUT_BACK = {
-    "running/state.py": {"random_state_kept", "switches_kept"},  # parts of `kept_as_found`
+    # Parts of `kept_as_found`, one of them of `others_kept` too.
+    "running/state.py": {"modules_kept", "random_state_kept", "switches_kept"},
     "running/rerun.py": {"post_accumulate_hooks_disabled"},  # a first run calls them
     # A call of a script's model is run again in the middle of a step that is not ours.
     "training/sentinel/again.py": {

@@ -40,6 +40,7 @@ def why(
     *,
     target: Any = None,
     loss: str | Callable[..., Any] | None = None,
+    call: str | None = None,
     optimizer: Any = None,
     mode: str | None = None,
     gradient: Any = None,
@@ -59,6 +60,7 @@ def why(
         names: parameters and layers, by name or pattern, that are answered whatever their state.
         target: as for ``gradscope.inspect``.
         loss: a built-in's name, or a callable of (output, target) or of (output).
+        call: the method that a step calls in the place of forward, such as "training_step".
         optimizer: what takes the parameters and makes the optimizer for the look after one step;
             None takes the config's, else SGD.
         mode: "train" or "eval"; None keeps a live module's own modes.

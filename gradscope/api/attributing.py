@@ -21,6 +21,7 @@ from gradscope.errors import ConfigError, GradscopeError, ModelError, OptionErro
 from gradscope.explain.errors.explain import explain_error
 from gradscope.explain.shared.frames import is_ours
 from gradscope.loading.classes import class_id
+from gradscope.loading.kinds import require_constructed
 from gradscope.loading.viewing import Viewer, live_viewer, load_viewer
 from gradscope.records.run import RunInfo
 from gradscope.records.saliency import ClassScore, ImageAttribution, SaliencyReport
@@ -63,13 +64,22 @@ class SaliencyRequest:
     check: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Saliency:
     """The report, and for each of its pictures the photograph and the raw maps [H, W]."""
 
     report: SaliencyReport
     photos: tuple[Photo, ...]
     maps: tuple[tuple[Tensor, ...], ...]
+
+    def __repr__(self) -> str:
+        return repr(self.report)
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
 
 
 def saliency(
@@ -126,6 +136,7 @@ def saliency(
     )
     several = [pictures] if isinstance(pictures, str | Path) else pictures
     if isinstance(model, nn.Module):
+        require_constructed(model)
         if not isinstance(pictures, Tensor):
             raise OptionError(
                 "a live model has no transform for picture files",

@@ -22,6 +22,7 @@ def check(
     *,
     target: Any = None,
     loss: str | Callable[..., Any] | None = None,
+    call: str | None = None,
     select: Sequence[str] | str = (),
     ignore: Sequence[str] | str = (),
     preset: str | None = None,
@@ -52,6 +53,7 @@ def check(
         inputs: as for ``gradscope.inspect``, as are all options that are not named here.
         target: what the loss compares with.
         loss: a built-in's name, or a callable of (output, target) or of (output).
+        call: the method that a step calls in the place of forward, such as "training_step".
         select, ignore: the rules that look, by code, beginning of codes, or name.
         preset: thresholds of another tool: "sagemaker", "deepchecker" or "autotrainer".
         thresholds: a rule's own by name, as in ``{"GS201": {"share": 0.3}}``.

@@ -23,6 +23,7 @@ from gradscope.records.report import Finding, Report
 from gradscope.rules import RuleSettings, diagnose, wanted
 from gradscope.running.rerun import rerun
 from gradscope.running.step import repeated
+from gradscope.running.tasks import task_gradients
 from gradscope.running.trace import stacks_kept
 
 
@@ -171,11 +172,18 @@ def _precision(run: _Run, report: Report, asked: Collection[str]) -> dict[str, A
         return {"precision": forecast(run.workload.model, step.loss, step.backward)}
 
 
+def _tasks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
+    """The gradients of each loss by itself."""
+    with rerun(run.workload, run.last) as step:
+        return {"tasks": task_gradients(step)}
+
+
 _LOOKS = (
     _Look(frozenset({"missing", "zero"}), "why gradients are missing or zero", _answers),
     _Look(frozenset({"elsewhere"}), "what other seeds reach", _elsewhere),
     _Look(frozenset({"births"}), "where a NaN or Inf comes from", _births),
     _Look(frozenset({"activity"}), "dead and saturated units", _activity),
     _Look(frozenset({"precision"}), "what other dtypes would lose", _precision),
+    _Look(frozenset({"tasks"}), "the gradients of each loss", _tasks),
     _Look(frozenset({"lines"}), "the lines of what goes into the loss", _lines),
 )

@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from gradscope.api.failing import explained_failure, fail
 from gradscope.api.opened import Options, opened, read, without
 from gradscope.api.runs import run_info, versions
+from gradscope.api.tensor_graphs import graph_of
 from gradscope.capture.hooks import named_parameters, select_layers
 from gradscope.config import LoadedConfig
+from gradscope.errors import OptionError
 from gradscope.explain.missing.explain import explain_missing
 from gradscope.explain.shared.frames import locate
 from gradscope.loading import Workload
@@ -26,11 +28,12 @@ from gradscope.running.trace import GraphTrace, trace
 
 
 def graph(
-    model: nn.Module | str | Path,
+    model: nn.Module | str | Path | Tensor,
     inputs: Any = None,
     *,
     target: Any = None,
     loss: str | Callable[..., Any] | None = None,
+    call: str | None = None,
     root: str | None = None,
     lines: bool = False,
     mode: str | None = None,
@@ -46,10 +49,12 @@ def graph(
 
     Args:
         model: a live module, which is given back exactly as it was, or a config: a YAML path or a
-            spec such as ``torchvision:resnet18``.
+            spec such as ``torchvision:resnet18``. A tensor of yours, such as a loss: its graph is
+            drawn as it is, nothing runs, and ``inputs`` may be the model that names its parameters.
         inputs: as for ``gradscope.inspect``.
         target: as for ``gradscope.inspect``.
         loss: a built-in's name, or a callable of (output, target) or of (output).
+        call: the method that a step calls in the place of forward, such as "training_step".
         root: a layer whose output the graph starts from instead of the loss: ``fc``, ``cell#2``
             for its third call, ``encoder:0`` for a place in what it returned, ``output`` for the
             model's own. Backward then starts as from the sum of that output.
@@ -71,6 +76,14 @@ def graph(
         GradscopeError: the config, a name or a file is not right.
     """
     options = Options.of(locals())
+    if isinstance(model, Tensor):
+        given = {**options.settings(), **({"root": root} if root is not None else {})}
+        if given or lines:
+            raise OptionError(
+                f"`{next(iter(given), 'lines')}` is for a run, and the tensor's graph is there",
+                help="`gradscope.graph(loss, model)` takes nothing else",
+            )
+        return graph_of(model, inputs)
     with opened(read(model, options), options, AutogradGraph) as workload:
         return _traced(workload, root, lines=lines)
 

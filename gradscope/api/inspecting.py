@@ -17,6 +17,7 @@ from gradscope.api.runs import run_info, versions
 from gradscope.capture.facts import unregistered
 from gradscope.capture.hooks import named_modules, named_parameters, select_layers
 from gradscope.config import LoadedConfig
+from gradscope.errors import OptionError
 from gradscope.loading import Workload, load_model
 from gradscope.records.modules import LayerInfo, Unregistered
 from gradscope.records.report import Report
@@ -31,6 +32,7 @@ def inspect(
     *,
     target: Any = None,
     loss: str | Callable[..., Any] | None = None,
+    call: str | None = None,
     layers: Sequence[str] = ("**",),
     exclude: Sequence[str] = (),
     mode: str | None = None,
@@ -46,6 +48,7 @@ def inspect(
     overrides: Sequence[str] = (),
     chain: Sequence[str] = (),
     verify: bool = False,
+    tasks: bool = False,
     select: Sequence[str] | str = (),
     ignore: Sequence[str] | str = (),
     preset: str | None = None,
@@ -61,6 +64,7 @@ def inspect(
             arguments. None: those of the config, or inferred.
         target: what the loss compares with; None: the config's, or random where classes are wanted.
         loss: a built-in's name, or a callable of (output, target) or of (output).
+        call: the method that a step calls in the place of forward, such as "training_step".
         layers: module-name patterns; ``calls`` and ``parameters`` hold what they select.
         exclude: patterns taken back from ``layers``.
         mode: "train" or "eval"; None keeps a live module's own modes.
@@ -75,6 +79,7 @@ def inspect(
         overrides: ``key=value`` pairs on top of a config.
         chain: layers whose autograd chain back to the leaves is kept.
         verify: also run two plain steps and say whether gradients are bit-identical.
+        tasks: also take the gradients of each loss by itself, where the loss is several.
         select, ignore: the rules that look, by code, beginning of codes, or name.
         preset: thresholds of another tool: "sagemaker", "deepchecker" or "autotrainer".
         thresholds: a rule's own by name, as in ``{"GS201": {"share": 0.3}}``.
@@ -94,7 +99,7 @@ def inspect(
     rules = rule_settings(source, thresholds, select=select, ignore=ignore, preset=preset)
     with opened(source, options, Report) as workload:
         file = source.file if isinstance(source, LoadedConfig) else None
-        return report_of(workload, rules, file=file, chain=chain, verify=verify)
+        return report_of(workload, rules, file=file, chain=chain, verify=verify, tasks=tasks)
 
 
 def inspect_config(
@@ -104,6 +109,7 @@ def inspect_config(
     exclude: Sequence[str] = (),
     chain: Sequence[str] = (),
     verify: bool = False,
+    tasks: bool = False,
     allow: Sequence[str] = (),
 ) -> Report:
     """Load what a config names and run it. ``rules`` None are those of the config.
@@ -114,7 +120,7 @@ def inspect_config(
     rules = rules or rule_settings(loaded)
     with opened(loaded, Options(allow=allow), Report) as workload:
         workload.layers = without(workload.layers, exclude)
-        return report_of(workload, rules, file=loaded.file, chain=chain, verify=verify)
+        return report_of(workload, rules, file=loaded.file, chain=chain, verify=verify, tasks=tasks)
 
 
 def rule_settings(
@@ -166,6 +172,7 @@ def report_of(
     file: str | None = None,
     chain: Sequence[str] = (),
     verify: bool = False,
+    tasks: bool = False,
     only: Sequence[str] | None = None,
     looks: Collection[str] = (),
 ) -> Report:
@@ -177,6 +184,7 @@ def report_of(
         file: what names the model.
         chain: patterns of the layers whose chains are kept.
         verify: also prove that looking is harmless.
+        tasks: also take the gradients of each loss by itself.
         only: layer patterns; findings of others are left out. None: the workload's layers.
         looks: deep looks to take in any case.
 
@@ -191,6 +199,9 @@ def report_of(
     observation.recorder = None
     if observation.failure is None or is_users(observation.failure):
         shown = report.parameters
+        if tasks and observation.failure is None:
+            _require_several(report)
+            looks = {*looks, "tasks"}
         whole = replace(report, parameters=observation.all_parameters)
         found = diagnosed(
             workload,
@@ -205,6 +216,14 @@ def report_of(
     if observation.failure is not None:
         fail(observation, report)
     return report
+
+
+def _require_several(report: Report) -> None:
+    if len(report.losses) < 2:
+        raise OptionError(
+            f"`tasks` compares the gradients of several losses, and `{report.run.loss}` is one",
+            help="have the model or the `loss` return a mapping of them: `{'name': loss, …}`",
+        )
 
 
 def _report(workload: Workload, observation: Observation) -> Report:
@@ -225,6 +244,7 @@ def _report(workload: Workload, observation: Observation) -> Report:
         ),
         loss=observation.loss,
         loss_nonfinite=observation.loss_nonfinite,
+        losses=observation.losses,
         totals=Totals(
             parameters=sum(_numel(p) for p in parameters),
             trainable=sum(_numel(p) for p in parameters if p.requires_grad),

@@ -19,7 +19,8 @@ from gradscope.config import LoadedConfig
 from gradscope.errors import ModelError, OptionError
 from gradscope.explain.errors.explain import explain_error
 from gradscope.loading import Workload, load
-from gradscope.loading.live import adopt, given
+from gradscope.loading.kinds import require_constructed
+from gradscope.loading.live import adopt
 from gradscope.records.answers import WhyReport
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import Report
@@ -42,6 +43,7 @@ class Options:
     target: Any = None
     layers: Sequence[str] | None = None
     loss: Any = None
+    call: str | None = None
     optimizer: Any = None
     mode: str | None = None
     steps: int | None = None
@@ -78,9 +80,10 @@ def read(model: nn.Module | str | Path, options: Options) -> nn.Module | LoadedC
     """The config behind a path or a spec, with the options in it; a live module as it is.
 
     Raises:
-        GradscopeError: the config or an option is not right.
+        GradscopeError: the config or an option is not right, or a module was never constructed.
     """
     if isinstance(model, nn.Module):
+        require_constructed(model)
         return model
     settings = options.settings()
     if callable(options.loss):  # as the inputs, it is put in the place of the config's later
@@ -118,12 +121,10 @@ def opened(
         return
     with switches_kept():
         try:
-            workload = load(source, options.allow)
+            workload = load(source, options.allow, inputs=options.inputs)
         except ModelError as error:
             error.report = _unbuilt(source, error, report)
             raise
-        if options.inputs is not None:
-            workload.batches = given(options.inputs)
         if callable(options.loss):
             workload.criterion.spec = options.loss
         yield workload

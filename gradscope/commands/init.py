@@ -7,20 +7,26 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from gradscope.commands._options import Debug
+from gradscope.commands._options import Allow, Debug
 from gradscope.commands._write import STDOUT, write_output
 from gradscope.config import check_spec
+from gradscope.config.specs import is_own
+from gradscope.config.targets import MISSING
+
+if TYPE_CHECKING:
+    from gradscope.loading.signatures import Argument
 
 _STARTER: Final = """\
 # What flows through a model, forward and backward: gradscope inspect {path}
 # Every key but `model` has a default; `gradscope schema` prints all that a key can be.
 
-model: {model}
+{model}
 # model: torchvision:resnet18         # or timm:NAME, hf:DIR_OR_ID, ./net.py:Name, pkg.mod:Name
 # model: {{_target_: torchvision.models.resnet18, num_classes: 10}}
 
@@ -34,6 +40,7 @@ mode: train                           # train | eval
 # input: {{shape: [2, 3, 224, 224]}}    # also image, file, text, tokens, values; a mapping of
 #                                     # these is keyword arguments, a list positional ones
 # target: [3, 7]                      # class ids, values, a file, or random
+# call: training_step                 # a method in the place of forward, with the batch
 # loss: cross_entropy                 # mse | bce_with_logits | nll | sum | mean | logit | output
 # backward: {{repeats: 2, retain_graph: true}}
 
@@ -48,27 +55,99 @@ seed: 0
 """
 
 
+#: What people call an object that holds all settings.
+_CONFIGS: Final = ("args", "cfg", "conf", "config", "hparams", "opt", "opts", "params", "settings")
+
+
 def run(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="The file to write; - is standard output.")
     ] = Path("model.yaml"),
     model: Annotated[
-        str, typer.Option("-m", "--model", metavar="SPEC", help="The model to put into it.")
+        str,
+        typer.Option(
+            "-m",
+            "--model",
+            metavar="SPEC",
+            help="The model to put into it. Of a class of your own the file is imported, and each "
+            "argument gets a line.",
+        ),
     ] = "demo",
+    allow: Allow = None,
     force: Annotated[
         bool, typer.Option("--force", metavar="", help="Overwrite an existing file.")
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Write a starter config: commented, and runnable as it is."""
+    """Write a starter config: commented, and runnable as it is.
+
+    Arguments without a default stand as `???`, for you to write.
+    """
     check_spec(model)
     folder = Path.cwd() if path == STDOUT else path.absolute().parent
     shown = "model.yaml" if path == STDOUT else shlex.quote(str(path))
-    spec = _plain(_relative(model, folder))
-    text = _STARTER.format(path=shown if shown.isprintable() else "FILE", model=spec)
+    lines = list(_model(_relative(model, folder), folder, allow or []))
+    block = "\n".join(lines)
+    text = _STARTER.format(path=shown if shown.isprintable() else "FILE", model=block)
     write_output(text, path, force=force)
     if path != STDOUT:
-        print(f"wrote {path}; next: gradscope inspect {shown}", file=sys.stderr)
+        open_ = sum(f": {MISSING}" in line for line in lines)
+        first = f"write a value for each of its {open_} `{MISSING}`, then" if open_ else "next:"
+        print(f"wrote {path}; {first} gradscope inspect {shown}", file=sys.stderr)
+
+
+def _model(spec: str, folder: Path, allow: Sequence[str]) -> Iterator[str]:
+    """The lines of the key `model`: the spec, and what a class or function of one's own takes."""
+    found: tuple[Argument, ...] = ()
+    if is_own(spec):
+        # Only these need torch, which takes seconds to import.
+        from gradscope.loading import specs
+        from gradscope.loading.targets import Targets
+
+        found = specs.arguments(spec, Targets(folder, allow))
+    if not found:
+        yield f"model: {_plain(spec)}"
+        return
+    yield "model:"
+    yield f"  _target_: {_plain(spec)}"
+    for argument in found:
+        yield from _argument(argument, "  ")
+
+
+def _argument(argument: Argument, indent: str, *, written: bool = False) -> Iterator[str]:
+    """One argument, with the fields of the dataclass that it asks for.
+
+    One with a default is a comment, unless it is to be ``written``.
+    """
+    wants = " ".join(argument.wants.split())
+    if argument.required and argument.fields:
+        needed = any(one.required for one in argument.fields)
+        block = [_argument(one, f"{indent}  ", written=not needed) for one in argument.fields]
+        lines = [line for one in block for line in one]
+        empty = all(line.lstrip().startswith("#") for line in lines)
+        yield _line(f"{indent}{argument.name}:{' {}' if empty else ''}", wants)
+        yield from [] if empty else lines
+    elif argument.required:
+        hint = "for attributes {_target_: types.SimpleNamespace, …}"
+        wants = wants or (hint if argument.name in _CONFIGS else "")
+        yield _line(f"{indent}{argument.name}: {MISSING}", wants)
+    else:
+        value, said = _default(argument.default)
+        mark = "" if written and not said else "# "
+        said = ", ".join(filter(None, (wants, said)))
+        yield _line(f"{indent}{mark}{argument.name}: {value}", said)
+
+
+def _line(text: str, comment: str) -> str:
+    return f"{text:<37} # {comment}" if comment else text
+
+
+def _default(value: Any) -> tuple[str, str]:
+    """A default as YAML, and in words where it is no plain value."""
+    try:
+        return json.dumps(value, allow_nan=False), ""
+    except (TypeError, ValueError):
+        return "…", f"default {getattr(value, '__name__', type(value).__name__)}"
 
 
 def _relative(spec: str, folder: Path) -> str:

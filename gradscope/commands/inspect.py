@@ -52,6 +52,15 @@ def run(
             help="Run the step unobserved too, and say whether the gradients are bit-identical.",
         ),
     ] = False,
+    tasks: Annotated[
+        bool,
+        typer.Option(
+            "--tasks",
+            metavar="",
+            help="Where the loss is several: the gradient norm of each at the layers that they "
+            "share, and the cosines between them.",
+        ),
+    ] = False,
     rules: RuleOptions,
     tables: TableOptions,
     running: RunOptions,
@@ -82,6 +91,7 @@ def run(
                 exclude=layers.exclude or (),
                 chain=chain or (),
                 verify=verify,
+                tasks=tasks,
                 allow=allow or (),
             )
     except (ModelError, Interrupted) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -203,6 +204,9 @@ def _spelled_out(data: dict[str, Any]) -> dict[str, Any]:
     """A text that names an object as the mapping that it is short for."""
     out = dict(data)
     loss, optimizer, replace = data.get("loss"), data.get("optimizer"), data.get("replace")
+    given = data.get("input")
+    if isinstance(given, str) and re.fullmatch(r"(\S+\.py|[\w.]+):[\w.]+", given):
+        out["input"] = {"_target_": given}
     if isinstance(optimizer, str):
         out["optimizer"] = {"_target_": optimizer}
     if isinstance(loss, str) and loss not in LOSSES and ("." in loss or ":" in loss):

@@ -69,7 +69,14 @@ _CALL: Final = {
     ]
 }
 _LOSS: Final = {"anyOf": [{"enum": list(LOSSES)}, *_CALL["anyOf"], {"type": "null"}]}
-_INPUT: Final = {"anyOf": [{"type": "object"}, {"type": "array"}, {"type": "null"}]}
+_INPUT: Final = {
+    "anyOf": [
+        {"type": "string", "description": "A function that gives batches: ./data.py:batches."},
+        {"type": "object"},
+        {"type": "array"},
+        {"type": "null"},
+    ]
+}
 
 Patterns = Annotated[
     list[str],
@@ -171,12 +178,18 @@ class Config(_Strict):
     mode: Annotated[Literal["train", "eval"], Expected("train or eval", ("train", "eval"))] = Field(
         default="train", description="model.train() or model.eval()."
     )
+    call: Annotated[str | None, Expected("the name of a method, or null")] = Field(
+        default=None,
+        description="The method of the model that a step calls with the batch, training_step for "
+        "one; null is forward. What it returns is read as what forward returns.",
+    )
     input: Annotated[Any, WithJsonSchema(_INPUT), Expected("a source")] = Field(
         default=None,
         description="What the model is called with; null infers it. A source has one of shape, "
         "image, file, text, tokens, values (and fill, dtype, requires_grad, batch, transform "
         "beside it); a mapping of sources is keyword arguments, a list of them positional ones; "
-        "{_target_: ./data.py:batches} gives a batch or an iterable of batches.",
+        "{_target_: ./data.py:batches}, or ./data.py:batches alone, gives a batch or an iterable "
+        "of batches.",
     )
     target: Annotated[Any, Expected("numbers, a file or a source")] = Field(
         default=None,

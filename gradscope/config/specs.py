@@ -44,6 +44,11 @@ LOSSES: Final = ("cross_entropy", "mse", "bce_with_logits", "nll", *WITHOUT_ARGU
 Fault = tuple[str, str | None]  # message, help
 
 
+def is_own(spec: str) -> bool:
+    """Whether a spec names the user's own code, and not a library's model."""
+    return spec not in _DEMOS and spec.partition(":")[0] not in _SOURCES
+
+
 def spec_fault(spec: str, directory: Path, *, argument: bool = False) -> Fault | None:
     """What is wrong with the form of a model spec, or None.
 

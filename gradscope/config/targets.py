@@ -19,6 +19,9 @@ SPELLINGS: Final = ("_target_", "class_path", "_component_")
 
 _OWN: Final = ("_target_", "_args_", "_partial_")
 
+#: What stands for a value that is still to be written, as in OmegaConf and `gradscope init`.
+MISSING: Final = "???"
+
 #: Keyword arguments that would let a downloaded file run code; gradscope passes the safe value.
 REFUSED: Final = ("trust_remote_code", "weights_only", "pickle_module")
 
@@ -62,6 +65,9 @@ def _normalise(value: Any, path: Path, complaints: list[Complaint], *, inside: b
     """``inside``: some mapping around ``value`` is a target, so its keys become arguments."""
     if isinstance(value, list | tuple):
         return [_normalise(v, (*path, i), complaints, inside=inside) for i, v in enumerate(value)]
+    if inside and value == MISSING:
+        message = f"`{dotted(path)}` has no value yet"
+        complaints.append(Complaint(path, message, f"write one in place of `{MISSING}`"))
     if not isinstance(value, Mapping):
         return value
     if is_target(value):

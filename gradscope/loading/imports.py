@@ -91,6 +91,12 @@ class OwnCode:
                     return module
             return _execute(path)
 
+    def forget(self, module: ModuleType) -> None:
+        """Have the files of a module's folder run anew for the next config."""
+        file = Path(getattr(module, "__file__", None) or "")
+        if module.__name__ in _imported:
+            _imported[module.__name__] = (file, 0, 0)
+
     @contextmanager
     def _once(self, path: Path) -> Iterator[None]:
         """Import a file, unless it raised before: then it raises the same, and does not run."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from gradscope.config.targets import is_target
 from gradscope.errors import Place
-from gradscope.loading.batches import Batch, raw_batches, to_batch
+from gradscope.loading.batches import Batch, as_it_is, raw_batches, to_batch
 from gradscope.loading.inference import Inferred, infer
 from gradscope.loading.seeds import seed_everything
 from gradscope.loading.sources import Build, Context, plan_call, plan_target
@@ -20,7 +20,7 @@ from gradscope.loading.sources.tensors import Modifiers
 if TYPE_CHECKING:
     from gradscope.loading.kinds import ModelKind
 
-__all__ = ["Batch", "make_batches"]
+__all__ = ["Batch", "given", "make_batches"]
 
 Batches = Callable[[], Iterator[Batch]]
 
@@ -37,18 +37,31 @@ def make_batches(
     dtype: torch.dtype,
     seed: int,
     instantiate: Callable[[Mapping[str, Any], str], Any],
+    whole: bool = False,
+    parts: int = 0,
+    own: Batches | None = None,
 ) -> tuple[Batches, list[str], Any]:
     """A factory of fresh batch iterators, what was inferred, and the target for every batch.
 
     Each iterator reseeds as it starts and yields the same values as the one before it. The target
     is a tensor, ``"random"``, or None; a batch of a data function may bring its own. The model
-    must already be in the mode of the run: detection models take targets in train mode only.
+    must already be in the mode of the run: detection models take targets in train mode only. With
+    ``whole`` a data function's batch stays as it is, in one argument; one of so many ``parts`` is
+    that many arguments. ``own`` are the caller's, in
+    the place of the config's.
 
     Raises:
         ConfigError: a source that does not hold together, or an input that cannot be inferred.
         ModelError: the user's data function raised.
     """
     context = Context(model, model_kind, directory, place, device, dtype, instantiate)
+    if own is not None:
+        drawn = config_target in (None, "random")
+        return (
+            own,
+            context.notices,
+            config_target if drawn else plan_target(config_target, context)(),
+        )
     wishes = ("batch", "requires_grad")
     target = config_target
     keys = set(config_input) if isinstance(config_input, Mapping) else set()
@@ -64,7 +77,7 @@ def make_batches(
         target = inferred.target if target is None else target
     make = None if target is None or target == "random" else plan_target(target, context)
     if is_target(config_input):
-        batches = _from_function(config_input, seed, context)
+        batches = _from_function(config_input, seed, context, whole=whole, parts=parts)
         if make is not None:
             # Not the inputs' own seed: a drawn target must not repeat the numbers of the input.
             seed_everything(seed + 1)
@@ -75,6 +88,19 @@ def make_batches(
     if as_argument:
         target = None
     return batches, context.notices, target if first.target is None else first.target
+
+
+def given(inputs: Any, *, whole: bool = False) -> Callable[[], Iterator[Batch]]:
+    """The caller's own tensors as the one batch, in one argument where a method takes it whole."""
+    if whole:
+        batch = Batch((inputs,))
+    elif isinstance(inputs, Mapping):
+        batch = Batch((), dict(inputs))
+    elif isinstance(inputs, tuple | list) and not hasattr(inputs, "_fields"):
+        batch = Batch(tuple(inputs), {})
+    else:
+        batch = Batch((inputs,), {})
+    return lambda: iter([batch])
 
 
 def _infer(wishes: Mapping[str, Any], context: Context) -> Inferred:
@@ -106,7 +132,9 @@ def _from_sources(
     return batches
 
 
-def _from_function(config: Mapping[str, Any], seed: int, context: Context) -> Batches:
+def _from_function(
+    config: Mapping[str, Any], seed: int, context: Context, *, whole: bool, parts: int
+) -> Batches:
     def make() -> Any:
         seed_everything(seed)
         return context.instantiate(config, "input")
@@ -119,7 +147,10 @@ def _from_function(config: Mapping[str, Any], seed: int, context: Context) -> Ba
         seed_everything(seed)
         raw = raw_batches(made, context, "input")
         for index, batch in enumerate(raw, start=1):
-            yield to_batch(batch, context, "input")
+            if whole or (parts > 1 and isinstance(batch, tuple | list) and len(batch) == parts):
+                yield as_it_is(batch, context, "input", apart=not whole)
+            else:
+                yield to_batch(batch, context, "input")
             # Whatever the model drew in between, the next batch is the same in every run.
             seed_everything(seed + index)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from torch.optim import Optimizer
 from gradscope.config import LOSSES
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.loading import devices, losses, optimizers
-from gradscope.loading.batches import Batch
-from gradscope.loading.inputs import make_batches
+from gradscope.loading.inputs import given, make_batches
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
+from gradscope.loading.step_methods import check_given, step_method
 from gradscope.loading.targets import Targets
 from gradscope.loading.workload import Workload
 from gradscope.loading.wrappers import unwrapped
@@ -33,7 +33,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
     Args:
         model: the module; its first parameter says device and dtype. What torch has put around it
             (``DataParallel``, a compiled module) is passed over.
-        settings: ``loss``, ``optimizer``, ``mode``, ``steps``, ``seed``, ``autocast``,
+        settings: ``call``, ``loss``, ``optimizer``, ``mode``, ``steps``, ``seed``, ``autocast``,
             ``backward.gradient``, ``backward.repeats``, ``backward.retain_graph``, each optional.
         inputs: a tensor, a tuple or list of positional arguments, a mapping of keyword arguments,
             or None to infer.
@@ -55,6 +55,9 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
     seed = settings.get("seed", 0)
     targets = Targets(Path.cwd(), (), lambda key: None)
     notices: list[str] = []
+    own_target = settings.get("loss") not in (None, "output")
+    method = step_method(model, settings.get("call"), own_target=own_target)
+    check_given(method, inputs, target, None)
     if inputs is None:
         name = type(model).__name__
         batches, notices, target = make_batches(
@@ -70,7 +73,10 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
             instantiate=targets.instantiate,
         )
     else:
-        batches = given(inputs)
+        batches = given(inputs, whole=method is not None and method.whole)
+    target = _tensor(target, first.device)
+    if method is not None:
+        batches, target = method.batches(batches, target), target if method.own_target else None
     gradient = settings.get("backward.gradient")
     wish = settings.get("loss")
     spec = wish if callable(wish) else losses.resolve(wish, targets.instantiate)
@@ -80,9 +86,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
         model=model,
         name=type(model).__name__,
         batches=batches,
-        criterion=Criterion(
-            spec, _tensor(target, first.device), seed=seed, external_gradient=gradient is not None
-        ),
+        criterion=Criterion(spec, target, seed=seed, external_gradient=gradient is not None),
         make_optimizer=_optimizer(settings.get("optimizer"), steps, targets, model),
         device=first.device,
         dtype=first.dtype,
@@ -93,21 +97,11 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
         repeats=settings.get("backward.repeats", 1),
         retain_graph=settings.get("backward.retain_graph", False),
         gradient=gradient,
-        notices=wrappers + notices,
+        notices=[*wrappers, *(method.notices if method else []), *notices],
         config={"model": type(model).__qualname__, "mode": mode, "steps": steps, "seed": seed},
+        method=method,
         live=True,
     )
-
-
-def given(inputs: Any) -> Callable[[], Iterator[Batch]]:
-    """The caller's own tensors as the one batch."""
-    if isinstance(inputs, Mapping):
-        batch = Batch((), dict(inputs))
-    elif isinstance(inputs, tuple | list) and not hasattr(inputs, "_fields"):
-        batch = Batch(tuple(inputs), {})
-    else:
-        batch = Batch((inputs,), {})
-    return lambda: iter([batch])
 
 
 def _check(settings: Settings) -> None:

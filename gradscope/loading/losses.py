@@ -63,9 +63,10 @@ class Criterion:
 
     ``name`` is the loss that was used and ``notices`` what was inferred, after the first call;
     ``inferred`` is whether it was, and ``without_graph`` names the numbers in the output that could
-    be the model's own loss if they had a graph. The batch's target wins over the constructor's.
-    Random targets never touch the global generators. With an external gradient and no loss named,
-    the first floating output is given as it is.
+    be the model's own loss if they had a graph. ``parts`` are the losses that the last one was
+    computed of, where there are several; who reads them takes them away. The batch's target wins
+    over the constructor's. Random targets never touch the global generators. With an external
+    gradient and no loss named, the first floating output is given as it is.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Criterion:
         self.name = spec if isinstance(spec, str) else _called(spec) if spec else "inferred"
         self.inferred = False
         self.without_graph: tuple[str, ...] = ()
+        self.parts: Mapping[str, Tensor] = {}
         self.notices: list[str] = []
 
     def __call__(self, output: Any, target: Any = None) -> Tensor:
@@ -91,7 +93,7 @@ class Criterion:
         Raises:
             ModelError: an output or a target that no such loss can be made of.
         """
-        draws = Draws(self.seed)
+        draws, self.parts = Draws(self.seed), {}
         target = self.target if target is None else target
         if self.spec is None:
             loss = self._inferred(output, target, draws)
@@ -115,6 +117,7 @@ class Criterion:
         if own is not None:
             self.name = own.name
             self.without_graph = own.cut
+            self.parts = own.parts
             self._say(f"loss: {own.name} ({own.why})")
             return own.tensor
         self.without_graph = tuple(own_losses.without_graph(output))
@@ -159,6 +162,7 @@ class Criterion:
                 if not cut
                 else "return the loss itself, without `.item()`",
             )
+        self.parts = own.parts
         if own.name not in ("output", "output.loss"):
             self._say(f"loss: {own.name} ({own.why})")
         return own.tensor
@@ -192,12 +196,28 @@ class Criterion:
             make = comparisons.classes if scored else comparisons.values
             target = make(tensor, target, self.name, draws)
         result = loss(output) if target is None else loss(output, target)
-        if not isinstance(result, Tensor):
+        return result if isinstance(result, Tensor) else self._of_several(result)
+
+    def _of_several(self, result: Any) -> Tensor:
+        """What a loss returned that is no tensor, read as what a model returns."""
+        own = own_losses.own_loss(result)
+        if own is None:
             raise ModelError(
                 f"the loss {self.name} returned a {type(result).__name__}, not a tensor",
-                help="return a tensor that is computed from the output, without `.item()`",
+                help="return a tensor that is computed from the output, without `.item()`, or a "
+                "mapping of such numbers",
             )
-        return result
+        if own.left:
+            raise ModelError(
+                f"the loss {self.name} returned several numbers, and none that holds the others",
+                help="return their sum, or a mapping of them: `{'name': …, 'other': …}`",
+            )
+        self.parts = own.parts
+        self.without_graph = tuple(name.removeprefix("output.") for name in own.cut)
+        found = own.why.removeprefix("the model's own: ")
+        words = "the `loss`" if own.name == "output.loss" else found
+        self._say(f"loss: {self.name} (of what it returned {words})")
+        return own.tensor
 
 
 def _first(output: Any, what: str) -> tuple[str, Tensor]:

@@ -9,11 +9,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torch import nn
+
 from gradscope.errors import Place, Problem, TargetError, did_you_mean
 from gradscope.loading.imports import OwnCode
-from gradscope.loading.policy import PREFIXES, Policy, below, refusal
+from gradscope.loading.policy import Policy, is_module, refusal
 
 _FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<attribute>.*))?")
+#: An object, and the module that has it.
+Found = tuple[Any, ModuleType]
 _LIBRARY = re.compile(r"(torchvision|timm|hf|demo)(:.*)?")
 
 
@@ -28,6 +32,7 @@ class Names:
         self.own = OwnCode([directory, Path.cwd()])
         self.policy = Policy(self.own, allow)
         self._found: dict[str, Any] = {}
+        self._holders: dict[str, ModuleType] = {}  # the modules that hold instances
 
     def locate(self, name: str, key: str) -> Any:
         """The object that a dotted name, ``./net.py:Net`` or ``pkg.mod:Net`` stands for.
@@ -41,10 +46,13 @@ class Names:
             file = _FILE.fullmatch(name)
             try:
                 if file:
-                    found = self._in_file(file["file"], file["attribute"], place)
+                    found, holder = self._in_file(file["file"], file["attribute"], place)
                 else:
-                    found = self._dotted(name, place)
-                self.policy.check_resolved(found, name if file else name.replace(":", "."), place)
+                    found, holder = self._dotted(name, place)
+                written = name if file else name.replace(":", ".")
+                self.policy.check_resolved(found, written, holder, place)
+                if is_module(found):
+                    self._holders[name] = holder
             except TargetError as error:
                 # Where the file's own line is known it stays; else the config's line.
                 raise TargetError(
@@ -52,6 +60,15 @@ class Names:
                 ) from error.__cause__
             self._found[name] = found
         return self._found[name]
+
+    def instance(self, name: str) -> tuple[nn.Module, str]:
+        """The module that ``locate`` found made already, and the name of the file that made it.
+
+        The file runs again for the next config: what this one does to the module stays its own.
+        """
+        holder = self._holders[name]
+        self.own.forget(holder)
+        return self._found[name], Path(getattr(holder, "__file__", None) or holder.__name__).name
 
     def faults(self, config: Mapping[str, Any]) -> list[Problem]:
         """Each name in a config that is refused or does not exist, without building anything."""
@@ -66,7 +83,7 @@ class Names:
                     problems += [p for p in error.problems if p not in problems]
         return problems
 
-    def _in_file(self, text: str, attribute: str | None, place: Place | None) -> Any:
+    def _in_file(self, text: str, attribute: str | None, place: Place | None) -> Found:
         path = (self.directory / Path(text).expanduser()).resolve()
         if not path.is_file():
             near = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
@@ -89,7 +106,7 @@ class Names:
             raise TargetError(f"`{text}` names no class", help=_offer(module, text))
         return self._walk(module, attribute.split("."), text)
 
-    def _dotted(self, name: str, place: Place | None) -> Any:
+    def _dotted(self, name: str, place: Place | None) -> Found:
         module_name, colon, attribute = name.partition(":")
         parts = [*module_name.split("."), *(attribute.split(".") if colon else [])]
         if not all(part.isidentifier() for part in parts):
@@ -102,13 +119,15 @@ class Names:
             if near and len(parts) > 1:
                 raise TargetError(error.problems[0].message, help=near, notes=[]) from None
             raise
-        installed = below(written, PREFIXES) or self.policy.allows(written)
-        root = None if installed else self.own.home(parts[0])
+        root = None if self.policy.installed(written) else self.own.home(parts[0])
         module = self._import(parts[0], root, place)
         return self._walk(module, parts[1:], parts[0], root)
 
-    def _walk(self, found: Any, parts: Sequence[str], where: str, root: Path | None = None) -> Any:
+    def _walk(
+        self, module: ModuleType, parts: Sequence[str], where: str, root: Path | None = None
+    ) -> Found:
         """Follow attributes, and submodules that are not imported yet, from a module."""
+        found: Any = module
         for part in parts:
             if not isinstance(found, (ModuleType, type)):
                 raise TargetError(
@@ -118,8 +137,9 @@ class Names:
             inner = self._member(found, part, root)
             if inner is None:
                 raise TargetError(f"`{where}` has no `{part}`", help=_offer(found, where, part))
+            module = found if isinstance(found, ModuleType) else module
             found, where = inner[0], f"{where}{':' if where.endswith('.py') else '.'}{part}"
-        return found
+        return found, module
 
     def _member(self, found: Any, part: str, root: Path | None) -> tuple[Any] | None:
         try:

@@ -1,21 +1,30 @@
 """The loss that a model computes itself, found among what it returns.
 
 It is the tensor called ``loss``; else a number that has a graph, and all parameters behind it that
-are behind the other outputs; else the sum of a mapping of numbers. A number that backward cannot
-start from is named, for it may be a loss that was cut.
+are behind the other outputs; else the sum of a mapping or a list of numbers. A number that backward
+cannot start from is named, for it may be a loss that was cut.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from gradscope.loading.output_numbers import (
+    graph_behind,
+    has_graph,
+    is_cut,
+    losses_in,
+    numbers_in,
+    part_name,
+    reached,
+    tensors_of,
+)
 from gradscope.nesting import walk
 
 #: Names of what is no loss, whether or not it has a graph; not of what ends with `loss`.
@@ -36,13 +45,17 @@ _PART = re.compile(
 class OwnLoss:
     """A model's own loss: how code reaches it (``output[1]``), and in words why it is this one.
 
-    ``cut`` are the numbers beside it that could be losses too if they had a graph.
+    ``cut`` are the numbers beside it that could be losses too if they had a graph, ``parts`` those
+    that it is computed of, by name, where there are several, and ``left`` the names of losses that
+    are not in it.
     """
 
     name: str
     tensor: Tensor
     why: str
     cut: tuple[str, ...] = ()
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
+    left: tuple[str, ...] = ()
 
 
 def own_loss(output: Any) -> OwnLoss | None:
@@ -53,10 +66,11 @@ def own_loss(output: Any) -> OwnLoss | None:
     """
     named = _called_loss(output)
     if named is not None:
-        return OwnLoss(*named, "the model's own")
-    numbers = list(_numbers(output))
-    if _is_losses(output):
-        return _summed("output", output)
+        return OwnLoss(*named, "the model's own", parts=_inside(named[1], output))
+    numbers = list(numbers_in(output))
+    losses = losses_in(output)
+    if losses:
+        return _summed("output", losses)
     if len(numbers) == 1 and numbers[0][0] == "output":
         return OwnLoss("output", output, "the one number that the model returns")
     able = _able(output, numbers)
@@ -64,12 +78,16 @@ def own_loss(output: Any) -> OwnLoss | None:
         return _called_loss_inside(output)
     name, found = able[0]
     rest = [one for one, _ in able[1:]]
-    idle = [one for one, number in numbers if not _has_graph(number)]
+    idle = [one for one, number in numbers if not has_graph(number)]
     if isinstance(found, Mapping):
         own = _summed(name, found)
     else:
         why = "a number with a graph" if not rest else f"the first of {len(able)} with a graph"
-        own = OwnLoss(name, found, f"the model's own: {why}", _beside(name, numbers))
+        parts = _inside(found, output)
+        own = OwnLoss(name, found, f"the model's own: {why}", _beside(name, numbers), parts)
+        nodes = graph_behind(found)[0]
+        left = [one for one, t in able[1:] if not {x.grad_fn for x in tensors_of(t)} <= nodes]
+        own = replace(own, left=tuple(left))
     said = f"; not in it: {few(rest)}" if rest else ""
     said += f"; without a graph: {few(idle)}" if idle else ""
     return replace(own, why=own.why + said)
@@ -80,13 +98,13 @@ def _able(output: Any, numbers: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     able = [
         (name, found)
         for name, found in numbers
-        if _has_graph(found) and not _METRIC.search(_key(name)) and not _PART.search(_key(name))
+        if has_graph(found) and not _METRIC.search(_key(name)) and not _PART.search(_key(name))
     ]
     if not able:
         return []
-    held = {name: _graph(found) for name, found in able}
+    held = {name: graph_behind(found) for name, found in able}
     # What the model computes beside the loss: a number that does not reach all of it is a part.
-    wanted = _graph(
+    wanted = graph_behind(
         [t for _, t in walk(output, lambda item: isinstance(item, Tensor)) if t.numel() > 1]
     )[1]
     able = [
@@ -98,7 +116,7 @@ def _able(output: Any, numbers: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     def rank(one: tuple[str, Any]) -> tuple[bool, bool, bool, int, bool]:
         name, found = one
         key = _key(name).lower()
-        starts = {t.grad_fn for t in _tensors(found)}
+        starts = {t.grad_fn for t in tensors_of(found)}
         inside = any(starts <= held[other][0] for other, _ in able if other != name)
         depth = len(re.findall(r"[.\[]", name))
         return inside, not _TOTAL.search(key), key != "loss", depth, "loss" not in key
@@ -106,31 +124,26 @@ def _able(output: Any, numbers: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return sorted(able, key=rank)  # stable: else in their order
 
 
-def _tensors(found: Any) -> list[Tensor]:
-    if isinstance(found, Tensor):
-        return [found]
-    return list(found.values() if isinstance(found, Mapping) else found)
-
-
-def _graph(found: Any) -> tuple[set[Any], set[Any]]:
-    """The nodes of the graph behind numbers, and the parameters that it ends at."""
-    stack = [t.grad_fn for t in _tensors(found) if t.grad_fn is not None]
-    nodes, leaves = set(stack), set()
-    while stack:
-        node: Any = stack.pop()
-        if node.name().endswith("AccumulateGrad"):
-            leaves.add(id(node.variable))
-        following = {after for after, _ in node.next_functions if after is not None} - nodes
-        nodes |= following
-        stack += following
-    return nodes, leaves
+def _inside(total: Tensor, output: Any) -> dict[str, Tensor]:
+    """The numbers in an output that one of them is computed of, where there are several."""
+    if total.grad_fn is None:
+        return {}
+    nodes = graph_behind(total)[0] - {total.grad_fn}
+    found: dict[str, Tensor] = {}
+    for name, number in numbers_in(output):
+        several = {name: number}
+        if isinstance(number, Mapping):
+            several = {f"{name}{part_name(key)}": t for key, t in number.items()}
+        inside = {one: t for one, t in several.items() if t.grad_fn in nodes}
+        found |= {one.removeprefix("output").lstrip("."): t for one, t in inside.items()}
+    return found if len(found) > 1 else {}
 
 
 def _called_loss_inside(output: Any) -> OwnLoss | None:
     """What is called ``loss`` deeper in the output, with no other number that could be one."""
     for path, tensor in walk(output, lambda item: isinstance(item, Tensor)):
         if path.rpartition(".")[2] == "loss":
-            return OwnLoss(_reached(path), tensor, "the model's own")
+            return OwnLoss(reached(path), tensor, "the model's own")
     return None
 
 
@@ -140,19 +153,19 @@ def without_graph(output: Any) -> dict[str, Any]:
     Numbers in tensors, and plain ones, as `.item()` leaves them, where they are called a loss.
     """
     cut: list[tuple[str, Any]] = []
-    for name, found in _numbers(output):
+    for name, found in numbers_in(output):
         if isinstance(found, Mapping):
-            cut += [(f"{name}.{key}", t) for key, t in found.items() if _is_cut(t)]
-        elif _is_cut(found):
+            cut += [(f"{name}{part_name(key)}", t) for key, t in found.items() if is_cut(t)]
+        elif is_cut(found):
             cut.append((name, found))
     floats = walk(output, lambda item: isinstance(item, float))
-    cut += [(_reached(path), found) for path, found in floats if "loss" in path.lower()]
+    cut += [(reached(path), found) for path, found in floats if "loss" in path.lower()]
     return {name: found for name, found in cut if not _METRIC.search(_key(name))}
 
 
 def parts(output: Any) -> tuple[str, ...]:
     """The numbers in an output whose names say that they are a part of a loss."""
-    return tuple(n for n, t in _numbers(output) if _PART.search(_key(n)) and _has_graph(t))
+    return tuple(n for n, t in numbers_in(output) if _PART.search(_key(n)) and has_graph(t))
 
 
 def _called_loss(output: Any) -> tuple[str, Tensor] | None:
@@ -166,30 +179,9 @@ def _called_loss(output: Any) -> tuple[str, Tensor] | None:
     return None
 
 
-def _numbers(output: Any) -> Iterator[tuple[str, Any]]:
-    """Each floating number, and each mapping of nothing else, in order."""
-
-    def wanted(item: Any) -> bool:
-        return isinstance(item, Tensor) or (item is not output and _is_losses(item))
-
-    for path, found in walk(output, wanted):
-        if not isinstance(found, Tensor) or (found.ndim == 0 and found.is_floating_point()):
-            yield _reached(path), found
-
-
-def _is_losses(item: Any) -> bool:
-    """Whether it is a mapping that holds nothing but numbers: a detection model's losses."""
-    if not isinstance(item, Mapping) or not item:
-        return False
-    return all(
-        isinstance(t, Tensor) and t.is_floating_point() and t.numel() == 1 and t.ndim < 2
-        for t in item.values()
-    )
-
-
 def _summed(name: str, losses: Mapping[Any, Tensor]) -> OwnLoss:
     """The sum of those that have a graph; of all where none has, for backward to say so."""
-    able = {key: t for key, t in losses.items() if _has_graph(t) and not _METRIC.search(str(key))}
+    able = {key: t for key, t in losses.items() if has_graph(t) and not _METRIC.search(str(key))}
     totals = {key: t for key, t in able.items() if _holds(t, able)}
     taken = totals or able or dict(losses)
     numbers = [number.reshape(()) for number in taken.values()]
@@ -197,7 +189,8 @@ def _summed(name: str, losses: Mapping[Any, Tensor]) -> OwnLoss:
     total = torch.stack(numbers).sum() if alike else sum(numbers[1:], numbers[0])
     rest = [key for key in losses if key not in taken]
     said = f"; not in it: {few(map(str, rest))}" if rest and not totals else ""
-    why = f"the model's own: the sum of {few(map(str, taken))}{said}"
+    of = few(map(str, taken)) if all(isinstance(k, str) for k in taken) else f"{len(taken)} numbers"
+    why = f"the model's own: the sum of {of}{said}"
     if totals:
         why = f"the model's own: {few(map(str, taken))} holds the others{said}"
     # Beside the one that is called a loss the others may be its parts, kept for a log; beside
@@ -205,14 +198,15 @@ def _summed(name: str, losses: Mapping[Any, Tensor]) -> OwnLoss:
     called = any("loss" in str(key).lower() for key in taken)
     alone = len(taken) == 1 and (called or _TOTAL.search(str(next(iter(taken)))))
     cut = [
-        f"{name}.{key}"
+        f"{name}{part_name(key)}"
         for key in rest
-        if _is_cut(losses[key])
+        if is_cut(losses[key])
         and not _METRIC.search(str(key))
         and not alone
         and (not called or "loss" in str(key).lower())
     ]
-    return OwnLoss(name, total, why, tuple(cut))
+    parts = {str(k): t for k, t in (able if totals else taken).items() if k not in totals}
+    return OwnLoss(name, total, why, tuple(cut), parts if len(parts) > 1 else {})
 
 
 def _beside(name: str, numbers: list[tuple[str, Any]]) -> tuple[str, ...]:
@@ -234,35 +228,10 @@ def _beside(name: str, numbers: list[tuple[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def _has_graph(number: Tensor | Mapping[Any, Tensor]) -> bool:
-    if isinstance(number, Mapping):
-        return any(map(_has_graph, number.values()))
-    return number.requires_grad and not _is_setting(number)
-
-
 def _holds(number: Tensor, losses: Mapping[Any, Tensor]) -> bool:
     """Whether a number is computed of all the others."""
     others = {t.grad_fn for t in losses.values() if t is not number}
-    return bool(others) and others <= _graph(number)[0] - {number.grad_fn}
-
-
-def _is_cut(number: Tensor) -> bool:
-    """Whether backward from it comes to nothing: a leaf made of a plain number does not help."""
-    leaf = number.grad_fn is None and not isinstance(number, nn.Parameter)
-    return not number.requires_grad or leaf
-
-
-def _is_setting(number: Tensor) -> bool:
-    """Whether it is computed of single numbers only, as a learned temperature is."""
-    nodes, _ = _graph(number)
-    sizes = [math.prod(int(n) for n in one.shape) for node in nodes for one in node._input_metadata]
-    return all(size <= 1 for size in sizes)
-
-
-def _reached(path: str) -> str:
-    """A path as code would write it: ``output[1].loss``."""
-    parts = path.split(".") if path else []
-    return "output" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts)
+    return bool(others) and others <= graph_behind(number)[0] - {number.grad_fn}
 
 
 def _around(name: str) -> str:

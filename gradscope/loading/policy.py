@@ -10,11 +10,11 @@ import fnmatch
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-from gradscope.errors import ConfigError, Place, TargetError
+from gradscope.errors import Place, TargetError
 from gradscope.loading.imports import OwnCode
 
 PREFIXES = (
@@ -26,42 +26,26 @@ PREFIXES = (
     "transformers",
     "gradscope.demo",
 )
+#: What holds values for a constructor that reads them by attribute; to build one runs nothing.
+CONTAINERS = (
+    "types.SimpleNamespace",
+    "argparse.Namespace",
+    "omegaconf.OmegaConf.create",
+    "omegaconf.DictConfig",
+)
+_CONTAINER_HOMES = (
+    *CONTAINERS[:2],
+    "omegaconf.omegaconf.OmegaConf.create",
+    "omegaconf.dictconfig.DictConfig",
+)
 RULE = (
     "a config may name modules, losses, optimizers, schedulers, transforms and config classes of "
     f"{', '.join(PREFIXES[:-1])}, {PREFIXES[-1]}.*, their model builders, torch.nn.functional.*, "
-    "and code in files below its folder or the working directory"
+    f"{', '.join(CONTAINERS)}, and code in files below its folder or the working directory"
 )
-At = Callable[[str], Place | None]
 _FUNCTIONAL = re.compile(r"torch\.nn\.functional\.[a-z]\w*")
 _FUNCTIONAL_HOMES = {"torch.nn.functional", "torch._C._nn", "torch"}
 _AUTO_BUILDERS = {"from_config", "from_pretrained"}
-
-# Refused everywhere: each turns a file into code.
-_REFUSED = {
-    "trust_remote_code": "it runs code that comes with the weights",
-    "weights_only": "gradscope always reads with weights_only=True: a pickle can run code",
-    "pickle_module": "a pickle can run code",
-    "allow_all_kernels": "it fetches and runs kernels from anywhere",
-    "use_kernels": "it fetches and runs kernels",
-    "kernel_config": "it fetches and runs kernels",
-}
-# Refused for timm: each makes the builder fetch or read a file that nobody looked at.
-_REFUSED_TIMM = {
-    "checkpoint_path": "the builder would read a file of its own",
-    "pretrained_cfg": "it names files and addresses to load from",
-    "pretrained_cfg_overlay": "it names files and addresses to load from",
-    "load_custom": "it names a loader",
-}
-_REFUSED_TORCHVISION = {
-    "pretrained": "it is the old form of weights",
-    "pretrained_backbone": "it is the old form of weights_backbone",
-}
-_INSTEAD = {
-    "checkpoint_path": "name the file as the config's `checkpoint`",
-    "pretrained": "set the config's `weights: DEFAULT`",
-    "weights_only": "save the file as .safetensors where it must be read otherwise",
-}
-SAFE = {"trust_remote_code": False, "weights_only": True}
 
 
 class Policy:
@@ -87,15 +71,21 @@ class Policy:
                     help="name a class or a function of your own that does it",
                 )
 
+    def installed(self, name: str) -> bool:
+        """Whether a permitted name is a library's, and no file of the user's."""
+        return below(name, PREFIXES) or name in CONTAINERS or self.allows(name)
+
     def check_written(self, name: str, place: Place | None = None) -> None:
         """Refuse a dotted name before anything is imported for it."""
         self.check_dunder(name, place)
-        if below(name, PREFIXES) or self.allows(name) or self.own.home(name):
+        if self.installed(name) or self.own.home(name):
             return
         raise refusal(f"`{name}`", name, place)
 
-    def check_resolved(self, found: Any, written: str, place: Place | None = None) -> None:
-        """Refuse what a permitted name turned out to be."""
+    def check_resolved(
+        self, found: Any, written: str, holder: ModuleType | None, place: Place | None = None
+    ) -> None:
+        """Refuse what a permitted name turned out to be; ``holder`` is the module that has it."""
         module, qualname = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
         if isinstance(found, ModuleType):
             raise TargetError(
@@ -103,6 +93,9 @@ class Policy:
                 place=place,
                 help=f"name what is in it: `{written}.NAME`",
             )
+        own = self.own.owns(getattr(holder, "__file__", None))
+        if is_module(found) and (own or self.allows(written)):
+            return
         if not isinstance(module, str) or not isinstance(qualname, str) or not callable(found):
             raise TargetError(
                 f"`{written}` may not be imported from a config: it is an object of type "
@@ -117,12 +110,23 @@ class Policy:
                 place=place,
                 help="write it as a function: `def NAME(...)`",
             )
+        if is_container(found):
+            return
         home = getattr(sys.modules.get(module), "__file__", None)
         if self.allows(resolved) or (home is not None and self.own.owns(home)):
             return
         if not _listed(found, module, written):
             what = f"`{written}`" if resolved == written else f"`{written}`, which is `{resolved}`,"
             raise refusal(what, resolved, place, _hint(found, resolved))
+
+    def permits(self, kind: type) -> bool:
+        """Whether a class may be built that no name in the config stands for."""
+        home = sys.modules.get(kind.__module__)
+        try:
+            self.check_resolved(kind, f"{kind.__module__}.{kind.__qualname__}", home)
+        except TargetError:
+            return False
+        return True
 
 
 def refusal(
@@ -145,6 +149,18 @@ def refusal(
 def below(name: str, prefixes: Iterable[str]) -> bool:
     """Whether a dotted name is one of ``prefixes`` or lies below one."""
     return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def is_module(found: Any) -> bool:
+    """Whether it is a ``torch.nn.Module`` that somebody made."""
+    torch = sys.modules.get("torch")  # where it was not imported, there is none
+    return torch is not None and isinstance(found, torch.nn.Module)
+
+
+def is_container(found: Any) -> bool:
+    """Whether it is one of ``CONTAINERS``."""
+    module, qualname = getattr(found, "__module__", ""), getattr(found, "__qualname__", "")
+    return f"{module}.{qualname}" in _CONTAINER_HOMES
 
 
 def _listed(found: Any, module: str, written: str) -> bool:
@@ -199,55 +215,3 @@ def _hint(found: Any, resolved: str) -> str | None:
     if below(resolved, ["transformers.models.auto"]) and isinstance(found, type):
         return f"write transformers.{found.__name__}.from_config"
     return None
-
-
-def check_arguments(name: str, found: Any, arguments: Mapping[str, Any], place: At) -> None:
-    """Refuse arguments that would open a side door; ``place(argument)`` says where it stands."""
-    module = getattr(found, "__module__", None) or ""
-    refused = dict(_REFUSED)
-    if below(module, ["timm"]):
-        refused |= _REFUSED_TIMM
-    if below(module, ["torchvision.models"]):
-        refused |= _REFUSED_TORCHVISION
-    for argument, value in arguments.items():
-        if argument in refused:
-            raise ConfigError(
-                f"`{argument}` may not be given to `{name}`: {refused[argument]}",
-                place=place(argument),
-                help=_INSTEAD.get(argument, f"leave `{argument}` out"),
-            )
-        _check_value(name, module, argument, value, place(argument))
-
-
-def _check_value(name: str, module: str, argument: str, value: Any, place: Place | None) -> None:
-    """Refuse values that make transformers or timm fetch something which nobody asked for."""
-    library = below(module, ["transformers"])
-    if library and isinstance(value, Mapping):  # the config of a part
-        for inner, part in value.items():
-            _check_value(name, module, str(inner), part, place)
-    elif library and "_implementation" in argument and re.search("[/:@]", str(value)):
-        raise ConfigError(
-            f"`{argument}: {value}` may not be given to `{name}`: it fetches and runs a kernel",
-            place=place,
-            help="take `eager` or `sdpa`",
-        )
-    if argument == "model_name" and below(module, ["timm"]) and ":" in str(value):
-        raise ConfigError(
-            f"timm's `{value}` may not be built: it brings a config that names files to load",
-            place=place,
-            help="take a plain timm name, with your weights as the config's `checkpoint`",
-        )
-
-
-def safe_arguments(found: Any) -> dict[str, Any]:
-    """The safe values of refused arguments, for a callee that takes them."""
-    if inspect.ismethod(found) and below(found.__module__, ["transformers.models.auto"]):
-        model = found.__qualname__.startswith("_BaseAutoModel")
-        names = ["trust_remote_code"]
-        names += ["weights_only"] if model and found.__name__ == "from_pretrained" else []
-        return {name: SAFE[name] for name in names}
-    try:
-        parameters = inspect.signature(found).parameters
-    except (TypeError, ValueError):
-        return {}
-    return {name: value for name, value in SAFE.items() if name in parameters}

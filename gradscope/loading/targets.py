@@ -10,18 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from gradscope.config import LOSSES
 from gradscope.config.targets import Target, is_target, parse_target
-from gradscope.errors import ConfigError, GradscopeError, Place, did_you_mean
-from gradscope.loading.arguments import accepted, ignored, takes_any
+from gradscope.errors import ConfigError, GradscopeError, Place
+from gradscope.loading.arguments import ignored
 from gradscope.loading.names import Names
-from gradscope.loading.policy import (
-    SAFE,
-    below,
-    check_arguments,
-    safe_arguments,
-    torchvision_name,
-)
+from gradscope.loading.policy import below, is_module, torchvision_name
+from gradscope.loading.refused_arguments import check_arguments, safe_arguments
+from gradscope.loading.signatures import arguments, check, unknown_argument
 
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 # The built-in losses that take arguments, by torch's names for them.
@@ -77,12 +75,27 @@ class Targets:
             message = f"the loss `{target.name}` takes no arguments"
             raise ConfigError(message, place=self.place(key), help=help)
         found = self.names.locate(target.name, key)
+        if is_module(found):
+            return self._instance(target, key)
         args = [self.build(value, f"{key}._args_") for value in target.args]
         kwargs = {name: self.build(v, f"{key}.{name}") for name, v in target.kwargs.items()}
         if torchvision_name(found):
             kwargs = self._no_download(found, kwargs, target, key)
         partial = target.partial or (key == "loss" and not isinstance(found, type))
         return self.call(found, target.name, args, kwargs, key, partial=partial)
+
+    def _instance(self, target: Target, key: str) -> nn.Module:
+        """What a file made when it was imported."""
+        if target.args or target.kwargs or target.partial:
+            raise ConfigError(
+                f"`{target.name}` is an object already made: it takes no arguments",
+                place=self.place(key),
+                help="name its class, or a function that makes one",
+            )
+        made, file = self.names.instance(target.name)
+        said = f"{key}: made by {file} as it was imported, which ran the whole file"
+        self.notices += [said] if said not in self.notices else []
+        return made
 
     def build(self, value: Any, key: str) -> Any:
         """``value`` with each target mapping in it replaced by what it builds."""
@@ -111,8 +124,8 @@ class Targets:
         """
         named = {**_by_name(found, args), **kwargs}
         check_arguments(name, found, named, lambda word: self.place(f"{key}.{word}"))
-        kwargs = {**kwargs, **safe_arguments(found)}
-        self.check_signature(found, name, args, kwargs, key, partial=partial)
+        kwargs = self._as_annotated(found, name, {**kwargs, **safe_arguments(found)}, key)
+        check(found, name, args, kwargs, key, self.place, partial=partial)
         if partial:
             return functools.partial(found, *args, **kwargs)
         try:
@@ -125,46 +138,23 @@ class Targets:
         self.notices += [one for one in said if one not in self.notices]
         return made
 
-    def check_signature(
-        self,
-        found: Callable[..., Any],
-        name: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        key: str,
-        *,
-        partial: bool = False,
-    ) -> None:
-        """Refuse arguments that a callee does not take, before it is called.
-
-        Raises:
-            ConfigError: with the arguments that it does take.
-        """
-        if below(getattr(found, "__module__", None) or "", ["transformers.models.auto"]):
-            return  # copies of one method, whose signature loses its first argument
-        try:
-            signature = inspect.signature(found)
-        except (TypeError, ValueError):
-            return  # written in C: only the call itself can tell
-        try:
-            (signature.bind_partial if partial else signature.bind)(*args, **kwargs)
-        except TypeError as error:
-            named = {
-                p.name for p in signature.parameters.values() if p.kind not in (p.VAR_KEYWORD,)
-            }
-            wild = any(p.kind == p.VAR_KEYWORD for p in signature.parameters.values())
-            unknown = [word for word in kwargs if word not in named and not wild]
-            if unknown and not partial and takes_any(found):
-                return
-            if unknown:
-                raise self._unknown_argument(unknown[0], found, name, key) from None
-            missing = re.search(r"missing a required .*argument: '(\w+)'", str(error))
-            help = f"give it: `{key}.{missing[1]}=…`" if missing else None
-            raise ConfigError(
-                f"`{name}` cannot be called so: {error}",
-                place=self.place(key),
-                help=help or f"it takes {', '.join(map(str, signature.parameters.values()))}",
-            ) from None
+    def _as_annotated(
+        self, found: Any, name: str, kwargs: Mapping[str, Any], key: str
+    ) -> dict[str, Any]:
+        """Plain mappings as the dataclasses and namespaces that a callee's annotations ask for."""
+        made = dict(kwargs)
+        kinds = {a.name: a.kind for a in arguments(found) if isinstance(kwargs.get(a.name), dict)}
+        for word, kind in kinds.items():
+            value = made[word]
+            named = all(isinstance(each, str) and each.isidentifier() for each in value)
+            if kind is None or not named or not self.names.policy.permits(kind):
+                continue
+            # omegaconf's takes the whole of it, the others a keyword for each value.
+            args, values = ([value], {}) if kind.__name__ == "DictConfig" else ([], value)
+            made[word] = self.call(kind, kind.__name__, args, values, f"{key}.{word}")
+            said = f"{key}.{word}: the mapping became `{kind.__name__}`, as {name} annotates it"
+            self.notices += [said] if said not in self.notices else []
+        return made
 
     def _no_download(
         self, found: Any, kwargs: dict[str, Any], target: Target, key: str
@@ -192,23 +182,13 @@ class Targets:
     ) -> GradscopeError:
         unexpected = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
         if unexpected and unexpected[1] in kwargs:
-            return self._unknown_argument(unexpected[1], like or found, name, key)
+            problem = unknown_argument(unexpected[1], like or found, name, key, self.place)
+            return ConfigError(problem)
         module = getattr(found, "__module__", None) or ""
         if below(module, ["transformers.models.auto"]) and isinstance(error, (OSError, ValueError)):
             return ConfigError(f"`{name}`: {error}", place=self.place(key))
         doing = _DOING.get(key.partition(".")[0], "a call failed")
         return self.own.failure(error, f"{doing} in `{name}`", self.place(key))
-
-    def _unknown_argument(self, word: str, found: Any, name: str, key: str) -> ConfigError:
-        choices = [choice for choice in accepted(found) if choice not in SAFE]
-        listed = ", ".join(f"`{choice}`" for choice in choices[:12])
-        more = ", …" if len(choices) > 12 else ""
-        return ConfigError(
-            f"`{name}` takes no argument `{word}`",
-            place=self.place(f"{key}.{word}"),
-            help=did_you_mean(word, choices)
-            or (f"it takes {listed}{more}" if choices else "it takes none"),
-        )
 
 
 def _by_name(found: Any, args: Sequence[Any]) -> dict[str, Any]:

@@ -15,12 +15,13 @@ from torch.optim import Optimizer
 from gradscope.config import LoadedConfig
 from gradscope.errors import Problem, TargetError
 from gradscope.loading import checkpoints, devices, losses, optimizers, specs, surgery
-from gradscope.loading.inputs import Batch, make_batches
+from gradscope.loading.inputs import Batch, given, make_batches
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
 from gradscope.loading.seeds import seed_everything
 from gradscope.loading.sources import Context, plan_target
 from gradscope.loading.sources.tensors import to_tensor
+from gradscope.loading.step_methods import StepMethod, check_given, step_method
 from gradscope.loading.targets import Targets
 from gradscope.loading.wrappers import unwrapped
 
@@ -47,11 +48,20 @@ class Workload:
     notices: list[str] = field(default_factory=list)  # what was inferred or mended, in sentences
     config: dict[str, Any] = field(default_factory=dict)  # every key's effective value, plain JSON
     kind: ModelKind | None = None
+    method: StepMethod | None = None  # the method that a step calls, None: forward
     live: bool = False  # the caller's own module, weights and all: it is given back as it was
 
+    def called(self) -> Callable[..., Any]:
+        """What a step calls with its batch."""
+        if self.method is None:
+            return self.model
+        return getattr(self.model, self.method.name)  # type: ignore[no-any-return]
 
-def load(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Workload:
+
+def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None) -> Workload:
     """Build what a config asks for; ``allow`` and GRADSCOPE_ALLOW widen what it may import.
+
+    ``inputs`` are the caller's own, in the place of the config's.
 
     Raises:
         ConfigError: files and arguments that do not fit.
@@ -66,7 +76,12 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Workload:
     model, kind, targets, device = built.model, built.kind, built.targets, built.device
     dtype, notices = built.dtype, built.notices
     make_optimizer = _optimizer(loaded, targets, model, notices)
+    own_target = config.loss not in (None, "output")
+    method = step_method(model, config.call, place("call"), own_target=own_target)
+    wanted = config.input if inputs is None else inputs
+    check_given(method, wanted, config.target if config.target == "random" else None, place("call"))
     criterion_spec = losses.resolve(config.loss, targets.instantiate, place)
+    whole = method is not None and method.whole
     batches, said, target = make_batches(
         config.input,
         config.target,
@@ -78,7 +93,12 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Workload:
         dtype=dtype,
         seed=config.seed,
         instantiate=targets.instantiate,
+        whole=whole,
+        parts=0 if method is None or method.own_target else method.takes,
+        own=None if inputs is None else given(inputs, whole=whole),
     )
+    if method is not None:
+        batches, target = method.batches(batches, target), target if method.own_target else None
     backward = config.backward
     context = Context(model, kind, loaded.directory, place, device, dtype, targets.instantiate)
     gradient = _external(backward.gradient, context)
@@ -101,9 +121,10 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Workload:
         retain_graph=backward.retain_graph,
         gradient=gradient,
         layers=tuple(config.layers),
-        notices=[*notices, *said, *targets.notices],
+        notices=[*notices, *(method.notices if method else []), *said, *targets.notices],
         config=effective,
         kind=kind,
+        method=method,
     )
 
 
@@ -137,7 +158,8 @@ def build_model(loaded: LoadedConfig, allow: Sequence[str]) -> BuiltModel:
     devices.check_pair(device, dtype, place("dtype"))
     asked = [*allow, *os.environ.get("GRADSCOPE_ALLOW", "").split(",")]
     targets = Targets(loaded.directory, asked, place)
-    _check_names(loaded, targets)
+    seed_everything(config.seed)
+    _check_names(loaded, targets)  # what a file makes when it is imported is seeded too
     seed_everything(config.seed)
     model, kind, weights, notices = _model(loaded, targets, device)
     model, wrappers = unwrapped(model)

@@ -8,6 +8,7 @@ from typing import Any
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.fields import SPARSE
 from gradscope.records.run import RunInfo
+from gradscope.records.shown import Shown
 from gradscope.records.tensors import TensorStats
 
 
@@ -27,6 +28,12 @@ class Answer:
     advice: str | None = None
     #: Of a zero gradient: whether one arrives after an optimizer step. None: nobody looked.
     recovers: bool | None = field(default=None, metadata=SPARSE)
+    #: Of a training run: how bad its rule takes it to be, and the steps in which it held.
+    severity: str | None = field(default=None, metadata=SPARSE)
+    steps: tuple[tuple[int, int], ...] = field(default=(), metadata=SPARSE)
+    #: Of a zero gradient: the layer where it starts, or the parameter whose zeros make it. For what
+    #: the model's own forward or the loss computes, it is the layer whose result went in.
+    starts: str | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +58,8 @@ class Birth:
     advice: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WhyReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class WhyReport(Shown):
     """Everything one ``gradscope why`` learned; ``checked`` counts what was looked at."""
 
     run: RunInfo
@@ -64,3 +71,5 @@ class WhyReport:
     frozen: int = 0
     answers: tuple[Answer, ...] = ()
     error: ErrorRecord | None = None
+    #: Of a training run: at which of its steps there was a look, in words.
+    scope: str | None = field(default=None, metadata=SPARSE)

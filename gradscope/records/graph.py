@@ -9,6 +9,7 @@ from gradscope.records.answers import Answer
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.fields import SPARSE
 from gradscope.records.run import RunInfo
+from gradscope.records.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ class GraphCall:
     parent: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class AutogradGraph:
+@dataclass(frozen=True, slots=True, repr=False)
+class AutogradGraph(Shown):
     """The autograd graph behind the loss, or behind another output, as one backward found it.
 
     ``nodes`` come in topological order: each before those that it leads to; ``root`` is the first

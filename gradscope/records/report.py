@@ -17,7 +17,9 @@ from gradscope.records.modules import (
     UnitActivity,
     Unregistered,
 )
-from gradscope.records.run import RunInfo, StepRecord, Totals
+from gradscope.records.run import LossPart, RunInfo, StepRecord, Totals
+from gradscope.records.shown import Shown
+from gradscope.records.tasks import TaskGradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,8 @@ class PrecisionForecast:
     call: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Shown):
     """Everything one ``gradscope inspect`` learned."""
 
     status: str  # ok | findings | failed
@@ -69,6 +71,8 @@ class Report:
     config: dict[str, Any] = field(default_factory=dict)
     loss: float | None = None
     loss_nonfinite: str | None = None
+    #: What the loss is computed of, where it is several.
+    losses: tuple[LossPart, ...] = field(default=(), metadata=SPARSE)
     totals: Totals = field(default_factory=Totals)
     calls: tuple[ModuleCall, ...] = ()
     parameters: tuple[ParameterStats, ...] = ()
@@ -85,6 +89,8 @@ class Report:
     precision: tuple[PrecisionForecast, ...] = field(default=(), metadata=SPARSE)
     answers: tuple[Answer, ...] = field(default=(), metadata=SPARSE)
     births: tuple[Birth, ...] = field(default=(), metadata=SPARSE)
+    #: The gradients of each of ``losses``. None: nobody asked.
+    tasks: TaskGradients | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,10 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """How the run was made. ``notices`` says what was inferred or mended on the way."""
+    """How the run was made. ``notices`` says what was inferred or mended on the way.
+
+    ``steps`` 0: nothing was run, as for the graph of a tensor that was there.
+    """
 
     model: str
     device: str
@@ -60,6 +63,15 @@ class Totals:
     modules: int = 0
     calls: int = 0
     seconds: Seconds = Seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class LossPart:
+    """One of the losses that a run's loss is computed of."""
+
+    name: str
+    value: float | None
+    nonfinite: str | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

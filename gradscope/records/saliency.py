@@ -7,6 +7,7 @@ from typing import Any
 
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.run import RunInfo
+from gradscope.records.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class ImageAttribution:
     maps: tuple[Attribution, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SaliencyReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class SaliencyReport(Shown):
     """Everything one ``gradscope saliency`` learned, but for the maps themselves."""
 
     run: RunInfo

@@ -14,8 +14,24 @@ from gradscope.typeset.text import join, plain
 def run_facts(run: RunInfo, *more: str) -> list[str]:
     """The model, what is said of it, and how it was run."""
     dtype = f"{run.dtype}, autocast {run.autocast}" if run.autocast else run.dtype
-    how = map(plain, (run.device, dtype, run.mode, f"seed {run.seed}"))
-    return [plain(run.model) or "model", *more, *how]
+    how = [run.device, dtype]
+    if run.steps:  # of what was there already nobody knows more
+        how += [run.mode, f"seed {run.seed}"]
+    return [plain(run.model) or "model", *more, *map(plain, how)]
+
+
+def loss_facts(run: RunInfo) -> list[str]:
+    """Which loss the run started from, and who chose it; nothing where it came to none."""
+    if run.loss in ("", "inferred"):
+        return []
+    how = ""
+    if run.loss_inferred:
+        how = " (inferred)"
+        if run.loss.startswith("output"):
+            how = " (inferred, the model's own)"
+        elif run.loss == "sum":
+            how = " of the output (inferred, a stand-in)"
+    return [f"loss {plain(run.loss)}{how}"]
 
 
 def notes(run: RunInfo) -> list[str]:
@@ -25,9 +41,14 @@ def notes(run: RunInfo) -> list[str]:
 
 def header(run: RunInfo, facts: Iterable[Sequence[str]], width: int | None) -> Iterator[Text]:
     """Facts side by side, the first of all in bold, then the notes."""
+    yield from fact_lines(facts, width)
+    for note in notes(run):
+        yield from dimmed(note, width)
+
+
+def fact_lines(facts: Iterable[Sequence[str]], width: int | None) -> Iterator[Text]:
+    """Lines of facts side by side, the first of all in bold."""
     for number, line_facts in enumerate(facts):
         for i, line in enumerate(join(line_facts, width)):
             lead = line_facts[0] if number == i == 0 and line.startswith(line_facts[0]) else ""
             yield Text.assemble((lead, "bold"), line[len(lead) :])
-    for note in notes(run):
-        yield from dimmed(note, width)

@@ -15,7 +15,8 @@ RULE = Rule(
     summary="the output holds what could be its loss, and backward cannot start from it",
     what=(
         "Looks, where the config names no loss, for numbers in the model's output that could be "
-        "its own loss, or a part of it, but have no graph. The run then starts from another loss, "
+        "its own loss, or a part of it, but have no graph; and in the mapping that a loss of one's "
+        "own returns. The run then starts from another loss, "
         "which says nothing about these. Left alone are numbers whose names say that they are "
         "something else (`accuracy`, `perplexity`), and those that stand beside one called a loss, "
         "for a log. What is called `loss` and has no graph is the error `no-grad-root`."
@@ -29,6 +30,8 @@ RULE = Rule(
         "`loss: output` runs; if it is a metric, name the `loss` to take."
     ),
     sources=("PyTorch, autograd mechanics: locally disabling gradient computation",),
+    # A script's own loss is no guess.
+    runs=None,
 )
 
 
@@ -39,9 +42,17 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         return
     names = ", ".join(f"`{name}`" for name in cut[:4]) + (", …" if len(cut) > 4 else "")
     has, it = ("has", "it") if len(cut) == 1 else ("have", "any of them")
+    # The model's own loss is called by its place in the output: `output` is the sum of several.
+    start = f"another loss, `{report.run.loss}`"
+    if report.run.loss == "output" or not report.run.loss_inferred:
+        start = "the sum of the others"
+    elif report.run.loss.startswith("output"):
+        start = f"`{report.run.loss}` alone"
+    elif report.run.loss == "sum":
+        start = "a stand-in, the sum of the output"
     yield RULE.finding(
         "",
         f"{names} {has} no graph, so that backward cannot start from {it}; this run started from "
-        f"another loss, `{report.run.loss}`.",
+        f"{start}.",
         value=float(len(cut)),
     )

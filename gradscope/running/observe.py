@@ -25,7 +25,7 @@ from gradscope.capture.stats import Measured, measure, resolve
 from gradscope.loading import Workload
 from gradscope.patterns import Named
 from gradscope.records.modules import ModuleCall, ModuleFacts, ParameterStats
-from gradscope.records.run import Seconds, StepParameter, StepRecord, Verification
+from gradscope.records.run import LossPart, Seconds, StepParameter, StepRecord, Verification
 from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.running.saved import count_saved
 from gradscope.running.step import GraphRoot, Observer, Step, run
@@ -62,6 +62,7 @@ class Observation(Observer):
     history: list[StepRecord] = field(default_factory=list)
     loss: float | None = None
     loss_nonfinite: str | None = None
+    losses: tuple[LossPart, ...] = ()
     first_nonfinite: int | None = None
     gradient_norm: float | None = None
     seconds: Seconds = field(default_factory=Seconds)
@@ -70,6 +71,7 @@ class Observation(Observer):
     notices: list[str] = field(default_factory=list)
     _buffers: Buffers | None = None
     _loss: Measured | None = None
+    _losses: dict[str, Measured] = field(default_factory=dict)
     _verifier: Verifier | None = None
     _inputs: dict[str, torch.Tensor] = field(default_factory=dict)
     _activations: dict[str, Any] = field(default_factory=dict)
@@ -90,7 +92,7 @@ class Observation(Observer):
     @contextmanager
     def around_forward(self, step: Step) -> Iterator[None]:
         assert self.recorder is not None
-        self._loss, self._buffers = None, Buffers(step.workload.model)
+        self._loss, self._losses, self._buffers = None, {}, Buffers(step.workload.model)
         try:
             with self.forward:
                 yield
@@ -102,6 +104,7 @@ class Observation(Observer):
         assert self.recorder is not None
         assert isinstance(root, torch.Tensor)
         self._loss = _measured(root)
+        self._losses = {name: _measured(part) for name, part in step.losses.items()}
         self.recorder.connect([root], {id(t): name for name, t in step.named_inputs})
         if step.workload.device.type == "meta" and keeps_scores(root):
             self.notices.append(_SCORES)
@@ -177,7 +180,11 @@ class Observation(Observer):
     def _read(self) -> None:
         """What the step left on its device besides gradients, all of it at once."""
         if self._loss is not None:
-            self.loss, self.loss_nonfinite = _value(resolve([self._loss])[id(self._loss)])
+            read = resolve([self._loss, *self._losses.values()])
+            self.loss, self.loss_nonfinite = _value(read[id(self._loss)])
+            self.losses = tuple(
+                LossPart(name, *_value(read[id(one)])) for name, one in self._losses.items()
+            )
         if self._buffers is not None:
             self.modules = self._buffers.entered(self.modules)
         self.seconds = Seconds(self.forward.seconds, self.backward.seconds)

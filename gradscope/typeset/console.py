@@ -114,6 +114,17 @@ def printed(lines: Iterable[Text], *, width: int | None, color: bool) -> str:
     return out.getvalue()
 
 
+def as_html(text: str) -> str:
+    """What ``printed`` gave with its styles, for a page: the same text, each style spelled out."""
+    shown = Text.from_ansi(text)
+    width = max((line.cell_len for line in shown.split()), default=1)
+    console = _console(StringIO(), max(1, width), color=True)
+    console.record = True
+    console.print(shown, markup=False, highlight=False, emoji=False, soft_wrap=True)
+    block = '<pre style="white-space: pre; overflow-x: auto; line-height: normal">{code}</pre>'
+    return console.export_html(inline_styles=True, code_format=block)
+
+
 def _console(out: StringIO, width: int, *, color: bool) -> Console:
     """Rich's console with nothing guessed from where the process runs."""
     return Console(

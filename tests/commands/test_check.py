@@ -176,6 +176,7 @@ def test_an_own_loss_without_a_graph_is_never_ok(check: Check) -> None:
     assert code == 0
     assert out.startswith("./nets.py:Cut: 1 warning · loss cross_entropy (inferred)\n")
     assert "warning GS507 loss-without-graph (root): `output[1]` has no graph" in out
+    assert "another loss, `cross_entropy`" in " ".join(out.split())
     line = 1 + NETS.splitlines().index("        return loss.detach()  # cut")
     for arguments in (["./nets.py:CutByName"], ["./nets.py:Cut", "loss=output"]):
         code, out, _ = check(*arguments, "input.shape=[4, 8]")

@@ -134,6 +134,10 @@ class Block(nn.Module):
 
     def forward(self, x):
         return x + self.scale * torch.tanh(self.fc(x))
+
+class Stood(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(4, 4), nn.Unflatten(1, (2, 2)))
 """
 SHAPE = "input.shape=[3,4]"
 
@@ -185,6 +189,13 @@ def test_a_healthy_model_is_one_line(why) -> None:
     assert last.startswith("healthy: a gradient from the loss arrives at all 8 trainable")
     assert "missing, all zeros, or has a NaN or an infinity" in last
     assert "\n" not in last
+
+
+def test_healthy_for_a_stand_in_says_so(why) -> None:
+    _, out, _ = why("./net.py:Stood", "input.shape=[2, 4]")
+    assert " · loss sum of the output (inferred, a stand-in)\n" in out
+    said = "healthy: a gradient from the sum of the output, a stand-in for the loss, arrives at"
+    assert out.rstrip().rpartition("\n\n")[2].startswith(said)
 
 
 def test_the_lectures_relu_on_the_logits(why) -> None:

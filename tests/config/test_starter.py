@@ -11,7 +11,7 @@ from gradscope.commands import init, schema
 from gradscope.config import Config, json_schema, read
 from gradscope.config.texts import Text
 from gradscope.config.yaml12 import parse
-from gradscope.errors import ConfigError, OptionError
+from gradscope.errors import ConfigError, OptionError, TargetError
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").rglob("*.y*ml"))
 
@@ -54,10 +54,69 @@ def test_init_with_a_model(spec):
 
 
 def test_init_says_local_paths_from_the_configs_folder(tmp_path):
-    (tmp_path / "net.py").write_text("")
+    (tmp_path / "net.py").write_text("class Net: ...\n")
     (tmp_path / "sub").mkdir()
     init.run(Path("sub/model.yaml"), model="./net.py:Net")
     assert read("sub/model.yaml").config.model == "../net.py:Net"
+
+
+NET = """
+from dataclasses import dataclass, field
+
+@dataclass
+class Config:
+    width: int
+    act: str = "relu"
+
+@dataclass
+class Options:
+    rate: float = 0.1
+    names: list = field(default_factory=list)
+
+class Net:
+    def __init__(self, cfg: Config, options: Options, size, *, norm=print, scale: float = 1e-5):
+        pass
+"""
+
+
+def test_init_writes_each_argument_of_a_class(tmp_path, capsys):
+    (tmp_path / "net.py").write_text(NET)
+    init.run(model="./net.py:Net")
+    lines = Path("model.yaml").read_text().splitlines()
+    start = lines.index("model:")
+    assert [" ".join(line.split()) for line in lines[start + 1 : start + 10]] == [
+        "_target_: ./net.py:Net",
+        "cfg: # Config",
+        "width: ??? # int",
+        '# act: "relu" # str',
+        "options: # Options",
+        "rate: 0.1 # float",
+        "# names: … # list, default list",
+        "size: ???",
+        "# norm: … # default print",
+    ]
+    assert "a value for each of its 2 `???`, then gradscope inspect" in capsys.readouterr().err
+    with pytest.raises(ConfigError) as caught:
+        read("model.yaml")
+    found = [(problem.message, problem.place.line) for problem in caught.value.problems]
+    assert found == [
+        ("`model.cfg.width` has no value yet", start + 4),
+        ("`model.size` has no value yet", start + 9),
+    ]
+    Path("model.yaml").write_text(Path("model.yaml").read_text().replace("???", "8"))
+    assert read("model.yaml").config.model["cfg"] == {"width": 8}
+
+
+def test_init_runs_no_file_for_a_librarys_model(tmp_path):
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError")
+    init.run(model="torchvision:resnet18")
+
+
+def test_init_says_what_a_file_has(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    with pytest.raises(TargetError, match="has no `Nets`"):
+        init.run(model="./net.py:Nets")
+    assert not Path("model.yaml").exists()
 
 
 def test_init_refuses_what_is_no_spec(tmp_path):

@@ -64,6 +64,9 @@ TAKEN = {
         LOSS,
     ),
     "a number of one": ((SEQUENCE, TEMPERATURE.exp(), LOSS), "output[2]", LOSS),
+    "a list of losses": ([LOSS, OTHER], "output", LOSS + OTHER),
+    "a list beside scores": ((LOGITS, [LOSS, OTHER]), "output[1]", LOSS + OTHER),
+    "of shape [1]": ((LOGITS, LOSS.reshape(1)), "output[1]", LOSS.reshape(1)),
     "double precision": ((LOGITS, LOSS.double()), "output[1]", LOSS.double()),
 }
 
@@ -93,6 +96,7 @@ LEFT = {
     "auxiliary scores": (Out(LOGITS, aux_loss=LOGITS), "cross_entropy"),
     "one row of one score": ({"age": LOGITS[:1, :1], "sex": LOGITS[:1, :1]}, "sum"),
     "a setting": ((LOGITS, 0.5), "cross_entropy"),
+    "the value of one sample": ((LOGITS[:1], LOSS.reshape(1)), "cross_entropy"),
 }
 
 

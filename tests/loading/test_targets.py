@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import pickle
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from gradscope.config import read
 from gradscope.errors import ConfigError, GradscopeError, ModelError, Place, TargetError
-from gradscope.loading import imports
+from gradscope.loading import imports, load
 from gradscope.loading.targets import Targets
 
 NET = """
 import builtins
 import functools
 import os
+import types
 from os import system as Alias
 from dataclasses import dataclass
 
@@ -59,6 +63,17 @@ def wrapped(*args, scale=1, **kwargs):
     return Net(kwargs.pop("width", 2) * scale, **kwargs)
 
 
+class Configured(Net):
+    def __init__(self, cfg: Options | None, bag: types.SimpleNamespace = None, plain: dict = {}):
+        super().__init__()
+        self.given = cfg, bag, plain
+
+
+class Unread(Net):
+    def __init__(self, cfg: "Elsewhere", scale: float, *, bias: bool):
+        super().__init__()
+
+
 class Deaf(Net):
     def __init__(self, width: int = 2, **kwargs):
         super().__init__(width)
@@ -86,7 +101,11 @@ shy = lambda: os.system("true")
 bound = functools.partial(os.system, "true")
 evaluate = eval
 ready = Net()
+bag = types.SimpleNamespace()
 number = 3
+library = types.ModuleType("library")
+library.ready = ready
+library.__file__ = "/usr/lib/library.py"
 """
 
 
@@ -215,7 +234,14 @@ REFUSED = {
     "a function of torch.nn": "torch.nn.utils.clip_grad_norm_",
     "a module": "torch.nn.functional",
     "a constant": "net.number",
-    "an instance": "net.ready",
+    "a library's instance": "net.library.ready",
+    "an instance of no module": "net.bag",
+    "the parser of arguments": "argparse.ArgumentParser",
+    "files of arguments": "argparse.FileType",
+    "what types holds": "types.FunctionType",
+    "a container's module": "types.sys.exit",
+    "YAML of omegaconf": "omegaconf.OmegaConf.load",
+    "resolvers of omegaconf": "omegaconf.OmegaConf.register_new_resolver",
     "from_pretrained of a class": "transformers.GPT2LMHeadModel.from_pretrained",
     "an auto class itself": "transformers.AutoModel",
     "a pipeline": "transformers.pipeline",
@@ -245,7 +271,7 @@ RULES = {
     "part of torch": ("torch.load", ["torch.load"], "--allow 'torch.load'"),
     "dunder": ("torch.nn.Module.__init__", ["`__init__` is internal"], "function of your own"),
     "lambda": ("./net.py:shy", ["a lambda"], "def NAME"),
-    "instance": ("net.ready", ["object of type Net"], "class or a function"),
+    "instance": ("net.bag", ["object of type SimpleNamespace"], "class or a function"),
 }
 
 
@@ -376,6 +402,11 @@ ARGUMENTS = {
         "transformers.CLIPConfig",
         {"text_config": {"attn_implementation": "evil/kernel"}},
     ),
+    "kernels in a namespace": (
+        "types.SimpleNamespace",
+        {"text_config": {"attn_implementation": "evil/kernel"}},
+    ),
+    "code in a namespace": ("argparse.Namespace", {"trust_remote_code": True}),
     "all kernels": (
         "transformers.AutoModel.from_pretrained",
         {"_args_": ["x"], "allow_all_kernels": True},
@@ -396,7 +427,7 @@ def test_arguments_that_open_a_side_door(targets, name, arguments):
 
 def test_safe_values_for_the_auto_classes(targets):
     pytest.importorskip("transformers")
-    from gradscope.loading.policy import safe_arguments
+    from gradscope.loading.refused_arguments import safe_arguments
 
     def safe(name: str) -> dict[str, object]:
         return safe_arguments(targets.names.locate(f"transformers.{name}", "model"))
@@ -615,3 +646,116 @@ class TestOwnCode:
         monkeypatch.chdir("/")
         with pytest.raises(TargetError):
             Targets(Path("/")).names.locate("subprocess.Popen", "x")
+
+
+CONTAINERS = {
+    "a namespace": ("types.SimpleNamespace", types.SimpleNamespace),
+    "a namespace of arguments": ("argparse.Namespace", argparse.Namespace),
+    "a namespace seen through a file": ("net.types.SimpleNamespace", types.SimpleNamespace),
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), CONTAINERS.values(), ids=CONTAINERS)
+def test_containers_of_plain_values_need_no_permission(targets, name, kind):
+    inner = {"_target_": name, "heads": 2, "deep": {"x": 1}}
+    net = targets.instantiate({"_target_": "./net.py:Net", "inner": inner}, "model")
+    assert net.inner == kind(heads=2, deep={"x": 1})
+
+
+def test_omegaconf_needs_no_permission(targets, monkeypatch):
+    """A stand-in with the names and the homes that omegaconf 2.3 has."""
+
+    class DictConfig:
+        def __init__(self, content, key=None):
+            self.content = content
+
+    class OmegaConf:
+        @staticmethod
+        def create(obj):
+            return DictConfig(obj)
+
+    DictConfig.__module__, DictConfig.__qualname__ = "omegaconf.dictconfig", "DictConfig"
+    OmegaConf.create.__module__ = "omegaconf.omegaconf"
+    OmegaConf.create.__qualname__ = "OmegaConf.create"
+    library = types.ModuleType("omegaconf")
+    library.DictConfig, library.OmegaConf = DictConfig, OmegaConf
+    monkeypatch.setitem(sys.modules, "omegaconf", library)
+    made = targets.instantiate(
+        {"_target_": "omegaconf.OmegaConf.create", "obj": {"heads": 2}}, "model"
+    )
+    assert made.content == {"heads": 2}
+
+    def build(cfg):
+        return cfg
+
+    build.__annotations__ = {"cfg": DictConfig}
+    made = targets.call(build, "build", [], {"cfg": {"heads": 2}}, "model")
+    assert isinstance(made, DictConfig)
+    assert made.content == {"heads": 2}
+
+
+def test_a_mapping_becomes_what_the_annotation_asks_for(targets):
+    asked = {"cfg": {"width": 3}, "bag": {"x": 1}, "plain": {"y": 2}}
+    net = targets.instantiate({"_target_": "./net.py:Configured", **asked}, "model")
+    options, bag, plain = net.given
+    assert type(options).__name__ == "Options"
+    assert options.width == 3
+    assert bag == types.SimpleNamespace(x=1)
+    assert plain == {"y": 2}
+    said = "the mapping became `Options`, as ./net.py:Configured annotates it"
+    assert targets.notices[0] == f"model.cfg: {said}"
+    with pytest.raises(ConfigError) as caught:
+        targets.instantiate({"_target_": "./net.py:Configured", "cfg": {"widht": 3}}, "model")
+    assert caught.value.problems[0].place.key == "model.cfg.widht"
+
+
+def test_a_mapping_where_nothing_readable_is_annotated_stays_one(targets):
+    asked = {"_target_": "net.Net", "inner": {"x": 1}}
+    assert targets.instantiate(asked, "model").inner == {"x": 1}
+
+
+def test_all_missing_arguments_are_named_at_once(targets):
+    with pytest.raises(ConfigError) as caught:
+        targets.instantiate({"_target_": "./net.py:Unread", "scales": 1.0}, "model")
+    unknown, missing = caught.value.problems
+    assert unknown.help == "did you mean `scale`?"
+    named = "`cfg: Elsewhere`, `bias: bool`"
+    assert missing.message == f"`./net.py:Unread` needs 2 more arguments: {named}"
+    takes = "`cfg: Elsewhere`, `scale: float`, `bias: bool`"
+    assert missing.notes == (f"`./net.py:Unread` takes {takes}",)
+    assert "`model.cfg=… model.bias=…`" in missing.help
+    assert "`gradscope init -m ./net.py:Unread`" in missing.help
+
+
+def test_the_fields_of_a_dataclass_are_missing_too(targets):
+    with pytest.raises(ConfigError) as caught:
+        targets.instantiate({"_target_": "./net.py:Configured"}, "model")
+    (missing,) = caught.value.problems
+    assert "`Options | None` takes `width: int = 2`" in missing.notes
+    assert "`model.cfg={}`" in missing.help
+
+
+class TestInstance:
+    @pytest.mark.parametrize("name", ["net.ready", "./net.py:ready", "net:ready"])
+    def test_one_that_a_file_made(self, targets, name):
+        made = targets.instantiate({"_target_": name}, "model")
+        assert type(made).__name__ == "Net"
+        said = "model: made by net.py as it was imported, which ran the whole file"
+        assert targets.notices == [said]
+
+    def test_it_takes_no_arguments(self, targets):
+        with pytest.raises(ConfigError, match="takes no arguments"):
+            targets.instantiate({"_target_": "net.ready", "width": 3}, "model")
+
+    def test_the_next_config_gets_a_new_one(self, folder):
+        made = [
+            Targets(folder, ()).instantiate({"_target_": "./net.py:ready"}, "model")
+            for _ in range(2)
+        ]
+        assert made[0] is not made[1]
+
+    def test_it_is_seeded(self, folder, monkeypatch):
+        monkeypatch.chdir(folder)
+        loaded = [load(read(f"./net.py:{name}", ["input.shape=[1, 2]"])) for name in ("ready",) * 2]
+        one, two = (workload.model.fc.weight for workload in loaded)
+        assert torch.equal(one, two)

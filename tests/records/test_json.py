@@ -24,7 +24,16 @@ from gradscope.records.modules import (
     Unregistered,
 )
 from gradscope.records.report import Finding, PrecisionForecast, Report
-from gradscope.records.run import RunInfo, Seconds, StepParameter, StepRecord, Totals, Verification
+from gradscope.records.run import (
+    LossPart,
+    RunInfo,
+    Seconds,
+    StepParameter,
+    StepRecord,
+    Totals,
+    Verification,
+)
+from gradscope.records.tasks import SharedLayer, TaskGradients
 from gradscope.records.tensors import TensorRecord, TensorStats
 
 STATS = TensorStats((2, 3), "float32", 6, 1.5, -0.1, 0.3, -1.0, 1.0, 1, 0, 0)
@@ -104,6 +113,14 @@ FULL = Report(
     activity=(UnitActivity("relu", "act", 0, 8, 32, 2, 1, "net.py:3"),),
     precision=(PrecisionForecast("fc", "activation", "float16", 1.0, 6, 0.5, 0.0, 0),),
     answers=(Answer("fc.bias", "parameter", "zero", "message", "masked", recovers=False),),
+    losses=(LossPart("ce", 1.0), LossPart("kl", None, "nan")),
+    tasks=TaskGradients(
+        ("ce", "kl"),
+        ((0, 1),),
+        SharedLayer(None, 4, (1.0, None), (None,)),
+        (SharedLayer("fc", 4, (1.0, 2.0), (0.5,)),),
+        (("head", "ce"),),
+    ),
     births=(Birth("nan", "forward", "message", "sqrt", inputs=(STATS,), spread=("fc",)),),
 )
 

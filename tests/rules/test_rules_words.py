@@ -87,3 +87,19 @@ def test_an_inferred_loss_excuses_what_is_not_used_and_no_detach():
         (found,) = of("GS401", report(run=run, parameters=(lost,), answers=answers))
         assert found.severity == severity
     assert "A path that is cut is an error." in lookup("GS401").what
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        ("cross_entropy", "another loss, `cross_entropy`"),
+        ("sum", "a stand-in, the sum of the output"),
+        ("output", "the sum of the others"),
+        ("output[1]", "`output[1]` alone"),
+        ("own", "the sum of the others"),
+    ],
+)
+def test_what_a_run_started_from_instead_of_a_cut_loss(loss, said):
+    run = {"loss": loss, "loss_inferred": loss != "own", "without_graph": ("output.kl",)}
+    (found,) = of("GS507", report(run=run))
+    assert found.message.endswith(f"; this run started from {said}.")

@@ -82,9 +82,10 @@ def _legend(lines: Sequence[Row], made: Table, view: GraphView, start: str) -> I
     if any(one.parallel for one in folds):
         yield f"×n, side by side: {_SIDE}; {fold}"
     hidden = plan(made, view.width).hidden
-    if LEADS not in hidden and any(heading.key == LEADS for heading in made.columns):
+    there = {heading.key for heading in made.columns} - set(hidden)
+    if LEADS in there:
         yield f"{LEADS}: where not just to the next row; leaves with their shapes"
-    if "log scale" not in hidden:
+    if "log scale" in there:
         yield f"log scale: of {'saved' if view.by == 'saved' else 'grad'}"
     if any(isinstance(row.part, Group) and not row.is_open for row in lines):
         yield "more: --depth N, --expand PATTERN for some operations, --full for all"

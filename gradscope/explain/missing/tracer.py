@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from gradscope.explain.missing.numbers import Number, address_of, numbered, valu
 from gradscope.explain.missing.observed_tensors import ObservedTensors
 from gradscope.explain.missing.values import Value
 from gradscope.explain.shared.call_site import CallSite
+from gradscope.explain.shared.frames import is_hidden, is_ours
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Operation, Trait, by_function, function_name
 from gradscope.explain.shared.tensors import bare, memory_of, tensors_in, version_of
@@ -197,6 +198,8 @@ class Tracer:
 
     def _aside(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if name == "__bool__":
+            if _torch_asks():
+                return
             if (number := self.observed.value_of(bare(args[0]))) is not None:
                 self._flow.add(Value((number,), 0, name, self.calls.site()))
         elif name == "_set_grad_enabled":
@@ -211,6 +214,15 @@ class Tracer:
                 self._frozen[id(args[0])] = self.calls.site()
             elif on is True:
                 self._frozen.pop(id(args[0]), None)
+
+
+def _torch_asks() -> bool:
+    """Whether a check in PyTorch itself asks, as a distribution's of its arguments: it decides
+    nothing of the user's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and is_hidden(frame.f_code.co_filename)
 
 
 def _carrying(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

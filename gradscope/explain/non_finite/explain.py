@@ -100,12 +100,12 @@ def _run_call(
             with watch.active():
                 output = forward()
             left += _came_unseen(watch, output)
-            left += _stays(watch, "forward", model.named_buffers())
+            left += stays(watch, "forward", model.named_buffers())
             if backward is not None:
                 watch.context.stage = "backward"
                 with watch.active():
                     given = backward(output)
-                left += _stays(watch, "backward", (*_gradients(model), *given))
+                left += stays(watch, "backward", (*gradients(model), *given))
         except Exception:
             # The call ran through in the script, and what it is given here may not be all.
             watch.origins.mark_reached(watch.origins.made_nan())
@@ -134,18 +134,18 @@ def _run(
         try:
             with watch.active():
                 loss = forward()
-            left += _stays(watch, "loss", [("loss", loss)])
-            left += _stays(watch, "forward", model.named_buffers())
+            left += stays(watch, "loss", [("loss", loss)])
+            left += stays(watch, "forward", model.named_buffers())
             if loss.requires_grad:
                 watch.context.stage = "backward"
                 with watch.active():
                     backward(loss)
-                left += _stays(watch, "backward", _gradients(model))
+                left += stays(watch, "backward", gradients(model))
             if step is not None:
                 watch.context.stage = "step"
                 with watch.active():
                     step()
-                left += _stays(watch, "step", model.named_parameters())
+                left += stays(watch, "step", model.named_parameters())
                 watch.external.kept_in_state()
         except Exception:
             # The run that the user asked for has raised it already, and explained it.
@@ -153,11 +153,12 @@ def _run(
     return tuple(left)
 
 
-def _gradients(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+def gradients(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    """The gradients that there are, by parameter."""
     return ((n, p.grad) for n, p in model.named_parameters() if p.grad is not None)
 
 
-def _stays(
+def stays(
     watch: NonFiniteWatch, phase: str, tensors: Iterable[tuple[str, torch.Tensor]]
 ) -> Iterator[Birth]:
     """Note what of these is not finite; those of them that have no known origin."""

@@ -71,10 +71,15 @@ class NonFiniteWatch:
     @contextmanager
     def quiet(self) -> Iterator[None]:
         """What is computed inside is ours, not the run's."""
+        with self.ignoring(), torch.no_grad():
+            yield
+
+    @contextmanager
+    def ignoring(self) -> Iterator[None]:
+        """The same, with gradients recorded as they were."""
         before, self._function.asleep = self._function.asleep, True
         try:
-            with torch.no_grad():
-                yield
+            yield
         finally:
             self._function.asleep = before
 

@@ -14,11 +14,13 @@ import torch
 
 from gradscope.config.targets import parse_target
 from gradscope.errors import ConfigError
+from gradscope.loading import signatures
 from gradscope.loading.kinds import Built, ModelKind, Request
-from gradscope.loading.policy import torchvision_name
+from gradscope.loading.policy import is_module, torchvision_name
+from gradscope.loading.signatures import Argument
 from gradscope.loading.targets import Targets
 
-__all__ = ["Built", "ModelKind", "Request", "build", "faults"]
+__all__ = ["Built", "ModelKind", "Request", "arguments", "build", "faults"]
 
 LIBRARIES = ("torchvision", "timm", "hf", "demo")
 
@@ -66,6 +68,17 @@ def faults(model: str | Mapping[str, Any], targets: Targets) -> None:
     _check(request, library)
 
 
+def arguments(model: str, targets: Targets) -> tuple[Argument, ...]:
+    """What the class or the function takes that a spec of the user's own code names.
+
+    Raises:
+        TargetError: a name that is refused or does not exist.
+        ModelError: the user's file raised.
+    """
+    found = targets.names.locate(model, "model")
+    return () if is_module(found) else signatures.arguments(found)
+
+
 def _check(request: Request, library: str) -> None:
     """What the library says against a name."""
     check = getattr(importlib.import_module(f"{__name__}.{library}"), "check", None)
@@ -109,7 +122,7 @@ def _recognise(
         return "torchvision", registered, args
     generic = {"torchvision.models._api.get_model": "name"}
     generic["timm.models._factory.create_model"] = "model_name"
-    resolved = f"{found.__module__}.{found.__qualname__}"
+    resolved = f"{found.__module__}.{getattr(found, '__qualname__', '')}"  # an object has none
     if resolved in generic and isinstance(kwargs.get(generic[resolved]), str):
         return resolved.partition(".")[0], kwargs.pop(generic[resolved]), args
     if resolved in generic and args and isinstance(args[0], str):

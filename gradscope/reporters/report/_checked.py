@@ -8,8 +8,8 @@ from pathlib import PurePath
 from gradscope.records.report import BaselineEntry, CheckedModel, CheckReport, Report
 from gradscope.records.run import RunInfo
 from gradscope.reporters import header
+from gradscope.reporters.finding_lines import ordered, tally
 from gradscope.reporters.labels import label
-from gradscope.reporters.report._findings import ordered, tally
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import plural
 from gradscope.typeset.text import plain
@@ -45,22 +45,8 @@ def verdict(model: CheckedModel) -> Line:
     if model.error is not None:
         counts = ["failed", *counts]
     known = f" ({plural(len(model.known), 'known finding')})" if model.known else ""
-    parts = [(", ".join(counts) or "ok") + known, *_loss(model.run)]
+    parts = [(", ".join(counts) or "ok") + known, *header.loss_facts(model.run)]
     return Line(" · ".join(parts), f"{title(model.run)}:", tone)
-
-
-def _loss(run: RunInfo) -> list[str]:
-    """Which loss the run started from, and who chose it; nothing where it came to none."""
-    if run.loss in ("", "inferred"):
-        return []
-    how = ""
-    if run.loss_inferred:
-        how = " (inferred)"
-        if run.loss.startswith("output"):
-            how = " (inferred, the model's own)"
-        elif run.loss == "sum":
-            how = " of the output (inferred, a stand-in)"
-    return [f"loss {plain(run.loss)}{how}"]
 
 
 def notes(model: CheckedModel) -> list[str]:

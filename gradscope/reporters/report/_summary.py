@@ -41,10 +41,21 @@ def _parameters(report: Report) -> str:
 def _loss(report: Report) -> str:
     name = plain(report.run.loss) or "loss"
     if report.loss_nonfinite:
-        return f"loss {name} = {plain(report.loss_nonfinite)}"
+        return f"loss {name} = {plain(report.loss_nonfinite)}" + _parts(report)
     if report.loss is None:
         return "no loss yet" if name == "inferred" else f"loss {name} (no value)"
-    return f"loss {name} = {number(report.loss)}"
+    return f"loss {name} = {number(report.loss)}" + _parts(report)
+
+
+def _parts(report: Report) -> str:
+    """Each of the losses that the loss is computed of."""
+    if not report.losses:
+        return ""
+    parts = (
+        f"{plain(part.name)} {plain(part.nonfinite or '') or number(part.value)}"
+        for part in report.losses
+    )
+    return f" ({', '.join(parts)})"
 
 
 def totals(report: Report) -> list[str]:

@@ -99,7 +99,9 @@ def _written(node: Node) -> Written:
     if line is None:
         return Written()
     file, number, function = line
-    public = function if function and not function.startswith("_") else None
+    # An operator such as `**` stands behind a decorator of torch's, and goes by the node's name.
+    named = function and not function.startswith("_") and function != "wrapped"
+    public = function if named else None
     return Written(CallSite(None, None, file, number), public)
 
 

@@ -337,3 +337,27 @@ def a_branch(mended: bool) -> Program:
         return F.cross_entropy(net.out(X) * (2 if gate > 0 else 1), Y)
 
     return net, step
+
+
+@case("not-in-loss", "")
+def policy_of_a_distribution(mended: bool) -> Program:
+    """The distribution checks its arguments, which is no branch of the program's."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.policy, self.value = nn.Linear(4, 4), nn.Linear(4, 2), nn.Linear(4, 1)
+
+        def forward(self, x):
+            h = self.body(x)
+            actions = torch.distributions.Categorical(logits=self.policy(h))  # cut
+            return actions, self.value(h)
+
+    net = Net()
+
+    def step():
+        actions, value = net(X)
+        loss = value.square().mean()
+        return loss - actions.log_prob(Y).mean() if mended else loss
+
+    return net, step

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import gradscope
 from explain.missing.cases import missing_names
 from gradscope.explain.missing.explain import explain_missing
 from gradscope.explain.missing.numbers import Number
@@ -251,3 +252,17 @@ def test_a_state_is_a_copy_without_a_graph(way: str) -> None:
     assert one.cause == "detached"
     assert one.message.startswith("`state_dict()` at ")
     assert "functional_call" in (one.advice or "") and "detach" not in (one.advice or "")
+
+
+def test_a_check_of_torchs_own_is_no_branch():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.policy, self.value = nn.Linear(4, 2), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return torch.distributions.Categorical(logits=self.policy(x)), self.value(x)
+
+    (answer,) = gradscope.why(Net(), torch.ones(3, 4), loss=lambda output: output[1].sum()).answers
+    assert answer.cause == "not-in-loss"
+    assert "decides the branch" not in answer.message

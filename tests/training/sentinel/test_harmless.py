@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from training.sentinel.loop import CASES, Loop, Program
-from training.sentinel.programs import data
 
 from gradscope.running.state import same_bits
+from training.sentinel.loop import CASES, Loop, Program
+from training.sentinel.programs import data
 
 
 class Busy(nn.Module):

@@ -1,0 +1,135 @@
+"""How the records that the entries give print, save and list themselves.
+
+``records/shown.py`` has the methods, this file the rooms that know the formats.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from gradscope import plugins
+from gradscope.errors import OptionError, did_you_mean
+from gradscope.files import check_file, write_file
+from gradscope.records.answers import Answer, WhyReport
+from gradscope.records.data import to_data
+from gradscope.records.graph import AutogradGraph, GraphNode
+from gradscope.records.report import Report
+from gradscope.records.saliency import SaliencyReport
+from gradscope.records.shown import Shown
+from gradscope.typeset.console import as_html
+
+#: The rooms of formats: each file of one has ``render(record, view)``.
+_ROOMS: dict[type[Shown], str] = {
+    Report: "gradscope.reporters.report",
+    WhyReport: "gradscope.reporters.answers",
+    SaliencyReport: "gradscope.reporters.saliency",
+    AutogradGraph: "gradscope.diagrams",
+}
+_Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
+
+
+def text(record: Shown) -> str:
+    """The record as the terminal shows it, at any width."""
+    return str(_rendered(record, "terminal")).rstrip("\n")
+
+
+def html(record: Shown) -> str:
+    """The same with its colours, for a notebook."""
+    return as_html(str(_rendered(record, "terminal", color=True)))
+
+
+def save(record: Shown, path: Path, *, force: bool) -> None:
+    """Write a record in the format that the suffix names.
+
+    Raises:
+        OptionError: no format has the suffix, or the file exists or cannot be written.
+    """
+    path = path.expanduser()
+    format = plugins.by_suffix(_ROOMS[type(record)], path, otherwise="print it: `print(report)`")
+    if os.path.lexists(path) and not force:
+        raise OptionError(f"`{path}` exists", help="`save(path, force=True)` replaces it")
+    check_file(path, force=True)
+    content = _rendered(record, format)
+    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+    write_file(data, path, force=force)
+
+
+def frame(record: Shown, table: str | None) -> Any:
+    """One of a record's tables for pandas.
+
+    Raises:
+        ConfigError: pandas is not installed.
+        OptionError: there is no such table.
+    """
+    tables = _tables(record)
+    chosen = next(iter(tables)) if table is None else table
+    if chosen not in tables:
+        names = ", ".join(f"`{name}`" for name in tables)
+        raise OptionError(
+            f"there is no table `{table}` here",
+            help=did_you_mean(chosen, tables) or f"there is {names}",
+        )
+    from gradscope.loading.libraries import require
+
+    pandas = require("pandas", wanted_by="to_frame")
+    header, rows = tables[chosen]()
+    return pandas.DataFrame([list(row) for row in rows], columns=list(header))
+
+
+def _rendered(record: Shown, format: str, *, color: bool = False) -> str | bytes:
+    room = _ROOMS[type(record)]
+    rendered: str | bytes = plugins.load(room, format).render(record, _view(record, color))
+    return rendered
+
+
+def _view(record: Shown, color: bool) -> Any:
+    if isinstance(record, Report):
+        from gradscope.reporters.report import View
+
+        return View(color=color)
+    if isinstance(record, AutogradGraph):
+        from gradscope.diagrams import GraphView
+
+        return GraphView(color=color)
+    from gradscope.reporters.text_view import TextView
+
+    return TextView(color=color)
+
+
+def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
+    if isinstance(record, Report):
+        from gradscope.reporters.report import View
+        from gradscope.reporters.report.csv import FINDINGS, findings
+        from gradscope.reporters.report.tables.derive import records
+
+        return {
+            "calls": lambda: records(record, View()),
+            "parameters": lambda: records(record, View(table="parameters")),
+            "findings": lambda: (FINDINGS[1:-1], findings(record)),
+        }
+    if isinstance(record, WhyReport):
+        return {"answers": lambda: _fields(Answer, record.answers)}
+    if isinstance(record, AutogradGraph):
+        return {"nodes": lambda: _fields(GraphNode, record.nodes)}
+    if isinstance(record, SaliencyReport):
+        return {"maps": lambda: _maps(record)}
+    return {}
+
+
+def _fields(kind: Any, records: Sequence[Any]) -> _Rows:
+    names = [f.name for f in fields(kind)]
+    return names, [[to_data(getattr(one, name)) for name in names] for one in records]
+
+
+def _maps(report: SaliencyReport) -> _Rows:
+    names = ["path", "target", "target_name", "score", "method", "layer", "min", "max", "note"]
+    rows = [
+        [i.path, i.target, i.target_name, i.score, m.method, m.layer, m.min, m.max, m.note]
+        for i in report.images
+        for m in i.maps
+    ]
+    return names, rows

@@ -1,0 +1,93 @@
+"""Norms of many gradients at once, as cheap as reading them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from gradscope.capture.stats import BLOCK
+
+#: Over so many equal values a dot product, which adds up in lanes, still errs below 1e-5.
+_DOT = 16384
+
+
+@torch.no_grad()
+def gradient_norms(gradients: Sequence[torch.Tensor]) -> list[float]:
+    """The L2 norm of each gradient; NaN or infinity where one of its elements is.
+
+    Sums of squares are added up over blocks in float32 and over the blocks in float64, as
+    ``capture/stats.py`` does: one float32 sum over millions of elements errs by up to 1e-3. Squares
+    outside float32's range are taken in float64.
+    """
+    norms = [0.0] * len(gradients)
+    small, others = [], []
+    for number, gradient in enumerate(gradients):
+        if not _is_plain(gradient):
+            others.append(number)
+        elif gradient.numel() <= BLOCK:
+            small.append(number)
+        else:
+            norms[number] = _by_blocks(gradient)
+    if small:
+        # One call for all of them: a call takes longer than such a gradient.
+        found = torch._foreach_norm([gradients[n] for n in small])
+        for number, norm in zip(small, found, strict=True):
+            norms[number] = norm.item()
+    for device in {gradients[n].device for n in others}:
+        there = [n for n in others if gradients[n].device == device]
+        read = torch.stack([_norm(gradients[n]) for n in there]).tolist()
+        for number, norm in zip(there, read, strict=True):
+            norms[number] = norm
+    return [
+        norm if 1e-15 < norm < 1e18 else _exact(gradient, norm)
+        for norm, gradient in zip(norms, gradients, strict=True)
+    ]
+
+
+def _is_plain(gradient: torch.Tensor) -> bool:
+    """Whether it is what almost all are on a processor."""
+    return (
+        gradient.dtype == torch.float32
+        and gradient.layout == torch.strided
+        and gradient.device.type == "cpu"
+        and gradient.is_contiguous()
+    )
+
+
+def _by_blocks(gradient: torch.Tensor) -> float:
+    """Here numbers can be had without waiting, and a dot product is the fastest sum of squares."""
+    blocks = gradient.view(-1).split(_DOT)
+    return math.sqrt(math.fsum(torch.dot(block, block).item() for block in blocks))
+
+
+def _norm(gradient: torch.Tensor) -> torch.Tensor:
+    """A norm without dimensions, in float64, on the gradient's device."""
+    if gradient.layout == torch.sparse_coo:
+        gradient = gradient.coalesce()._values()
+    elif gradient.layout != torch.strided:
+        gradient = gradient.to_dense()
+    if gradient.is_complex():
+        gradient = torch.view_as_real(gradient)
+    if gradient.dtype in (torch.float16, torch.bfloat16):
+        gradient = gradient.float()
+    count = gradient.numel()
+    if count <= BLOCK or not gradient.is_contiguous():
+        double = torch.float64 if count > BLOCK else None
+        norm: torch.Tensor = torch.linalg.vector_norm(gradient, dtype=double).double()
+        return norm
+    flat = gradient.view(-1)
+    whole = count - count % BLOCK
+    blocks = torch.linalg.vector_norm(flat[:whole].view(-1, BLOCK), dim=1)
+    norm = torch.linalg.vector_norm(blocks, dtype=torch.float64)
+    if whole == count:
+        return norm
+    return torch.hypot(norm, torch.linalg.vector_norm(flat[whole:]).double())
+
+
+def _exact(gradient: torch.Tensor, norm: float) -> float:
+    """The same where float32 may have lost it: its squares too large, or too small."""
+    if math.isnan(norm) or gradient.is_sparse or gradient.is_complex():
+        return norm
+    return float(torch.linalg.vector_norm(gradient, dtype=torch.float64).item())

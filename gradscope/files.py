@@ -1,0 +1,156 @@
+"""A result as a file: it appears whole or not at all, and replaces nothing unasked."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from gradscope.errors import OptionError
+
+
+def check_file(path: Path, *, force: bool = False) -> None:
+    """Refuse a path that could not be written.
+
+    Raises:
+        OptionError: it exists, is a folder, or its folder is not there or not writable.
+    """
+    try:
+        if path.is_dir():
+            raise OptionError(f"`{path}` is a folder", help="give `-o` a file's name")
+        if is_stream(path):
+            return
+        if os.path.lexists(path) and not force:
+            raise _exists(path)
+        folder = _destination(path).parent
+        if not folder.exists():
+            raise OptionError(f"no such folder: `{folder}`", help=f"create it: mkdir -p '{folder}'")
+        if not folder.is_dir():
+            raise OptionError(f"`{folder}` is not a folder")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise OptionError(
+                f"cannot write `{path}`: the folder is not writable", help="choose another folder"
+            )
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def write_file(data: bytes, path: Path, *, force: bool = False) -> None:
+    """Write the whole file; one that exists is replaced only with ``force``.
+
+    Raises:
+        OptionError: it exists, or cannot be written.
+    """
+    if is_stream(path):
+        try:
+            path.write_bytes(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise _unwritable(path, error) from None
+        return
+    with whole_file(path, force=force) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, force: bool = False) -> Iterator[Path]:
+    """A new file to fill beside the destination; what is in it then takes its place in one step.
+
+    Raises:
+        OptionError: as ``write_file``.
+    """
+    target = _destination(path) if force else path
+    temporary = _temporary(target)
+    try:
+        # Not tempfile: its files are private, and the result should have the usual permissions.
+        temporary.touch(exist_ok=False)
+        yield temporary
+        if force:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+            temporary.replace(target)
+        else:
+            _claim(temporary, target)
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path, own: str, *, force: bool = False) -> Iterator[Path]:
+    """A new folder to fill, whose files then are in ``path``, among others that may be there.
+
+    Raises:
+        OptionError: files whose names match ``own`` are there already, and there is no ``force``;
+            or the folder cannot be written.
+    """
+    try:
+        if path.exists() and not path.is_dir():
+            raise OptionError(f"`{path}` is a file", help="give a folder's name")
+        earlier = sorted(path.glob(own))
+        if earlier and not force:
+            raise _exists(earlier[0])
+        temporary = _temporary(path)
+        temporary.mkdir()
+        try:
+            yield temporary
+            path.mkdir(exist_ok=True)
+            for file in temporary.iterdir():
+                file.replace(path / file.name)
+            for file in earlier:
+                file.unlink(missing_ok=True)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".gradscope-{secrets.token_hex(8)}.tmp")
+
+
+def _claim(temporary: Path, target: Path) -> None:
+    """Give the file its name only if nobody has taken it; a rename would overwrite."""
+    try:
+        target.hardlink_to(temporary)
+    except OSError as error:
+        unsupported = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+        if error.errno not in unsupported:
+            raise
+        # No hard links here (FAT, some network folders): claim the name, then fill it.
+        with target.open("xb"):
+            pass
+        temporary.replace(target)
+
+
+def _destination(path: Path) -> Path:
+    """Where a link points: the link stays, the file behind it is written."""
+    return path.resolve() if path.is_symlink() else path
+
+
+def is_stream(path: Path) -> bool:
+    """A device, a named pipe, a socket: there is nothing to overwrite, and no name to give away."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _exists(path: Path) -> OptionError:
+    return OptionError(f"`{path}` exists", help="add `--force` to overwrite it")
+
+
+def _unwritable(path: Path, error: OSError) -> OptionError:
+    return OptionError(
+        f"cannot write `{path}`: {error.strerror or error}", help="choose another place"
+    )

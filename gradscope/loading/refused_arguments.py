@@ -1,0 +1,94 @@
+"""Which arguments no config may give, whatever it calls: each would open a side door."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gradscope.errors import ConfigError, Place
+from gradscope.loading.policy import below, is_container
+
+At = Callable[[str], Place | None]
+
+# Refused everywhere: each turns a file into code.
+_REFUSED = {
+    "trust_remote_code": "it runs code that comes with the weights",
+    "weights_only": "gradscope always reads with weights_only=True: a pickle can run code",
+    "pickle_module": "a pickle can run code",
+    "allow_all_kernels": "it fetches and runs kernels from anywhere",
+    "use_kernels": "it fetches and runs kernels",
+    "kernel_config": "it fetches and runs kernels",
+}
+# Refused for timm: each makes the builder fetch or read a file that nobody looked at.
+_REFUSED_TIMM = {
+    "checkpoint_path": "the builder would read a file of its own",
+    "pretrained_cfg": "it names files and addresses to load from",
+    "pretrained_cfg_overlay": "it names files and addresses to load from",
+    "load_custom": "it names a loader",
+}
+_REFUSED_TORCHVISION = {
+    "pretrained": "it is the old form of weights",
+    "pretrained_backbone": "it is the old form of weights_backbone",
+}
+_INSTEAD = {
+    "checkpoint_path": "name the file as the config's `checkpoint`",
+    "pretrained": "set the config's `weights: DEFAULT`",
+    "weights_only": "save the file as .safetensors where it must be read otherwise",
+}
+SAFE = {"trust_remote_code": False, "weights_only": True}
+
+
+def check_arguments(name: str, found: Any, arguments: Mapping[str, Any], place: At) -> None:
+    """Refuse arguments that would open a side door; ``place(argument)`` says where it stands."""
+    module = getattr(found, "__module__", None) or ""
+    refused = dict(_REFUSED)
+    if below(module, ["timm"]):
+        refused |= _REFUSED_TIMM
+    if below(module, ["torchvision.models"]):
+        refused |= _REFUSED_TORCHVISION
+    for argument, value in arguments.items():
+        if argument in refused:
+            raise ConfigError(
+                f"`{argument}` may not be given to `{name}`: {refused[argument]}",
+                place=place(argument),
+                help=_INSTEAD.get(argument, f"leave `{argument}` out"),
+            )
+        # What a container holds may be meant for transformers.
+        home = "transformers" if is_container(found) else module
+        _check_value(name, home, argument, value, place(argument))
+
+
+def _check_value(name: str, module: str, argument: str, value: Any, place: Place | None) -> None:
+    """Refuse values that make transformers or timm fetch something which nobody asked for."""
+    library = below(module, ["transformers"])
+    if library and isinstance(value, Mapping):  # the config of a part
+        for inner, part in value.items():
+            _check_value(name, module, str(inner), part, place)
+    elif library and "_implementation" in argument and re.search("[/:@]", str(value)):
+        raise ConfigError(
+            f"`{argument}: {value}` may not be given to `{name}`: it fetches and runs a kernel",
+            place=place,
+            help="take `eager` or `sdpa`",
+        )
+    if argument == "model_name" and below(module, ["timm"]) and ":" in str(value):
+        raise ConfigError(
+            f"timm's `{value}` may not be built: it brings a config that names files to load",
+            place=place,
+            help="take a plain timm name, with your weights as the config's `checkpoint`",
+        )
+
+
+def safe_arguments(found: Any) -> dict[str, Any]:
+    """The safe values of refused arguments, for a callee that takes them."""
+    if inspect.ismethod(found) and below(found.__module__, ["transformers.models.auto"]):
+        model = found.__qualname__.startswith("_BaseAutoModel")
+        names = ["trust_remote_code"]
+        names += ["weights_only"] if model and found.__name__ == "from_pretrained" else []
+        return {name: SAFE[name] for name in names}
+    try:
+        parameters = inspect.signature(found).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {name: value for name, value in SAFE.items() if name in parameters}

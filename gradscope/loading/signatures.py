@@ -1,0 +1,199 @@
+"""What a callee's signature says of its arguments, and of those that a config gives it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Any
+
+from gradscope.errors import ConfigError, Place, Problem, did_you_mean
+from gradscope.loading.arguments import accepted, takes_any
+from gradscope.loading.policy import below, is_container
+from gradscope.loading.refused_arguments import SAFE
+
+_NONE: Any = inspect.Parameter.empty
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+#: What evaluating somebody's annotations may end with: names that only a type checker imports.
+_UNREADABLE = (NameError, AttributeError, TypeError, SyntaxError, ImportError)
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a callee.
+
+    ``wants`` is its annotation as it would be written, ``kind`` the dataclass or the container of
+    plain values that this asks for; a mapping becomes one.
+    """
+
+    name: str
+    wants: str = ""
+    default: Any = _NONE
+    kind: type | None = None
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is _NONE
+
+    @property
+    def fields(self) -> tuple[Argument, ...]:
+        """The arguments of the dataclass that it asks for."""
+        return arguments(self.kind) if is_dataclass(self.kind) else ()
+
+    def __str__(self) -> str:
+        annotated = f"{self.name}: {self.wants}" if self.wants else self.name
+        if self.required:
+            return annotated
+        equals = " = " if self.wants else "="
+        shown = getattr(self.default, "__name__", None) or repr(self.default)
+        return f"{annotated}{equals}{shown if len(shown) <= 40 else '…'}"
+
+
+def arguments(found: Any) -> tuple[Argument, ...]:
+    """Those that a callee names, in order; none where it is written in C."""
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):
+        return ()
+    hints = _hints(found)
+    # Their default in the signature is a mark without a name.
+    made = {f.name: f.default_factory for f in fields(found)} if is_dataclass(found) else {}
+    factories = {name: factory for name, factory in made.items() if factory is not MISSING}
+    return tuple(
+        Argument(
+            p.name,
+            _written(p.annotation, found),
+            factories.get(p.name, p.default),
+            _kind(hints.get(p.name)),
+        )
+        for p in signature.parameters.values()
+        if p.kind not in _VARIADIC
+    )
+
+
+def _hints(found: Any) -> dict[str, Any]:
+    try:
+        inner = getattr(found, "__init__", found) if isinstance(found, type) else found
+        return typing.get_type_hints(inner)
+    except _UNREADABLE:
+        return {}
+
+
+def _written(annotation: Any, found: Any) -> str:
+    if annotation is _NONE:
+        return ""
+    if isinstance(annotation, str):
+        return annotation
+    home = re.escape(getattr(found, "__module__", None) or "builtins")
+    return re.sub(rf"\b{home}\.", "", inspect.formatannotation(annotation))
+
+
+def _kind(hint: Any) -> type | None:
+    """The one class of an annotation that a mapping can become, also of ``Config | None``."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        of = [part for part in typing.get_args(hint) if part is not type(None)]
+        hint = of[0] if len(of) == 1 else None
+    return hint if isinstance(hint, type) and (is_dataclass(hint) or is_container(hint)) else None
+
+
+def check(
+    found: Callable[..., Any],
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    key: str,
+    place: Callable[[str], Place | None],
+    *,
+    partial: bool = False,
+) -> None:
+    """Refuse arguments that a callee does not take, and a call without those that it needs.
+
+    Raises:
+        ConfigError: all of them at once, with the arguments that it does take.
+    """
+    if below(getattr(found, "__module__", None) or "", ["transformers.models.auto"]):
+        return  # copies of one method, whose signature loses its first argument
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):
+        return  # written in C: only the call itself can tell
+    try:
+        (signature.bind_partial if partial else signature.bind)(*args, **kwargs)
+    except TypeError as error:
+        parameters = signature.parameters.values()
+        wild = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        named = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
+        unknown = [] if wild else [word for word in kwargs if word not in named]
+        if unknown and not partial and takes_any(found):
+            return
+        problems = [unknown_argument(word, found, name, key, place) for word in unknown]
+        missing = [] if partial else list(_missing(signature, found, args, kwargs, unknown))
+        if missing:
+            problems.append(_incomplete(missing, found, name, key, place(key)))
+        if not problems:
+            takes = ", ".join(map(str, arguments(found)))
+            help = f"it takes {takes}" if takes else "it takes none"
+            problems = [Problem(f"`{name}` cannot be called so: {error}", place(key), help)]
+        raise ConfigError(*problems) from None
+
+
+def unknown_argument(
+    word: str, found: Any, name: str, key: str, place: Callable[[str], Place | None]
+) -> Problem:
+    """The problem of an argument that a callee does not take."""
+    choices = [choice for choice in accepted(found) if choice not in SAFE]
+    listed = ", ".join(f"`{choice}`" for choice in choices[:12])
+    more = ", …" if len(choices) > 12 else ""
+    return Problem(
+        f"`{name}` takes no argument `{word}`",
+        place(f"{key}.{word}"),
+        did_you_mean(word, choices) or (f"it takes {listed}{more}" if choices else "it takes none"),
+    )
+
+
+def _missing(
+    signature: inspect.Signature,
+    found: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    unknown: Sequence[str],
+) -> Iterator[Argument]:
+    """What is needed and not given; nothing that an unknown argument was meant to be."""
+    try:
+        known = {word: value for word, value in kwargs.items() if word not in unknown}
+        given = signature.bind_partial(*args, **known).arguments
+    except TypeError:  # too many, or one twice
+        return
+    for argument in arguments(found):
+        meant = any(did_you_mean(word, [argument.name]) for word in unknown)
+        if argument.required and argument.name not in given and not meant:
+            yield argument
+
+
+def _incomplete(
+    missing: Sequence[Argument], found: Any, name: str, key: str, place: Place | None
+) -> Problem:
+    count = "one more argument" if len(missing) == 1 else f"{len(missing)} more arguments"
+    every = [f"`{name}` takes {_listed(arguments(found))}"]
+    every += [f"`{a.wants}` takes {_listed(a.fields)}" for a in missing if a.fields]
+    words = " ".join(word for a in missing for word in _words(a, f"{key}.{a.name}"))
+    help = f"give {'it' if len(missing) == 1 else 'them'}: `{words}`"
+    if key == "model" and ":" in name:
+        help += f"; `gradscope init -m {name}` writes a config that lists all that it takes"
+    return Problem(f"`{name}` needs {count}: {_listed(missing)}", place, help, tuple(every))
+
+
+def _listed(found: Sequence[Argument]) -> str:
+    return ", ".join(f"`{argument}`" for argument in found)
+
+
+def _words(argument: Argument, key: str) -> list[str]:
+    """What to write for it: of a dataclass the fields without a default, `{}` where none is so."""
+    if not argument.fields:
+        return [f"{key}=…"]
+    needed = [a for a in argument.fields if a.required]
+    return [word for a in needed for word in _words(a, f"{key}.{a.name}")] or [f"{key}={{}}"]

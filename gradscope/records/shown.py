@@ -1,0 +1,62 @@
+"""What a record does beside holding its fields: it prints, saves and lists itself.
+
+Records know no format. The room that does is named by ``shown_by`` and imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+_homes: list[str] = []
+
+
+def shown_by(home: str) -> None:
+    """Name the module with ``text``, ``html``, ``save`` and ``frame``."""
+    _homes[:] = [home]
+
+
+def _home() -> Any:
+    return importlib.import_module(_homes[0])
+
+
+class Shown:
+    """A record that people look at, in a program or in a notebook."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return str(_home().text(self))
+
+    def __repr__(self) -> str:
+        run: Any = getattr(self, "run", None)
+        status = getattr(self, "status", "")
+        return f"<gradscope.{type(self).__name__} of {run.model or 'a model'}: {status}>"
+
+    def _repr_html_(self) -> str:
+        return str(_home().html(self))
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write it to a file, in the format that the suffix names, as ``-o`` does.
+
+        Args:
+            path: where to; ``.json`` can be read again, by ``gradscope show`` for one.
+            force: replace a file that is there.
+
+        Raises:
+            OptionError: no format has the suffix, or the file exists or cannot be written.
+        """
+        _home().save(self, Path(path), force=force)
+
+    def to_frame(self, table: str | None = None) -> Any:
+        """One of its tables as a ``pandas.DataFrame``; None: the first one.
+
+        A report has ``calls``, ``parameters`` and ``findings``, answers have ``answers``, and a
+        graph has ``nodes``.
+
+        Raises:
+            ConfigError: pandas is not installed.
+            OptionError: there is no such table.
+        """
+        return _home().frame(self, table)

@@ -1,0 +1,171 @@
+"""A run's findings as answers: what was found of the parameters and layers that one asks for."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from gradscope.errors import OptionError
+from gradscope.records.answers import Answer, WhyReport
+from gradscope.records.history import LayerSeries, RunHistory
+from gradscope.records.run import RunInfo
+from gradscope.records.training import StepSample, TrainingFinding
+from gradscope.reporters.finding_lines import ordered
+from gradscope.reporters.training.sentences.findings import given, looked_at, run_info
+from gradscope.reporters.training.sentences.summary import title
+from gradscope.reporters.training.tables.naming import qualified, selected
+from gradscope.reporters.training.tables.series_columns import lost_steps
+from gradscope.rules import severity
+from gradscope.typeset.numbers import NOT_THERE, count, number, plural
+
+#: The states that `why` knows, by the rule that finds them; another rule's name is the state.
+_STATES = {"no-gradient": "missing", "zero-gradient": "zero"}
+
+
+def answers(
+    history: RunHistory,
+    sample: StepSample | None = None,
+    patterns: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    step: int | None = None,
+) -> WhyReport:
+    """The answers for those layers, all of them without ``patterns``; of one step, or of all.
+
+    ``sample`` is any of the run's: what it says of device and dtype holds for all.
+
+    Raises:
+        LayerError: a pattern that matches nothing.
+        OptionError: nothing is known of the step.
+    """
+    chosen = selected(history, patterns, exclude)
+    found = list(history.findings)
+    if patterns or exclude:
+        layers = (*chosen.parameters, *chosen.calls)
+        found = [one for one in found if _concerns(one, layers, everywhere=not patterns)]
+    if step is not None:
+        found = [one for one in found if any(a <= step <= b for a, b in one.steps)]
+        if not found:
+            _check(history, step)
+    shown = qualified(replace(chosen, findings=tuple(found)))
+    said = list(_bad(shown))
+    asked = zip(chosen.parameters or chosen.calls, shown.parameters or shown.calls, strict=True)
+    said += [
+        _measured(full)
+        for own, full in asked
+        if (patterns or (step is None and lost_steps(own)))
+        and not any(_tells_of(one, own) for one in found)
+    ]
+    return WhyReport(
+        run=_run_info(history, sample),
+        status="ok" if all(severity(answer) is None for answer in said) else "findings",
+        versions=history.run.versions,
+        checked=len(chosen.parameters),
+        answers=tuple(said),
+        scope=looked_at(history) if step is None else f"at step {count(step)}",
+    )
+
+
+def _concerns(found: TrainingFinding, layers: Sequence[LayerSeries], *, everywhere: bool) -> bool:
+    """Whether a finding is of one of the layers, of what is inside it, or reached it."""
+    if not found.finding.name and found.origin is None:
+        return everywhere
+    of = [one for one in layers if found.model in (None, one.model)]
+    names = {one.name for one in of} | {_home(one) for one in of}
+    reached = _reached(found)
+    inside = (name + "." for name in names if name)
+    return bool(names & reached) or any(
+        one.startswith(start) for start in inside for one in reached
+    )
+
+
+def _reached(found: TrainingFinding) -> set[str]:
+    """What a finding is of, and what its NaN or infinity came to."""
+    origin = found.origin
+    return {found.finding.name} | ({origin.name or "", *origin.spread} if origin else set())
+
+
+def _tells_of(found: TrainingFinding, layer: LayerSeries) -> bool:
+    """Whether a finding is of the layer, of its module, or of a module around it."""
+    if found.model not in (None, layer.model):
+        return False
+    return any(
+        name and (layer.name == name or layer.name.startswith(f"{name}."))
+        for name in _reached(found)
+    )
+
+
+def _home(layer: LayerSeries) -> str:
+    """The module of a parameter; a call's own."""
+    return layer.name.rpartition(".")[0] if layer.call is None else layer.name
+
+
+def _check(history: RunHistory, step: int) -> None:
+    """Refuse a step that nobody looked at: that nothing was found there would be no answer."""
+    sampled = history.sampled
+    if step in sampled:
+        return
+    i = bisect_left(sampled, step)
+    near = " and ".join(count(one) for one in sampled[max(0, i - 1) : i + 1])
+    there = any(one.step == step for one in history.steps)
+    raise OptionError(
+        f"step {count(step)} was not looked at closely"
+        if there
+        else f"nothing is known of a step {count(step)}",
+        help=f"the nearest that were looked at: {near}" if near else "no step was looked at",
+    )
+
+
+def _bad(history: RunHistory) -> Iterator[Answer]:
+    """An answer for each finding, the worst first."""
+    by_finding = {id(one.finding): one for one in history.findings}
+    parameters = {one.name for one in history.parameters}
+    for finding in ordered([one.finding for one in history.findings]):
+        found = by_finding[id(finding)]
+        state, cause, origin = _STATES.get(finding.rule, finding.rule), finding.cause, found.origin
+        message = finding.message
+        if origin is not None and origin.inputs and origin.phase not in ("parameter", "input"):
+            message = f"{message.rstrip('.')}. It was given {given(origin)}."
+        yield Answer(
+            name=finding.name,
+            kind="parameter" if finding.name in parameters else "module",
+            state=state,
+            message=message,
+            cause=cause,
+            call=finding.call,
+            location=finding.location,
+            advice=finding.advice or None,
+            severity=finding.severity,
+            steps=found.steps,
+        )
+
+
+def _measured(layer: LayerSeries) -> Answer:
+    """What was measured of a layer of which no rule found anything."""
+    kind = "parameter" if layer.call is None else "module"
+    lost = lost_steps(layer)
+    if lost:
+        looks = f"{count(len(lost))} of the {plural(len(layer.steps), 'step')} looked at"
+        message = f"it was not finite at {looks}, first at {count(lost[0])}"
+        return Answer(layer.name, kind, "non-finite", message, call=layer.call, severity="error")
+    measures = {"gradient norm": "grad_norm", "update ratio": "update_ratio"}
+    if layer.call is not None:
+        measures = {"output norm": "out_norm", "output gradient": "grad_out_norm"}
+    courses = [f"{word} {_course(layer.values.get(key, ()))}" for word, key in measures.items()]
+    message = f"nothing was found; {', '.join(courses)}"
+    return Answer(layer.name, kind, "healthy", message, call=layer.call)
+
+
+def _course(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return NOT_THERE
+    ends = [number(known[0]), number(known[-1])]
+    return ends[0] if ends[0] == ends[1] else " → ".join(ends)
+
+
+def _run_info(history: RunHistory, sample: StepSample | None) -> RunInfo:
+    """How the run was made, as far as any of its samples says it."""
+    if sample is None:
+        return run_info(history)
+    return replace(sample.report.run, model=title(history.run), notices=history.run.notices)
