@@ -39,8 +39,8 @@ def test_inputs_that_were_overwritten() -> None:
     assert (birth.kind, birth.phase, birth.op) == ("inf", "loss", None)
     assert birth.message == (
         "the loss is infinite; the models' forward, run again, made only finite numbers of finite"
-        " ones, and what the loss did with it cannot be read off its graph; the inputs of `net` were"
-        " overwritten before it could be run again."
+        " ones, and what the loss did with it cannot be read off its graph; the inputs of `net`"
+        " were overwritten before it could be run again."
     )
 
 
