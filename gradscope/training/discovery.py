@@ -19,6 +19,8 @@ from gradscope.loading.wrappers import unwrapped
 
 #: What stands around the script's own frames: their variables are not the script's.
 _LIBRARIES = ("torch", "gradscope", "runpy")
+#: What every method calls its object.
+_NO_NAMES = ("self", "cls")
 
 
 def outermost_modules() -> list[nn.Module]:
@@ -46,7 +48,7 @@ def variable_name(found: object) -> str | None:
     scopes = [dict(vars(sys.modules["__main__"])), *_scopes()]
     for scope in scopes:
         for name, value in scope.items():
-            if id(value) in same and not name.startswith("_"):
+            if id(value) in same and not name.startswith("_") and name not in _NO_NAMES:
                 return name
     for scope in scopes:
         for owner in list(scope.values()):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,6 +55,13 @@ class _Gradients:
 
     norms: dict[nn.Parameter, float] = field(default_factory=dict)
     versions: dict[nn.Parameter, tuple[int, int]] = field(default_factory=dict)
+
+    def after_step_of(self, held: Collection[nn.Parameter]) -> _Gradients:
+        """Those that wait for another optimizer's step, where one backward is for several."""
+        return _Gradients(
+            {p: norm for p, norm in self.norms.items() if p not in held},
+            {p: version for p, version in self.versions.items() if p not in held},
+        )
 
 
 class Observer:
@@ -313,6 +320,8 @@ class Observer:
             self._search()
         if self._deep is not None:
             self._deep.backward_begins(roots)
+        if not self._losses:  # the first of its step: nothing of the one before holds for it
+            self._scale = None
         self._scale = self._scale_of(roots)
         self._losses.append(self._loss(roots))
         if self._sentinel is not None and roots:
@@ -512,8 +521,11 @@ class Observer:
         self._lines(False)
         self._backwards, self._losses = 0, []
         self._nonfinite, self._loss_nonfinite = None, False
-        self._gradients = _Gradients()
-        self._gradient_norm = self._clipped_norm = self._scale = None
+        known = None if optimizer is None else self._optimizers.get(optimizer)
+        self._gradients = (
+            _Gradients() if known is None else self._gradients.after_step_of(known.held)
+        )
+        self._gradient_norm = self._clipped_norm = None
         if self._sentinel is not None:
             self._sentinel.step_ended()
         if len(self._nodes) > 1:  # by now the script has let go of that graph

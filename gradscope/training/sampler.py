@@ -83,7 +83,8 @@ class Sampler:
             }
             norms = gradient_norms(list(changed.values())) if changed else []
             watched.clipped = dict(zip(changed, norms, strict=True))
-            watched.before = {p: p.detach().clone() for p in named if p in held}
+            if not watched.before:  # a closure runs several times, and the weights move between
+                watched.before = {p: p.detach().clone() for p in named if p in held}
 
     def taken(
         self,
@@ -119,7 +120,8 @@ class Sampler:
                     else tuple(n for n in unheld if names[n] not in elsewhere),
                 )
             )
-            watched.arrived, watched.clipped, watched.before = (), {}, {}
+            # What has arrived stays for another optimizer's step after the same backward.
+            watched.clipped, watched.before = {}, {}
         return samples
 
     @contextmanager

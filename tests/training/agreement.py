@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -50,7 +51,9 @@ def _of_parameters(
     for sample in samples:
         for p in sample.report.parameters:
             for name in (p.name, *p.aliases):
-                ours[models[sample.model].name, name] = (p, sample)
+                # Several of one name are numbered.
+                model = re.sub(r"#\d+$", "", models[sample.model].name)
+                ours[model, name] = (p, sample)
     for row in theirs["parameters"]:
         hits = [ours[model, name] for model, name in row["names"] if (model, name) in ours]
         if not hits:
