@@ -43,9 +43,11 @@ RULE = Rule(
         "trainproof: more than 10 times the running median",
     ),
     calibration=(
-        "Of 28 healthy models, fresh and trained, 0 of 28 fire, and 3 of 3 broken programs do. "
+        "Of 28 healthy models, fresh and trained, 0 of 28 fire, and 6 of 6 broken programs do. "
         "The nearest healthy ratio is 310 (ResNet-50 on two small pictures), the nearest broken"
-        " one 1.7e+05; from 1e+03 to 1e+05 nothing changes."
+        " one 1.7e+05; from 1e+03 to 1e+05 nothing changes. Through time fresh recurrent layers "
+        "of up to 100 steps stay below 0.5; from 1 to 1e+03 nothing changes. With one sample "
+        "4 of 6 are caught: a single sequence may hardly have a gradient."
     ),
     thresholds=(
         Threshold(

@@ -37,8 +37,8 @@ RULE = Rule(
     ),
     calibration=(
         "Of 28 healthy models, fresh and trained, 1 of 28 fires (gates that training has "
-        "closed), and 3 of 3 broken programs do; that one fires at any share from 0.0005 to "
-        "0.7."
+        "closed), and 4 of 4 broken programs do, also with 1, 2, 4 or 8 samples; that one fires "
+        "at any share from 0.0005 to 0.7."
     ),
     thresholds=(
         Threshold(

@@ -38,9 +38,10 @@ RULE = Rule(
         "TheDeepChecker: standard deviation outside 0.5 to 2.0",
     ),
     calibration=(
-        "Of 28 healthy models, fresh and trained, 0 of 28 fire, and 2 of 2 broken programs do. "
+        "Of 28 healthy models, fresh and trained, 0 of 28 fire, and 4 of 4 broken programs do. "
         "The nearest healthy drift is a factor of 53 (a fresh AlexNet), the nearest broken one "
-        "7e+06; from 100 to 1e+06 nothing changes."
+        "7e+06; from 100 to 1e+06 nothing changes. The largest healthy gain is 8.3 (the head of a "
+        "small T5); from 15 to 50 nothing changes."
     ),
     thresholds=(
         Threshold(
