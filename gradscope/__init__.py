@@ -16,7 +16,7 @@ from gradscope.records.shown import shown_by
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.api import check, graph, inspect, saliency, why
+    from gradscope.api import check, graph, inspect, saliency, watch, why
     from gradscope.errors import GradscopeError
     from gradscope.records.answers import WhyReport
     from gradscope.records.graph import AutogradGraph
@@ -31,6 +31,7 @@ __all__ = [
     "check",
     "graph",
     "inspect",
+    "watch",
     "saliency",
     "why",
 ]
@@ -43,6 +44,7 @@ _HOMES = {
     "check": "api",
     "graph": "api",
     "inspect": "api",
+    "watch": "api",
     "saliency": "api",
     "why": "api",
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from functools import cached_property
 from typing import Annotated, NoReturn, TextIO
 
@@ -86,7 +87,8 @@ def _imported(name: str) -> Command:
     app = typer.Typer(
         add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
     )
-    app.command(name)(plugins.load(_COMMANDS, name).run)
+    module = plugins.load(_COMMANDS, name)
+    app.command(name, cls=getattr(module, "Parser", None))(module.run)
     return get_command(app)
 
 
@@ -107,8 +109,12 @@ def build() -> typer.Typer:
 def main() -> NoReturn:
     """Run a command and end with the exit code that the README lists."""
     debug = "--debug" in sys.argv
+    launch: Callable[[], None] | None = None
     try:
-        code = build()(standalone_mode=False)
+        # Not the app itself: that sets `sys.excepthook`, which a script under `run` would see.
+        code = get_command(build())(standalone_mode=False)
+        if callable(code):  # somebody else's program, for whose errors nothing here stands
+            launch, code = code, 0
         if sys.stdout is not None:  # closed by whoever started the process
             sys.stdout.flush()
         if code == _INTERRUPTED:  # typer turns Ctrl-C into this code, and says nothing
@@ -149,6 +155,8 @@ def main() -> NoReturn:
             _traceback()
         _say(_BUG.format(name=type(error).__name__, error=error))
         code = 4
+    if launch is not None:
+        launch()
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -6,7 +6,9 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from gradscope.errors import OptionError
@@ -21,7 +23,7 @@ def check_file(path: Path, *, force: bool = False) -> None:
     try:
         if path.is_dir():
             raise OptionError(f"`{path}` is a folder", help="give `-o` a file's name")
-        if _is_stream(path):
+        if is_stream(path):
             return
         if os.path.lexists(path) and not force:
             raise _exists(path)
@@ -44,38 +46,79 @@ def write_file(data: bytes, path: Path, *, force: bool = False) -> None:
     Raises:
         OptionError: it exists, or cannot be written.
     """
-    try:
-        if _is_stream(path):
+    if is_stream(path):
+        try:
             path.write_bytes(data)
-        else:
-            _write_file(data, path, force=force)
-    except FileExistsError:
-        raise _exists(path) from None
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise _unwritable(path, error) from None
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise _unwritable(path, error) from None
+        return
+    with whole_file(path, force=force) as temporary:
+        temporary.write_bytes(data)
 
 
-def _write_file(data: bytes, path: Path, *, force: bool) -> None:
-    """Write beside the destination, then put it in place in one step."""
+@contextlib.contextmanager
+def whole_file(path: Path, *, force: bool = False) -> Iterator[Path]:
+    """A new file to fill beside the destination; what is in it then takes its place in one step.
+
+    Raises:
+        OptionError: as ``write_file``.
+    """
     target = _destination(path) if force else path
-    temporary = target.with_name(f".gradscope-{secrets.token_hex(8)}.tmp")
+    temporary = _temporary(target)
     try:
         # Not tempfile: its files are private, and the result should have the usual permissions.
-        with temporary.open("xb") as file:
-            file.write(data)
+        temporary.touch(exist_ok=False)
+        yield temporary
         if force:
             with contextlib.suppress(FileNotFoundError):
                 temporary.chmod(stat.S_IMODE(target.stat().st_mode))
             temporary.replace(target)
         else:
-            _claim(temporary, target, data)
+            _claim(temporary, target)
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _claim(temporary: Path, target: Path, data: bytes) -> None:
+@contextlib.contextmanager
+def whole_folder(path: Path, own: str, *, force: bool = False) -> Iterator[Path]:
+    """A new folder to fill, whose files then are in ``path``, among others that may be there.
+
+    Raises:
+        OptionError: files whose names match ``own`` are there already, and there is no ``force``;
+            or the folder cannot be written.
+    """
+    try:
+        if path.exists() and not path.is_dir():
+            raise OptionError(f"`{path}` is a file", help="give a folder's name")
+        earlier = sorted(path.glob(own))
+        if earlier and not force:
+            raise _exists(earlier[0])
+        temporary = _temporary(path)
+        temporary.mkdir()
+        try:
+            yield temporary
+            path.mkdir(exist_ok=True)
+            for file in temporary.iterdir():
+                file.replace(path / file.name)
+            for file in earlier:
+                file.unlink(missing_ok=True)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".gradscope-{secrets.token_hex(8)}.tmp")
+
+
+def _claim(temporary: Path, target: Path) -> None:
     """Give the file its name only if nobody has taken it; a rename would overwrite."""
     try:
         target.hardlink_to(temporary)
@@ -94,7 +137,7 @@ def _destination(path: Path) -> Path:
     return path.resolve() if path.is_symlink() else path
 
 
-def _is_stream(path: Path) -> bool:
+def is_stream(path: Path) -> bool:
     """A device, a named pipe, a socket: there is nothing to overwrite, and no name to give away."""
     try:
         mode = path.stat().st_mode
@@ -109,5 +152,5 @@ def _exists(path: Path) -> OptionError:
 
 def _unwritable(path: Path, error: OSError) -> OptionError:
     return OptionError(
-        f"cannot write `{path}`: {error.strerror or error}", help="choose another place with `-o`"
+        f"cannot write `{path}`: {error.strerror or error}", help="choose another place"
     )

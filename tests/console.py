@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_TIME = re.compile(r"[\d.]+ (s|ms|µs)\b")
+_TIME = re.compile(r"[\d.]+ (s|ms|µs)\b|[\d.]+ % of the time")
 _RULE = re.compile(r"─+")
 _NUMBER = re.compile(r"(?P<digits>-?[\d,]*\.?\d+)(?:e(?P<exponent>[-+]\d+))?")
 #: Around a number that stands in a sentence or a list.

@@ -48,7 +48,7 @@ def gradscope(
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "stdout"
         err = out if merged else Path(folder) / "stderr"
-        process = _context().Process(
+        process = context().Process(
             target=_command, args=(list(words), str(cwd), dict(env or os.environ), out, err)
         )
         process.start()
@@ -61,7 +61,8 @@ def gradscope(
 
 
 @cache
-def _context() -> BaseContext:
+def context() -> BaseContext:
+    """Where the processes come from: from the server, where the system has one."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

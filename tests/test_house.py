@@ -23,12 +23,15 @@ FLOORS = {
     "training": 4,
     "api": 5,
     "commands": 6,
+    "lightning": 6, "transformers": 6, "pytest": 6,
     "cli": 7,
     "__init__": 8, "__main__": 8,
 }  # fmt: skip
 
-#: Only this file sets hooks, and only these kinds: what is set in one place is removed in one.
-HOOKS, KINDS = "capture/hooks.py", r"register_(forward_|forward_pre_)?hook|register_prehook"
+#: Only this file sets hooks, and only these kinds: what is set in one place is removed in one. The
+#: one of all modules tells of those that are not the model's, before they run.
+HOOKS = "capture/hooks.py"
+KINDS = r"register_((module_)?forward_pre_|forward_)?hook|register_prehook"
 
 #: Only this file runs a workload's step, and only it leaves everything as it was found.
 STEP = "running/step.py"
@@ -41,6 +44,8 @@ RUNNERS = {"running", "api", "commands"}
 #: What puts something back after a run, in running/state.py and running/switches.py.
 PUT_BACK = {
     "kept_as_found",
+    "modules_kept",
+    "others_kept",
     "gradients_kept",
     "random_state_kept",
     "switches_kept",
@@ -50,11 +55,19 @@ PUT_BACK = {
 }
 #: Who else calls which of them, and why.
 ALSO_PUT_BACK = {
-    "running/state.py": {"random_state_kept", "switches_kept"},  # parts of `kept_as_found`
+    # Parts of `kept_as_found`, one of them of `others_kept` too.
+    "running/state.py": {"modules_kept", "random_state_kept", "switches_kept"},
     "running/rerun.py": {"post_accumulate_hooks_disabled"},  # a first run calls them
     # Loading draws random numbers and turns switches, and a live model has its mode set for it.
     "api/opened.py": {"kept_as_found", "random_state_kept", "switches_kept"},
     "api/attributing.py": {"run_eagerly"},  # saliency has no steps
+    # A call of a script's own model, once more: there is no workload and no loop.
+    "training/sentinel/again.py": {
+        "kept_as_found",
+        "run_eagerly",
+        "deeper_recursion",
+        "post_accumulate_hooks_disabled",
+    },
 }
 
 #: Calls that import what a string names.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gradscope.api.graphing import graph, graph_config
     from gradscope.api.inspecting import inspect, inspect_config, layers
     from gradscope.api.pictures import picture_files, read_pictures
+    from gradscope.api.watching import watch
 
 __all__ = [
     "Saliency",
@@ -40,6 +41,7 @@ __all__ = [
     "read_pictures",
     "saliency",
     "view",
+    "watch",
     "why",
     "why_config",
 ]
@@ -50,6 +52,7 @@ _HOMES = {
     "checking": ("check", "check_config"),
     "graphing": ("graph", "graph_config"),
     "attributing": ("Saliency", "SaliencyRequest", "attribute", "saliency", "view"),
+    "watching": ("watch",),
     "pictures": ("picture_files", "read_pictures"),
 }
 

@@ -21,6 +21,7 @@ from gradscope.errors import ConfigError, GradscopeError, ModelError, OptionErro
 from gradscope.explain.errors.explain import explain_error
 from gradscope.explain.shared.frames import is_ours
 from gradscope.loading.classes import class_id
+from gradscope.loading.kinds import require_constructed
 from gradscope.loading.viewing import Viewer, live_viewer, load_viewer
 from gradscope.records.run import RunInfo
 from gradscope.records.saliency import ClassScore, ImageAttribution, SaliencyReport
@@ -135,6 +136,7 @@ def saliency(
     )
     several = [pictures] if isinstance(pictures, str | Path) else pictures
     if isinstance(model, nn.Module):
+        require_constructed(model)
         if not isinstance(pictures, Tensor):
             raise OptionError(
                 "a live model has no transform for picture files",

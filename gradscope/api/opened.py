@@ -19,6 +19,7 @@ from gradscope.config import LoadedConfig
 from gradscope.errors import ModelError, OptionError
 from gradscope.explain.errors.explain import explain_error
 from gradscope.loading import Workload, load
+from gradscope.loading.kinds import require_constructed
 from gradscope.loading.live import adopt
 from gradscope.records.answers import WhyReport
 from gradscope.records.graph import AutogradGraph
@@ -79,9 +80,10 @@ def read(model: nn.Module | str | Path, options: Options) -> nn.Module | LoadedC
     """The config behind a path or a spec, with the options in it; a live module as it is.
 
     Raises:
-        GradscopeError: the config or an option is not right.
+        GradscopeError: the config or an option is not right, or a module was never constructed.
     """
     if isinstance(model, nn.Module):
+        require_constructed(model)
         return model
     settings = options.settings()
     if callable(options.loss):  # as the inputs, it is put in the place of the config's later

@@ -122,7 +122,7 @@ def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
 
 def _fields(kind: Any, records: Sequence[Any]) -> _Rows:
     names = [f.name for f in fields(kind)]
-    return names, [[record_json.to_data(getattr(one, name)) for name in names] for one in records]
+    return names, [[to_data(getattr(one, name)) for name in names] for one in records]
 
 
 def _maps(report: SaliencyReport) -> _Rows:

@@ -161,12 +161,16 @@ class Listeners:
             self._handles.append(hook_node(node, _reader(listeners)))
         listeners.append((position, slot, extract))
 
+    def settle(self) -> None:
+        """Settle every slot with what it has, between two backwards."""
+        for slot in self._slots:
+            slot.settle()
+
     def release(self) -> None:
         """Remove every hook, let go of every node, and settle what never completed."""
         for handle in self._handles:
             handle.remove()
-        for slot in self._slots:
-            slot.settle()
+        self.settle()
         self._handles.clear()
         self._slots.clear()
         self._by_node.clear()

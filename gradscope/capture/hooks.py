@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.graph import Node
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils.hooks import RemovableHandle as Handle
 
 from gradscope.patterns import Named, matching
 
 __all__ = [
     "Handle",
+    "before_any_call",
     "change_node",
     "changed",
+    "hook_calls",
     "hook_node",
     "hook_node_before",
+    "hook_optimizers",
     "hook_tensor",
     "hooked",
     "named_modules",
@@ -65,30 +73,36 @@ def watchable(model: nn.Module) -> list[nn.Module]:
     return [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
 
 
-class _Own:
+class OwnHook:
     """A hook that a copy of its module does without: it is neither copied nor pickled along."""
 
     def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
+        self._function: Callable[..., None] | None = function
+        self._handle: Handle | None = None
+
+    def held_by(self, handle: Handle) -> OwnHook:
+        """The hook, as what takes it away again."""
+        self._handle = handle
+        return self
+
+    def remove(self) -> None:
+        """Take it away, also in the middle of a call whose hooks have been listed by now."""
+        self._function = None
+        if self._handle is not None:
+            self._handle.remove()
 
     def __call__(self, *arguments: Any) -> None:
         # A model that exports or traces a part of itself must not find the hook in the trace.
-        if not (torch.compiler.is_compiling() or torch._C._get_tracing_state()):
+        if not (torch.compiler.is_compiling() or torch._C._get_tracing_state()) and self._function:
             self._function(*arguments)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
-        return _nothing
+        return nullcontext().__exit__
 
-    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
-        return _no_hook, ()
-
-
-def _no_hook() -> Callable[..., None]:
-    return _nothing
-
-
-def _nothing(*arguments: Any) -> None:
-    """What a copied module has in the place of the hook."""
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        # Of the standard library: who loads the copy need not have gradscope. It takes any
+        # arguments and does nothing.
+        return getattr, (nullcontext(), "__exit__")
 
 
 @contextmanager
@@ -98,15 +112,23 @@ def hooked(modules: Sequence[nn.Module], before: PreHook, after: PostHook) -> It
     They are the last hooks of each module, so they see what the user's own hooks made of the
     arguments and of the result. They change nothing.
     """
-    handles: list[Handle] = []
+    handles: list[OwnHook] = []
     try:
         for module in modules:
-            handles.append(module.register_forward_pre_hook(_Own(before), with_kwargs=True))
-            handles.append(module.register_forward_hook(_Own(after), with_kwargs=True))
+            handles += hook_calls(module, before, after)
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def hook_calls(module: nn.Module, before: PreHook, after: PostHook) -> list[OwnHook]:
+    """``hooked`` of one module, until what is returned is removed."""
+    first, last = OwnHook(before), OwnHook(after)
+    return [
+        first.held_by(module.register_forward_pre_hook(first, with_kwargs=True)),
+        last.held_by(module.register_forward_hook(last, with_kwargs=True)),
+    ]
 
 
 @contextmanager
@@ -117,6 +139,17 @@ def changed(module: nn.Module, change: Callable[[Any], Any]) -> Iterator[None]:
         return change(output)
 
     handle = module.register_forward_hook(after)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def before_any_call(before: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Call ``before`` ahead of each forward of any module, whoever holds it, until leaving."""
+    own = OwnHook(lambda module, args: before(module))
+    handle = nn.modules.module.register_module_forward_pre_hook(own)
     try:
         yield
     finally:
@@ -136,6 +169,17 @@ def hook_node(node: Node, read: Callable[..., None]) -> Handle:
 def hook_node_before(node: Node, read: Callable[..., None]) -> Handle:
     """Call ``read`` with the gradients for the outputs of ``node``, before it runs."""
     return node.register_prehook(read)
+
+
+def hook_optimizers(
+    before: Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], Any],
+    after: Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None],
+) -> tuple[Handle, ...]:
+    """Call ``before`` and ``after`` around each ``step()`` of every optimizer there will be.
+
+    What ``before`` returns, if it is not None, are the arguments of the step.
+    """
+    return register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
 
 
 def change_node(

@@ -6,6 +6,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -25,7 +27,7 @@ from gradscope.capture.graph import (
     saved_tensors,
     walk,
 )
-from gradscope.capture.hooks import hooked, named_modules, watchable
+from gradscope.capture.hooks import PostHook, PreHook, hooked, named_modules, watchable
 from gradscope.capture.links import links
 from gradscope.capture.measurements import MeasurementCache, version
 from gradscope.capture.nodes import Label, describe, ordered
@@ -51,6 +53,10 @@ class Recorder:
         selected: the modules to record; the others are only followed.
         accumulate: gradients of several backwards are added up, as ``.grad`` is.
         chained: the modules whose outputs' autograd chains are kept.
+        hooks: the modules that take hooks; None: all that can.
+        only_training: outermost calls without gradients, as an evaluation makes, are passed over.
+        saved: whether the bytes that nodes save are counted.
+        guard: calls the hooks, each with its arguments: what they raise is its business.
     """
 
     def __init__(
@@ -60,6 +66,10 @@ class Recorder:
         *,
         accumulate: bool = False,
         chained: dict[nn.Module, Named] | None = None,
+        hooks: Sequence[nn.Module] | None = None,
+        only_training: bool = False,
+        saved: bool = True,
+        guard: Callable[..., Any] | None = None,
     ) -> None:
         self.model = model
         self.chains: list[Chain] = []
@@ -84,6 +94,16 @@ class Recorder:
         self._recomputation = Recomputation(self._listeners)
         self._chain_roots: list[tuple[Call, str, GradientEdge]] = []
         self._nodes: list[Node] = []
+        self._hooks = watchable(model) if hooks is None else hooks
+        self._only_training = only_training
+        self._evaluations = CallStack()
+        self._count_saved = saved
+        self._guard = guard
+        self._depth = 2 if guard is None else 3  # of the frame of a module's own __call__
+        self._connected: set[int] = set()  # the calls that a walk has reached
+        self._taken: dict[int, tuple[int, ...]] = {}
+        #: While somebody runs the model for an answer of their own.
+        self.paused = False
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -94,12 +114,13 @@ class Recorder:
 
         try:
             with (
-                hooked(watchable(self.model), self._before, self._after),
+                hooked(self._hooks, *self._guarded()),
                 noticing_hooked_saves(hooks_seen),
             ):
                 yield
         finally:
             self._unfinished = self._stack.abandon()
+            self._evaluations.abandon()
             self._listeners.release()
             self._recomputation = Recomputation(self._listeners)
             self._measurements.forget()
@@ -110,9 +131,19 @@ class Recorder:
                 for observed in (*call.inputs, *call.outputs):
                     observed.edge = observed.view = None
 
+    def _guarded(self) -> tuple[PreHook, PostHook]:
+        if self._guard is None:
+            return self._before, self._after
+        return partial(self._guard, self._before), partial(self._guard, self._after)
+
     def free_nodes(self) -> None:
         """Free the graph, once the loss itself is gone."""
         free_nodes(self._nodes)
+
+    def take_nodes(self) -> list[Node]:
+        """The nodes that were seen, for who frees them when nobody else holds the graph."""
+        nodes, self._nodes = self._nodes, []
+        return nodes
 
     @property
     def counts(self) -> Mapping[nn.Module, int]:
@@ -130,7 +161,26 @@ class Recorder:
 
     def calls(self) -> tuple[ModuleCall, ...]:
         """The finished records, in the order of entry."""
-        chosen = [call for call in self._calls if call.selected]
+        return self._finish([call for call in self._calls if call.selected])
+
+    def take_calls(self) -> tuple[ModuleCall, ...]:
+        """The records of the calls that began, or got gradients, since this was last asked.
+
+        For a watch over several steps. Calls are numbered anew from here on.
+        """
+        self._listeners.settle()
+        chosen = [call for call in self._calls if call.selected and self._is_news(call)]
+        self._counts.clear()
+        return self._finish(chosen)
+
+    def _is_news(self, call: Call) -> bool:
+        slots = [item.slot for item in (*call.inputs, *call.outputs) if item.slot is not None]
+        arrived = tuple(id(slot.measured) for slot in slots if slot.measured is not None)
+        before = self._taken.get(call.index)
+        self._taken[call.index] = arrived
+        return before is None or before != arrived
+
+    def _finish(self, chosen: Sequence[Call]) -> tuple[ModuleCall, ...]:
         observed = [item for call in chosen for item in (*call.inputs, *call.outputs)]
         gradients = [item.slot.measured for item in observed if item.slot and item.slot.measured]
         done = resolve([*(item.measured for item in observed), *gradients])
@@ -139,10 +189,12 @@ class Recorder:
     # ---------------------------------------------------------------- while forward runs
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if module not in self._modules:
+        if self.paused or module not in self._modules:
             return  # a copy that the model made, hooks and all
         if in_backward():
             self._recomputation.enter(module, args, kwargs)
+            return
+        if self._only_training and self._evaluates(module, sys._getframe(self._depth)):
             return
         call = self._enter(module)
         if call.selected:
@@ -155,13 +207,15 @@ class Recorder:
     def _after(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        if module not in self._modules:
+        if self.paused or module not in self._modules:
             return
         if in_backward():
             self._recomputation.leave(module, output)
             return
-        call = self._stack.leave(sys._getframe(2))
+        frame = sys._getframe(self._depth)
+        call = self._stack.leave(frame)
         if call is None:
+            self._evaluations.leave(frame)
             return
         call.end = self._sequence(call)
         for path, tensor in find(output, torch.Tensor):
@@ -175,8 +229,20 @@ class Recorder:
             call.note("shared-input")
         call.arguments.clear()
 
+    def _evaluates(self, module: nn.Module, frame: FrameType) -> bool:
+        """Whether a call is part of an evaluation: of an outermost one without gradients."""
+        if self._evaluations.innermost(frame) is not None:
+            return True
+        if torch.is_grad_enabled() or self._stack.innermost(frame) is not None:
+            return False
+        named = self._modules[module]
+        self._evaluations.enter(frame, Call(-1, module, named, 0, -1, 0, False, module.training))
+        return True
+
     def _enter(self, module: nn.Module) -> Call:
-        frame = sys._getframe(3)  # of the module's own __call__, which runs both hooks
+        frame = sys._getframe(
+            self._depth + 1
+        )  # of the module's own __call__, which runs both hooks
         number = self._counts.get(module, 0)
         self._counts[module] = number + 1
         parent = self._stack.innermost(frame)
@@ -245,6 +311,8 @@ class Recorder:
     def connect(self, roots: Sequence[torch.Tensor], inputs: dict[int, str]) -> None:
         """After forward: one walk from ``roots`` ties every input gradient to its consumers.
 
+        Before each backward, where there are several: then it is about the calls since the last.
+
         Args:
             roots: the tensors that backward starts from.
             inputs: names of the model's own input tensors, by ``id``, for the chains' leaves.
@@ -253,7 +321,7 @@ class Recorder:
         call_spans = [
             CallSpan(span.start, span.end, call.inputs, call.outputs)
             for call, span in zip(self._calls, spans, strict=True)
-            if call.selected
+            if call.selected and call.index not in self._connected
         ]
         edges = [edge_of(root) for root in roots if root.requires_grad]
         found = walk(edges, wanted_edges(call_spans))
@@ -261,7 +329,8 @@ class Recorder:
         self.links = links(found, spans, self._label)
         assign_gradient_slots(found, call_spans, self._listeners)
         self._listeners.armed = True
-        if not self.needs_counting_run:
+        self._connected |= {call.index for call in self._calls if _reached(found, call)}
+        if self._count_saved and not self.needs_counting_run:
             self._read_saved(found, spans)
         names = inputs | {id(p): name for name, p in self.model.named_parameters()}
         self.leaves = [leaf for leaf in found.leaves if id(leaf) not in names]
@@ -333,6 +402,10 @@ class Recorder:
         by_call, self.total_saved = saved.totals(self._spans())
         for call in self._calls:
             call.saved_bytes = by_call.get(call.index, 0)
+
+
+def _reached(found: Walk, call: Call) -> bool:
+    return any(observed.edge and found.reaches(observed.edge) for observed in call.outputs)
 
 
 def _finished(call: Call, done: dict[int, TensorStats]) -> ModuleCall:

@@ -53,7 +53,7 @@ class Checked:
         """Everything as one record; ``settings`` say which rules looked."""
         statuses = {model.status for model in self.models}
         worst = next((status for status in ("failed", "findings") if status in statuses), "ok")
-        codes = {entry.rule.code for each in settings for entry, _ in each.active()}
+        codes = {entry.rule.code for each in settings for entry, _ in each.active() if entry.find}
         return CheckReport(
             status=worst,
             versions=self.versions,

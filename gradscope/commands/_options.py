@@ -152,7 +152,7 @@ class TableOptions:
     ] = False
 
 
-def takes_groups(run: Callable[..., None]) -> Callable[..., None]:
+def takes_groups(run: Callable[..., Any]) -> Callable[..., Any]:
     """A command of which some parameters are groups: dataclasses, each field an option.
 
     Typer makes an option of each parameter in the signature: here every group's fields stand in its
@@ -169,11 +169,11 @@ def takes_groups(run: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @wraps(run)
-    def command(*arguments: Any, **options: Any) -> None:
+    def command(*arguments: Any, **options: Any) -> Any:
         for name, group in groups.items():
             given = [field.name for field in fields(group) if field.name in options]
             options[name] = group(**{field: options.pop(field) for field in given})
-        run(*arguments, **options)
+        return run(*arguments, **options)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command

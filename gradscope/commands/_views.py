@@ -72,29 +72,37 @@ class ReportOutput:
             OptionError: as ``choose_destination``, and an unknown column or table.
         """
         destination = choose_destination(format, file, display, ROOM)
-        tables = tables or TableOptions()
-        columns = tuple(filter(None, (word.strip() for word in (tables.columns or "").split(","))))
-        view = View(
-            width=destination.width,
-            color=destination.color,
-            sort=tables.sort,
-            top=tables.top,
-            columns=columns or None,
-            table=tables.table,
-            fold=tables.fold,
-            rules=rule_texts() if destination.format == "sarif" else (),
-            root=path_root(),
-        )
+        view = table_view(destination, tables or TableOptions())
         derive.check(view)
         return cls(destination, view)
 
     def write(self, report: object) -> None:
         """Render a report or a check and write it; nothing where a failed run left none."""
+        if isinstance(report, Report | CheckReport):
+            self.destination.write(self.render(report))
+
+    def render(self, report: Report | CheckReport) -> str:
+        """The text of a report or of a check."""
         reporter = plugins.load(ROOM, self.destination.format)
-        if isinstance(report, CheckReport):
-            self.destination.write(reporter.render_check(report, self.view))
-        elif isinstance(report, Report):
-            self.destination.write(reporter.render(report, self.view))
+        render = reporter.render_check if isinstance(report, CheckReport) else reporter.render
+        text: str = render(report, self.view)
+        return text
+
+
+def table_view(destination: Destination, tables: TableOptions) -> View:
+    """What the tables show at a destination, as the options ask."""
+    columns = tuple(filter(None, (word.strip() for word in (tables.columns or "").split(","))))
+    return View(
+        width=destination.width,
+        color=destination.color,
+        sort=tables.sort,
+        top=tables.top,
+        columns=columns or None,
+        table=tables.table,
+        fold=tables.fold,
+        rules=rule_texts() if destination.format == "sarif" else (),
+        root=path_root(),
+    )
 
 
 def check_look(display: DisplayOptions) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from gradscope.errors import OptionError
-from gradscope.files import check_file, write_file
+from gradscope.files import check_file, is_stream, whole_file, write_file
 
 STDOUT = Path("-")
 
@@ -63,6 +64,20 @@ def write_output(content: str | bytes, path: Path | None, *, force: bool = False
         _write_stdout(data)
         return
     write_file(data, path, force=force)
+
+
+@contextlib.contextmanager
+def output_file(path: Path, *, force: bool = False) -> Iterator[Path]:
+    """A new file to fill, for what is too large to be one text; then as ``write_output``."""
+    check_output(path, force=force)
+    if path == STDOUT or is_stream(path):
+        with tempfile.TemporaryDirectory() as folder:
+            whole = Path(folder) / "output"
+            yield whole
+            write_output(whole.read_bytes(), path)
+        return
+    with whole_file(path, force=force) as temporary:
+        yield temporary
 
 
 def check_output(path: Path | None, *, force: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""``gradscope show``: a saved report in any format, without torch."""
+"""``gradscope show``: a saved report, or a training run, in any format and without torch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from gradscope.commands._options import (
     DisplayOptions,
     FileOptions,
     Format,
+    LayerOptions,
     TableOptions,
     takes_groups,
 )
+from gradscope.commands._run_pages import show_run, show_step
+from gradscope.commands._runs import is_run
 from gradscope.commands._views import ReportOutput
 from gradscope.errors import ConfigError, OptionError
 from gradscope.records import json as record_json
@@ -25,21 +28,51 @@ from gradscope.records.report import CheckReport, Report
 @takes_groups
 def run(
     report: Annotated[
-        Path, typer.Argument(metavar="REPORT", help="A saved report; `-` reads standard input.")
+        Path,
+        typer.Argument(
+            metavar="REPORT|RUN",
+            help="A saved report (`-` reads standard input), or a run's file or folder.",
+        ),
     ],
     *,
+    step: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Of a run: this step's calls and parameters."),
+    ] = None,
+    layers: LayerOptions,
     format: Format = None,
     file: FileOptions,
     tables: TableOptions,
     display: DisplayOptions,
     debug: Debug = False,
 ) -> None:
-    """Show a saved report again, in any format, without running the model.
+    """Show a saved report, or what `gradscope run` recorded, in any format.
 
-    The report is what `gradscope inspect … -o report.json` wrote, or `gradscope check`.
+    A report is what `gradscope inspect … -o report.json` wrote, or `gradscope check`. A run has
+    vital signs, findings, events, and its parameters over the steps; its tables are
+    `steps`, `parameters`, `calls`, `findings` and `events`. `--step N` shows one step of it as
+    `gradscope inspect` shows a model.
     """
+    if is_run(report):
+        if step is None:
+            show_run(report, format, file, display, tables, layers)
+        else:
+            show_step(report, step, format, file, display, tables, layers)
+        return
     output = ReportOutput.of(format, file, display, tables)
+    _refuse_options_of_runs(report, step, layers)
     output.write(_read(report))
+
+
+def _refuse_options_of_runs(path: Path, step: int | None, layers: LayerOptions) -> None:
+    given = {"--step": step, "-l": layers.layers, "--exclude": layers.exclude}
+    for option, value in given.items():
+        if value is not None and value != []:
+            raise OptionError(
+                f"`{option}` is for a run, and `{path}` is none",
+                help="a run is what `gradscope run SCRIPT.py` recorded; a report holds the layers "
+                "that `inspect -l` chose",
+            )
 
 
 def _read(path: Path) -> Report | CheckReport:

@@ -22,6 +22,7 @@ from gradscope.commands._options import (
     Set,
     takes_groups,
 )
+from gradscope.commands._runs import is_run, read_history
 from gradscope.commands._views import Destination, choose_destination
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import Interrupted, LayerError, ModelError, OptionError, Problem, did_you_mean
@@ -45,14 +46,17 @@ def run(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MODEL|NAME|KEY=VALUE",
-            help="A YAML config, a spec or saved answers (default: `demo`); parameters and layers "
-            "to answer for, by name or pattern; config keys to override.",
+            metavar="MODEL|RUN|NAME|KEY=VALUE",
+            help="A YAML config, a spec, a run or saved answers (default: `demo`); parameters and "
+            "layers to answer for, by name or pattern; config keys to override.",
             show_default=False,
         ),
     ] = None,
     settings: Set = None,
     *,
+    step: Annotated[
+        int | None, typer.Option(metavar="N", help="Of a run: only what held at this step.")
+    ] = None,
     layers: LayerOptions,
     fail_on: Annotated[
         str,
@@ -80,16 +84,23 @@ def run(
 
     Without NAME every trainable parameter is looked at, and those whose gradient is missing, zero
     or not finite are answered. A NAME (`fc.weight`, `layer1.*`, `type:Linear`) is answered whatever
-    its state. MODEL is told from a NAME by its form: a path, or a spec with a colon.
+    its state. MODEL is told from a NAME by its form: a path, or a spec with a colon. Of a run that
+    `gradscope run` recorded it says what was found, and in which steps.
     """
     if fail_on not in FAIL_ON:
         help = did_you_mean(fail_on, FAIL_ON) or f"one of {', '.join(FAIL_ON)}"
         raise OptionError(f"unknown severity `{fail_on}`", help=help)
     destination = choose_destination(format, file, display, ROOM)
     models, names, overrides = _sort_words(words)
+    runs = [Path(word) for word in models if is_run(Path(word))]
+    if step is not None and not runs:
+        raise OptionError("`--step` is for a run, as `gradscope run` records one")
     options = {"layers": layers.layers, **asdict(running)}
     exclude = layers.exclude or ()
-    if models and models[0].lower().endswith(".json"):
+    if runs:
+        refuse_to_run("a run", overrides, {**asdict(running), "set": settings})
+        report = _of_run(runs[0], [*names, *(layers.layers or ())], exclude, step)
+    elif models and models[0].lower().endswith(".json"):
         refuse_to_run(
             "saved answers", [*overrides, *names], {**options, "set": settings, "exclude": exclude}
         )
@@ -112,8 +123,20 @@ def _write(report: object, destination: Destination) -> None:
 def _sort_words(words: list[str] | None) -> tuple[list[str], list[str], list[str]]:
     """MODEL, NAMEs and overrides."""
     rest, overrides = split_words(words)
-    models = [word for word in rest if _MODEL.match(word)]
+    models = [word for word in rest if _MODEL.match(word) or (word and is_run(Path(word)))]
     return models, [word for word in rest if word not in models], overrides
+
+
+def _of_run(
+    path: Path, patterns: Sequence[str], exclude: Sequence[str], step: int | None
+) -> WhyReport:
+    from gradscope.reporters.training.sentences.answers import answers
+    from gradscope.runfile.reader import RunFile
+
+    with RunFile.open(path) as run:
+        history = read_history(run, calls=bool(patterns or exclude))
+        samples = run.sample(history.sampled[-1]) if history.sampled else ()
+    return answers(history, next(iter(samples), None), patterns, exclude, step)
 
 
 def _run(

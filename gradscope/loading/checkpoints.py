@@ -25,12 +25,12 @@ def load(model: nn.Module, path: Path, place: Place | None = None) -> list[str]:
         ConfigError: the file cannot be read, holds no weights, or does not fit the model.
     """
     content = read(path, place)
-    if not isinstance(content, Mapping) or next(_weights(content), None) is None:
+    if not isinstance(content, Mapping) or not _holds(content):
         held = type(content).__name__
         raise ConfigError(
             f"{shown(path)} holds no weights by name, but a {held}",
             place=place,
-            help="save a state dict: torch.save(model.state_dict(), 'weights.pt')",
+            help=_where_they_are(path, content),
         )
     wanted = model.state_dict(keep_vars=True)
     undone, state = _best(content, wanted)
@@ -52,6 +52,23 @@ def load(model: nn.Module, path: Path, place: Place | None = None) -> list[str]:
     if cast:
         notices.append(f"checkpoint: {', '.join(sorted(cast))} values cast to the model's dtype")
     return notices
+
+
+def _where_they_are(path: Path, content: Any) -> str:
+    """What to save instead, where weights lie under a key that only this file has."""
+    parts = content.items() if isinstance(content, Mapping) else ()
+    keys = [key for key, part in parts if isinstance(part, Mapping) and _holds(part)]
+    if not keys:
+        return "save a state dict: torch.save(model.state_dict(), 'weights.pt')"
+    held = " and ".join(f"`{key}`" for key in keys)
+    return (
+        f"{held} in it {'does' if len(keys) == 1 else 'do'}: save that alone, "
+        f"torch.save(torch.load({str(path)!r})[{keys[0]!r}], 'weights.pt')"
+    )
+
+
+def _holds(content: Mapping[Any, Any]) -> bool:
+    return next(_weights(content), None) is not None
 
 
 def _weights(content: Mapping[Any, Any], depth: int = 2) -> Iterator[Tensor]:

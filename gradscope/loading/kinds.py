@@ -72,6 +72,36 @@ class Built:
     notices: tuple[str, ...] = ()
 
 
+def require_constructed(model: nn.Module, place: Place | None = None) -> None:
+    """Refuse a module, itself or one in it, whose class never called torch's constructor.
+
+    Raises:
+        ModelError: it cannot even list its parameters; names the class.
+    """
+    waiting = [("", model)]
+    seen: set[int] = set()
+    while waiting:
+        name, module = waiting.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        # A scripted module holds nothing of it, and is always whole.
+        whole = isinstance(module, torch.jit.ScriptModule) or "_modules" in vars(module)
+        if not whole:
+            where = f" (it is `{name}` in `{type(model).__name__}`)" if name else ""
+            raise ModelError(
+                Problem(
+                    f"`{type(module).__name__}.__init__` never calls `super().__init__()`, by "
+                    f"which a module comes to hold parameters{where}",
+                    place,
+                    "call `super().__init__()` as its first line",
+                )
+            )
+        prefix = f"{name}." if name else ""
+        inside = [] if isinstance(module, torch.jit.ScriptModule) else module._modules.items()
+        waiting += [(f"{prefix}{key}", child) for key, child in inside if child is not None]
+
+
 def require_module(model: Any, request: Request) -> nn.Module:
     """``model``, if it is one.
 
@@ -80,15 +110,7 @@ def require_module(model: Any, request: Request) -> nn.Module:
         ModelError: its class never called torch's constructor.
     """
     if isinstance(model, nn.Module):
-        if "_parameters" not in vars(model):
-            raise ModelError(
-                Problem(
-                    f"`{type(model).__name__}.__init__` never calls `super().__init__()`, by which "
-                    "a module comes to hold parameters",
-                    request.place(),
-                    "call `super().__init__()` as its first line",
-                )
-            )
+        require_constructed(model, request.place())
         return model
     what = "a class" if inspect.isclass(model) else f"of type {type(model).__name__}"
     raise TargetError(

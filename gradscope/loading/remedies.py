@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 
 from gradscope.errors import did_you_mean
 
@@ -29,6 +30,18 @@ _REMEDIES = (
 )
 
 
+def missing_key(error: BaseException) -> tuple[str, list[str]] | None:
+    """The key that no mapping had, and the keys of the one at hand; None for any other error."""
+    if not isinstance(error, KeyError) or not error.args or not isinstance(error.args[0], str):
+        return None
+    key, keys = error.args[0], list[str]()
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for value in frame.f_locals.values():
+            if isinstance(value, dict) and value and key not in value:
+                keys = [k for k in value if isinstance(k, str)]
+    return key, keys
+
+
 def remedy(error: BaseException) -> str | None:
     """What to do about a mistake that many make; None for any other."""
     for pattern, advice in _REMEDIES:
@@ -40,5 +53,14 @@ def remedy(error: BaseException) -> str | None:
         return close or (
             f"read it by `['{error.name}']`; a mapping of the config arrives as a dict, unless it "
             f"names a class: `{{_target_: types.SimpleNamespace, {error.name}: …}}`"
+        )
+    found = missing_key(error)
+    if found is not None and found[1]:
+        key, keys = found
+        return did_you_mean(key, keys) or f"it has {', '.join(f'`{k}`' for k in keys[:12])}"
+    if isinstance(error, TypeError) and re.search(r"got dict\b|\bnot dict\b|'dict'", str(error)):
+        return (
+            "read its values by `['…']`: a mapping of the config arrives as a dict; or give them "
+            "one by one, as in `model: {_target_: …, width: 64}`"
         )
     return None

@@ -28,6 +28,12 @@ class Answer:
     advice: str | None = None
     #: Of a zero gradient: whether one arrives after an optimizer step. None: nobody looked.
     recovers: bool | None = field(default=None, metadata=SPARSE)
+    #: Of a training run: how bad its rule takes it to be, and the steps in which it held.
+    severity: str | None = field(default=None, metadata=SPARSE)
+    steps: tuple[tuple[int, int], ...] = field(default=(), metadata=SPARSE)
+    #: Of a zero gradient: the layer where it starts, or the parameter whose zeros make it. For what
+    #: the model's own forward or the loss computes, it is the layer whose result went in.
+    starts: str | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +71,5 @@ class WhyReport(Shown):
     frozen: int = 0
     answers: tuple[Answer, ...] = ()
     error: ErrorRecord | None = None
+    #: Of a training run: at which of its steps there was a look, in words.
+    scope: str | None = field(default=None, metadata=SPARSE)

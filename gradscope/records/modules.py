@@ -117,6 +117,12 @@ class UnitActivity:
     location: str | None = None
     #: Of a sigmoid or a tanh: the share of all values whose slope is under 6 % of the steepest.
     near: float | None = field(default=None, metadata=SPARSE)
+    #: The shares of the values of all units that are off, or lie at a flat end. Not of a softmax.
+    off: float | None = field(default=None, metadata=SPARSE)
+    flat: float | None = field(default=None, metadata=SPARSE)
+    #: Units that no input with entries like those seen, and no longer, can wake. Looked for behind
+    #: a linear layer that was given few rows.
+    asleep: int = field(default=0, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

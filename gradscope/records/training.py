@@ -106,12 +106,18 @@ class StepSample:
 
     Gradients in ``report`` are those at the end of the last backward, without the loss scale;
     ``clipped`` has the norms of those that the optimizer got, by parameter, where they differ.
+    ``optimizer`` is the one that stepped, as in ``TrainingStep``; ``settings`` are the plain
+    numbers of its first parameter group as the step found them: ``lr``, ``eps``, …; ``unheld``
+    are the model's trainable parameters that no optimizer of the script holds, this or another.
     """
 
     step: int
     model: int
     report: Report
     clipped: dict[str, float | None] = field(default_factory=dict)
+    optimizer: str = ""
+    settings: dict[str, float] = field(default_factory=dict)
+    unheld: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,14 @@ def notes(run: RunInfo) -> list[str]:
 
 def header(run: RunInfo, facts: Iterable[Sequence[str]], width: int | None) -> Iterator[Text]:
     """Facts side by side, the first of all in bold, then the notes."""
+    yield from fact_lines(facts, width)
+    for note in notes(run):
+        yield from dimmed(note, width)
+
+
+def fact_lines(facts: Iterable[Sequence[str]], width: int | None) -> Iterator[Text]:
+    """Lines of facts side by side, the first of all in bold."""
     for number, line_facts in enumerate(facts):
         for i, line in enumerate(join(line_facts, width)):
             lead = line_facts[0] if number == i == 0 and line.startswith(line_facts[0]) else ""
             yield Text.assemble((lead, "bold"), line[len(lead) :])
-    for note in notes(run):
-        yield from dimmed(note, width)

@@ -1,12 +1,16 @@
 """The rule book: what a report says is wrong. One file is one rule, found by its name; no torch.
 
 A rule's file has ``RULE``, its documentation, and ``find(report, limits)``, a pure function. Where
-the first look cannot tell, ``wants(report, limits)`` names the deep look that could.
+the first look cannot tell, ``wants(report, limits)`` names the deep look that could. A rule that
+needs time has ``find_over_steps(history, limits)`` or ``find_over_samples(history, limits)``, which
+read the history of a training run; ``RULE.runs`` says how the others speak of one.
 """
 
 from gradscope.rules._book import lookup, rule_book
 from gradscope.rules._diagnosis import diagnose, wanted
-from gradscope.rules._rule import PRESETS, Limits, Rule, Threshold
+from gradscope.rules._history import SampleHistory, StepHistory
+from gradscope.rules._rule import PRESETS, Limits, Rule, Runs, Threshold
+from gradscope.rules._sampled import Sampled
 from gradscope.rules._settings import FAIL_ON, RuleSettings
 from gradscope.rules._severity import SEVERITIES, reaches, severity
 
@@ -17,6 +21,10 @@ __all__ = [
     "Limits",
     "Rule",
     "RuleSettings",
+    "Runs",
+    "SampleHistory",
+    "Sampled",
+    "StepHistory",
     "Threshold",
     "diagnose",
     "lookup",

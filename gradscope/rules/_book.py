@@ -9,21 +9,41 @@ from dataclasses import dataclass
 from gradscope import plugins
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.records.report import Finding, Report
+from gradscope.rules._history import SampleHistory, StepHistory
 from gradscope.rules._rule import Limits, Rule
 from gradscope.rules._severity import SEVERITIES
 from gradscope.rules._words import either
 
 Find = Callable[[Report, Limits], Iterator[Finding]]
 Wants = Callable[[Report, Limits], Iterable[str]]
+OverSteps = Callable[[StepHistory, Limits], Iterator[Finding]]
+OverSamples = Callable[[SampleHistory, Limits], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A rule's documentation with its two functions; ``wants`` None never asks for a deep look."""
+    """A rule's documentation with its functions, None where its file has none of that name.
+
+    ``find`` reads the record of one step, and ``wants`` says which closer look it needs.
+    ``find_sampled`` takes its place in a step of a training run, where no closer look is taken.
+    ``find_over_steps`` and ``find_over_samples`` read the history of a training run.
+    """
 
     rule: Rule
-    find: Find
+    find: Find | None = None
     wants: Wants | None = None
+    find_sampled: Find | None = None
+    find_over_steps: OverSteps | None = None
+    find_over_samples: OverSamples | None = None
+
+    @property
+    def in_runs(self) -> Find | None:
+        """What judges a step of a training run that was looked at."""
+        return None if self.rule.runs is None else self.find_sampled or self.find
+
+
+#: What a rule's file may have, by its name there.
+FUNCTIONS = ("find", "wants", "find_sampled", "find_over_steps", "find_over_samples")
 
 
 @functools.cache
@@ -32,7 +52,9 @@ def entries() -> tuple[Entry, ...]:
     found: dict[str, Entry] = {}
     for name in plugins.names("gradscope.rules"):
         module = plugins.load("gradscope.rules", name)
-        entry = Entry(module.RULE, module.find, getattr(module, "wants", None))
+        functions = {one: getattr(module, one, None) for one in FUNCTIONS}
+        assert any(functions.values()), f"{name}: nothing that finds"
+        entry = Entry(module.RULE, **functions)
         code = entry.rule.code
         assert entry.rule.severity in SEVERITIES, f"{name}: no severity `{entry.rule.severity}`"
         assert code not in found, f"two rules have the code {code}"

@@ -28,6 +28,7 @@ def diagnose(report: Report, settings: RuleSettings | None = None) -> tuple[Find
     found = [
         finding
         for entry, limits in (settings or RuleSettings()).active()
+        if entry.find is not None
         for finding in entry.find(report, limits)
     ]
     return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -60,11 +61,39 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Runs:
+    """How a rule that reads one step speaks of a training run, of which it sees steps now and then.
+
+    Attributes:
+        samples: in how many steps in a row, of those looked at, it must hold before it is told.
+        steps: of a rule over the vital signs, the same of all steps.
+        always: whether one step in which it does not hold refutes it for good: what is so by
+            construction holds from the first step on.
+        first: whether only the first step of the run counts, before anything was learned.
+        per: what it is told once of. "place": each layer or parameter that it names, by its cause.
+            "model": a model, of which it names the worst place, another one at each step. "run":
+            the first place of all, as what is broken there soon is everywhere.
+        parameters: which it reads: "stepped", those that the step's optimizer holds; "unheld",
+            those that no optimizer of the script holds as well; "all".
+        skips: whether a rule over the vital signs is asked after a skipped step, too.
+    """
+
+    samples: int = 3
+    steps: int = 1
+    always: bool = False
+    first: bool = False
+    per: str = "place"
+    parameters: str = "stepped"
+    skips: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """A rule's documentation.
 
     ``severity`` is the usual one; the text says when a finding has another. ``calibration`` says
     what the defaults were measured on: how often healthy models, how often broken ones fire.
+    ``runs`` is how it speaks of a training run; None: one step of a run is not enough for it.
     """
 
     code: str
@@ -77,6 +106,7 @@ class Rule:
     sources: tuple[str, ...]
     thresholds: tuple[Threshold, ...] = ()
     calibration: str = ""
+    runs: Runs | None = Runs()
 
     def limits(self, preset: str | None = None, own: Mapping[str, float] | None = None) -> Limits:
         """The thresholds with a preset and then one's own numbers put in."""
@@ -105,7 +135,10 @@ class Rule:
         cause: str | None = None,
         location: str | None = None,
     ) -> Finding:
-        """A finding of this rule; severity and advice are the rule's own unless given."""
+        """A finding of this rule; severity and advice are the rule's own unless given.
+
+        A value that is no number is left out: formats have none.
+        """
         return Finding(
             code=self.code,
             rule=self.name,
@@ -114,7 +147,7 @@ class Rule:
             message=message,
             advice=advice or self.fix,
             call=call,
-            value=value,
+            value=value if value is not None and math.isfinite(value) else None,
             threshold=threshold,
             source=source,
             cause=cause,

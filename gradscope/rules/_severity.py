@@ -12,24 +12,29 @@ SEVERITIES = ("error", "warning", "info")
 
 
 def severity(answer: Answer) -> str | None:
-    """``error``, ``warning``, or None where nothing is wrong.
+    """``error``, ``warning``, ``info``, or None where nothing is wrong.
 
-    A zero gradient is a warning where one arrives after an optimizer step, as behind a partner
-    that was initialised with zeros, where this batch alone may have masked it, and where none of
-    the usual causes explains it: then gradients cancel, and the loss does not depend on the
-    parameter. Frozen is what was asked for; not frozen, where the config asks for it, is a warning,
-    and an error where a misspelt flag asks for it.
+    What a run's rule said goes before.
+
+    A zero gradient is worth knowing where one arrives after an optimizer step, as behind a partner
+    that was initialised with zeros. It is a warning where nobody could look, where this batch alone
+    may have masked it, and where none of the usual causes explains it: then gradients cancel, and
+    the loss does not depend on the parameter. Frozen is what was asked for; not frozen, where the
+    config asks for it, is a warning, and an error where a misspelt flag asks for it.
     """
+    if answer.severity is not None:
+        return answer.severity
     if answer.cause == "misspelt":
         return "error"
     if answer.cause == "frozen":
         return "warning" if answer.state == "healthy" else None
     if answer.state == "healthy":
         return None
+    if answer.state == "zero" and answer.recovers:
+        return "info"
     if answer.state == "zero":
         passing = answer.cause == "zero-weight" and answer.recovers is None
-        mild = answer.recovers or passing or answer.cause in ("masked", None)
-        return "warning" if mild else "error"
+        return "warning" if passing or answer.cause in ("masked", None) else "error"
     return "error"
 
 

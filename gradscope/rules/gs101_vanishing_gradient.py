@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import layers, rms
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, others, plural
 
 RULE = Rule(
@@ -68,6 +68,7 @@ RULE = Rule(
             presets={"deepchecker": 0.5},
         ),
     ),
+    runs=Runs(per="model"),
 )
 
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from statistics import median
 
+from gradscope.records.modules import ModuleCall
 from gradscope.records.report import Finding, Report
-from gradscope.rules._reading import layers, rms
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._reading import Tree, complete, layers, rms
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
 
 RULE = Rule(
     code="GS102",
     name="exploding-gradient",
     severity="warning",
-    summary="the gradient grows on its way to the first layers, or jumps between steps",
+    summary="the gradient grows on its way to the first layers, through time, or between steps",
     what=(
         "Compares the norm of the gradient at each weighted layer's output with that at the last "
         "one, and with several steps the norm of all gradients with the median of the steps "
-        "before. It names the layer nearest the loss at which the growth is over the limit."
+        "before. It names the layer nearest the loss at which the growth is over the limit. Inside "
+        "a recurrent layer, whose steps are one call, it compares the gradient of its input weight "
+        "with the largest that one step could make of the gradient at the layer's output: the "
+        "product of the norms of input and output gradient. What is above it, time has added."
     ),
     why=(
         "One step with such gradients throws the weights of the first layers away; the loss "
@@ -57,6 +62,13 @@ RULE = Rule(
             presets={"autotrainer": None, "sagemaker": None, "deepchecker": None},
         ),
         Threshold(
+            "through_time",
+            100,
+            "gradient norm of a recurrent layer's input weight over the most that one step could "
+            "give it, above which it fires",
+            presets={"autotrainer": None, "sagemaker": None, "deepchecker": None},
+        ),
+        Threshold(
             "mean_abs",
             None,
             "mean absolute gradient of a weight, above which it fires; |mean|, which is never "
@@ -71,12 +83,20 @@ RULE = Rule(
             presets={"deepchecker": 2},
         ),
     ),
+    runs=Runs(per="model"),
+)
+#: Of a recurrent layer: what multiplies its input, in both directions.
+_INPUT_WEIGHTS = ("weight_ih_l0", "weight_ih_l0_reverse")
+_RECURRENT = (
+    "Start from an orthogonal recurrent weight (`nn.init.orthogonal_(rnn.weight_hh_l0)`), clip the "
+    "gradient's norm, or take an LSTM or a GRU."
 )
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """Growth over depth, weights with a huge gradient, jumps and growth over steps."""
+    """Growth over depth and time, weights with a huge gradient, jumps and growth over steps."""
     yield from _over_depth(report, limits)
+    yield from _through_time(report, limits)
     yield from _large(report, limits)
     yield from _spike(report, limits)
     yield from _growth(report, limits)
@@ -102,6 +122,34 @@ def _over_depth(report: Report, limits: Limits) -> Iterator[Finding]:
             threshold=limit,
             source=limits.source("ratio"),
         )
+
+
+def _through_time(report: Report, limits: Limits) -> Iterator[Finding]:
+    limit, tree = limits.get("through_time"), Tree(report)
+    for facts in report.modules if limit is not None and complete(report) else ():
+        calls = [call for call in report.calls if call.name == facts.name and call.inputs]
+        bound = sum(_one_step(call) for call in calls) if "RNNBase" in facts.kinds else 0.0
+        weights = (tree.known.get(f"{facts.name}.{name}".lstrip(".")) for name in _INPUT_WEIGHTS)
+        norms = [(p.gradient.norm or 0.0, p.name) for p in weights if p and p.gradient]
+        norm, weight = max(norms, default=(0.0, ""))
+        if limit is None or not bound or norm <= limit * bound:
+            continue
+        yield RULE.finding(
+            facts.name,
+            f"the gradient grows through time: that of `{weight}` has a norm of {number(norm)}, "
+            f"where one step could make {number(bound)} at most of what arrives at the output.",
+            advice=_RECURRENT,
+            call=calls[0].call,
+            value=norm / bound,
+            threshold=limit,
+            source=limits.source("through_time"),
+        )
+
+
+def _one_step(call: ModuleCall) -> float:
+    """No step of a layer makes more of these gradients: ‖g xᵀ‖ ≤ ‖g‖·‖x‖ (Cauchy and Schwarz)."""
+    norms = (output.gradient.norm or 0.0 for output in call.outputs if output.gradient)
+    return math.hypot(*norms) * (call.inputs[0].activation.norm or 0.0)
 
 
 def _large(report: Report, limits: Limits) -> Iterator[Finding]:

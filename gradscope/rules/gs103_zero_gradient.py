@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from gradscope.records.answers import Answer
 from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, complete, in_library_code, is_zero
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._severity import severity
 from gradscope.rules._words import plural, sentence
 
@@ -21,9 +21,10 @@ RULE = Rule(
         "Looks for trainable parameters whose gradient arrived and is zero in every element, and "
         "says which of five causes made it so: a dead activation, a saturated one, a weight of "
         "zero on the way (LoRA's B, a residual scale), a mask, or underflow. It is an error where "
-        "the path is dead, and a warning where a zero-initialised partner or a mask explains it "
-        "(with another batch there may be none), a gradient arrives within three steps, gradients "
-        "cancel, the loss is at its minimum, or an installed library's own code makes the zero."
+        "the path is dead, a warning where a mask explains it (with another batch there may be "
+        "none), gradients cancel, or an installed library's own code makes the zero, and only "
+        "worth knowing where a gradient arrives within three steps, as behind a zero-initialised "
+        "partner, or the loss is 0: there is nothing left to learn."
     ),
     why=(
         "A parameter with a zero gradient does not learn, and unlike a missing gradient it raises "
@@ -43,6 +44,8 @@ RULE = Rule(
             source="TorchLens",
         ),
     ),
+    # Five, as TorchLens asks for: a zero that an initial zero makes is gone by then.
+    runs=Runs(samples=5),
 )
 _WINDOW = 8
 
@@ -70,15 +73,30 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             passing.setdefault((answer.cause, answer.advice), []).append(answer)
         else:
             meant = in_library_code(report, answer.location)
-            yield _explained([answer], "warning" if meant else severity(answer))
+            learnt = answer.cause is None and report.loss == 0
+            level = "info" if learnt else "warning" if meant else severity(answer)
+            yield _explained([answer], level)
     for answers in passing.values():
-        yield _explained(answers, "warning")
+        yield _explained(answers, severity(answers[0]))
     rest = [name for name in zeros if name not in told]
     for name, behind in Tree(report).gathered(rest):
-        these = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
-        yield RULE.finding(
-            name, f"the gradient of {these} is exactly zero.", value=float(len(behind))
-        )
+        yield _unexplained(name, behind)
+
+
+def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
+    """Of a step in a run: a bias alone is left out, whose gradients often cancel exactly."""
+    weights = {p.name for p in report.parameters if len(p.shape) > 1}
+    zeros = {p.name for p in _zeros(report, limits)}
+    if not zeros & weights:
+        return
+    for name, behind in Tree(report).gathered(zeros):
+        if weights.intersection(behind):
+            yield _unexplained(name, behind)
+
+
+def _unexplained(name: str, behind: Sequence[str]) -> Finding:
+    these = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
+    return RULE.finding(name, f"the gradient of {these} is exactly zero.", value=float(len(behind)))
 
 
 def _explained(answers: list[Answer], level: str | None) -> Finding:
@@ -88,7 +106,7 @@ def _explained(answers: list[Answer], level: str | None) -> Finding:
     also = f", and {plural(more, 'place')} more like it" if more else ""
     later = "; a gradient arrives within a few steps" if answer.recovers else ""
     return RULE.finding(
-        answer.name,
+        answer.starts or answer.name,
         f"{answer.message.rstrip('.')}{also}; behind {'them' if more else 'it'} "
         f"{plural(count, 'parameter')} with a gradient of exactly zero{later}.",
         severity=level,

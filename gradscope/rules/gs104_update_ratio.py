@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import is_zero, middle
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import listed, number, plural
 
 RULE = Rule(
@@ -52,6 +52,8 @@ RULE = Rule(
             presets={"sagemaker": 1e-8, "deepchecker": 1e-4},
         ),
     ),
+    # At the end of a schedule, and of training, steps are small and should be.
+    runs=Runs(always=True, per="model"),
 )
 
 

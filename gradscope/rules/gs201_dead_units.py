@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records.modules import ParameterStats
+from gradscope.records.modules import ParameterStats, UnitActivity
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, complete
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import OWN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import percent, plural
 
 RULE = Rule(
@@ -19,7 +19,10 @@ RULE = Rule(
         "Counts the units (channels, or features of the last axis) behind a nonlinearity that are "
         "on in under 1 % of their values, and says on how many values of each unit that rests. Off "
         "is a rectifier at zero, and a smooth one (GELU, SiLU) where its slope is next to nothing. "
-        "One batch cannot prove a unit dead: with few values the rule stays silent."
+        "A few values of a unit say little of it, so with fewer than 16 the layer is judged as a "
+        "whole: units count that no input like the batch can wake, by the weights and the bias in "
+        "front; where 99 % of all values of the layer are off; and from two values on, the share "
+        "of dead units is estimated: how many more are always off than chance would leave so."
     ),
     why=(
         "A dead ReLU passes no gradient back, so its unit never comes back by itself; what is left "
@@ -48,9 +51,13 @@ RULE = Rule(
             source="SageMaker Debugger, TheDeepChecker",
             presets={"sagemaker": 0.5, "deepchecker": 0.5, "autotrainer": 0.7},
         ),
-        Threshold("samples", 16, "values of each unit, below which nothing is said"),
+        Threshold("samples", 16, "values of each unit, below which the layer is judged as a whole"),
+        Threshold("values", 64, "values of all units together, below which nothing is estimated"),
     ),
+    runs=Runs(samples=10),
 )
+#: A layer of which so many values are off is dead as a unit is that is on in under 1 % of them.
+_SILENT = 0.99
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
@@ -61,7 +68,7 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
     """
     shares = _shares(report, limits) if complete(report) else ()
     explained = _explained(report)
-    if any(_suspicious(p, limits) and p.name not in explained for p in shares):
+    if any(_suspicious(p, n, limits) and p.name not in explained for p, n in shares):
         yield "activity"
 
 
@@ -69,20 +76,106 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """One finding per nonlinearity, at the first call that shows it."""
     seen: set[tuple[str | None, str]] = set()
     for one in report.activity:
-        enough = one.units and one.samples >= limits["samples"]
-        if not enough or one.dead <= limits["share"] * one.units or (one.name, one.op) in seen:
+        if not one.units or (one.name, one.op) in seen:
+            continue
+        enough = one.samples >= limits["samples"]
+        share, threshold, said = _each(one, limits) if enough else _whole(one, limits)
+        if share <= threshold:
             continue
         seen.add((one.name, one.op))
         yield RULE.finding(
             one.name or "",
-            f"{one.dead} of {plural(one.units, 'unit')} behind {one.op} "
-            f"({percent(one.dead / one.units)}) {_off(one.samples)}.",
+            said,
             call=one.call,
-            value=one.dead / one.units,
-            threshold=limits["share"],
-            source=limits.source("share"),
+            value=share,
+            threshold=threshold,
+            source=limits.source("share") if threshold == limits["share"] else OWN,
             location=one.location,
         )
+
+
+def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
+    """Of a step in a run: one finding per layer with zeros for more than half of its units.
+
+    Which units they are is not known; over many steps in a row they are mostly the same.
+    """
+    told: set[str] = set()
+    for p, samples in _shares(report, limits) if complete(report) else ():
+        stats, owner = p.gradient, p.name.rpartition(".")[0]
+        if samples < limits["samples"]:
+            continue
+        if stats is None or not stats.numel or stats.zeros == stats.numel or owner in told:
+            continue
+        if _suspicious(p, samples, limits):
+            told.add(owner)
+            share = (stats.zeros or 0) / stats.numel
+            yield RULE.finding(
+                owner,
+                f"{percent(share)} of the gradient of `{p.name}` is exactly zero: as many units "
+                "behind it were off for the whole batch.",
+                value=share,
+                threshold=limits["share"],
+                source=limits.source("share"),
+            )
+
+
+def _each(one: UnitActivity, limits: Limits) -> tuple[float, float, str]:
+    """The share of dead units, what it is held against, and a sentence: by each unit's values."""
+    share = one.dead / one.units
+    return share, limits["share"], f"{_of(one, one.dead)} {_off(one.samples)}."
+
+
+def _whole(one: UnitActivity, limits: Limits) -> tuple[float, float, str]:
+    """The same by all values of the layer: what is proven, what is plain, then what is likely."""
+    off, count = one.off or 0.0, one.units * one.samples
+    values = f"{plural(count, 'value')}, {one.samples} of each unit"
+    share, threshold = one.asleep / one.units, limits["share"]
+    if share > threshold:
+        said = (
+            f"{_of(one, one.asleep)} cannot be woken: with their weights and bias no input of the "
+            f"size of these takes them above zero. Seen were {values}."
+        )
+    elif count < limits["values"]:
+        return 0.0, threshold, ""
+    elif off > _SILENT:
+        share, threshold = off, _SILENT
+        said = f"{percent(off)} of {values}, are off behind {one.op}."
+    else:
+        share, threshold = _estimated(one), _held_against(one.samples, threshold)
+        said = (
+            f"about {percent(share)} of the {plural(one.units, 'unit')} behind {one.op} are dead: "
+            f"{one.dead} were off all the time, more than chance leaves so. It rests on {values}, "
+            f"of which {percent(off)} were off."
+        )
+    return share, threshold, said
+
+
+def _of(one: UnitActivity, count: int) -> str:
+    share = percent(count / one.units)
+    return f"{count} of {plural(one.units, 'unit')} behind {one.op} ({share})"
+
+
+def _estimated(one: UnitActivity) -> float:
+    """The share of units that are dead, by a binomial distribution with more zeros than its own.
+
+    Of the units that were on at all, the mean number of times tells how often a live unit is on,
+    and with it how many live ones were off by chance. Of one value each nothing can be told.
+    """
+    dead = one.dead / one.units
+    if one.samples < 2 or one.off is None:
+        return 0.0
+    mean = (1 - one.off) / (1 - dead)  # how often those were on that were on at all
+    low, high = 0.0, 1.0
+    for _ in range(60):  # mean = p / (1 - (1 - p)^n), which grows with p
+        p = (low + high) / 2
+        low, high = (p, high) if p < mean * (1 - (1 - p) ** one.samples) else (low, p)
+    by_chance = (1 - low) ** one.samples
+    return max(0.0, (dead - by_chance) / (1 - by_chance)) if by_chance < 1 else 0.0
+
+
+def _held_against(samples: int, share: float) -> float:
+    """The fewer values, the more must be dead: an estimate from two values is off by a third."""
+    return float(share + (1 - share) * 2 ** (-samples / 4))
 
 
 def _off(samples: int) -> str:
@@ -92,8 +185,9 @@ def _off(samples: int) -> str:
     return f"were on in under 1 % of {plural(samples, 'value')} each"
 
 
-def _shares(report: Report, limits: Limits) -> Iterator[ParameterStats]:
-    """The parameters with one number, or one row, per unit of a layer that gave enough values.
+def _shares(report: Report, limits: Limits) -> Iterator[tuple[ParameterStats, float]]:
+    """The parameters with one number, or one row, per unit of a layer that gave enough values, and
+    how many values it gave for each unit.
 
     A weight counts where neither its layer nor a norm behind it has a bias: it has other zeros too,
     as at the rim of a picture. A table's rows are not units.
@@ -111,9 +205,9 @@ def _shares(report: Report, limits: Limits) -> Iterator[ParameterStats]:
             continue
         biased = any(len(tree.known[n].shape) == 1 for n in facts.parameters if n in tree.known)
         alone = kind == "weight" and not biased and owner not in normed
-        enough = values.get(owner, 0) >= limits["samples"] * p.shape[0]
-        if enough and (len(p.shape) == 1 or alone):
-            yield p
+        enough = values.get(owner, 0) >= limits["samples"]
+        if enough and p.shape[0] and (len(p.shape) == 1 or alone):
+            yield p, values[owner] / p.shape[0]
 
 
 def _explained(report: Report) -> set[str]:
@@ -124,8 +218,13 @@ def _explained(report: Report) -> set[str]:
     return names - {name for answer in dead for name in answer.behind}
 
 
-def _suspicious(parameter: ParameterStats, limits: Limits) -> bool:
+def _suspicious(parameter: ParameterStats, samples: float, limits: Limits) -> bool:
+    """Whether more units are without a gradient than if so many were dead as may be.
+
+    Of the others, as many are off for the whole batch as of units that are on every other time.
+    """
     stats = parameter.gradient
     if stats is None or not stats.zeros or not parameter.requires_grad:
         return False
-    return stats.zeros > limits["share"] * stats.numel
+    share = limits["share"]
+    return bool(stats.zeros > (share + (1 - share) * 0.5**samples) * stats.numel)

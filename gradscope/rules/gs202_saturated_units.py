@@ -17,7 +17,8 @@ RULE = Rule(
     summary="more than half of a layer's sigmoid, tanh or softmax units are at a flat end",
     what=(
         "Counts the units behind a sigmoid, a tanh or a softmax whose output lay at a flat end for "
-        "almost every value of the run, and says how many values that were."
+        "almost every value of the run, and says how many values that were. Where a unit has fewer "
+        "than 16 values, all values of the layer are judged together."
     ),
     why=(
         "At a flat end the derivative is zero to many digits: whatever lies in front gets no "
@@ -54,7 +55,13 @@ RULE = Rule(
             "(a tanh beyond 0.97), above which it fires",
             presets={"sagemaker": None},
         ),
-        Threshold("samples", 16, "values of each unit, below which nothing is said"),
+        Threshold("samples", 16, "values of each unit, below which the layer is judged as a whole"),
+        Threshold(
+            "values",
+            16,
+            "values of all units together, below which nothing is said",
+        ),
+        Threshold("distributions", 8, "distributions of a softmax, below which nothing is said"),
         Threshold(
             "input",
             3,
@@ -62,12 +69,16 @@ RULE = Rule(
             "layer that no norm follows, from which on units are looked at",
         ),
     ),
+    # Units are counted by a closer look.
+    runs=None,
 )
 _BOUNDED = ("Tanh", "Sigmoid", "Softmax", "Softmax2d", "Hardtanh", "Hardsigmoid")
 #: What may follow a layer and has no upper end.
 _UNBOUNDED = ("ReLU", "LeakyReLU", "PReLU", "ELU", "GELU", "SiLU", "Hardswish", "MaxPool2d")
 #: How near to its ends a bounded activation's root mean square must be to look at its units.
 _ENDS = 0.97
+#: The root mean square of a tanh's values of which half are beyond 0.97, and the others at 0.4.
+_RECURRENT = 0.75
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
@@ -80,9 +91,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """One finding per activation, at the first call that shows it."""
     seen: set[tuple[str | None, str]] = set()
     for one in report.activity:
-        # Of a softmax the units are its distributions, and each says all by itself.
-        values = one.units if one.op == "softmax" else one.samples
-        if not one.units or values < limits["samples"] or (one.name, one.op) in seen:
+        if not _enough(one, limits) or (one.name, one.op) in seen:
             continue
         found = _units(one, limits) or _values(one, limits)
         if found is not None:
@@ -90,24 +99,46 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             yield found
 
 
+def _enough(one: UnitActivity, limits: Limits) -> bool:
+    """Whether there is something to judge by: of a softmax the units are its distributions."""
+    if one.op == "softmax":
+        return one.units > 0 and one.units >= limits["distributions"]
+    return one.units > 0 and one.units * one.samples >= limits["values"]
+
+
 def _units(one: UnitActivity, limits: Limits) -> Finding | None:
-    """Units that are flat nearly always."""
-    share = one.saturated / one.units
+    """Units that are flat nearly always; of few values each, the values that are."""
+    share, said = _said(one, whole=one.samples < limits["samples"])
     if share <= limits["share"]:
         return None
-    softmax = one.op == "softmax"
-    what = plural(one.units, "distribution" if softmax else "unit")
-    lay = "put everything on one entry" if softmax else "lay at a flat end"
-    over = "" if softmax else f", over {plural(one.samples, 'value')} each"
     return RULE.finding(
         one.name or "",
-        f"{one.saturated} of {what} behind {one.op} ({percent(share)}) {lay}{over}.",
+        said,
         call=one.call,
         value=share,
         threshold=limits["share"],
         source=limits.source("share"),
         location=one.location,
     )
+
+
+def _said(one: UnitActivity, *, whole: bool) -> tuple[float, str]:
+    """The share at the ends and a sentence: by distribution, by value, or by unit."""
+    share = one.saturated / one.units
+    count = f"{one.saturated} of {one.units:,}"
+    if one.op == "softmax":
+        what = f"{count} distributions of its softmax ({percent(share)})"
+        return share, f"{what} put everything on one entry."
+    if whole:
+        share = one.flat or 0.0
+        what = f"{percent(share)} of the values of its {one.op}"
+        return share, f"{what} lie at a flat end, over {_over(one)}."
+    what = f"{count} units behind {one.op} ({percent(share)})"
+    return share, f"{what} lay at a flat end, over {plural(one.samples, 'value')} each."
+
+
+def _over(one: UnitActivity) -> str:
+    return f"{plural(one.units, 'unit')} of {plural(one.samples, 'value')} each"
 
 
 def _values(one: UnitActivity, limits: Limits) -> Finding | None:
@@ -117,8 +148,7 @@ def _values(one: UnitActivity, limits: Limits) -> Finding | None:
         return None
     return RULE.finding(
         one.name or "",
-        f"{percent(one.near)} of the values of its {one.op} are nearly flat, over "
-        f"{plural(one.units, 'unit')} of {plural(one.samples, 'value')} each.",
+        f"{percent(one.near)} of the values of its {one.op} are nearly flat, over {_over(one)}.",
         call=one.call,
         value=one.near,
         threshold=limit,
@@ -147,7 +177,15 @@ def _large_inputs(report: Report, limits: Limits) -> bool:
 
 
 def _flat_values(report: Report) -> bool:
-    """Whether a layer takes in what lies at -1 and 1, or at 0 and 1, and nowhere between."""
+    """Whether a layer takes in what lies at -1 and 1, or at 0 and 1, and nowhere between, or a
+    recurrent layer, whose states are such, gives many that are near to it."""
+    recurrent = {facts.name for facts in report.modules if {"RNN", "RNNCell"} & {*facts.kinds}}
+    if any(
+        _RECURRENT < (rms(call.outputs[0].activation) or 0) <= 1
+        for call in report.calls
+        if call.name in recurrent and call.outputs
+    ):
+        return True
     for layer in layers(report):
         stats = layer.call.inputs[0].activation if layer.call.inputs else None
         size = rms(stats)

@@ -6,20 +6,22 @@ import math
 from collections.abc import Iterator
 
 from gradscope.records.report import Finding, Report
-from gradscope.rules._reading import Layer, layers
-from gradscope.rules._rule import Limits, Rule, Threshold
-from gradscope.rules._words import number, others
+from gradscope.rules._reading import Layer, layers, rms
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._words import number, others, plural
 
 RULE = Rule(
     code="GS203",
     name="activation-scale",
     severity="warning",
-    summary="the spread of activations drifts over depth",
+    summary="the spread of activations drifts over depth, or jumps in one layer",
     what=(
         "Takes the standard deviation of every weighted layer's output and lays a line through its "
         "logarithm over depth, so that single branches with a small scale of their own do not "
         "count. It fires where the drift from the first to the last layer is beyond the limit, and "
-        "names the first layer that is that far from the start."
+        "names the first layer that is that far from the start. Apart from that it fires on a "
+        "single layer whose output spreads many times wider than its input is large, unless a "
+        "batch norm follows, which takes the scale away."
     ),
     why=(
         "A signal that shrinks by a factor per layer leaves the head with nothing but its bias; "
@@ -50,6 +52,13 @@ RULE = Rule(
         ),
         Threshold("layers", 4, "weighted layers, below which there is no line"),
         Threshold(
+            "gain",
+            50,
+            "standard deviation of a layer's output over the root mean square of its input, above "
+            "which it fires; what the bias adds is left out",
+            presets={"deepchecker": None},
+        ),
+        Threshold(
             "lowest",
             None,
             "standard deviation of a layer's output, below which it fires",
@@ -62,13 +71,19 @@ RULE = Rule(
             presets={"deepchecker": 2.0},
         ),
     ),
+    runs=Runs(per="model"),
+)
+_SCALE = (
+    "Look at how this layer's weight came to be: initialise it smaller (Kaiming, Xavier), or put a "
+    "norm behind it."
 )
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """The drift over depth, and layers outside fixed bounds."""
+    """The drift over depth, else layers where it jumps; and layers outside fixed bounds."""
     found = [(layer, layer.spread) for layer in layers(report) if layer.spread]
-    yield from _drift([(layer, spread) for layer, spread in found if spread], limits)
+    drift = list(_drift([(layer, spread) for layer, spread in found if spread], limits))
+    yield from drift or _jump(report, limits)
     for name, outside in (("lowest", _below), ("highest", _above)):
         limit = limits.get(name)
         if limit is None:
@@ -109,6 +124,35 @@ def _drift(found: list[tuple[Layer, float]], limits: Limits) -> Iterator[Finding
         value=math.exp(min(drift, 700.0)),
         threshold=limit if grows else 1 / limit,
         source=limits.source("drift"),
+    )
+
+
+def _jump(report: Report, limits: Limits) -> Iterator[Finding]:
+    limit = limits.get("gain")
+    normed = {link.name for link in report.links if "BatchNorm" in link.into}
+    biases = {p.name: rms(p.value) or 0.0 for p in report.parameters if len(p.shape) == 1}
+    found: dict[str, tuple[float, Layer]] = {}
+    for layer in layers(report) if limit is not None else ():
+        size = rms(layer.call.inputs[0].activation) if layer.call.inputs else None
+        if size and layer.spread and layer.name not in normed:
+            bias = min(biases.get(f"{layer.name}.bias", 0.0), layer.spread)
+            gain = math.sqrt(layer.spread**2 - bias**2) / size
+            if limit is not None and gain > limit:
+                found.setdefault(layer.name, (gain, layer))
+    if not found or limit is None:
+        return
+    gain, layer = next(iter(found.values()))
+    output = layer.call.outputs[0].activation
+    yield RULE.finding(
+        layer.name,
+        f"the activations' standard deviation jumps to {number(layer.spread)} in this layer, from "
+        f"inputs with a root mean square of {number(rms(layer.call.inputs[0].activation))}, over "
+        f"{plural(output.numel, 'value')}{others(len(found) - 1, 'layer')}.",
+        advice=_SCALE,
+        call=layer.call.call,
+        value=gain,
+        threshold=limit,
+        source=limits.source("gain"),
     )
 
 

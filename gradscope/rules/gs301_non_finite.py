@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from gradscope.records.answers import Birth
 from gradscope.records.report import Finding, Report
+from gradscope.rules._history import StepHistory
 from gradscope.rules._reading import nonfinite
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import listed, plural, sentence
 
 RULE = Rule(
@@ -32,6 +33,7 @@ RULE = Rule(
         "pytorch/pytorch#41508: softmax over a row that is masked entirely",
         "SageMaker Debugger, ExplodingTensor",
     ),
+    runs=Runs(samples=1, per="run", parameters="all"),
 )
 
 
@@ -52,6 +54,19 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     if damaged and not report.births:
         name, said, count = damaged
         yield RULE.finding(name, f"{said}.", value=float(count))
+
+
+def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
+    """Of a run: the step that was taken with it, where nobody looked for the birth."""
+    step = history.now
+    if step.nonfinite is not None:
+        kind = "a NaN" if step.nonfinite == "nan" else "an infinity"
+        yield RULE.finding(
+            "",
+            f"the loss or a gradient of step {step.step} held {kind}, and the optimizer took the "
+            "step with it.",
+            value=1.0,
+        )
 
 
 def _born(birth: Birth, severity: str) -> Finding:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from gradscope.records.modules import ModuleCall
 from gradscope.records.report import Finding, Report
-from gradscope.rules._reading import largest
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._reading import is_half, largest
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, others
 
 RULE = Rule(
@@ -40,6 +40,7 @@ RULE = Rule(
     thresholds=(
         Threshold("headroom", 2, "65504 over the largest activation, below which it fires"),
     ),
+    runs=Runs(per="model"),
 )
 _LARGEST = 65504.0
 _MASK = 1e30
@@ -66,6 +67,11 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         threshold=limit,
         source=limits.source("headroom"),
     )
+
+
+def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
+    """Of a step in a run: a script that computes in float32 or bfloat16 means to."""
+    return find(report, limits) if is_half(report) else iter(())
 
 
 def _reach(call: ModuleCall) -> float | None:

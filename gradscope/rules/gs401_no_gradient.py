@@ -16,7 +16,7 @@ from gradscope.rules._reading import (
     never_called,
     of_library,
 )
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural, sentence
 
 RULE = Rule(
@@ -46,6 +46,8 @@ RULE = Rule(
         "PyTorch, DistributedDataParallel: find_unused_parameters",
         "PyTorch, autograd mechanics: locally disabling gradient computation",
     ),
+    # Experts, heads and tasks that take turns have no gradient now and then.
+    runs=Runs(samples=5, always=True),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from gradscope.records.modules import ModuleFacts
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, asks_elsewhere, never_called, of_library
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
 RULE = Rule(
@@ -30,6 +30,8 @@ RULE = Rule(
     ),
     fix="Call the module in `forward`, or remove it.",
     sources=("PyTorch, DistributedDataParallel: find_unused_parameters",),
+    # As GS401: what once ran is called.
+    runs=Runs(samples=5, always=True),
 )
 
 

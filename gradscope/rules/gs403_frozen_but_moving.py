@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from gradscope.records.modules import ModuleFacts
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, ancestors
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import listed, others, plural
 
 RULE = Rule(
@@ -18,7 +21,9 @@ RULE = Rule(
     what=(
         "Looks for modules in train mode whose parameters are all frozen, and in which a BatchNorm "
         "wrote to its running statistics or a dropout dropped. It speaks of part of the model "
-        "only: where nothing trains at all there is nothing to say."
+        "only: where nothing trains at all there is nothing to say. It is only worth knowing where "
+        "gradients go through the frozen part to what trains in front of it: dropout beside "
+        "adapters, and the statistics of a discriminator in its generator's step."
     ),
     why=(
         "`requires_grad = False` stops the weights and nothing else. The running statistics drift "
@@ -30,32 +35,71 @@ RULE = Rule(
         "it."
     ),
     sources=("pytorch/pytorch#86590", "pytorch/pytorch#66073"),
+    runs=Runs(parameters="all"),
 )
 _NORMS = ("_BatchNorm",)
 _DROPOUTS = ("_DropoutNd", "StochasticDepth", "DropPath")
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per frozen part and kind of movement, at the first module that moves."""
+    """One finding per kind of frozen part and of movement, at the first module that moves."""
     # The totals speak of the whole model, whatever layers were selected.
     if not (report.totals.trainable or any(p.requires_grad for p in report.parameters)):
         return
     tree = Tree(report)
-    moved: dict[str, list[ModuleFacts]] = {}
-    dropped: dict[str, list[ModuleFacts]] = {}
+    moved: list[_Moving] = []
+    dropped: list[_Moving] = []
     for facts in report.modules:
-        if not (facts.training and facts.calls):
-            continue
-        if facts.written and _is(facts, _NORMS):
-            part = _frozen_part(tree, facts.name)
-            moved.setdefault(part, []).append(facts) if part is not None else None
-        elif rate(facts):
-            part = _frozen_part(tree, facts.name)
-            dropped.setdefault(part, []).append(facts) if part is not None else None
-    for part, norms in moved.items():
-        yield _statistics(part, norms)
-    for part, dropouts in dropped.items():
-        yield _dropout(part, dropouts)
+        if facts.training and facts.calls:
+            written = facts.written and _is(facts, _NORMS)
+            part = _frozen_part(tree, facts.name) if written or rate(facts) else None
+            if part is not None:
+                (moved if written else dropped).append(_Moving(facts, part))
+    train = _Training(report)
+    critics = [one for one in moved if train.front_only(one.facts.name)]
+    for group in _alike([one for one in moved if one not in critics]):
+        yield _statistics(group)
+    if critics:
+        yield _critic(critics)
+    between = next((one for one in dropped if train.in_front(one.facts.name)), None)
+    if between is not None:
+        yield _between(between.facts, len(dropped))
+        return
+    for group in _alike(dropped):
+        yield _dropout(group)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moving:
+    """A module that moves, and the outermost frozen part that it belongs to."""
+
+    facts: ModuleFacts
+    part: str
+
+
+class _Training:
+    """Where in forward something trains, as far as the record holds the calls."""
+
+    def __init__(self, report: Report) -> None:
+        owners = {p.name.rpartition(".")[0] for p in report.parameters if p.requires_grad}
+        self._order = {call.name: call.order for call in reversed(report.calls)}
+        self._trains = [self._order[name] for name in owners if name in self._order]
+
+    def in_front(self, name: str) -> bool:
+        """Whether something that trains runs in front of a module: gradients go through it."""
+        return name in self._order and min(self._trains, default=math.inf) < self._order[name]
+
+    def front_only(self, name: str) -> bool:
+        """Whether all that trains runs in front, as with a discriminator in a generator's step."""
+        return self.in_front(name) and max(self._trains) < self._order[name]
+
+
+def _alike(moving: list[_Moving]) -> Iterator[list[_Moving]]:
+    """Those of parts whose names differ in numbers alone, as blocks of one kind do."""
+    groups: dict[str, list[_Moving]] = {}
+    for one in moving:
+        groups.setdefault(re.sub(r"\d+", "#", one.part), []).append(one)
+    yield from groups.values()
 
 
 def rate(facts: ModuleFacts) -> float:
@@ -65,40 +109,81 @@ def rate(facts: ModuleFacts) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _statistics(part: str, norms: list[ModuleFacts]) -> Finding:
-    first = norms[0]
-    written = [name.rpartition(".")[2] for name in first.written]
+def _statistics(group: list[_Moving]) -> Finding:
     return RULE.finding(
-        first.name,
-        f"{_part(part, first)} is frozen, and in train mode: forward wrote to {listed(written)}"
-        f"{others(len(norms) - 1, 'norm')}.",
-        advice=_advice(part),
-        value=float(len(norms)),
+        group[0].facts.name,
+        f"{_whose(group)} {_wrote(group)}{others(len(group) - 1, 'norm')}.",
+        advice=_advice(group),
+        value=float(len(group)),
         cause="batch-norm",
     )
 
 
-def _dropout(part: str, dropouts: list[ModuleFacts]) -> Finding:
-    first = dropouts[0]
+def _critic(group: list[_Moving]) -> Finding:
+    return RULE.finding(
+        group[0].facts.name,
+        f"{_whose(group)} {_wrote(group)}{others(len(group) - 1, 'norm')}; all that trains runs "
+        "in front of it.",
+        severity="info",
+        advice="Nothing to mend in a discriminator, whose own step trains it. A network that only "
+        f"measures, as for a perceptual loss, wants `{_way(group[0].part)}.eval()`.",
+        value=float(len(group)),
+        cause="batch-norm",
+    )
+
+
+def _dropout(group: list[_Moving]) -> Finding:
+    first = group[0].facts
     return RULE.finding(
         first.name,
-        f"{_part(part, first)} is frozen, and in train mode: "
-        f"{plural(len(dropouts), 'module')} in it drop{'s' if len(dropouts) == 1 else ''} "
-        f"activations ({rate(first):g} here).",
-        advice=_advice(part),
-        value=float(len(dropouts)),
+        f"{_whose(group)} {plural(len(group), 'module')} in it drop"
+        f"{'s' if len(group) == 1 else ''} activations ({rate(first):g} here).",
+        advice=_advice(group),
+        value=float(len(group)),
         cause="dropout",
     )
 
 
-def _advice(part: str) -> str:
-    """The call that ends it, as Python writes the way to the part."""
-    way = "".join(f"[{one}]" if one.isdigit() else f".{one}" for one in part.split(".") if one)
-    return f"Call `model{way}.eval()`, and again after every `model.train()`, which undoes it."
+def _between(first: ModuleFacts, count: int) -> Finding:
+    return RULE.finding(
+        first.name,
+        f"{plural(count, 'dropout')} of frozen layers act{'s' if count == 1 else ''} "
+        f"({rate(first):g} here) behind or between layers that train.",
+        severity="info",
+        advice="Nothing to mend with adapters inside a frozen network, or a generator in front of "
+        "its discriminator. Frozen layers that are to give the same at every step belong in eval "
+        "mode.",
+        value=float(count),
+        cause="dropout",
+    )
 
 
-def _part(part: str, first: ModuleFacts) -> str:
-    return "it" if part == first.name else f"`{part}`, of which it is a part,"
+def _wrote(group: list[_Moving]) -> str:
+    written = [name.rpartition(".")[2] for name in group[0].facts.written]
+    return f"forward wrote to {listed(written)}"
+
+
+def _whose(group: list[_Moving]) -> str:
+    """The first part, and how many more are like it."""
+    first, parts = group[0], {one.part for one in group}
+    more = f", like {plural(len(parts) - 1, 'part')} more" if len(parts) > 1 else ""
+    whole = "it" if first.part == first.facts.name else f"`{first.part}`, of which it is a part,"
+    return f"{whole} is frozen{more}, and in train mode:"
+
+
+def _advice(group: list[_Moving]) -> str:
+    """The call that ends it."""
+    also = " and those of the others" if len({one.part for one in group}) > 1 else ""
+    return (
+        f"Call `{_way(group[0].part)}.eval()`{also}, and again after every `model.train()`, which "
+        "undoes it."
+    )
+
+
+def _way(part: str) -> str:
+    """The way to a part, as Python writes it."""
+    names = (f"[{one}]" if one.isdigit() else f".{one}" for one in part.split(".") if one)
+    return "model" + "".join(names)
 
 
 def _frozen_part(tree: Tree, name: str) -> str | None:

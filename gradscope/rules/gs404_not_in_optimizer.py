@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.modules import Unregistered
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import listed, plural
 
 RULE = Rule(
@@ -30,6 +30,8 @@ RULE = Rule(
         "`optimizer.add_param_group`; freeze them where they are not meant to train."
     ),
     sources=("PyTorch, torch.optim: construct the optimizer after the model is complete",),
+    # A group may still be added, as gradual thawing does.
+    runs=Runs(samples=5, always=True, parameters="unheld"),
 )
 
 

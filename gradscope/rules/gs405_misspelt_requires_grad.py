@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
 RULE = Rule(
@@ -28,6 +28,7 @@ RULE = Rule(
         "udacity/deep-learning-v2-pytorch#12: `param.require_grad = False`",
         "SvenBecker/vscode-pytorch#8",
     ),
+    runs=Runs(samples=1, parameters="all"),
 )
 
 

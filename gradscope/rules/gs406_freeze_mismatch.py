@@ -26,6 +26,8 @@ RULE = Rule(
     ),
     fix="Look for `requires_grad` in the model's `train` and `forward`, and leave it alone there.",
     sources=("pgniewko/gt-pyg#112: a freeze that the next train() undoes",),
+    # A script has no config that freezes.
+    runs=None,
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.modules import ModuleCall
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, ancestors, complete
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
 RULE = Rule(
@@ -29,6 +29,7 @@ RULE = Rule(
         "the frozen part under `torch.no_grad()`."
     ),
     sources=("PyTorch, autograd mechanics: setting requires_grad",),
+    runs=Runs(always=True, per="model", parameters="all"),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.modules import Link
 from gradscope.records.report import Finding, Report
 from gradscope.rules._losses import LOG_SOFTMAX, unique, where, whose
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Limits, Rule, Runs
 
 RULE = Rule(
     code="GS501",
@@ -29,6 +29,7 @@ RULE = Rule(
         "PyTorch, nn.CrossEntropyLoss: the input is expected to contain the unnormalized logits",
         "PyTorch, nn.NLLLoss: the input is expected to contain log-probabilities",
     ),
+    runs=Runs(samples=1, parameters="all"),
 )
 _SOFTMAX = "SoftmaxBackward0"
 

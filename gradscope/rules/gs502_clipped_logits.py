@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.modules import Link
 from gradscope.records.report import Finding, Report
 from gradscope.rules._losses import into_cross_entropy, output_of, where, whose
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Limits, Rule, Runs
 
 RULE = Rule(
     code="GS502",
@@ -25,6 +25,7 @@ RULE = Rule(
     ),
     fix="Drop the activation after the last layer.",
     sources=("PyTorch, nn.CrossEntropyLoss: the input is expected to contain unnormalized logits",),
+    runs=Runs(samples=1, parameters="all"),
 )
 _CUT = ("ReluBackward0", "HardtanhBackward0", "ThresholdBackward0")
 _SAID = {"ReluBackward0": "ReLU", "HardtanhBackward0": "ReLU6 or hard tanh"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.report import Finding, Report
 from gradscope.rules._losses import unique, where, whose
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Limits, Rule, Runs
 
 RULE = Rule(
     code="GS503",
@@ -26,6 +26,7 @@ RULE = Rule(
         "PyTorch, nn.BCEWithLogitsLoss: combines a sigmoid layer and the BCELoss",
         "Lightning-AI/pytorch-lightning#18272",
     ),
+    runs=Runs(samples=1, parameters="all"),
 )
 _OPS = {"SigmoidBackward0": "sigmoid", "SoftmaxBackward0": "softmax"}
 

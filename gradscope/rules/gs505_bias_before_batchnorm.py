@@ -8,7 +8,7 @@ from gradscope.records.modules import Link
 from gradscope.records.report import Finding, Report
 from gradscope.rules._losses import unique
 from gradscope.rules._reading import Tree
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Limits, Rule, Runs
 
 RULE = Rule(
     code="GS505",
@@ -25,6 +25,7 @@ RULE = Rule(
     ),
     fix="Build the layer with `bias=False`; the norm has a bias of its own.",
     sources=("Ioffe and Szegedy 2015, Batch normalization, section 3.2",),
+    runs=Runs(samples=1, parameters="all"),
 )
 _LAYERS = (
     "ConvolutionBackward",

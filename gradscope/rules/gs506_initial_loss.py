@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 
 from gradscope.records.report import Finding, Report
+from gradscope.records.tensors import TensorStats
 from gradscope.rules._losses import LOG_SOFTMAX
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
 RULE = Rule(
@@ -38,10 +39,12 @@ RULE = Rule(
         " loss is 1.14 times ln(classes), the nearest broken one 9.2 times."
     ),
     thresholds=(Threshold("factor", 2, "the first loss over ln(classes), above which it fires"),),
+    runs=Runs(samples=1, first=True, per="model", parameters="all"),
 )
 
-#: A loss this near (in its logarithm) to the sum over all samples is one, and no mean.
-_NEAR = 0.4
+#: A loss this near (in its logarithm) to the sum over all samples is one, and no mean, where the
+#: scores spread no wider than this: wider ones make a mean as large.
+_NEAR, _SMALL = 0.4, 2.0
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
@@ -50,13 +53,14 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     # Of a sum of several losses nobody knows what guessing would give.
     if first is None or report.losses or not _is_cross_entropy(report) or _is_trained(report):
         return
-    shape = _output(report)
+    scores = _scores(report)
+    shape = scores.shape if scores else ()
     classes = max((c for c in (*shape[1:2], *shape[-1:]) if c > 1), default=0)
     if not classes:
         return
     guess = math.log(classes)
     summed = guess * math.prod(shape) / classes
-    if first <= limits["factor"] * guess or abs(math.log(first / summed)) < _NEAR:
+    if first <= limits["factor"] * guess or (_small(scores) and _near(first, summed)):
         return
     yield RULE.finding(
         "",
@@ -80,8 +84,16 @@ def _is_trained(report: Report) -> bool:
     return bool(loaded) or report.run.model.partition(":")[0] == "demo"
 
 
-def _output(report: Report) -> tuple[int, ...]:
-    """The shape of the scores. Classes are the second axis or, of tokens, the last."""
+def _scores(report: Report) -> TensorStats | None:
+    """What the model gave. Classes are the second axis or, of tokens, the last."""
     root = next((call for call in report.calls if call.name == ""), None)
-    shapes = [output.activation.shape for output in root.outputs] if root else []
-    return next((shape for shape in shapes if len(shape) > 1), ())
+    given = [output.activation for output in root.outputs] if root else []
+    return next((stats for stats in given if len(stats.shape) > 1), None)
+
+
+def _small(scores: TensorStats | None) -> bool:
+    return scores is None or scores.std is None or scores.std < _SMALL
+
+
+def _near(loss: float, summed: float) -> bool:
+    return abs(math.log(loss / summed)) < _NEAR

@@ -30,6 +30,8 @@ RULE = Rule(
         "`loss: output` runs; if it is a metric, name the `loss` to take."
     ),
     sources=("PyTorch, autograd mechanics: locally disabling gradient computation",),
+    # A script's own loss is no guess.
+    runs=None,
 )
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.nn.parameter import is_lazy
 
+from gradscope.capture.hooks import before_any_call
 from gradscope.running.switches import switches_kept
 
 Restore = Callable[[], None]
@@ -29,6 +30,14 @@ def kept_as_found(*models: nn.Module, weights: bool) -> Iterator[None]:
     parameters: an optimizer moves them, and some models write to their own in forward. PyTorch's
     switches are kept too, and inside the block gradients are recorded.
     """
+    devices = {parameter.device for model in models for parameter in model.parameters()}
+    with modules_kept(*models, weights=weights), random_state_kept(devices), switches_kept():
+        yield
+
+
+@contextmanager
+def modules_kept(*models: nn.Module, weights: bool) -> Iterator[None]:
+    """The same of the models alone, whatever random numbers were drawn inside."""
     modules = dict.fromkeys(module for model in models for module in model.modules())
     parameters = dict.fromkeys(p for model in models for p in model.parameters())
     buffers = dict.fromkeys(b for model in models for b in model.buffers())
@@ -40,9 +49,25 @@ def kept_as_found(*models: nn.Module, weights: bool) -> Iterator[None]:
             restore.callback(_gradient(parameter))
         for tensor in (*buffers, *(parameters if weights else ())):
             restore.callback(_value(tensor))
-        devices = {parameter.device for parameter in parameters}
-        with random_state_kept(devices), switches_kept(), restore.pop_all():
-            yield
+        yield
+
+
+@contextmanager
+def others_kept(*models: nn.Module, kept: ExitStack) -> Iterator[None]:
+    """What runs inside of modules that belong to none of these models is as it was after ``kept``.
+
+    Such are a discriminator that the loss closes over, a perceptual network, a part that its model
+    keeps in a plain list. Each is kept right before its first call, whoever holds it.
+    """
+    known = {module for model in models for module in model.modules()}
+
+    def before(module: nn.Module) -> None:
+        if module not in known:
+            known.update(module.modules())
+            kept.enter_context(modules_kept(module, weights=False))
+
+    with before_any_call(before):
+        yield
 
 
 @contextmanager

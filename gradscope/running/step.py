@@ -28,6 +28,7 @@ from gradscope.running.state import (
     deeper_recursion,
     gradients_kept,
     kept_as_found,
+    others_kept,
     run_eagerly,
 )
 
@@ -102,7 +103,8 @@ class Step:
     Attributes:
         batch: as the workload gave it, and ``following`` what gives those after it.
         clone: the batch on tensors of its own.
-        kept: at the end of the step it puts back the gradients of leaves that are not the model's.
+        kept: at the end of the step it puts back modules that are not the model's, and gradients of
+            leaves that are not.
         losses: from forward to backward, what the loss is computed of, where it is several.
     """
 
@@ -155,7 +157,8 @@ class Step:
         workload, observer = self.workload, self.observer
         observer.phase = "forward"
         seed_everything(workload.seed)
-        with observer.around_forward(self), _autocast(workload):
+        others = others_kept(*_modules(workload), kept=self.kept)
+        with others, observer.around_forward(self), _autocast(workload):
             output = workload.called()(*self.clone.args, **self.clone.kwargs)
             observer.phase = "loss"
             root = observer.root(self, output)
@@ -254,6 +257,7 @@ def as_found(workload: Workload, *, weights: bool | None = None) -> Iterator[Non
 
     That is the model and a loss that is a module (modes, attributes, buffers, gradients), random
     states, PyTorch's switches and the recursion limit. Inside, compiled models run as written.
+    Other modules that a step calls are kept by the step itself.
 
     Args:
         workload: what runs inside.
@@ -262,10 +266,14 @@ def as_found(workload: Workload, *, weights: bool | None = None) -> Iterator[Non
     """
     if weights is None:
         weights = workload.live or workload.make_optimizer is not None
-    loss = workload.criterion.spec
-    modules = [workload.model, *([loss] if isinstance(loss, nn.Module) else [])]
-    with kept_as_found(*modules, weights=weights), run_eagerly(), deeper_recursion():
+    with kept_as_found(*_modules(workload), weights=weights), run_eagerly(), deeper_recursion():
         yield
+
+
+def _modules(workload: Workload) -> list[nn.Module]:
+    """The model, and the loss where it is a module."""
+    loss = workload.criterion.spec
+    return [workload.model, *([loss] if isinstance(loss, nn.Module) else [])]
 
 
 def cloned_batch(batch: Batch) -> Batch:

@@ -61,3 +61,17 @@ def shape(sizes: Sequence[int]) -> str:
 def plural(n: int, noun: str, many: str | None = None) -> str:
     """``1 call``, ``2 calls``."""
     return f"{count(n)} {noun if n == 1 else many or noun + 's'}"
+
+
+def duration(x: float) -> str:
+    """A time that people wait: from two minutes on in minutes, hours and days."""
+    if not 120 <= x < math.inf:
+        return seconds(x)
+    minutes, rest = divmod(round(x), 60)
+    hours, days = minutes // 60, minutes // 1440
+    parts = [(minutes, "min"), (rest, "s")]
+    if hours >= 2:
+        parts = [(hours, "h"), (minutes % 60, "min")]
+    if days >= 2:
+        parts = [(days, "d"), (hours % 24, "h")]
+    return " ".join(f"{count(n)} {unit}" for n, unit in parts if n)

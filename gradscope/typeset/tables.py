@@ -29,13 +29,17 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A column as a layout needs it: ``wraps`` breaks names behind dots, ``prose`` at spaces."""
+    """A column as a layout needs it: ``wraps`` breaks names behind dots, ``prose`` at spaces.
+
+    ``beside`` is the key of a column without which this one says nothing.
+    """
 
     key: str
     right: bool = True
     keep: int = KEEP
     wraps: bool = False
     prose: bool = False
+    beside: str = ""
 
     def lines(self, text: str, width: int) -> list[str]:
         """A cell's text on as many lines as the width asks."""
@@ -92,7 +96,8 @@ def plan(table: Table, width: int | None) -> Plan:
     shown = _drop(table, range(len(columns)), soft, width, _ESSENTIAL)
     # What was hidden and fits after all, since a wider column went after it.
     for i in sorted(set(range(len(columns))) - set(shown), key=lambda i: -columns[i].keep):
-        if _total([*shown, i], soft) <= width:
+        alone = columns[i].beside and columns[i].beside not in {columns[j].key for j in shown}
+        if not alone and _total([*shown, i], soft) <= width:
             shown.append(i)
     shown = _drop(table, sorted(shown), least, width, KEEP + 1)
     widths: dict[int, int] = {}

@@ -44,7 +44,7 @@ def test_the_list_in_a_pipe():
     assert len(rows) == len(rule_book())
     for row, rule in zip(rows, rule_book(), strict=True):
         assert row.endswith(rule.summary)
-    assert lines[-1].startswith("24 rules · ")
+    assert lines[-1].startswith("33 rules · ")
 
 
 PAGE = """\
@@ -62,6 +62,9 @@ Why it matters
 
 How to fix it
   Build the layer with `bias=False`; the norm has a bias of its own.
+
+In a training run
+  It is told as soon as it holds.
 
 Sources
   Ioffe and Szegedy 2015, Batch normalization, section 3.2
@@ -85,6 +88,24 @@ def test_every_page_fits(rule, width):
         assert part in text
     for threshold in rule.thresholds:
         assert f"{threshold.name}: {threshold.meaning}" in text
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("GS101", "It is told once it held in 3 steps in a row, of those looked at."),
+        (
+            "GS401",
+            "It is told once it held in 5 steps in a row, of those looked at, from the first",
+        ),
+        ("GS506", "It judges the first step, and no other."),
+        ("GS507", "It says nothing of one:"),
+        ("GS601", "It is told as soon as it holds."),
+        ("GS608", "It is told once it held in 50 steps in a row."),
+    ],
+)
+def test_how_it_speaks_of_a_run(code, said):
+    assert f"In a training run {said}" in " ".join(rules(code).split())
 
 
 def test_thresholds_by_preset():

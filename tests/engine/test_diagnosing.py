@@ -268,7 +268,7 @@ def test_thresholds_and_presets() -> None:
     model, x = Dead(), inputs().repeat(4, 1)
     dead = ["dead-units"]
     assert codes(gradscope.check(model, x, select=dead)) == {"GS201"}
-    own = {"dead-units": {"samples": 100}}
+    own = {"dead-units": {"samples": 100, "values": 1000}}
     assert not gradscope.check(model, x, select=dead, thresholds=own).findings
     [finding] = gradscope.check(model, x, select=dead, preset="autotrainer").findings
     assert finding.threshold is not None

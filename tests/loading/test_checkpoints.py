@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import zipfile
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -273,3 +274,16 @@ class TestFiles:
         path = tmp_path / "weights.safetensors"
         path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
         assert "git lfs pull" in self.refuse(path)
+
+
+@pytest.mark.parametrize("kept", [("net",), ("generator", "discriminator")])
+def test_weights_under_a_key_of_ones_own_are_found(tmp_path: Path, kept: tuple[str, ...]) -> None:
+    state = torch.nn.Linear(2, 2).state_dict()
+    adam = {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": []}
+    content = {"epoch": 3, "optimizer": adam, **dict.fromkeys(kept, state)}
+    torch.save(content, path := tmp_path / "last.pt")
+    with pytest.raises(ConfigError, match="holds no weights by name") as caught:
+        checkpoints.load(torch.nn.Linear(2, 2), path)
+    advice = caught.value.problems[0].help or ""
+    assert advice.startswith(" and ".join(f"`{key}`" for key in kept) + " in it do")
+    assert f"[{kept[0]!r}], 'weights.pt')" in advice

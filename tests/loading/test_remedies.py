@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,6 +48,29 @@ class ByAttribute(nn.Module):
     def __init__(self, cfg):
         super().__init__()
         self.fc = nn.Linear(cfg.dim, cfg.widht)
+
+
+class ByKey(nn.Module):
+    def __init__(self, cfg):
+        super().__init__()
+        self.fc = nn.Linear(cfg["dmi"], 3)
+
+
+class AsANumber(nn.Module):
+    def __init__(self, cfg):
+        super().__init__()
+        self.fc = nn.Linear(cfg, 3)
+
+
+class TwiceAsMany(AsANumber):
+    def __init__(self, cfg):
+        super().__init__(cfg // 2)
+
+
+class Around(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Bare()
 """
 RAN = "from pathlib import Path\nwith Path('ran').open('a') as file:\n    file.write('x')\n"
 
@@ -75,6 +99,25 @@ def test_a_constructor_that_forgets_the_one_above_it() -> None:
     assert "as its first line" in help_of(bare)
 
 
+def test_a_part_whose_constructor_forgets_it() -> None:
+    error = failed("Around")
+    assert "`Bare.__init__` never calls" in str(error)
+    assert "(it is `part` in `Around`)" in str(error)
+    assert "as its first line" in help_of(error)
+
+
+@pytest.mark.parametrize(
+    "look", [gradscope.inspect, gradscope.check, gradscope.why, gradscope.graph]
+)
+@pytest.mark.parametrize("name", ["Bare", "Around"])
+def test_a_live_module_without_torchs_constructor(name: str, look: Any) -> None:
+    made: dict[str, Any] = {}
+    exec(NETS, made)
+    with pytest.raises(ModelError, match=r"`Bare\.__init__` never calls") as caught:
+        look(made[name](), torch.ones(2, 8))
+    assert "as its first line" in help_of(caught.value)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it works where there is a GPU")
 def test_a_constructor_that_moves_to_a_gpu() -> None:
     assert "`--device cuda` moves all of it" in help_of(failed("OnCuda"))
@@ -84,6 +127,18 @@ def test_a_dict_in_a_constructor_is_no_tensor() -> None:
     error = failed("ByAttribute", "model.cfg={dim: 8, width: 3}")
     assert "read it by `['dim']`" in help_of(error)
     assert "{_target_: types.SimpleNamespace, dim: …}" in help_of(error)
+
+
+def test_a_key_that_a_dict_in_a_constructor_has_not() -> None:
+    assert "did you mean `dim`?" in help_of(failed("ByKey", "model.cfg={dim: 8, width: 3}"))
+    assert "it has `a`, `b`" in help_of(failed("ByKey", "model.cfg={a: 8, b: 3}"))
+
+
+@pytest.mark.parametrize("name", ["AsANumber", "TwiceAsMany"])
+def test_a_dict_where_a_constructor_wants_a_number(name: str) -> None:
+    advice = help_of(failed(name, "model.cfg={dim: 8, width: 3}"))
+    assert "read its values by `['…']`" in advice
+    assert "{_target_: …, width: 64}" in advice
 
 
 def test_a_dict_that_is_read_by_attribute_in_forward() -> None:

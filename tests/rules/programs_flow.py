@@ -108,7 +108,48 @@ def recurrence_that_grows(mended):
     return classes(Net())
 
 
-@program("GS103", "net.0.*", "net.2.*", "net.0", "net.2", severity="error", cause="dead-activation")
+class Recurrent(nn.Module):
+    """A recurrent layer, whose steps are one call, and a head on its last state."""
+
+    def __init__(self, rnn):
+        super().__init__()
+        self.rnn, self.head = rnn, nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+SEQUENCES = torch.randn(32, 40, 8, generator=torch.Generator().manual_seed(9))
+
+
+@program("GS102", "rnn", severity="warning")
+def recurrent_weight_of_standard_normals(mended):
+    """`for p in rnn.parameters(): nn.init.normal_(p)`: the recurrent weight's radius is four."""
+    model = Recurrent(nn.RNN(8, 16, batch_first=True))
+    for p in () if mended else model.rnn.parameters():
+        nn.init.normal_(p)
+    return Program(model, SEQUENCES, F.cross_entropy, Y)
+
+
+@program("GS102", "rnn", severity="warning")
+def recurrent_relu_above_one(mended):
+    """An IRNN whose recurrent weight is a multiple of the identity: 1.6 to the fortieth."""
+    model = Recurrent(nn.RNN(8, 16, batch_first=True, nonlinearity="relu"))
+    with torch.no_grad():
+        model.rnn.weight_hh_l0.copy_(torch.eye(16) * (1.0 if mended else 1.6))
+    return Program(model, SEQUENCES, F.cross_entropy, Y)
+
+
+@program("GS102", "rnn", severity="warning")
+def gates_of_a_gru_far_too_large(mended):
+    """Weights that a bad step has multiplied by twenty, in a GRU of two directions."""
+    model = Recurrent(nn.GRU(8, 8, batch_first=True, bidirectional=True))
+    with torch.no_grad():
+        model.rnn.weight_hh_l0.mul_(1 if mended else 20)
+    return Program(model, SEQUENCES, F.cross_entropy, Y)
+
+
+@program("GS103", "net.1", severity="error", cause="dead-activation")
 def relu_killed_by_its_bias(mended):
     """A step too large threw the biases far below zero: no unit fires again."""
 
@@ -124,7 +165,7 @@ def relu_killed_by_its_bias(mended):
     return classes(Net())
 
 
-@program("GS103", "gen*", severity="error", cause="saturated")
+@program("GS103", "disc", severity="error", cause="saturated")
 def saturating_generator_loss(mended):
     """log(1 - D(G(z))) where D is sure of itself: its sigmoid is flat, and G learns nothing.
 
@@ -168,9 +209,9 @@ def adapter_zero_on_both_sides(mended):
     return classes(Lora())
 
 
-@program("GS103", "block.*", "scale", severity="warning", cause="zero-weight")
+@program("GS103", "scale", severity="info", cause="zero-weight")
 def residual_scale_of_zero(mended):
-    """ReZero's α = 0: the block has no gradient until α has moved. Worth a word, not an error."""
+    """ReZero's α = 0: the block has no gradient until α has moved. Worth a word, no more."""
 
     class Net(nn.Module):
         def __init__(self):
@@ -188,11 +229,11 @@ def residual_scale_of_zero(mended):
 def every_token_is_padding(mended):
     """A loss mask whose sense is turned round: what should count is what is left out."""
     model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4))
-    mask = torch.ones(32) if mended else torch.zeros(32)
 
     def loss(logits, y):
         each = F.cross_entropy(logits, y, reduction="none")
-        return (each * mask).sum() / 32
+        mask = torch.ones(len(y)) if mended else torch.zeros(len(y))
+        return (each * mask).mean()
 
     return Program(model, X, loss, Y)
 

@@ -231,7 +231,7 @@ class Counted(nn.Module):
 
     def forward(self, x):
         scores = self.fc(x)
-        return self.keep(scores, F.cross_entropy(scores, Y))
+        return self.keep(scores, F.cross_entropy(scores, torch.arange(len(x)) % 4))
 
 
 @program("GS507", severity="warning")

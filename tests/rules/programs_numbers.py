@@ -78,7 +78,7 @@ def row_that_is_all_masked(mended):
             return self.head(self.attention(x, mask)[:, 0])
 
     mask = torch.zeros(4, 8, dtype=torch.bool)
-    mask[2, (1 if mended else 0) :] = True
+    mask[0, (1 if mended else 0) :] = True
     return Program(Net(), (X.reshape(4, 8, 16), mask), F.cross_entropy, Y[:4])
 
 
@@ -117,7 +117,7 @@ def finite_loss_gradient_of_nan(mended):
             safe = torch.where(x > 0, x, torch.ones_like(x)) if mended else x
             return torch.where(x > 0, safe.log(), torch.zeros_like(x))
 
-    padded = torch.cat([X, torch.zeros(4, 16)])
+    padded = torch.cat([torch.zeros(4, 16), X])
     return Program(Net(), padded, lambda out: out.mean())
 
 

@@ -118,7 +118,7 @@ def weights_used_without_their_module(mended):
             h = torch.tanh(self.encoder(x))
             return self.decoder(h) if mended else F.linear(h, self.encoder.weight.t())
 
-    return Program(Tied(), X, lambda out: F.mse_loss(out, X))
+    return Program(Tied(), X, F.mse_loss, X)
 
 
 class Pretrained(nn.Module):

@@ -166,3 +166,60 @@ def residual_that_doubles(mended):
             return self.head(x)
 
     return classes(Net(), torch.randn(32, 32))
+
+
+@program("GS201", "1", "3", "", severity="warning")
+def units_killed_in_training(mended):
+    """Two hundred steps of SGD at a learning rate far too high: nothing was written by hand."""
+    layers = [nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)]
+    model = nn.Sequential(*layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 if mended else 1.5, momentum=0.9)
+    for _ in range(200):
+        optimizer.zero_grad()
+        F.cross_entropy(model(X), Y).backward()
+        optimizer.step()
+    return classes(model)
+
+
+@program("GS202", "act", "fc1", "", severity="warning")
+def pixels_into_a_tanh(mended):
+    """The same pixels into a tanh in front of which nothing is scaled."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc1, self.fc2 = nn.Linear(144, 32), nn.Linear(32, 4)
+
+        def forward(self, x):
+            return self.fc2(torch.tanh(self.fc1(x.flatten(1))))
+
+    x = PICTURES.float()
+    return classes(Net(), (x / 255 - 0.5) if mended else x)
+
+
+@program("GS203", "4", severity="warning")
+def one_layer_a_hundred_times_too_large(mended):
+    """A scale that was put into one layer's weight and never taken out again."""
+    layers = [nn.Linear(16, 32), nn.ReLU()]
+    for _ in range(3):
+        layers += [nn.Linear(32, 32), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(32, 4))
+    with torch.no_grad():
+        model[4].weight.mul_(1 if mended else 200)
+    return classes(model)
+
+
+@program("GS203", "proj", severity="warning")
+def projection_of_a_wide_embedding(mended):
+    """`nn.init.normal_` on a projection of 4096 features: each output is 64 times its input."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.proj, self.head = nn.Linear(4096, 32), nn.Linear(32, 4)
+            nn.init.normal_(self.proj.weight, std=(1 / 64) if mended else 1.0)
+
+        def forward(self, x):
+            return self.head(F.gelu(self.proj(x)))
+
+    return classes(Net(), torch.randn(64, 4096))

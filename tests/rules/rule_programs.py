@@ -18,6 +18,7 @@ from torch import nn
 import gradscope
 from gradscope.errors import ModelError
 from gradscope.records.report import Finding, Report
+from gradscope.rules import SEVERITIES
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ class Case:
             and self.cause in (None, f.cause)
             for f in findings
         )
+
+    def as_bad(self, findings: tuple[Finding, ...]) -> list[Finding]:
+        """What the rule says that is as bad as of the broken program, or worse."""
+        bar = SEVERITIES.index(self.severity)
+        return [f for f in findings if f.code == self.code and SEVERITIES.index(f.severity) <= bar]
 
 
 CASES: dict[str, Case] = {}

@@ -15,18 +15,22 @@ from gradscope.errors import OptionError
 from gradscope.records.json import to_data
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
+from gradscope.records.training import StepSample, TrainingStep
 from gradscope.rules import (
     FAIL_ON,
     PRESETS,
     SEVERITIES,
     Rule,
+    Runs,
+    SampleHistory,
+    StepHistory,
     Threshold,
     diagnose,
     lookup,
     rule_book,
     wanted,
 )
-from gradscope.rules._book import entries
+from gradscope.rules._book import FUNCTIONS, entries
 
 FILES = plugins.names("gradscope.rules")
 RUN = RunInfo("net", "cpu", "float32", "train", 0, 1, "cross_entropy")
@@ -34,6 +38,7 @@ CODES = [
     *("GS101", "GS102", "GS103", "GS104", "GS201", "GS202", "GS203", "GS301", "GS302", "GS303"),
     *("GS401", "GS402", "GS403", "GS404", "GS405", "GS406", "GS407"),
     *("GS501", "GS502", "GS503", "GS504", "GS505", "GS506", "GS507"),
+    *("GS601", "GS602", "GS603", "GS604", "GS605", "GS606", "GS607", "GS608", "GS609"),
 ]
 
 
@@ -54,6 +59,12 @@ def faults(rule: Rule) -> list[str]:
             found.append(part)
     if not rule.sources or not all(rule.sources):
         found.append("sources")
+    runs = rule.runs
+    if runs is not None:
+        often = runs.samples >= 1 and runs.steps >= 1
+        known = runs.per in ("place", "model", "run")
+        if not (often and known and runs.parameters in ("stepped", "unheld", "all")):
+            found.append("runs")
     names = [threshold.name for threshold in rule.thresholds]
     for threshold in rule.thresholds:
         numbers = (threshold.default, *threshold.presets.values())
@@ -81,7 +92,9 @@ def test_a_file_is_a_rule(file):
     assert file == f"{module.RULE.code.lower()}-{module.RULE.name}"
     assert faults(module.RULE) == []
     assert module.__doc__.startswith(f"{module.RULE.code}: ")
-    assert module.find.__doc__
+    found = [getattr(module, name) for name in FUNCTIONS if hasattr(module, name)]
+    assert all(function.__doc__ for function in found)
+    assert {function.__name__ for function in found} - {"wants"}
 
 
 GOOD = next(rule for rule in rule_book() if rule.code == "GS101")
@@ -94,6 +107,7 @@ REFUSED = {
     "why": replace(GOOD, why=GOOD.why.rstrip(".")),
     "fix": replace(GOOD, fix=""),
     "sources": replace(GOOD, sources=()),
+    "runs": replace(GOOD, runs=Runs(per="layer")),
     "threshold x": replace(GOOD, thresholds=(Threshold("x", -1, "below zero", "a paper"),)),
     "threshold y": replace(
         GOOD, thresholds=(Threshold("y", 1, "unknown", "a paper", {"nobody": 1}),)
@@ -117,9 +131,16 @@ def test_the_codes_that_are_promised():
 def test_nothing_is_found_in_nothing(entry, preset):
     report = Report("ok", RUN)
     limits = entry.rule.limits(preset)
-    assert list(entry.find(report, limits)) == []
-    assert list(entry.wants(report, limits) if entry.wants else ()) == []
+    for find in (entry.find, entry.wants, entry.find_sampled, entry.in_runs):
+        assert list(find(report, limits) if find else ()) == []
     assert report == Report("ok", RUN)
+    steps, samples = StepHistory(TrainingStep(1, "", 1, 0.0, 0.0)), SampleHistory()
+    for number in range(2, 200):
+        samples.add(StepSample(number, 0, report))
+        steps.add(TrainingStep(number, "", number, 0.0, 0.0))
+    over_steps, over_samples = entry.find_over_steps, entry.find_over_samples
+    assert list(over_steps(steps, limits) if over_steps else ()) == []
+    assert list(over_samples(samples, limits) if over_samples else ()) == []
 
 
 def test_nothing_is_wanted_of_nothing():

@@ -10,7 +10,7 @@ from gradscope.records.answers import Answer
 from gradscope.records.modules import UnitActivity
 from gradscope.records.report import Report
 from gradscope.rules import RuleSettings, diagnose, wanted
-from rules.made import call, facts, parameter, report, stack, stats, steps
+from rules.made import call, facts, link, parameter, report, stack, stats, steps
 
 
 def said(code: str, found: Report, **settings: object) -> list[tuple[str, str]]:
@@ -76,6 +76,32 @@ SAYS = {
     "units at a flat end": (
         "GS202", report(activity=(UnitActivity("tanh", "act", 0, 32, 64, saturated=17),)),
         [("warning", "act")]),
+    "a layer of few values each, nearly all of them off": (
+        "GS201", report(activity=(UnitActivity("relu", "act", 0, 64, 4, dead=63, off=0.995),)),
+        [("warning", "act")]),
+    "units that no such input can wake, of one value each": (
+        "GS201",
+        report(activity=(UnitActivity("relu", "act", 0, 8, 1, dead=6, off=0.75, asleep=5),)),
+        [("warning", "act")]),
+    "more units always off than chance leaves so": (
+        # 12 of 64 live, each on in half of its 8 values.
+        "GS201", report(activity=(UnitActivity("relu", "act", 0, 64, 8, dead=52, off=0.90625),)),
+        [("warning", "act")]),
+    "a layer of few values each, at a flat end": (
+        "GS202",
+        report(activity=(UnitActivity("tanh", "act", 0, 32, 1, saturated=20, flat=0.625),)),
+        [("warning", "act")]),
+    "a jump in one layer": (
+        "GS203",
+        report(calls=(call("l0", 1, input=stats(rms=0.5), output=stats(rms=50.0)),),
+               parameters=(parameter("l0.weight"),)),
+        [("warning", "l0")]),
+    "a recurrent layer whose gradient grows through time": (
+        "GS102",
+        report(calls=(call("rnn", 1, 0.1, input=stats()),),
+               parameters=(parameter("rnn.weight_ih_l0", 50.0),),
+               modules=(facts("rnn", "rnn.weight_ih_l0", kinds=("RNN", "RNNBase")),)),
+        [("warning", "rnn")]),
     "values near a flat end": (
         "GS202", report(activity=(UnitActivity("tanh", "act", 0, 32, 64, near=0.6),)),
         [("warning", "act")]),
@@ -120,12 +146,39 @@ SILENT = {
         "GS104", report(parameters=(parameter("a", None, update_ratio=0.0),))),
     "half of the units": (
         "GS201", report(activity=(UnitActivity("relu", "act", 0, 32, 64, dead=16),))),
-    "too few values to tell": (
-        "GS201", report(activity=(UnitActivity("relu", "act", 0, 32, 4, dead=32),))),
+    "units that are seldom on, of eight values each": (
+        # All on in a tenth of their values: chance leaves 43 % of them off.
+        "GS201", report(activity=(UnitActivity("relu", "act", 0, 64, 8, dead=27, off=0.9),))),
+    "of one value each nothing is estimated": (
+        "GS201", report(activity=(UnitActivity("relu", "act", 0, 64, 1, dead=60, off=0.9375),))),
+    "a few values that are all off": (
+        "GS201", report(activity=(UnitActivity("relu", "act", 0, 8, 4, dead=8, off=1.0),))),
     "few saturated units": (
         "GS202", report(activity=(UnitActivity("tanh", "act", 0, 32, 64, saturated=3, near=0.1),))),
     "too few distributions": (
-        "GS202", report(activity=(UnitActivity("softmax", "a", 0, 8, 99, saturated=8),))),
+        "GS202", report(activity=(UnitActivity("softmax", "a", 0, 7, 99, saturated=7),))),
+    "too few values of a tanh": (
+        "GS202", report(activity=(UnitActivity("tanh", "a", 0, 3, 5, saturated=3, flat=1.0),))),
+    "a recurrent layer whose steps each take their share": (
+        "GS102",
+        report(calls=(call("rnn", 1, 1.0, input=stats()),),
+               parameters=(parameter("rnn.weight_ih_l0", 20.0),),
+               modules=(facts("rnn", "rnn.weight_ih_l0", kinds=("RNN", "RNNBase")),))),
+    "the same of a layer that is not recurrent": (
+        "GS102",
+        report(calls=(call("fc", 1, 0.1, input=stats()),),
+               parameters=(parameter("fc.weight_ih_l0", 50.0),),
+               modules=(facts("fc", "fc.weight_ih_l0"),))),
+    "a jump that a batch norm takes away": (
+        "GS203",
+        report(calls=(call("l0", 1, input=stats(rms=0.5), output=stats(rms=50.0)),),
+               parameters=(parameter("l0.weight"),),
+               links=(link("Convolution", "NativeBatchNorm", "l0"),))),
+    "a spread that is the bias's": (
+        "GS203",
+        report(calls=(call("l0", 1, input=stats(rms=0.01), output=stats(rms=1.0)),),
+               parameters=(parameter("l0.weight"),
+                           parameter("l0.bias", shape=(4,), value=stats((4,), 1.0))))),
     "a branch of its own scale": ("GS203", stack(*[1.0] * 6, stds=(1, 1, 1e-6, 1, 1, 1))),
     "a short network": ("GS203", stack(1.0, 1.0, stds=(1, 1e-5))),
 }  # fmt: skip
@@ -174,7 +227,8 @@ def test_what_is_asked_for():
     run = call("fc", 1, output=stats((16, 32)))
     rows = report(parameters=(half,), modules=(facts("fc", "fc.bias"),), calls=(run,))
     assert wanted(rows) == {"activity"}
-    assert wanted(replace(rows, calls=(call("fc", 1, output=stats((4, 32))),))) == frozenset()
+    # Of one value each, half are off by chance.
+    assert wanted(replace(rows, calls=(call("fc", 1, output=stats((1, 32))),))) == frozenset()
     table = facts("fc", "fc.bias", kinds=("Embedding",))
     assert wanted(replace(rows, modules=(table,))) == frozenset()
     tanh = call("act", 1, type="Tanh", input=stats(rms=20.0))

@@ -13,7 +13,7 @@ from torch import Tensor
 from truth.cases import _tensors as tensors
 
 from gradscope.api import check
-from gradscope.records.report import Finding
+from gradscope.records.report import Finding, Report
 from zoo.entries import Entry
 from zoo.observing import SEED, Gradients, hooks_counted, plain_step
 
@@ -26,11 +26,12 @@ def findings(entry: Entry) -> dict[str, Any]:
     """
     model, inputs = entry.build()
     with hooks_counted() as handles, guards.unchanged(model):
-        found = check(model, inputs, loss=training_loss, seed=SEED).findings
+        report = check(model, inputs, loss=training_loss, seed=SEED)
+    found = report.findings
     assert not any(map(guards.still_set, handles)), "hooks are still set"
     errors = [each for each in found if each.severity == "error"]
     gradients = plain_step(model, inputs, training_loss) if errors else {}
-    true = [each for each in errors if _confirmed(each, gradients)]
+    true = [each for each in errors if _confirmed(each, report, gradients)]
     return {
         "findings": dict(collections.Counter(each.severity for each in found)),
         "codes": dict(collections.Counter(each.code for each in found)),
@@ -51,12 +52,16 @@ _SHOWN: dict[str, Callable[[Tensor | None], bool]] = {
 }
 
 
-def _confirmed(finding: Finding, gradients: Gradients) -> bool:
-    """Whether each parameter that the finding names, or of the module that it names, is so."""
+def _confirmed(finding: Finding, report: Report, gradients: Gradients) -> bool:
+    """Whether each parameter that the finding names, or of the module that it names, is so.
+
+    A zero starts at an activation, and its parameters are those behind it.
+    """
+    behind = {n for a in report.answers if a.starts == finding.name for n in a.behind}
     own = [
         gradient
         for name, gradient in gradients.items()
-        if name == finding.name or name.startswith(f"{finding.name}.")
+        if name in (behind or {finding.name}) or name.startswith(f"{finding.name}.")
     ]
     return finding.code in _SHOWN and bool(own) and all(map(_SHOWN[finding.code], own))
 

@@ -10,12 +10,16 @@ from gradscope.patterns import Named, Pattern, matching
 from gradscope.records.graph import AutogradGraph, GraphCall
 from gradscope.typeset.text import plain
 
+#: The outermost group of a graph behind the loss.
+LOSS = "(loss)"
+
 
 class _Builder:
     """Makes each group when its first operation is met, so that parts come in that order."""
 
     def __init__(self, graph: AutogradGraph) -> None:
-        self.root = Group("", f"({plain(graph.start) or 'graph'})")
+        start = plain(graph.start) or "graph"
+        self.root = Group("", LOSS if start == "loss" else f"({start})")
         self._calls = list(graph.calls)
         self._index = {(call.name, call.call): i for i, call in enumerate(self._calls)}
         self._several = Counter(call.name for call in self._calls)
@@ -145,8 +149,9 @@ def bundle(root: Group, homes: dict[int, Group], own: int) -> None:
             _gather(group, homes, 0, "(operations of its own)")
             continue
         _gather(group, homes, first, "(outside modules)")
-        if first > own:
-            _gather(group, homes, 0, "(before the model)", first)
+        if first > own:  # parts stand in the order of backward
+            after = "(operations of the loss)" if group.label == LOSS else "(after the model)"
+            _gather(group, homes, 0, after, first)
 
 
 def _gather(

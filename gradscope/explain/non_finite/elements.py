@@ -38,6 +38,21 @@ def element(result: NonFiniteResult) -> Reason | None:
     return Reason(text, advice, count, result.out.numel())
 
 
+def unseen_element(result: NonFiniteResult) -> Reason | None:
+    """The same where nobody knows the operands; None where they may have been anything."""
+    if result.name in ("exp", "exp2", "expm1") and result.kind != NAN:
+        top = _largest_exponent(result)
+        text = f"{result.name} of a number above {top:.1f} in {str(result.out.dtype)[6:]}"
+        return Reason(text, _exp(result, [top])[1])
+    if result.name in ("sqrt", "rsqrt"):
+        value = -1.0 if result.kind == NAN else 0.0
+        _, advice = _root(result, [value])
+        return Reason(f"{result.name} of {'a negative number' if value else '0'}", advice)
+    if result.name == "reciprocal" and result.kind != NAN:
+        return Reason("division by zero", _SAFE_DIVISOR)
+    return None
+
+
 def fails_on_finite(result: NonFiniteResult) -> bool:
     """Whether an element went wrong whose operands are all finite."""
     if any(level_of_number(value) for value in result.arguments.values()):
@@ -112,13 +127,17 @@ def _root(result: NonFiniteResult, values: list[float]) -> tuple[str, str]:
 
 
 def _exp(result: NonFiniteResult, values: list[float]) -> tuple[str, str]:
-    dtype = result.out.dtype
-    top = math.log(torch.finfo(dtype).max) / (math.log(2) if result.name == "exp2" else 1)
+    dtype, top = result.out.dtype, _largest_exponent(result)
     text = f"{result.name} of {spelled(values[0])} in {str(dtype)[6:]} (largest {top:.1f})"
     return text, (
         "bound the argument (`clamp(max=…)`), or use the form that never leaves the logarithm"
         " (`softplus`, `logsumexp`, `log_softmax`)"
     )
+
+
+def _largest_exponent(result: NonFiniteResult) -> float:
+    top = math.log(torch.finfo(result.out.dtype).max)
+    return top / (math.log(2) if result.name == "exp2" else 1)
 
 
 def _div(result: NonFiniteResult, values: list[float]) -> tuple[str, str]:

@@ -9,8 +9,11 @@ import torch
 from torch import nn
 
 from gradscope.capture.hooks import hooked, watchable
+from gradscope.explain.non_finite.levels import level
 from gradscope.explain.non_finite.messages import records, unseen
 from gradscope.explain.non_finite.watch import NonFiniteWatch
+from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.nesting import find
 from gradscope.records.answers import Birth
 
 
@@ -55,6 +58,69 @@ def explain_non_finite(
     return left[0], *(one for one in found if one.phase != "input" or one.name)
 
 
+def explain_call(
+    model: nn.Module,
+    root: nn.Module,
+    forward: Callable[[], Any],
+    backward: Callable[[Any], Iterable[tuple[str, torch.Tensor]]] | None = None,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    line: tuple[str, int] | None = None,
+) -> tuple[Birth, ...]:
+    """The same of one call of a module by itself, whose loss is out of reach.
+
+    Args:
+        model: names the modules and owns the parameters.
+        root: the module of the call: ``model``, or one that it holds.
+        forward: calls it, and returns what it gave.
+        backward: takes that, and sends gradients into it; returns those of the call's arguments,
+            with names. None leaves it out.
+        inputs: its arguments by name.
+        line: of the call, for what is written in no line of the user's.
+    """
+    calls = ModuleCalls(model, _run_call.__code__, line)
+    watch = NonFiniteWatch(model, calls.last, root, calls)
+    with watch.quiet():
+        watch.external.before(inputs)
+    left = _run_call(model, forward, backward, watch)
+    found = records(watch.origins.reported(), {name for name, _ in model.named_parameters()})
+    return found or left
+
+
+def _run_call(
+    model: nn.Module,
+    forward: Callable[[], Any],
+    backward: Callable[[Any], Iterable[tuple[str, torch.Tensor]]] | None,
+    watch: NonFiniteWatch,
+) -> tuple[Birth, ...]:
+    """Run the call; what was found not finite without an origin."""
+    left: list[Birth] = []
+    with hooked(watchable(model), watch.enter, watch.leave):
+        try:
+            with watch.active():
+                output = forward()
+            left += _came_unseen(watch, output)
+            left += stays(watch, "forward", model.named_buffers())
+            if backward is not None:
+                watch.context.stage = "backward"
+                with watch.active():
+                    given = backward(output)
+                left += stays(watch, "backward", (*gradients(model), *given))
+        except Exception:
+            # The call ran through in the script, and what it is given here may not be all.
+            watch.origins.mark_reached(watch.origins.made_nan())
+    return tuple(left)
+
+
+def _came_unseen(watch: NonFiniteWatch, output: Any) -> Iterator[Birth]:
+    """What is not finite in what a call gave, and comes from no operation that was seen."""
+    with watch.quiet():
+        for name, tensor in find(output, torch.Tensor):
+            found = level(tensor)
+            if found and not watch.origins.of(tensor):
+                yield unseen(found, "forward", f"output {name}".rstrip())
+
+
 def _run(
     model: nn.Module,
     forward: Callable[[], torch.Tensor],
@@ -68,18 +134,18 @@ def _run(
         try:
             with watch.active():
                 loss = forward()
-            left += _stays(watch, "loss", [("loss", loss)])
-            left += _stays(watch, "forward", model.named_buffers())
+            left += stays(watch, "loss", [("loss", loss)])
+            left += stays(watch, "forward", model.named_buffers())
             if loss.requires_grad:
                 watch.context.stage = "backward"
                 with watch.active():
                     backward(loss)
-                left += _stays(watch, "backward", _gradients(model))
+                left += stays(watch, "backward", gradients(model))
             if step is not None:
                 watch.context.stage = "step"
                 with watch.active():
                     step()
-                left += _stays(watch, "step", model.named_parameters())
+                left += stays(watch, "step", model.named_parameters())
                 watch.external.kept_in_state()
         except Exception:
             # The run that the user asked for has raised it already, and explained it.
@@ -87,11 +153,12 @@ def _run(
     return tuple(left)
 
 
-def _gradients(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+def gradients(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    """The gradients that there are, by parameter."""
     return ((n, p.grad) for n, p in model.named_parameters() if p.grad is not None)
 
 
-def _stays(
+def stays(
     watch: NonFiniteWatch, phase: str, tensors: Iterable[tuple[str, torch.Tensor]]
 ) -> Iterator[Birth]:
     """Note what of these is not finite; those of them that have no known origin."""

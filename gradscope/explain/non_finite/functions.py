@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gradscope.explain.shared.operations import function_name, written
@@ -23,10 +25,16 @@ class CurrentFunction:
         """Run a function under its name."""
         if self.asleep:
             return call.run()
-        self.serial += 1
         name = function_name(call.function)
-        self.name = None if name in _ENGINE else written(name)
-        try:
+        with self.named(None if name in _ENGINE else written(name)):
             return call.run()
+
+    @contextmanager
+    def named(self, name: str | None) -> Iterator[None]:
+        """What runs inside is a call of this function."""
+        self.serial += 1
+        self.name = name
+        try:
+            yield
         finally:
             self.name = None

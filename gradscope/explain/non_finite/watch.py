@@ -37,15 +37,23 @@ class NonFiniteWatch:
     Args:
         model: names the modules.
         last: the code of the function that starts the run: the frames around it are not the user's.
+        root: the module whose arguments come from outside; None is the model itself.
+        calls: of modules; None are those that ``enter`` and ``leave`` tell of.
     """
 
-    def __init__(self, model: nn.Module, last: CodeType) -> None:
-        self.calls = ModuleCalls(model, last)
+    def __init__(
+        self,
+        model: nn.Module,
+        last: CodeType,
+        root: nn.Module | None = None,
+        calls: ModuleCalls | None = None,
+    ) -> None:
+        self.calls = calls or ModuleCalls(model, last)
         self.origins = NonFiniteOrigins()
         self.external = ExternalTensors(model, self.origins)
         self._function = CurrentFunction()
         self.context = RunContext(model, self.calls, self._function, NodeSites())
-        self._root = model
+        self._root = root or model
         self._left = 0  # origins of the numbers that Python was given
 
     @contextmanager
@@ -55,12 +63,23 @@ class NonFiniteWatch:
             yield
 
     @contextmanager
+    def replaying(self, function: str | None) -> Iterator[None]:
+        """The same of what is a part of one function that was called earlier, by its name."""
+        with self._function.named(function), OperatorWatch(self._operator):
+            yield
+
+    @contextmanager
     def quiet(self) -> Iterator[None]:
         """What is computed inside is ours, not the run's."""
+        with self.ignoring(), torch.no_grad():
+            yield
+
+    @contextmanager
+    def ignoring(self) -> Iterator[None]:
+        """The same, with gradients recorded as they were."""
         before, self._function.asleep = self._function.asleep, True
         try:
-            with torch.no_grad():
-                yield
+            yield
         finally:
             self._function.asleep = before
 

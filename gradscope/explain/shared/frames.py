@@ -31,7 +31,7 @@ _LIBRARIES = tuple(
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 
 #: A frame as ``traceback`` formats it.
-_FORMATTED = re.compile(r'\s*File "(.+)", line (\d+), in ')
+_FORMATTED = re.compile(r'\s*File "(.+)", line (\d+), in (\S*)')
 
 
 def is_ours(file: str) -> bool:
@@ -128,7 +128,16 @@ def locate(stack: Sequence[str]) -> str | None:
 
     Where there is none below the call of the model, a library's.
     """
-    library = None
+    line = user_line(stack)
+    return f"{shown(line[0])}:{line[1]}" if line else None
+
+
+def user_line(stack: Sequence[str]) -> tuple[str, int, str | None] | None:
+    """The same as file and line, with the function of PyTorch's that this line calls.
+
+    The function is None where it is not written in Python, and leaves no frame.
+    """
+    library = function = None
     for formatted in reversed(stack):
         match = _FORMATTED.match(formatted)
         if match is None:
@@ -137,8 +146,10 @@ def locate(stack: Sequence[str]) -> str | None:
         if is_ours(file):
             break  # from here on it is who called gradscope
         if is_hidden(file):
+            function = match[3]
             continue
+        found = file, int(match[2]), function
         if not in_library(file):
-            return f"{shown(file)}:{match[2]}"
-        library = library or f"{shown(file)}:{match[2]}"
+            return found
+        library, function = library or found, None
     return library

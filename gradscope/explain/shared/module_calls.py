@@ -41,10 +41,14 @@ class ModuleCalls:
     Args:
         model: names the modules.
         last: the code of the function that starts the run: the frames around it are not the user's.
+        line: file and line of what is in no frame of the user's.
     """
 
-    def __init__(self, model: nn.Module, last: CodeType) -> None:
+    def __init__(
+        self, model: nn.Module, last: CodeType, line: tuple[str, int] | None = None
+    ) -> None:
         self.last = last
+        self._line = line or (None, None)
         self.called: set[nn.Module] = set()
         self._names = {module: named.name for module, named in named_modules(model).items()}
         self._counts: dict[nn.Module, int] = {}
@@ -96,7 +100,7 @@ class ModuleCalls:
         name, number = (None, None) if call is None else (call.name, call.number)
         user = nearest(frame or sys._getframe(1), self.last)
         if user is None:
-            return CallSite(name, number)
+            return CallSite(name, number, *self._line)
         return CallSite(name, number, user.f_code.co_filename, user.f_lineno)
 
     def makers(self, nodes: Sequence[Node]) -> list[ModuleCall | None]:

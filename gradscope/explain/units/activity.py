@@ -16,6 +16,7 @@ from gradscope.explain.shared.operations import Trait, by_operator
 from gradscope.explain.shared.watches import OperatorWatch, WatchedCall
 from gradscope.explain.units.channels import Channels
 from gradscope.explain.units.nonlinear import Flat, ends, softmax_ends
+from gradscope.explain.units.reach import Reach
 from gradscope.records.modules import UnitActivity
 
 
@@ -88,6 +89,7 @@ class _Counts:
     off: torch.Tensor | int = 0
     flat: torch.Tensor | int = 0
     near: torch.Tensor | None = None  # how many values of all units
+    asleep: torch.Tensor | None = None  # units that no input like these wakes
 
 
 class _UnitWatch:
@@ -95,7 +97,7 @@ class _UnitWatch:
         self.calls = ModuleCalls(model, _run.__code__)
         self.seen: dict[_Key, _Counts] = {}
         self._flat = flat
-        self._channels = Channels()
+        self._channels, self._reach = Channels(), Reach()
 
     def run(self, call: WatchedCall) -> Any:
         """Run the operator, and look at what it is given or gives."""
@@ -110,6 +112,7 @@ class _UnitWatch:
         if counted and softmax:
             self._look_at_softmax(x, result, call.args[1])
         self._channels.saw(operation, x, result)
+        self._reach.saw(operation, call.args, result)
         return result
 
     @torch.no_grad()
@@ -124,6 +127,11 @@ class _UnitWatch:
         others = [i for i in range(x.dim()) if i != axis]
         if found.off is not None:
             seen.off = seen.off + (found.off.sum(others) if others else found.off.long())
+            highest = self._reach.highest(x, axis)
+            reached = None if highest is None else ends(op, highest, args, kwargs, self._flat)
+            below = reached.off if reached is not None else None
+            asleep = torch.zeros_like(seen.off, dtype=torch.bool) if below is None else below
+            seen.asleep = asleep if seen.asleep is None else seen.asleep & asleep
         if found.flat is not None:
             seen.flat = seen.flat + (found.flat.sum(others) if others else found.flat.long())
         if found.near is not None:
@@ -157,12 +165,26 @@ def _record(key: _Key, seen: _Counts, active: float) -> UnitActivity:
         dead, saturated = 0, int(seen.flat)
     else:
         dead, saturated = (_mostly(n, seen.samples, active) for n in (seen.off, seen.flat))
-    site = key.site
-    name, call = site.module, site.call
-    near = None if seen.near is None else int(seen.near) / (seen.units * seen.samples)
+    softmax, near = key.op == "softmax", seen.near
     return UnitActivity(
-        key.op, name, call, seen.units, seen.samples, dead, saturated, site.location, near
+        key.op,
+        key.site.module,
+        key.site.call,
+        seen.units,
+        seen.samples,
+        dead,
+        saturated,
+        key.site.location,
+        near=None if near is None else int(near) / (seen.units * seen.samples),
+        off=None if softmax else _share(seen.off, seen),
+        flat=None if softmax else _share(seen.flat, seen),
+        asleep=0 if seen.asleep is None else int(seen.asleep.sum()),
     )
+
+
+def _share(counts: torch.Tensor | int, seen: _Counts) -> float:
+    """Of all values of all units."""
+    return int(counts if isinstance(counts, int) else counts.sum()) / (seen.units * seen.samples)
 
 
 def _mostly(counts: torch.Tensor | int, samples: int, active: float) -> int:

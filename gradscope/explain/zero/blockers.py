@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 from torch.autograd.graph import Node
 
+from gradscope.capture.graph import LEAF
 from gradscope.explain.shared.frames import shown
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Trait, by_node
@@ -17,6 +18,8 @@ from gradscope.explain.zero.curves import ZeroCause
 from gradscope.explain.zero.forward_watch import ObservedValues, location
 from gradscope.explain.zero.messages import message
 
+#: So many operations may lie between a layer and what it feeds.
+_FAR = 20
 #: Causes that may pass, those that most likely do first.
 _MILD: dict[str | None, int] = {"zero-weight": 0, "masked": 1, None: 2}
 
@@ -30,6 +33,7 @@ class Blocker:
     module: str | None = None
     call: int | None = None
     location: str | None = None
+    starts: str | None = None
     text: str = ""
 
 
@@ -72,6 +76,7 @@ class Blockers:
                 blocker.location = location(node) or location(trace.around.get(node, node))
             if made is not None:
                 blocker.module, blocker.call = made.name, made.number
+            blocker.starts = _starts(blocker, calls)
             seen: ObservedValues | None = None if node is None else values.get(node)
             hinge = satisfied and made is None and node is not None and _is_hinge(node, trace)
             blocker.cause = cause = _placed(blocker.cause, made is not None, seen, hinge)
@@ -98,6 +103,23 @@ class Blockers:
         for blocker in self.found:
             cause = blocker.cause
             blocker.cause = ZeroCause(cause.kind, None, cause.why, cause.figures)
+
+
+def _starts(blocker: Blocker, calls: ModuleCalls) -> str | None:
+    """The zero weight, the module, or the layer whose result the operation was given."""
+    if blocker.cause.why == "zero-weight":
+        name: str | None = blocker.cause.figure("name")
+        return name
+    if blocker.module or blocker.cause.node is None:
+        return blocker.module
+    given = [blocker.cause.node]
+    while len(given) <= _FAR:
+        following = [n for n, _ in given[-1].next_functions if n and not isinstance(n, LEAF)]
+        if not following:
+            break
+        given.append(following[0])
+    made = calls.makers(given[1:])
+    return next((call.name for call in made if call is not None and call.name), blocker.module)
 
 
 def _placed(cause: ZeroCause, inside: bool, seen: ObservedValues | None, hinge: bool) -> ZeroCause:

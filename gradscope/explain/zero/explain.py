@@ -180,6 +180,7 @@ def _answer(blocker: Blocker, arrived: dict[str, int], made: int) -> Answer:
         behind=tuple(blocker.behind),
         advice=advice(cause, recovers, steps, inside=blocker.module is not None),
         recovers=recovers,
+        starts=blocker.starts,
     )
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gradscope.records.answers import Answer, WhyReport
+from gradscope.reporters.finding_identity import without_figures
 from gradscope.reporters.header import loss_facts, run_facts
 from gradscope.reporters.labels import TONES, some_names
+from gradscope.reporters.steps_in_words import stretches
 from gradscope.rules import severity
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import plural
@@ -31,6 +33,9 @@ class Alike:
 
 def facts(report: WhyReport) -> list[str]:
     """What was run, and how."""
+    if report.scope:
+        run = report.run
+        return [plain(run.model), *(plain(x) for x in (run.device, run.dtype) if x != "unknown")]
     return run_facts(report.run) + loss_facts(report.run)
 
 
@@ -39,7 +44,10 @@ def alike(report: WhyReport) -> list[Alike]:
     groups: dict[object, list[Answer]] = {}
     for answer in report.answers:
         key: object = (answer.state, answer.cause, answer.location, answer.recovers)
-        if answer.location is None or answer.cause is None or answer.state == "healthy":
+        if answer.steps:
+            cause = without_figures(answer.cause)
+            key = (answer.state, cause, answer.location, answer.steps, answer.advice)
+        elif answer.location is None or answer.cause is None or answer.state == "healthy":
             key = id(answer)
         groups.setdefault(key, []).append(answer)
     return [Alike(tuple(answers)) for answers in groups.values()]
@@ -56,6 +64,8 @@ def answer_lines(group: Alike) -> Iterator[Line]:
     lead = f"{answer.state}, {answer.cause}:" if answer.cause else f"{answer.state}:"
     if answer.cause in ("frozen", "misspelt"):
         lead = "frozen:" if answer.state == "missing" else "not frozen:"
+    if answer.steps:
+        lead = f"{lead[:-1]}, {stretches(answer.steps)}:"
     yield Line(some_names(names, _NAMES), plain(lead), TONES.get(severity(answer) or "", ""))
     yield Line(plain(answer.message), indent=1)
     yield from _where(group, names)
@@ -71,14 +81,19 @@ def _where(group: Alike, names: Sequence[str]) -> Iterator[Line]:
         where.append(f"in {plain(answer.module) or 'the model itself'}{call}")
     if answer.location and answer.location not in answer.message:
         where.append(f"at {plain(answer.location)}")
-    alone = answer.kind != "parameter" or (
-        answer.cause in ("frozen", "misspelt") and len(names) == 1
+    alone = (
+        bool(answer.steps)
+        or answer.kind != "parameter"
+        or (answer.cause in ("frozen", "misspelt") and len(names) == 1)
     )
     behind = [] if alone else [f"{plural(len(names), 'parameter')} behind it"]
     if where or behind:
         yield Line("; ".join(where + behind), "where:" if where else "", indent=1)
     others = group.answers[1:]
     if others:
+        if answer.steps:
+            yield Line(some_names((one.name for one in others), _NAMES), "the same of", indent=1)
+            return
         places = some_names((one.module or "the model itself" for one in others), _NAMES)
         more = sum(len(other.behind or (other.name,)) for other in others)
         yield Line(f"{places}; {plural(more, 'parameter')} more", "the same in", indent=1)
@@ -86,6 +101,9 @@ def _where(group: Alike, names: Sequence[str]) -> Iterator[Line]:
 
 def conclusion(report: WhyReport) -> Iterator[Line]:
     """What was checked, and what came of it."""
+    if report.scope:
+        yield _over_steps(report)
+        return
     if report.error is not None and not report.checked:
         return
     frozen = f"; {plural(report.frozen, 'parameter')} frozen" if report.frozen else ""
@@ -119,3 +137,14 @@ def conclusion(report: WhyReport) -> Iterator[Line]:
             f"{plural(report.checked, 'trainable parameter')} checked, {len(bad)} of them without "
             f"a useful gradient{frozen}"
         )
+
+
+def _over_steps(report: WhyReport) -> Line:
+    """What was looked at of a training run, and what came of it."""
+    whom = plural(report.checked, "parameter")
+    found = sum(severity(answer) is not None for answer in report.answers)
+    if found:
+        return Line(f"{plural(found, 'finding')} in {whom} {report.scope}")
+    if not report.checked:
+        return Line("no step was looked at closely", "nothing to check:")
+    return Line(f"nothing was found in {whom} {report.scope}", "healthy:", "good")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from gradscope.records.json import to_data
+from gradscope.records.data import to_data
 from gradscope.records.modules import LayerInfo
 from gradscope.reporters.text_view import TextView
 

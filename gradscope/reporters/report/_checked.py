@@ -8,8 +8,8 @@ from pathlib import PurePath
 from gradscope.records.report import BaselineEntry, CheckedModel, CheckReport, Report
 from gradscope.records.run import RunInfo
 from gradscope.reporters import header
+from gradscope.reporters.finding_lines import ordered, tally
 from gradscope.reporters.labels import label
-from gradscope.reporters.report._findings import ordered, tally
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import plural
 from gradscope.typeset.text import plain

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records.report import CheckedModel, CheckReport, Report
+from gradscope.reporters import finding_lines
 from gradscope.reporters.errors import error_lines
-from gradscope.reporters.report import _checked, _findings
-from gradscope.reporters.report._findings import SimilarFindings
+from gradscope.reporters.finding_lines import SimilarFindings
+from gradscope.reporters.report import _checked
 from gradscope.reporters.report._source_lines import SourceLine, source_line
 from gradscope.reporters.report._view import View
 from gradscope.typeset.text import plain
@@ -41,10 +42,10 @@ def _commands(model: CheckedModel, view: View) -> Iterator[str]:
         error = [str(line).strip() for line in error_lines(model.error)]
         where = source_line(model.error.location, model.run, view.root)
         yield _command("error", plain(model.error.kind), where, [f"{name}: {error[0]}", *error[1:]])
-    for group in _findings.grouped(model.findings):
+    for group in finding_lines.grouped(model.findings):
         for part in _by_line(group):
             finding = part.first
-            sentence, *details = _findings.lines(part)
+            sentence, *details = finding_lines.lines(part)
             text = [f"{name}: {sentence.text}"]
             text += [str(line).strip() for line in details]
             where = source_line(finding.location, model.run, view.root)

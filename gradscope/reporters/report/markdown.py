@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 
 from gradscope.records.graph import Chain
-from gradscope.records.report import CheckReport, Finding, Report
+from gradscope.records.report import CheckReport, Report
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.header import notes
-from gradscope.reporters.markdown_text import code, escaped, fenced, sentence
-from gradscope.reporters.report import _chains, _checked, _findings, _precision, _summary
+from gradscope.reporters.markdown_blocks import found_items, table_block
+from gradscope.reporters.markdown_text import escaped, fenced
+from gradscope.reporters.report import _chains, _checked, _precision, _summary
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
 from gradscope.reporters.report.tables.tasks import tasks
-from gradscope.typeset.tables import Table
-from gradscope.typeset.text import plain
 
 suffix = ".md"
 
@@ -38,16 +36,18 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
     if report.error:
         yield "### Error\n\n" + fenced(map(str, error_lines(report.error)))
     if view.table in (None, "calls"):
-        yield (_table(derive.calls(report, view)) if report.calls else "No calls were recorded.")
+        yield (
+            table_block(derive.calls(report, view)) if report.calls else "No calls were recorded."
+        )
     if view.table in (None, "parameters") and report.parameters:
-        yield _table(derive.parameters(report, view))
+        yield table_block(derive.parameters(report, view))
     if view.table is None:
         steps = derive.history(report)
         if steps:
-            yield _table(steps)
+            yield table_block(steps)
         shared = tasks(report, view)
         if shared is not None:
-            yield _table(shared)
+            yield table_block(shared)
     for chain in report.chains:  # somebody asked for each of them
         yield f"### C{escaped(_chains.title(chain))[1:]}\n\n{fenced(_chain(chain))}"
     yield escaped(" · ".join(_summary.totals(report)))
@@ -55,7 +55,7 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
     if proof:
         yield f"**{escaped(proof.lead)}** {escaped(proof.text)}"
     if report.findings:
-        yield "### Findings\n\n" + "\n".join(_found(report.findings))
+        yield "### Findings\n\n" + "\n".join(found_items(report.findings))
 
 
 def _verdicts(check: CheckReport, view: View) -> Iterator[str]:
@@ -69,40 +69,16 @@ def _verdicts(check: CheckReport, view: View) -> Iterator[str]:
         if model.error is not None:
             yield fenced(map(str, error_lines(model.error)))
         if model.findings:
-            yield "\n".join(_found(model.findings))
+            yield "\n".join(found_items(model.findings))
         for table in _precision.tables(model.precision, view.top):
             if table.rows:
-                yield _table(table).replace("### ", "#### ", 1)
+                yield table_block(table).replace("### ", "#### ", 1)
             else:
                 caption = " · ".join((table.caption, *table.legend))
                 yield f"#### {table.title.capitalize()} ({escaped(caption)})"
         if model.precision:
             yield "\n\n".join(map(escaped, _precision.LEGEND))
     yield from map(escaped, _checked.stale(check))
-
-
-def _table(table: Table) -> str:
-    lines = [
-        "| " + " | ".join(escaped(c.key) for c in table.columns) + " |",
-        "| " + " | ".join("---:" if c.right else "---" for c in table.columns) + " |",
-    ]
-    for row in table.rows:
-        cells = (
-            code(cell.text) if column.wraps and cell.text else escaped(cell.text)
-            for column, cell in zip(table.columns, row, strict=True)
-        )
-        lines.append("| " + " | ".join(cells) + " |")
-    caption = f" ({escaped(table.caption)})" if table.caption else ""
-    legend = "".join(f"\n\n{escaped(remark)}" for remark in table.legend)
-    return f"### {table.title.capitalize()}{caption}\n\n" + "\n".join(lines) + legend
-
-
-def _found(findings: Sequence[Finding]) -> Iterator[str]:
-    for group in _findings.grouped(findings):
-        _, *details = _findings.lines(group)
-        place, message = code(_findings.place(group.first)), sentence(plain(group.first.message))
-        yield f"- **{escaped(_findings.lead(group.first))}** {place}: {message}"
-        yield from (f"  - {sentence(str(replace(line, indent=0)))}" for line in details)
 
 
 def _chain(chain: Chain) -> Iterator[str]:

@@ -12,9 +12,10 @@ from typing import Any
 from urllib.parse import quote
 
 from gradscope.records.report import CheckedModel, CheckReport, Finding, Report, RuleText
+from gradscope.reporters import finding_lines
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.finding_identity import fingerprint
-from gradscope.reporters.report import _checked, _findings
+from gradscope.reporters.report import _checked
 from gradscope.reporters.report._source_lines import source_line
 from gradscope.reporters.report._view import View
 
@@ -104,7 +105,7 @@ def _results(
             "partialFingerprints": {"gradscope/v1": fingerprint(stand_in, model.run)},
         }
     for known, findings in ((False, model.findings), (True, model.known)):
-        for finding in _findings.ordered(findings):
+        for finding in finding_lines.ordered(findings):
             result = _result(finding, model, places.index(finding.code), view)
             if known:
                 text = "in the baseline"
@@ -121,8 +122,8 @@ def _result(finding: Finding, model: CheckedModel, index: int, view: View) -> di
         "cause": finding.cause,
         "call": finding.call,
     }
-    place = _findings.place(finding)
-    parts = [f"{place}: {finding.message}", *_findings.facts(finding), finding.advice]
+    place = finding_lines.place(finding)
+    parts = [f"{place}: {finding.message}", *finding_lines.facts(finding), finding.advice]
     return {
         "ruleId": finding.code,
         "ruleIndex": index,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from rich.cells import cell_len
 from rich.text import Text
 
 from gradscope.records.graph import Chain
-from gradscope.records.report import CheckedModel, CheckReport, Finding, Report
+from gradscope.records.report import CheckedModel, CheckReport, Report
+from gradscope.reporters import finding_lines
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.header import header
-from gradscope.reporters.report import _chains, _checked, _findings, _precision, _summary
+from gradscope.reporters.report import _chains, _checked, _precision, _summary
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
 from gradscope.reporters.report.tables.tasks import tasks
@@ -75,7 +76,10 @@ def _blocks(report: Report, view: View) -> Iterator[Iterable[Text]]:
         *(prose(proof, view.width) if proof else []),
     ]
     if report.findings:
-        yield [Text("findings", "bold"), *_found(report.findings, view)]
+        yield [
+            Text("findings", "bold"),
+            *paragraphs(finding_lines.every_line(report.findings), view.width),
+        ]
     elif view.table == "findings":
         yield [Text("no findings")]
 
@@ -103,17 +107,12 @@ def _chain(chain: Chain, view: View) -> Iterator[Text]:
         yield from dimmed(remark, view.width)
 
 
-def _found(findings: Sequence[Finding], view: View) -> Iterator[Text]:
-    for group in _findings.grouped(findings):
-        yield from paragraphs(_findings.lines(group), view.width)
-
-
 def _verdict(model: CheckedModel, view: View) -> Iterator[Text]:
     yield from prose(_checked.verdict(model), view.width)
     for note in _checked.notes(model):
         yield from dimmed(note, view.width)
     yield from paragraphs(error_lines(model.error), view.width)
-    yield from _found(model.findings, view)
+    yield from paragraphs(finding_lines.every_line(model.findings), view.width)
     for table in _precision.tables(model.precision, view.top):
         yield Text()
         if table.rows:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gradscope.records.json import to_data
+from gradscope.records.data import to_data
 from gradscope.reporters.text_view import TextView
 from gradscope.rules import Rule
 

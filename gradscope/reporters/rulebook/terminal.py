@@ -8,7 +8,7 @@ from rich.text import Text
 
 from gradscope.reporters.labels import TONES
 from gradscope.reporters.text_view import TextView
-from gradscope.rules import PRESETS, Rule, Threshold
+from gradscope.rules import PRESETS, Rule, Runs, Threshold
 from gradscope.typeset.console import STYLES, Line, dimmed, printed, prose, table_lines, table_rows
 from gradscope.typeset.numbers import number, plural
 from gradscope.typeset.tables import Cell, Heading, Table, plan
@@ -65,6 +65,7 @@ def _page(rule: Rule, width: int | None) -> Iterator[Text]:
         ("What it looks for", rule.what),
         ("Why it matters", rule.why),
         ("How to fix it", rule.fix),
+        ("In a training run", _in_runs(rule.runs)),
         ("How it was calibrated", rule.calibration),
     ):
         if text:
@@ -83,6 +84,20 @@ def _page(rule: Rule, width: int | None) -> Iterator[Text]:
         yield from _paragraph(source, width)
     yield Text()
     yield from dimmed(_use(rule), width)
+
+
+def _in_runs(runs: Runs | None) -> str:
+    """When the rule is told there."""
+    if runs is None:
+        return "It says nothing of one: that needs the closer look or the config of a check."
+    if runs.first:
+        return "It judges the first step, and no other."
+    if runs.steps > 1:
+        return f"It is told once it held in {runs.steps} steps in a row."
+    if runs.samples == 1:
+        return "It is told as soon as it holds."
+    start = ", from the first one on" if runs.always else ""
+    return f"It is told once it held in {runs.samples} steps in a row, of those looked at{start}."
 
 
 def _style(rule: Rule) -> str:

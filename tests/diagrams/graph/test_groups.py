@@ -312,7 +312,7 @@ def test_many_operations_of_a_groups_own_share_a_group() -> None:
     graph = draft.graph()
     root = grouped(graph)
     assert [group.label for group in below(root)][1:] == [
-        "(before the model)",
+        "(operations of the loss)",
         "Net",
         "fc",
         "(operations of its own)",

@@ -257,3 +257,36 @@ def mask_too_low_for_half(mended: bool) -> Program:
             return a.float().softmax(-1)
 
     return Program(Net(), X)
+
+
+def _table(read):
+    """A table of 50 rows that is read by a function, not by an Embedding."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(50, 4))
+
+        def forward(self, x):
+            return read(self.table, x)  # here
+
+    return Net()
+
+
+NUMBERS = torch.rand(3)
+
+
+@broken("dtype-mismatch", "", "float32", "indices are to be int64", "fill: randint(50)")
+def random_numbers_into_a_functional_embedding(mended: bool) -> Program:
+    return Program(_table(lambda t, x: F.embedding(x, t)), NUMBERS.long() if mended else NUMBERS)
+
+
+@broken("dtype-mismatch", "", "the index", "float32", "fill: randint(50)", "x.long()")
+def random_numbers_into_index_select(mended: bool) -> Program:
+    read = lambda t, x: torch.index_select(t, 0, x)  # noqa: E731
+    return Program(_table(read), NUMBERS.long() if mended else NUMBERS)
+
+
+@broken("dtype-mismatch", "", "the index", "float32", "fill: randint(50)")
+def random_numbers_as_an_index(mended: bool) -> Program:
+    return Program(_table(lambda t, x: t[x]), NUMBERS.long() if mended else NUMBERS)

@@ -520,3 +520,23 @@ def test_an_expression_by_its_bytecode(text: str, tmp_path: Any) -> None:
     name, operands = EXPRESSIONS[text]
     found = {Expression.of(function, 2 * i) for i in range(len(function.co_code) // 2)}
     assert Expression(name, operands) in found
+
+
+def test_what_never_ran_is_no_cause_of_a_loss_without_a_graph():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.a(x).detach()
+
+    with pytest.raises(ModelError) as caught:
+        gradscope.inspect(Net(), torch.ones(2, 4), loss="sum")
+    assert caught.value.report is not None
+    error = caught.value.report.error
+    assert error is not None
+    assert error.kind == "no-grad-root"
+    (detail,) = error.details
+    assert "`detach`" in detail
+    assert "unused" not in detail

@@ -201,6 +201,93 @@ def test_attention_of_large_scores():
     assert watched(attention, x, x, x)[0].saturated > 15
 
 
+# ------------------------------------------------------------------------------- few values
+
+
+def test_the_shares_of_all_values():
+    (found,) = watched(One(F.relu), torch.tensor([[-1.0, 2.0, -3.0], [-1.0, -2.0, 3.0]]))
+    assert found.off == pytest.approx(4 / 6)
+    (found,) = watched(One(torch.tanh), torch.tensor([[0.0, 9.6, -9.6], [1.0, 2.5, 0.0]]))
+    assert (found.flat, found.near) == (pytest.approx(2 / 6), pytest.approx(3 / 6))
+
+
+def sleeping(*, bias: bool = True, width: int = 64) -> nn.Linear:
+    """A layer of which a quarter lies below zero, whatever comes that is as long as its inputs."""
+    layer = nn.Linear(16, width, bias=bias)
+    with torch.no_grad():
+        if bias:
+            layer.bias[: width // 4] = -1e3
+    return layer
+
+
+@pytest.mark.parametrize("rows", [1, 4, 15])
+def test_units_that_no_such_input_wakes(rows):
+    layer = sleeping()
+    x = torch.randn(rows, 16)
+    (found,) = watched(nn.Sequential(layer, nn.ReLU()), x)
+    assert (found.units, found.asleep) == (64, 16)
+    # The worst that any input of this length can do to each unit.
+    worst = x.norm(dim=1).max() * layer.weight / layer.weight.norm(dim=1, keepdim=True)
+    assert int((layer(worst).diagonal() <= 0).sum()) == 16
+
+
+def test_inputs_of_one_sign_wake_less():
+    layer = nn.Linear(16, 8)
+    with torch.no_grad():
+        layer.weight[:5].abs_()
+        layer.bias.zero_()
+    (found,) = watched(nn.Sequential(layer, nn.ReLU()), -torch.rand(2, 16) - 0.1)
+    assert found.asleep == 5
+
+
+WAYS = {
+    "a function": lambda layer, x: F.relu(layer(x)),
+    "in place": lambda layer, x: F.relu_(layer(x)),
+    "more axes": lambda layer, x: F.relu(layer(x[:, None])),
+    "a smooth one": lambda layer, x: F.gelu(layer(x)),
+}
+OTHER_WAYS = {
+    "something between": lambda layer, x: F.relu(layer(x) + 1e4),
+    "something in place": lambda layer, x: F.relu(layer(x).add_(1e4)),
+    "other axes": lambda layer, x: F.relu(layer(x[:, None]).transpose(1, 2)),
+    "many rows": lambda layer, x: F.relu(layer(x.repeat(16, 1))),
+}
+
+
+class Layered(nn.Module):
+    def __init__(self, layer, way):
+        super().__init__()
+        self.layer, self.way = layer, way
+
+    def forward(self, x):
+        return self.way(self.layer, x)
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_ways_to_a_layer_in_front(way):
+    assert watched(Layered(sleeping(), way), torch.randn(2, 16))[0].asleep == 16
+
+
+@pytest.mark.parametrize("way", OTHER_WAYS.values(), ids=OTHER_WAYS)
+def test_what_is_not_straight_behind_a_layer_proves_nothing(way):
+    assert watched(Layered(sleeping(), way), torch.randn(2, 16))[0].asleep == 0
+
+
+def test_a_loop_must_not_wake_them_in_any_round():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = sleeping(width=16)
+
+        def forward(self, x):
+            for _ in range(2):
+                x = F.relu(self.layer(x * 1e6))
+            return x
+
+    (found,) = watched(Net(), torch.randn(2, 16))
+    assert (found.samples, found.asleep) == (4, 0)
+
+
 # ------------------------------------------------------------------------------- whole models
 
 
@@ -276,7 +363,10 @@ def test_where_in_the_users_file():
     model = Functional()
     nn.init.constant_(model.stem.bias, -1e3)
     first, loop, last = watched(model, torch.randn(5, 6))
-    assert first == UnitActivity("relu", "", 0, 8, 5, dead=8, location=line_of("# first"))
+    place = line_of("# first")
+    assert first == UnitActivity(
+        "relu", "", 0, 8, 5, 8, location=place, off=1.0, flat=0.0, asleep=8
+    )
     assert (loop.op, loop.samples, loop.location) == ("tanh", 15, line_of("# loop"))
     assert (last.op, last.location) == ("relu", line_of("# last"))
 

@@ -26,8 +26,8 @@ from gradscope import plugins
 from gradscope.errors import OptionError
 from gradscope.records import json as record_json
 from gradscope.records.report import CheckedModel, CheckReport, Finding, Report
+from gradscope.reporters.finding_lines import grouped
 from gradscope.reporters.report import View, csv, github, markdown, sarif, terminal
-from gradscope.reporters.report._findings import grouped
 from gradscope.reporters.report.tables import derive
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -13,6 +13,7 @@ from torch import nn
 from gradscope.errors import did_you_mean
 from gradscope.explain.errors.explanation import Case, Explanation, first_explanation
 from gradscope.explain.shared.frames import user_frames
+from gradscope.loading.remedies import missing_key
 
 _INSTEAD = {"tuple", "list", "dict", "NoneType", "str"}
 
@@ -174,12 +175,7 @@ def _type(case: Case) -> Explanation | None:
 def _key(case: Case) -> Explanation | None:
     if not isinstance(case.failure, KeyError) or not case.failure.args:
         return None
-    key = case.failure.args[0]
-    keys: list[str] = []
-    for frame, _ in traceback.walk_tb(case.failure.__traceback__):
-        for value in frame.f_locals.values():
-            if isinstance(value, dict) and type(key) is str and value and key not in value:
-                keys = [k for k in value if isinstance(k, str)]
+    key, keys = missing_key(case.failure) or (case.failure.args[0], [])
     if not keys:
         return Explanation(f"there is no key `{key}`.", "look at the keys that the input has")
     has = ", ".join(f"`{k}`" for k in keys[:12])

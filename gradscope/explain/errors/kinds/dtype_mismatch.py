@@ -7,6 +7,7 @@ import re
 import torch
 
 from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, method
+from gradscope.explain.errors.failed_operation import Operand
 from gradscope.explain.errors.kind import Kind
 from gradscope.explain.shared.operations import Trait, by_function
 
@@ -16,7 +17,8 @@ _CASTS = {"float32": "float", "float64": "double", "float16": "half", "bfloat16"
 
 def explain(case: Case) -> Explanation | None:
     """Which dtypes met, and which cast joins them."""
-    return first_explanation(case, (_overflow, _target, _layer, _bool, _index, _integers, _sides))
+    looks = (_overflow, _target, _ids, _layer, _bool, _index, _integers, _sides)
+    return first_explanation(case, looks)
 
 
 def _overflow(case: Case) -> Explanation | None:
@@ -63,6 +65,28 @@ def _target(case: Case) -> Explanation | None:
     return Explanation(fact, f"cast the target: `target.{_CASTS.get(output.dtype, 'float')}()`")
 
 
+def _ids(case: Case) -> Explanation | None:
+    """What is no row's number, given to an Embedding or to a function that reads a table."""
+    failed = case.failed
+    if "'indices'" not in case.text or not failed.operands:
+        return None
+    given, x = failed.operands[0], failed.argument or "x"
+    table = next((one for one in failed.operands[1:] if len(one.shape) == 2), None)
+    count = getattr(failed.layer, "num_embeddings", table.shape[0] if table else None)
+    name = failed.layer_name or (type(failed.layer).__name__ if failed.layer else failed.function)
+    advice = _drawn(given, count, f"cast the ids: `{method(x, 'long()')}`")
+    fact = f"{failed.title_of(given)} of `{name}` is {given.dtype}; indices are to be int64."
+    return Explanation(fact, advice)
+
+
+def _drawn(ids: Operand, count: int | None, advice: str) -> str:
+    """The advice, after what draws such ids where the input is random."""
+    if count is None or ids.computed:
+        return advice
+    drawn = f"{{shape: {list(ids.shape)}, fill: randint({count})}}"
+    return f"where the input is random, draw ids: `{drawn}`; else {advice}"
+
+
 def _layer(case: Case) -> Explanation | None:
     failed = case.failed
     if failed.layer is None or not failed.operands:
@@ -75,13 +99,6 @@ def _layer(case: Case) -> Explanation | None:
     wanted = str(weight[1].dtype).removeprefix("torch.")
     who = failed.title_of(given)
     x = failed.argument or "x"
-    if "indices" in case.text:
-        advice = f"cast the ids: `{method(x, 'long()')}`"
-        count = getattr(failed.layer, "num_embeddings", None)
-        if count is not None and not given.computed:
-            drawn = f"{{shape: {list(given.shape)}, fill: randint({count})}}"
-            advice = f"where the input is random, draw ids: `{drawn}`; else {advice}"
-        return Explanation(f"{who} of `{name}` is {given.dtype}; indices are to be int64.", advice)
     if given.dtype == wanted:
         return None
     fact = f"`{name}.{weight[0]}` is {wanted}, {who} {given.dtype}."
@@ -116,13 +133,15 @@ def _bool(case: Case) -> Explanation | None:
 
 def _index(case: Case) -> Explanation | None:
     failed = case.failed
-    if "used as indices" in case.text:
+    if re.search("used as indices|for index$", case.text):
         odd = next((one for one in failed.operands[1:] if "float" in one.dtype), None)
         if odd is None:
             return None
-        return Explanation(
-            f"the index {odd.label} is {odd.dtype}.", f"cast it: `{odd.text or 'x'}.long()`"
-        )
+        read = failed.operands[0].shape
+        dim = next((one for one in failed.constants if type(one) is int), 0)
+        count = read[dim] if -len(read) <= dim < len(read) else None
+        cast = f"cast it: `{method(odd.text or 'x', 'long()')}`"
+        return Explanation(f"the index {odd.label} is {odd.dtype}.", _drawn(odd, count, cast))
     if re.search(r"source and destination dtypes match|self.dtype to be equal to src", case.text):
         if len(failed.operands) < 2:
             return None
@@ -169,7 +188,8 @@ _SIGN = (
     r"expected scalar type|same dtype|input type .* should be the same|expected .*scalar types?"
     r"|expected floating point type|not implemented for '(long|int|half|bfloat16|bool|byte)"
     r"|found dtype|dtype mismatch|only tensors of floating point|expected target dtype"
-    r"|to have one of the following scalar types|bool tensors? is not supported|could not infer"
+    r"|to have one of the following scalar types|expected dtype int.* for index"
+    r"|bool tensors? is not supported|could not infer"
     r" output dtype|dtypes match|self.dtype to be equal|used as indices must be"
     r"|can't be cast to the desired output type|converted to type .* without overflow"
 )

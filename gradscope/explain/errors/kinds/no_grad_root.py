@@ -49,8 +49,12 @@ def _frozen(names: Sequence[str]) -> Explanation:
 
 
 def _cut(answers: Sequence[Answer]) -> Explanation:
-    """The answers, at the place of the one that speaks for most parameters."""
-    ordered = sorted(answers, key=lambda one: -len(one.behind))
+    """The answers, at the place of the one that speaks for most parameters.
+
+    What never ran cut nothing off: it is told where nothing else is there to tell.
+    """
+    cuts = [one for one in answers if one.cause != "not-called"] or answers
+    ordered = sorted(cuts, key=lambda one: -len(one.behind))
     details = []
     for one in ordered[:_SHOWN]:
         more = f" and {len(one.behind) - _SHOWN} more" if len(one.behind) > _SHOWN else ""

@@ -9,19 +9,19 @@ from gradscope.records.report import Report
 from gradscope.records.run import StepRecord
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import call_columns, call_rows, parameter_columns
+from gradscope.reporters.report.tables.cells import cells, folds, select
 from gradscope.reporters.report.tables.columns import (
     Column,
     Entry,
     Row,
     Scalar,
     known,
-    ordered,
     parse_sort,
     pick,
     single,
 )
-from gradscope.reporters.report.tables.folding import fold_calls, fold_parameters, span
-from gradscope.typeset.numbers import NOT_THERE, count, number, plural
+from gradscope.reporters.report.tables.folding import fold_calls, fold_parameters
+from gradscope.typeset.numbers import NOT_THERE, count, number
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table
 from gradscope.typeset.text import plain
 
@@ -105,7 +105,7 @@ def _exact(
     first: Sequence[str],
     noun: str,
 ) -> tuple[list[str], list[list[Scalar]]]:
-    chosen, _ = _select(list(map(single, groups)), registry, view, noun)
+    chosen, _ = select(list(map(single, groups)), registry, view, noun)
     columns = pick(registry, view.columns, usual, first)
     rows = [[column.value(row) for column in columns] for entry in chosen for row in entry.rows]
     return [column.key for column in columns], rows
@@ -138,22 +138,6 @@ def _step(step: StepRecord) -> dict[str, Cell]:
     }
 
 
-def _select(
-    entries: Sequence[Entry[Row]], registry: Mapping[str, Column[Row]], view: View, noun: str
-) -> tuple[list[Entry[Row]], str]:
-    """The entries that the view wants, in its order, and a caption where it wants fewer."""
-    chosen, by = list(entries), ""
-    if view.sort:
-        key, up = parse_sort(view.sort)
-        if key in registry:
-            chosen, by = ordered(chosen, registry[key], up), f"sorted by {view.sort}"
-    total = len(chosen)
-    if view.top is not None and view.top < total:
-        shown = f"{count(view.top)} of {plural(total, noun)} shown"
-        return chosen[: view.top], f"{shown}, {by}" if by else shown
-    return chosen, by
-
-
 def _needed(
     registry: Mapping[str, Column[Row]], usual: Sequence[str], rows: Sequence[Row], view: View
 ) -> list[str]:
@@ -182,7 +166,7 @@ def _table(
 ) -> Table:
     """The entries and columns that the view wants; the first of the usual columns leads."""
     asked = view.columns if (view.table == "parameters") == (title == "parameters") else None
-    chosen, caption = _select(entries, registry, view, title.removesuffix("s"))
+    chosen, caption = select(entries, registry, view, title.removesuffix("s"))
     marked, notes = with_marks([entry.shown for entry in chosen])
     rows = [row for entry in chosen for row in entry.rows]
     columns = pick(registry, asked, _needed(registry, usual, rows, view), usual[:1], hidden)
@@ -191,38 +175,9 @@ def _table(
     return Table(
         title,
         tuple(Heading(c.key, c.right, KEEP if c.key == by else c.keep, c.wraps) for c in columns),
-        _cells(columns, marked, chosen),
+        cells(columns, marked, chosen),
         caption,
-        (*_folds(chosen), *notes, *call_columns.signs(report, columns, rows, unneeded)),
+        (*folds(chosen), *notes, *call_columns.signs(report, columns, rows, unneeded)),
         fixed=bool(asked),
         remedy=f"use {option} or a wider terminal",
     )
-
-
-def _cells(
-    columns: Sequence[Column[Row]],
-    marked: Sequence[tuple[Row, ...]],
-    entries: Sequence[Entry[Row]],
-) -> tuple[tuple[Cell, ...], ...]:
-    """A line of cells for each row to show; the marked rows are the entries' own."""
-    return tuple(
-        tuple(_cell(column, row, members) for column in columns)
-        for rows, entry in zip(marked, entries, strict=True)
-        for row, members in zip(rows, entry.members, strict=True)
-    )
-
-
-def _cell(column: Column[Row], row: Row, members: Sequence[Row]) -> Cell:
-    if len(members) == 1 or not column.right:
-        text = column.text(row)
-        return Cell(text, column.tone(row, text))
-    texts = [column.text(member) for member in members]
-    tones = {column.tone(member, text) for member, text in zip(members, texts, strict=True)}
-    worst = next((tone for tone in ("bad", "warn") if tone in tones), "")
-    return Cell(span(texts, [column.rank(member) for member in members]), worst)
-
-
-def _folds(entries: Sequence[Entry[Row]]) -> list[str]:
-    if all(len(members) == 1 for entry in entries for members in entry.members):
-        return []
-    return ["×n: n blocks that look the same, one after the other; a…b spans their values"]

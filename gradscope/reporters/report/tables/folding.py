@@ -35,8 +35,24 @@ def fold_calls(groups: Sequence[tuple[CallRow, ...]]) -> list[Entry[CallRow]]:
 
 def fold_parameters(groups: Sequence[tuple[ParameterRow, ...]]) -> list[Entry[ParameterRow]]:
     """Parameters of equal siblings folded into one."""
-    items = [_Item((g,), _parts(g[0].stats.name), 0, _parameter_signature(g[0])) for g in groups]
-    return [_shown(item, _renamed_parameter) for item in _by_level(items)]
+    rows = [group[0] for group in groups]
+    return fold_named(rows, lambda row: row.stats.name, _parameter_signature, _renamed_parameter)
+
+
+def fold_named(
+    rows: Sequence[Row],
+    name: Callable[[Row], str],
+    signature: Callable[[Row], Hashable],
+    renamed: Callable[[str, Sequence[Row]], Row],
+) -> list[Entry[Row]]:
+    """Rows of equal siblings folded into one, which ``renamed`` makes of a name and its rows."""
+
+    def shown(first: tuple[Row, ...], groups: list[tuple[Row, ...]]) -> tuple[Row, ...]:
+        of_name = span_of_names([name(group[0]) for group in groups])
+        return (renamed(of_name, [group[0] for group in groups]),)
+
+    items = [_Item(((row,),), _parts(name(row)), 0, signature(row)) for row in rows]
+    return [_shown(item, shown) for item in _by_level(items)]
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -170,11 +186,8 @@ def _renamed_call(
     return tuple(replace(row, call=call, times=len(groups)) for row in first)
 
 
-def _renamed_parameter(
-    first: tuple[ParameterRow, ...], groups: list[tuple[ParameterRow, ...]]
-) -> tuple[ParameterRow, ...]:
-    name = span_of_names([group[0].stats.name for group in groups])
-    return (ParameterRow(replace(first[0].stats, name=name), times=len(groups)),)
+def _renamed_parameter(name: str, rows: Sequence[ParameterRow]) -> ParameterRow:
+    return ParameterRow(replace(rows[0].stats, name=name), times=len(rows))
 
 
 def span_of_names(names: Sequence[str]) -> str:

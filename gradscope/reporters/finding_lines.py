@@ -6,10 +6,11 @@ Every format for people takes them from here; formats for machines take the seve
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gradscope.records.report import Finding
+from gradscope.reporters.finding_identity import without_figures
 from gradscope.reporters.labels import TONES, label
 from gradscope.rules import SEVERITIES
 from gradscope.typeset.console import Line
@@ -28,16 +29,42 @@ class SimilarFindings:
     more: tuple[Finding, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a record knows of a finding beside it: when it held, and lines that say more."""
+
+    when: str = ""
+    details: tuple[Line, ...] = ()
+
+
+Known = Callable[[Finding], Beside]
+
+
+def nothing(finding: Finding) -> Beside:
+    """Of one step there is no more to say."""
+    return Beside()
+
+
+def every_line(findings: Sequence[Finding], known: Known = nothing) -> Iterator[Line]:
+    """All findings, those alike together."""
+    for group in grouped(findings, known):
+        yield from lines(group, known)
+
+
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
     """The worst first; equals keep their order."""
     return sorted(findings, key=lambda finding: _weight(finding.severity))
 
 
-def grouped(findings: Sequence[Finding]) -> list[SimilarFindings]:
-    """The findings in order, those alike together: nothing but names and figures may differ."""
+def grouped(findings: Sequence[Finding], known: Known = nothing) -> list[SimilarFindings]:
+    """The findings in order, those alike together: nothing but names and figures may differ.
+
+    One of which the record knows details stands alone.
+    """
     alike: dict[tuple[object, ...], list[Finding]] = {}
     for finding in ordered(findings):
-        alike.setdefault(_kind(finding), []).append(finding)
+        details = known(finding).details
+        alike.setdefault((*_kind(finding), details and id(finding)), []).append(finding)
     groups = []
     for members in alike.values():
         if len(members) > _EACH:
@@ -47,23 +74,25 @@ def grouped(findings: Sequence[Finding]) -> list[SimilarFindings]:
     return groups
 
 
-def lines(group: SimilarFindings) -> Iterator[Line]:
+def lines(group: SimilarFindings, known: Known = nothing) -> Iterator[Line]:
     """The sentence, then, one step in: place and figures, the remedy, and who is like it."""
     finding = group.first
     tone = TONES.get(finding.severity, "")
-    yield Line(f"{place(finding)}: {plain(finding.message)}", lead(finding), tone)
-    known = facts(finding)
-    if known:
-        yield Line(" · ".join(known), indent=1)
+    yield Line(f"{place(finding)}: {plain(finding.message)}", lead(finding, known), tone)
+    figures = facts(finding)
+    if figures:
+        yield Line(" · ".join(figures), indent=1)
+    yield from known(finding).details
     if finding.advice:
         yield Line(plain(finding.advice), "help:", indent=1)
     if group.more:
-        yield Line(also(group), indent=1)
+        yield Line(also(group, known), indent=1)
 
 
-def lead(finding: Finding) -> str:
-    """Severity, code and rule: what the finding is before it says where."""
-    return " ".join(map(plain, (finding.severity, finding.code, finding.rule)))
+def lead(finding: Finding, known: Known = nothing) -> str:
+    """Severity, code, rule and when: what the finding is before it says where."""
+    parts = (finding.severity, finding.code, finding.rule, known(finding).when)
+    return " ".join(plain(part) for part in parts if part)
 
 
 def place(finding: Finding) -> str:
@@ -83,12 +112,14 @@ def facts(finding: Finding) -> list[str]:
     return known
 
 
-def also(group: SimilarFindings) -> str:
-    """``and 12 more like it: …``, with every name, and its line where that is another one."""
+def also(group: SimilarFindings, known: Known = nothing) -> str:
+    """``and 12 more like it: …``, with every name; its line and when, where these are others."""
     places = []
     for finding in group.more:
-        elsewhere = finding.location and finding.location != group.first.location
-        places.append(place(finding) + (f" ({plain(finding.location or '')})" if elsewhere else ""))
+        line, held = finding.location or "", known(finding).when
+        further = [plain(line)] if line and line != group.first.location else []
+        further += [plain(held)] if held and held != known(group.first).when else []
+        places.append(place(finding) + (f" ({', '.join(further)})" if further else ""))
     return f"and {count(len(places))} more like it: {', '.join(places)}"
 
 
@@ -117,6 +148,7 @@ def _kind(finding: Finding) -> tuple[object, ...]:
     """What two findings must share to be alike; the name and figures in the advice are left out."""
     advice = finding.advice.replace(f"`{finding.name}`", "")
     return (
-        *(finding.severity, finding.code, finding.rule, finding.cause, finding.source),
+        *(finding.severity, finding.code, finding.rule, without_figures(finding.cause)),
+        finding.source,
         re.sub(r"\d+", "", advice),
     )

@@ -1,0 +1,131 @@
+"""What ``show`` makes of a run: its page, or one step of it as ``inspect`` shows it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from pathlib import Path
+
+from rich.text import Text
+
+from gradscope import plugins
+from gradscope.commands._options import DisplayOptions, FileOptions, LayerOptions, TableOptions
+from gradscope.commands._runs import read_history
+from gradscope.commands._views import ReportOutput, choose_destination, table_view
+from gradscope.errors import OptionError
+from gradscope.records.report import Report
+from gradscope.records.training import TrainedModel, TrainingRun, TrainingStep
+from gradscope.reporters.markdown_text import escaped
+from gradscope.reporters.training.sentences.step_facts import facts_of_step, step_title
+from gradscope.reporters.training.tables import choices
+from gradscope.reporters.training.tables.naming import called, selected, selected_reports
+from gradscope.runfile.reader import RunFile
+from gradscope.typeset.console import printed
+from gradscope.typeset.numbers import count
+from gradscope.typeset.text import join
+
+ROOM = "gradscope.reporters.training"
+#: The formats in which several reports can stand below each other.
+_FOR_PEOPLE = ("terminal", "markdown")
+
+
+def show_run(
+    path: Path,
+    format: str | None,
+    file: FileOptions,
+    display: DisplayOptions,
+    tables: TableOptions,
+    layers: LayerOptions,
+) -> None:
+    """Write a run's page.
+
+    Raises:
+        OptionError: an option that no run can honour.
+        ConfigError: the file is no run, or damaged.
+    """
+    destination = choose_destination(format, file, display, ROOM)
+    view = table_view(destination, tables)
+    choices.check(view)
+    patterns, exclude = layers.layers or (), layers.exclude or ()
+    wanted = bool(patterns or exclude) or view.table == "calls" or destination.format == "json"
+    with RunFile.open(path) as run:
+        history = read_history(run, calls=wanted)
+    history = selected(history, patterns, exclude)
+    destination.write(plugins.load(ROOM, destination.format).render(history, view))
+
+
+def show_step(
+    path: Path,
+    step: int,
+    format: str | None,
+    file: FileOptions,
+    display: DisplayOptions,
+    tables: TableOptions,
+    layers: LayerOptions,
+) -> None:
+    """Write one step's calls and parameters, model by model.
+
+    Raises:
+        OptionError: the step was not looked at, or several models do not fit one document.
+        ConfigError: the file is no run, or damaged.
+    """
+    output = ReportOutput.of(format, file, display, tables)
+    with RunFile.open(path) as run:
+        samples = run.sample(step)
+        signs = next(iter(run.steps(step, step)), None)
+        if not samples:
+            raise _not_looked_at(run, step, signs)
+        head, models = run.run, {model.id: model for model in run.models}
+    found = [
+        (models.get(one.model, TrainedModel(one.model, "", "", 0, 0, 0)), one.report)
+        for one in samples
+    ]
+    found = selected_reports(found, layers.layers or (), layers.exclude or ())
+    if len(found) > 1 and output.destination.format not in _FOR_PEOPLE:
+        names = [called(model) for model, _ in found]
+        raise OptionError(
+            f"step {count(step)} has {len(found)} models, and {output.destination.format} holds "
+            "one report",
+            help=f"name one of {', '.join(names)}: `-l '{names[0]}.**'`",
+        )
+    output.destination.write(_pages(output, head, step, signs, found))
+
+
+def _pages(
+    output: ReportOutput,
+    run: TrainingRun,
+    step: int,
+    signs: TrainingStep | None,
+    found: list[tuple[TrainedModel, Report]],
+) -> str:
+    """Each model's report below a line that says run and step."""
+    texts = [output.render(report) for _, report in found]
+    facts = [step_title(run, step), *(facts_of_step(signs) if signs else [])]
+    if output.destination.format == "markdown":
+        return "\n".join([f"# {escaped(facts[0])}\n\n{escaped(' · '.join(facts[1:]))}\n", *texts])
+    if output.destination.format != "terminal":
+        return texts[0]
+    view = output.view
+    lines = [Text(line) for line in join(facts, view.width)]
+    lines[0].stylize("bold", 0, len(facts[0]))
+    return "\n".join([printed(lines, width=view.width, color=view.color), *texts])
+
+
+def _not_looked_at(run: RunFile, step: int, signs: TrainingStep | None) -> OptionError:
+    sampled = run.sampled
+    if signs is None:
+        total = run.last_step
+        if not total:
+            return OptionError(f"there is no step {count(step)}: the run has none yet")
+        return OptionError(
+            f"there is no step {count(step)}",
+            help=f"the run has steps 1 to {count(total)}"
+            if run.steps(1, 1)
+            else f"the run's last step is {count(total)}, and of the first ones not all are kept",
+        )
+    i = bisect_left(sampled, step)
+    near = [count(one) for one in sampled[max(0, i - 1) : i + 1]]
+    return OptionError(
+        f"step {count(step)} was not looked at closely",
+        notes=[f"all that is known of it: {', '.join(facts_of_step(signs))}"],
+        help=f"the nearest that were: {' and '.join(near)}" if near else "no step was",
+    )

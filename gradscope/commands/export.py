@@ -1,0 +1,61 @@
+"""``gradscope export``: a run's numbers for other tools."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from gradscope import plugins
+from gradscope.commands._options import Debug, Force
+from gradscope.commands._write import STDOUT, output_file
+from gradscope.errors import OptionError
+from gradscope.files import whole_folder
+from gradscope.runfile.reader import RunFile
+
+ROOM = "gradscope.runfile.exports"
+
+
+def run(
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="What `gradscope run` recorded: a file, or its folder."),
+    ],
+    *,
+    to: Annotated[
+        tuple[str, Path],
+        typer.Option(
+            metavar="FORMAT PATH",
+            help="csv FILE, parquet FILE or tensorboard DIR. `csv -` is standard output.",
+        ),
+    ],
+    force: Force = False,
+    debug: Debug = False,
+) -> None:
+    """Write the numbers of a run for TensorBoard, a spreadsheet or a data frame.
+
+    Vital signs of each step, and each layer and parameter in each step that was looked at.
+    """
+    name, destination = to
+    export = plugins.load(ROOM, name)
+    missing = [one for one in export.packages if importlib.util.find_spec(one) is None]
+    if missing:
+        raise OptionError(
+            f"`--to {name}` needs {missing[0]}, which is not installed",
+            help="pip install 'gradscope[export]'",
+        )
+    with RunFile.open(path) as recorded, _output(export, destination, force) as place:
+        export.write(recorded, place)
+    if destination != STDOUT:
+        print(f"wrote {destination}", file=sys.stderr)
+
+
+def _output(export: ModuleType, path: Path, force: bool) -> AbstractContextManager[Path]:
+    if export.folder is None:
+        return output_file(path, force=force)
+    return whole_folder(path, export.folder, force=force)

@@ -1,0 +1,75 @@
+"""``gradscope live``: a run's page, kept up to date while the run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradscope.commands._following import follow, watch
+from gradscope.commands._options import Debug, DisplayOptions, takes_groups
+from gradscope.commands._runs import age
+from gradscope.commands._views import check_look
+from gradscope.commands._write import check_output, say
+from gradscope.errors import ConfigError
+from gradscope.runfile.reader import RunFile
+
+#: How often a run is looked for that is not there yet; how old a file may be that is being made.
+_PAUSE, _YOUNG = 0.5, 5.0
+
+
+@takes_groups
+def run(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run's file or folder; it may be yet to come.")
+    ],
+    *,
+    display: DisplayOptions,
+    debug: Debug = False,
+) -> None:
+    """Show what `gradscope run` records while the script runs, from another terminal.
+
+    In a terminal the page of `gradscope show RUN` stands there until the run ends or Ctrl-C; in a
+    pipe there is a line for each step, finding and event.
+    """
+    check_look(display)
+    check_output(None)
+    # Ctrl-C is how one leaves, and no failure.
+    with contextlib.suppress(KeyboardInterrupt), _opened(run) as opened:
+        if sys.stdout.isatty():
+            watch(opened, run, display)
+        else:
+            follow(opened)
+
+
+def _opened(path: Path) -> RunFile:
+    """The run, as soon as there is one.
+
+    Raises:
+        ConfigError: there is a file, and it is no run; or there is no folder to put one in.
+    """
+    waiting = False
+    while True:
+        try:
+            return RunFile.open(path)
+        except ConfigError:
+            if not _may_come(path):
+                raise
+        if not waiting:
+            say(f"no run in `{path}` yet: waiting for one to begin (Ctrl-C ends)")
+        waiting = True
+        time.sleep(_PAUSE)
+
+
+def _may_come(path: Path) -> bool:
+    """Whether a run may begin there: nothing stands in its place, or it is being made."""
+    if path.is_dir():
+        return not any(path.glob("*.db"))
+    if not path.exists():
+        return path.absolute().parent.is_dir()
+    young = age(path)
+    return path.is_file() and young is not None and young < _YOUNG and path.suffix == ".db"

@@ -1,0 +1,170 @@
+"""``gradscope run``: an unmodified training script under observation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# Typer carries its own copy of click, and exports only some of it.
+from typer._click import Context
+from typer.core import TyperCommand
+
+from gradscope.commands._findings import RuleOptions
+from gradscope.commands._options import Debug, LayerOptions, takes_groups
+from gradscope.errors import OptionError
+from gradscope.reporters.run_summary import summary
+from gradscope.rules import reaches
+from gradscope.training.launch import Script
+from gradscope.training.running import Launch
+from gradscope.training.session import RunSettings, Session
+
+_STOPS = ("never", "nan")
+
+
+class Parser(TyperCommand):
+    """Everything after the script, or after ``-m MODULE``, is the script's own."""
+
+    allow_interspersed_args = False
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """As Python does: ``-m`` ends the options, its module is the first argument."""
+        taken = {name for p in self.params for name in p.opts if not getattr(p, "is_flag", False)}
+        number = 0
+        while number < len(args) and args[number].startswith("-") and args[number] != "--":
+            word = args[number]
+            if word == "-m":
+                ctx.meta["module"] = True
+                args = [*args[:number], "--", *args[number + 1 :]]
+                break
+            number += 2 if word in taken else 1
+        return super().parse_args(ctx, args)
+
+
+@takes_groups
+def run(
+    context: typer.Context,
+    script: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SCRIPT.py | -m MODULE [ARGS]…",
+            help="The script, or a module as for `python -m`, and its own arguments.",
+            show_default=False,
+        ),
+    ],
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="RUN",
+            help="The run's file (default: in `gradscope-runs/`, a name from the script and the "
+            "time). One that exists is never overwritten.",
+        ),
+    ] = None,
+    every: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Look at every Nth step, whatever it costs.", min=1),
+    ] = None,
+    budget: Annotated[
+        str,
+        typer.Option(metavar="SHARE", help="The share of the time that looking may take."),
+    ] = "2%",
+    first: Annotated[
+        int, typer.Option(metavar="N", help="Look at the first N steps in any case.", min=0)
+    ] = 3,
+    deep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FROM:TO",
+            help="Watch these steps operation by operation, with lines: slow, for a second run.",
+        ),
+    ] = None,
+    layers: LayerOptions,
+    rules: RuleOptions,
+    stop_on: Annotated[
+        str,
+        typer.Option(
+            metavar="WHEN", help="End the script at the first NaN or infinity: nan, or never."
+        ),
+    ] = "never",
+    no_sentinel: Annotated[
+        bool,
+        typer.Option(
+            "--no-sentinel",
+            metavar="",
+            help="Do not locate NaN and infinities in the step that makes them.",
+        ),
+    ] = False,
+    keep: Annotated[
+        int,
+        typer.Option(metavar="N", help="Keep N steps that were looked at; thin older ones out."),
+    ] = 512,
+    debug: Debug = False,
+) -> Launch:
+    """Run a training script as Python would, and record what happens in it.
+
+    The script notices nothing: its output, its numbers and its exit code are those of
+    `python SCRIPT.py`. At the end one line says where the run is; `gradscope show RUN` shows it.
+    """
+    rules.check()
+    if stop_on not in _STOPS:
+        raise OptionError(f"unknown `--stop-on {stop_on}`", help=f"one of {', '.join(_STOPS)}")
+    name, *arguments = script
+    started = Script(name, tuple(arguments), is_module=context.meta.get("module", False))
+    started.check()
+    settings = RunSettings(
+        out=out,
+        every=every,
+        budget=_share(budget),
+        first=first,
+        layers=(*(layers.layers or ("**",)), *(f"!{p}" for p in layers.exclude or ())),
+        deep=None if deep is None else _steps(deep),
+        sentinel=not no_sentinel,
+        stop_on=stop_on,
+        keep=keep,
+        rules=rules.settings(None),
+    )
+    threshold = rules.fail_on or "never"
+
+    def judged(session: Session) -> bool:
+        return reaches([one.finding for one in session.findings], threshold)
+
+    return Launch(started, settings, _told, judged)
+
+
+def _told(session: Session) -> str:
+    return summary(
+        session.run,
+        session.findings,
+        None if session.failure is not None and session.steps == 0 else str(session.path),
+        sampled=session.sampled,
+        failure=session.failure,
+    )
+
+
+def _share(text: str) -> float:
+    """``2%`` or ``0.02`` as 0.02."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 < share <= 1:
+        raise OptionError(f"`--budget {text}` is no share", help="write `2%`, or `0.02`")
+    return share
+
+
+def _steps(text: str) -> tuple[int, int]:
+    """``899:901``, or one number for one step."""
+    first, _, last = text.partition(":")
+    try:
+        steps = int(first), int(last or first)
+    except ValueError:
+        steps = 0, 0
+    if not 1 <= steps[0] <= steps[1]:
+        raise OptionError(
+            f"`--deep {text}` are no steps", help="write `899:901`: they count from 1"
+        )
+    return steps

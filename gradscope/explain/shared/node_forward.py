@@ -1,0 +1,198 @@
+"""A node of the graph, run forward once more: its operation, and what it was given.
+
+A node's attributes are named as the arguments of its operation, so the operation's schema says what
+is known: by what the node saved, by the edges that lead to its inputs, by the shape of its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.autograd.graph import Node
+
+from gradscope.capture.graph import saved_tensors
+from gradscope.explain.shared.operations import by_node
+
+_TENSORS = ("Tensor", "Optional[Tensor]", "List[Tensor]")
+_AS_MADE = {"size": "shape", "shape": "shape", "dtype": "dtype", "device": "device"}
+_WRAPPED = 1 << 63  # from here on a number was negative
+#: What was put in, of what came out, where that alone is saved.
+_UNDONE: dict[str, Callable[[Mapping[str, Any]], torch.Tensor]] = {
+    "sqrt": lambda saved: saved["result"].square(),
+    "rsqrt": lambda saved: saved["result"] ** -2,
+    "reciprocal": lambda saved: saved["result"].reciprocal(),
+    "linalg_svd": lambda saved: saved["U"] @ _diagonal(saved["U"], saved["S"]) @ saved["Vh"],
+    "linalg_eigh": lambda saved: (
+        saved["eigenvectors"]
+        @ _diagonal(saved["eigenvectors"], saved["eigenvalues"])
+        @ saved["eigenvectors"].mH
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeForward:
+    """An operation with those of its arguments that its node knows.
+
+    Attributes:
+        arguments: by name.
+        edges: of the arguments that a gradient may go to: the edges of the node, by position.
+        missing: of those, what the node has not saved.
+    """
+
+    function: OpOverload
+    arguments: dict[str, Any]
+    edges: dict[str, tuple[int, ...]]
+    missing: frozenset[str]
+
+    def run(self, given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+        """Its results, with arguments that it did not know or that stand for what it knew."""
+        result = self.function(**{**self.arguments, **given})
+        return result if isinstance(result, tuple) else tuple(_listed(result))
+
+
+def forwards(node: Node) -> Iterator[NodeForward]:
+    """The operations that may have made the node; none where it is not one of PyTorch's own."""
+    made = node._input_metadata[0] if node._input_metadata else None
+    yield from bound(by_node(node).name, saved_by(node), len(node.next_functions), made)
+
+
+def bound(
+    name: str, saved: Mapping[str, Any], count: int, made: Any = None
+) -> Iterator[NodeForward]:
+    """The same by the name of the operation, what the node saved and how many edges it has.
+
+    Args:
+        made: has shape, dtype and device of the result, where these are known.
+    """
+    name = "reshape" if name in ("view", "unsafe_view") else name
+    packet = getattr(torch.ops.aten, name, None) or getattr(torch.ops.aten, f"_{name}", None)
+    for overload in () if packet is None else packet.overloads():
+        forward = _bind(getattr(packet, overload), saved, count, made)
+        if forward is not None:
+            yield forward
+
+
+def saved_by(node: Node) -> dict[str, Any]:
+    """What a node of PyTorch's own holds for backward, numbers too; only what can be read."""
+    try:
+        tensors = dict(saved_tensors(node))
+    except RuntimeError:
+        return {}
+    found: dict[str, Any] = {}
+    for attribute in dir(node):
+        name = attribute.removeprefix("_saved_")
+        if name == attribute:
+            continue
+        value = tensors[name] if name in tensors else getattr(node, attribute)
+        found[name] = _signed(value)
+    return found
+
+
+def result_of(saved: Mapping[str, Any]) -> torch.Tensor | None:
+    """What came out of a node, where it kept that."""
+    result = saved.get("result", saved.get("result0", saved.get("output")))
+    return result if isinstance(result, torch.Tensor) else None
+
+
+def undone(name: str, saved: Mapping[str, Any]) -> torch.Tensor | None:
+    """What went into an operation whose node kept only what came out."""
+    undo = _UNDONE.get(name)
+    if undo is None:
+        return None
+    with torch.no_grad():
+        try:
+            return undo(saved)
+        except (KeyError, RuntimeError):  # it saved something else, or in another shape
+            return None
+
+
+def fits(node: Node, results: tuple[torch.Tensor, ...]) -> bool:
+    """Whether these can be what the node was made for."""
+    made = node._input_metadata
+    return len(results) >= len(made) and all(
+        tuple(one.shape) == tuple(result.shape) and one.dtype == result.dtype
+        for one, result in zip(made, results, strict=False)
+    )
+
+
+def _bind(
+    function: OpOverload, saved: Mapping[str, Any], count: int, made: Any
+) -> NodeForward | None:
+    schema = function._schema
+    if torch.Tag.nondeterministic_seeded in function.tags:
+        return None  # it would draw other numbers
+    if any(a.is_out or (a.alias_info and a.alias_info.is_write) for a in schema.arguments):
+        return None
+    edges = _edges(schema.arguments, saved, count)
+    if edges is None:
+        return None
+    arguments: dict[str, Any] = {}
+    missing = set()
+    for argument in schema.arguments:
+        name = argument.name
+        known = saved.get(name)
+        if known is not None and isinstance(known, torch.Tensor) != (
+            str(argument.type) in _TENSORS
+        ):
+            return None
+        if known is not None:
+            arguments[name] = known
+        elif name in edges:
+            missing.add(name)
+        elif name in _AS_MADE and name not in saved and made is not None:
+            arguments[name] = getattr(made, _AS_MADE[name])
+        elif name not in saved and not argument.has_default_value():
+            return None
+    return NodeForward(function, arguments, edges, frozenset(missing))
+
+
+def _edges(
+    arguments: Any, saved: Mapping[str, Any], count: int
+) -> dict[str, tuple[int, ...]] | None:
+    """The positions of each argument that has a gradient; None where they do not come out even."""
+    tensors = [a for a in arguments if str(a.type) in _TENSORS]
+    if [str(a.type) for a in tensors] == ["List[Tensor]"]:
+        return {tensors[0].name: tuple(range(count))}
+    for spare in (_whole, _optional, _kept):
+        for argument in reversed(tensors):
+            if len(tensors) > count and spare(argument, saved):
+                tensors.remove(argument)
+    if len(tensors) != count:
+        return None
+    return {argument.name: (position,) for position, argument in enumerate(tensors)}
+
+
+def _whole(argument: Any, saved: Mapping[str, Any]) -> bool:
+    """An index, a mask, class ids: nothing that has a gradient."""
+    value = saved.get(argument.name)
+    return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
+
+
+def _optional(argument: Any, saved: Mapping[str, Any]) -> bool:
+    return str(argument.type) == "Optional[Tensor]"
+
+
+def _kept(argument: Any, saved: Mapping[str, Any]) -> bool:
+    return argument.name in saved
+
+
+def _diagonal(vectors: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return torch.diag_embed(values).to(vectors.dtype)
+
+
+def _signed(value: Any) -> Any:
+    """A number as it was given: PyTorch shows a negative one as one of 64 bits without a sign."""
+    if isinstance(value, tuple | list):
+        return type(value)(map(_signed, value))
+    if isinstance(value, int) and value >= _WRAPPED:
+        return value - 2 * _WRAPPED
+    return value
+
+
+def _listed(result: Any) -> list[torch.Tensor]:
+    return list(result) if isinstance(result, list) else [result]

@@ -1,0 +1,39 @@
+"""A fixture for pytest: a test that fails with what the rules find.
+
+def test_gradients_flow(gradscope_check):
+    gradscope_check(Net(), torch.randn(8, 3, 32, 32))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from gradscope.records.report import Report
+
+
+@pytest.fixture
+def gradscope_check() -> Callable[..., Report]:
+    """``gradscope_check(model, inputs, …)``: as ``gradscope.check``, and fails on findings.
+
+    Besides the keywords of ``gradscope.check`` it takes ``fail_on``: "error" (the
+    default), "warning" or "info". It returns the report.
+    """
+
+    def check(*args: Any, fail_on: str = "error", **options: Any) -> Report:
+        __tracebackhide__ = True
+        import gradscope
+        from gradscope.reporters.finding_lines import every_line
+        from gradscope.rules import SEVERITIES, reaches
+
+        if fail_on not in SEVERITIES:
+            raise ValueError(f"fail_on={fail_on!r}: expected one of {', '.join(SEVERITIES)}")
+        report = gradscope.check(*args, **options)
+        if reaches(report.findings, fail_on):
+            pytest.fail("\n".join(map(str, every_line(report.findings))), pytrace=False)
+        return report
+
+    return check

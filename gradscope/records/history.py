@@ -1,0 +1,62 @@
+"""A training run as it is shown: its header, its steps, and what was measured over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradscope.records.training import (
+    TrainedModel,
+    TrainingEvent,
+    TrainingFinding,
+    TrainingRun,
+    TrainingStep,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSeries:
+    """What was measured of a parameter, or of a call of a module, at the steps looked at.
+
+    ``values`` has a column for each measure, as long as ``steps``; None where there was nothing to
+    measure. ``call`` is None for a parameter. ``shape`` is the parameter's, and ``types`` are the
+    classes of the module, nearest first.
+    """
+
+    name: str
+    steps: tuple[int, ...]
+    values: dict[str, tuple[float | None, ...]]
+    model: int = 0
+    call: int | None = None
+    shape: tuple[int, ...] = ()
+    types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunHistory:
+    """Everything that a page about a run is made of.
+
+    ``sampled`` are the steps that were looked at and are still held. ``ranks`` are the runs of all
+    processes where there were several. ``age`` is how many seconds ago something was last written
+    of a run without an end; None where nobody knows.
+    """
+
+    run: TrainingRun
+    models: tuple[TrainedModel, ...] = ()
+    steps: tuple[TrainingStep, ...] = ()
+    sampled: tuple[int, ...] = ()
+    events: tuple[TrainingEvent, ...] = ()
+    findings: tuple[TrainingFinding, ...] = ()
+    parameters: tuple[LayerSeries, ...] = ()
+    calls: tuple[LayerSeries, ...] = ()
+    ranks: tuple[TrainingRun, ...] = field(default=())
+    age: float | None = None
+
+    @property
+    def thinned(self) -> bool:
+        """Whether not every step is held any more, as in a run of very many."""
+        return 0 < len(self.steps) < self.last_step
+
+    @property
+    def last_step(self) -> int:
+        """The number of the last step that was finished; 0 before the first."""
+        return self.steps[-1].step if self.steps else self.run.steps

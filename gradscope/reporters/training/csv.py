@@ -1,0 +1,61 @@
+"""A training run as RFC 4180: a row for each step; or for each layer and step looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gradscope.records.history import LayerSeries, RunHistory
+from gradscope.reporters.csv_text import Field, written
+from gradscope.reporters.finding_lines import ordered
+from gradscope.reporters.report import View
+from gradscope.reporters.training.tables import steps
+
+suffix = ".csv"
+
+FINDINGS = (
+    *("model", "severity", "code", "rule", "name", "call", "first_step", "last_step", "steps"),
+    *("message", "value", "threshold", "source", "cause", "location", "advice", "origin"),
+)
+EVENTS = ("step", "time", "kind", "message")
+
+
+def render(history: RunHistory, view: View) -> str:
+    """One table: the steps, unless the view asks for another."""
+    names = {model.id: model.name or model.type for model in history.models}
+    if view.table == "findings":
+        return written(FINDINGS, _findings(history, names))
+    if view.table == "events":
+        return written(EVENTS, ([e.step, e.time, e.kind, e.message] for e in history.events))
+    if view.table == "parameters":
+        return _layers(history.parameters, ("name",), names)
+    if view.table == "calls":
+        return _layers(history.calls, ("name", "call"), names)
+    return written(*steps.records(history, view))
+
+
+def _layers(series: Sequence[LayerSeries], key: Sequence[str], names: dict[int, str]) -> str:
+    measures = list(dict.fromkeys(measure for one in series for measure in one.values))
+
+    def rows() -> Iterator[list[Field]]:
+        for one in series:
+            own: list[Field] = [names.get(one.model, ""), *(getattr(one, k) for k in key)]
+            columns = [one.values.get(measure, (None,) * len(one.steps)) for measure in measures]
+            for step, *values in zip(one.steps, *columns, strict=True):
+                yield [*own, step, *values]
+
+    return written(("model", *key, "step", *measures), rows())
+
+
+def _findings(history: RunHistory, names: dict[int, str]) -> Iterator[list[Field]]:
+    by_finding = {id(found.finding): found for found in history.findings}
+    for finding in ordered([found.finding for found in history.findings]):
+        found = by_finding[id(finding)]
+        intervals = " ".join(f"{a}-{b}" if a != b else str(a) for a, b in found.steps)
+        ends = (found.steps[0][0], found.steps[-1][1]) if found.steps else (None, None)
+        yield [
+            "" if found.model is None else names.get(found.model, ""),
+            *(finding.severity, finding.code, finding.rule, finding.name, finding.call),
+            *(*ends, intervals, finding.message, finding.value, finding.threshold),
+            *(finding.source, finding.cause, finding.location, finding.advice),
+            found.origin.message if found.origin else None,
+        ]

@@ -1,0 +1,77 @@
+"""A training run as strict JSON: the records, and what was measured at each step in columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gradscope.records.data import to_data, to_line
+from gradscope.records.history import LayerSeries, RunHistory
+from gradscope.records.training import TrainingFinding, TrainingStep
+from gradscope.reporters.report import View
+
+suffix = ".json"
+
+#: The vital signs, a column each, in the order of the steps.
+SIGNS = (
+    *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "losses", "nonfinite"),
+    *("gradient_norm", "clipped_norm", "learning_rates", "loss_scale", "sampled"),
+)
+
+
+def render(history: RunHistory, view: View) -> str:
+    """The whole run; a view chooses what is shown of it, not what it is."""
+    run = history.run
+    head = {
+        "schema": run.schema,
+        "status": status(history),
+        "run": to_data(run),
+        "ranks": to_data(history.ranks),
+        "models": to_data(history.models),
+        "sampled": list(history.sampled),
+    }
+    body = [f"{json.dumps(key)}: {to_line(value)}" for key, value in head.items()]
+    body.append(_block("vital_signs", _signs(history.steps), "{}"))
+    for key, series in (("parameters", history.parameters), ("calls", history.calls)):
+        body.append(_block(key, map(_series, series), "[]"))
+    body.append(_block("findings", map(_finding, history.findings), "[]"))
+    body.append(_block("events", map(to_line, history.events), "[]"))
+    return "{\n " + ",\n ".join(body) + "\n}\n"
+
+
+def status(history: RunHistory) -> str:
+    """``failed`` where the script was, else ``findings`` or ``ok``."""
+    ended = history.run.ended is not None
+    if ended and (history.run.exit or "0").strip() != "0":
+        return "failed"
+    return "findings" if history.findings else "ok"
+
+
+def _block(key: str, lines: Iterator[str], brackets: str) -> str:
+    """A line for each item: a run has many steps, and an indented list a line for each of them."""
+    inner = ",\n  ".join(lines)
+    items = f"{brackets[0]}\n  {inner}\n {brackets[1]}" if inner else brackets
+    return f"{json.dumps(key)}: {items}"
+
+
+def _signs(steps: Sequence[TrainingStep]) -> Iterator[str]:
+    for name in SIGNS:
+        yield f"{json.dumps(name)}: {to_line([getattr(step, name) for step in steps])}"
+
+
+def _finding(found: TrainingFinding) -> str:
+    """A finding as reports have it, and what a run knows of it."""
+    origin = None if found.origin is None else to_data(found.origin)
+    return to_line(
+        {**to_data(found.finding), "model": found.model, "steps": found.steps, "origin": origin}
+    )
+
+
+def _series(series: LayerSeries) -> str:
+    data: dict[str, Any] = {"model": series.model, "name": series.name}
+    if series.call is None:
+        data["shape"] = series.shape
+    else:
+        data |= {"call": series.call, "type": next(iter(series.types), None)}
+    return to_line({**data, "steps": series.steps, "values": series.values})

@@ -1,0 +1,66 @@
+"""A training run as GitHub Markdown, for an issue or a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gradscope.records.history import RunHistory
+from gradscope.reporters.markdown_blocks import found_items, table_block
+from gradscope.reporters.markdown_text import escaped, sentence
+from gradscope.reporters.report import View
+from gradscope.reporters.training.sentences import events, findings, summary
+from gradscope.reporters.training.tables import layers, steps, vital_signs
+from gradscope.reporters.training.tables.naming import qualified
+from gradscope.typeset.console import Line
+from gradscope.typeset.tables import Table
+
+suffix = ".md"
+
+
+def render(history: RunHistory, view: View) -> str:
+    """Every table at its full width."""
+    return "\n\n".join(block for block in _blocks(qualified(history), view) if block) + "\n"
+
+
+def _blocks(history: RunHistory, view: View) -> Iterator[str]:
+    (script, *first), *others = summary.facts(history)
+    yield f"## {escaped(script)}"
+    facts = [_line(summary.end(history)), *(escaped(" · ".join(f)) for f in (first, *others))]
+    yield _items([*facts, *map(escaped, summary.notes(history))])
+    wanted = view.table
+    if wanted is None:
+        yield _table(vital_signs.table(history, None)) or "No step was finished."
+    if wanted == "steps":
+        yield _table(steps.table(history, view)) or "No step was finished."
+    if wanted in (None, "findings"):
+        yield _findings(history)
+    if wanted in (None, "events") and history.events:
+        yield "### Events\n\n" + _items(map(_line, events.lines(history.events)))
+    elif wanted == "events":
+        yield "No events."
+    if wanted in (None, "parameters"):
+        yield _table(layers.table(history, "parameters", view))
+    if wanted == "calls":
+        yield _table(layers.table(history, "calls", view))
+    if wanted in ("parameters", "calls") and not layers.table(history, wanted, view):
+        yield f"No {wanted} were recorded."
+
+
+def _findings(history: RunHistory) -> str:
+    found, known = findings.with_steps(history)
+    if found:
+        return "### Findings\n\n" + "\n".join(found_items(found, known))
+    line = findings.verdict(history)
+    return _line(line) if line else ""
+
+
+def _table(table: Table | None) -> str:
+    return table_block(table) if table else ""
+
+
+def _items(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _line(line: Line) -> str:
+    return f"**{escaped(line.lead)}** {sentence(line.text)}" if line.lead else sentence(line.text)

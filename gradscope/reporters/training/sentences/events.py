@@ -1,0 +1,29 @@
+"""Events → lines: equal ones folded, in the order of their first step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from gradscope.records.training import TrainingEvent
+from gradscope.typeset.console import Line
+from gradscope.typeset.numbers import count, plural
+from gradscope.typeset.text import plain
+
+#: What is no news but trouble; all else has no tone.
+_TONES = {"failed": "bad", "non-finite": "bad", "skipped-step": "warn"}
+
+
+def lines(events: Sequence[TrainingEvent]) -> Iterator[Line]:
+    """A line for each event, one for all that differ in their figures alone."""
+    groups: dict[tuple[str, str], list[TrainingEvent]] = {}
+    for event in events:
+        groups.setdefault((event.kind, re.sub(r"\d+", "#", event.message)), []).append(event)
+    for alike in groups.values():
+        first, last = alike[0], alike[-1]
+        kind = plain(first.kind)
+        text = plain(first.message) or kind
+        if len(alike) > 1:
+            text += f" ({plural(len(alike), 'time')}, the last at step {count(last.step)})"
+        lead = f"step {count(first.step)}" + (f", {kind}:" if text != kind else ":")
+        yield Line(text, lead, _TONES.get(first.kind, ""))

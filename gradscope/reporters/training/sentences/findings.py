@@ -1,0 +1,118 @@
+"""Findings of a run: the steps where they held, and where a NaN or an infinity came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gradscope.records.answers import Birth
+from gradscope.records.history import RunHistory
+from gradscope.records.report import CheckedModel, CheckReport, Finding
+from gradscope.records.run import RunInfo
+from gradscope.records.tensors import TensorStats
+from gradscope.records.training import TrainingFinding
+from gradscope.reporters.finding_lines import Beside, Known
+from gradscope.reporters.labels import label, some_names
+from gradscope.reporters.steps_in_words import stretches
+from gradscope.reporters.training.sentences.summary import title
+from gradscope.reporters.training.tables.naming import qualified
+from gradscope.typeset.console import Line
+from gradscope.typeset.numbers import count, number, plural, shape
+from gradscope.typeset.text import plain
+
+#: So many of the layers that a NaN spread to are named.
+_NAMES = 4
+
+
+def with_steps(history: RunHistory) -> tuple[list[Finding], Known]:
+    """The findings as any record has them, and what the run knows of each."""
+    beside = {id(one.finding): _beside(one) for one in history.findings}
+    return [one.finding for one in history.findings], lambda finding: beside[id(finding)]
+
+
+def _beside(one: TrainingFinding) -> Beside:
+    # What was not finite before the step began was not born in it: the finding says all.
+    born = one.origin is not None and one.origin.phase not in ("parameter", "input")
+    details = tuple(origin_lines(one.origin, one)) if one.origin and born else ()
+    return Beside(stretches(one.steps), details)
+
+
+def origin_lines(birth: Birth, one: TrainingFinding) -> Iterator[Line]:
+    """Where it was born: step, phase, module, operation and line; what it was given; its spread."""
+    what = {"nan": "NaN", "inf": "infinity"}.get(birth.kind, plain(birth.kind))
+    where = [f"in the {plain(birth.phase)}"]
+    if birth.name:
+        where[0] += f" of {label(birth.name, birth.call)}"
+    if one.steps:
+        where.insert(0, f"at step {count(one.steps[0][0])}")
+    if birth.op:
+        where.append(f"by `{plain(birth.op)}`")
+    if birth.location:
+        where.append(f"at {plain(birth.location)}")
+    if birth.reason:
+        where.append(plain(birth.reason))
+    yield Line(", ".join(where), f"{what} born:", indent=1)
+    told = birth.message.rstrip(".")
+    if told and told not in one.finding.message:
+        yield Line(plain(birth.message), indent=1)
+    if birth.inputs:
+        yield Line(given(birth), "given:", indent=1)
+    if birth.spread:
+        yield Line(some_names(birth.spread, _NAMES), "spread to:", indent=1)
+    if birth.advice and birth.advice.rstrip(".").lower() not in one.finding.advice.lower():
+        yield Line(plain(birth.advice), "help:", indent=1)
+
+
+def given(birth: Birth) -> str:
+    """What the operation was given."""
+    return "; ".join(map(_tensor, birth.inputs))
+
+
+def _tensor(stats: TensorStats) -> str:
+    parts = [f"{shape(stats.shape)} {plain(stats.dtype)}"]
+    if stats.min is not None and stats.max is not None:
+        parts.append(f"{number(stats.min)} to {number(stats.max)}")
+    counts = ((stats.zeros, "zero"), (stats.nan, "NaN"), (stats.inf, "infinite"))
+    parts += [f"{count(n)} {word}" for n, word in counts if n]
+    return ", ".join(parts)
+
+
+def as_check(history: RunHistory) -> CheckReport:
+    """A run as the check of one model, for formats that hold findings only.
+
+    When a finding held stands in its message.
+    """
+    said = []
+    for one in qualified(history).findings:
+        when = stretches(one.steps)
+        message = f"{one.finding.message.rstrip('.')} ({when})." if when else one.finding.message
+        said.append(replace(one.finding, message=message))
+    status = "findings" if said else "ok"
+    model = CheckedModel(status, run_info(history), findings=tuple(said))
+    return CheckReport(status=status, versions=history.run.versions, models=(model,))
+
+
+def run_info(history: RunHistory) -> RunInfo:
+    """How the run was made, for records that know no run of a script."""
+    run = history.run
+    device = run.device or "unknown"
+    return RunInfo(title(run), device, "unknown", "train", 0, history.last_step, "")
+
+
+def verdict(history: RunHistory) -> Line | None:
+    """That nothing was found, with what was looked at; None where something was."""
+    if history.findings:
+        return None
+    if not history.sampled:
+        return Line("no step was looked at closely", "no findings:")
+    return Line(looked_at(history), "no findings")
+
+
+def looked_at(history: RunHistory) -> str:
+    """``at the 31 steps that were looked at of 1,200``."""
+    looked = len(history.sampled)
+    total = history.last_step
+    if looked >= total:
+        return f"at all {count(total)} steps" if total > 1 else "at the one step"
+    which = f"the {plural(looked, 'step')} that {'was' if looked == 1 else 'were'} looked at"
+    return f"at {which} of {count(total)}"

@@ -1,0 +1,45 @@
+"""What is new of a run that goes on: a line for each step, finding and event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.history import RunHistory
+from gradscope.reporters import finding_lines
+from gradscope.reporters.training.sentences import findings, summary
+from gradscope.reporters.training.sentences.step_facts import facts_of_step
+from gradscope.reporters.training.tables.naming import qualified
+from gradscope.typeset.numbers import count
+from gradscope.typeset.text import plain
+
+
+def news(history: RunHistory, told: RunHistory | None, *, before: int) -> Iterator[str]:
+    """What ``told`` did not say yet; at the beginning the last steps, and all else.
+
+    At the end of the run a line says how it ended.
+    """
+    last = told.last_step if told else max(0, history.last_step - before)
+    lines = [
+        (
+            event.step,
+            f"event: step {count(event.step)}, {plain(event.kind)}: {plain(event.message)}",
+        )
+        for event in history.events[len(told.events) if told else 0 :]
+    ]
+    lines += [
+        (step.step, f"step {count(step.step)}: {', '.join(facts_of_step(step))}")
+        for step in history.steps
+        if step.step > last
+    ]
+    yield from (line for _, line in sorted(lines, key=lambda pair: pair[0]))
+    known = {found.key for found in told.findings} if told else set()
+    keys = [found.key for found in history.findings]
+    named = qualified(history)
+    _, beside = findings.with_steps(named)
+    for key, found in zip(keys, named.findings, strict=True):
+        if key not in known:
+            finding = found.finding
+            lead = finding_lines.lead(finding, beside)
+            yield f"finding: {lead} {finding_lines.place(finding)}: {plain(finding.message)}"
+    if history.run.ended is not None:
+        yield str(summary.end(history))

@@ -1,0 +1,153 @@
+"""A run → the facts at the top of its page: script, models, steps, time, end, and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from gradscope.records.history import RunHistory
+from gradscope.records.training import TrainedModel, TrainingRun
+from gradscope.reporters.steps_in_words import listed
+from gradscope.typeset.console import Line
+from gradscope.typeset.numbers import count, duration, plural, seconds, share
+from gradscope.typeset.text import plain
+
+#: After so many seconds, and so many steps' time, without a word a run is taken to be over.
+_SILENCE, _STEPS = 15.0, 10
+
+
+def facts(history: RunHistory) -> list[list[str]]:
+    """Facts about the run, a list for each line; the first fact is the script."""
+    run = history.run
+    first = [title(run), *_length(history), f"began {_clock(run.started)}"]
+    lines = [first, [_model(model) for model in history.models] or ["no model was found"]]
+    optimizers = _optimizers(history)
+    lines += [optimizers] if optimizers else []
+    lines.append(_looking(history))
+    versions = [f"{plain(name)} {plain(version)}" for name, version in run.versions.items()]
+    device = [plain(run.device)] if run.device else []
+    return [*lines, device + versions] if device or versions else lines
+
+
+def title(run: TrainingRun) -> str:
+    """The command line as it was typed."""
+    return " ".join(map(plain, (run.script, *run.arguments))) or "a script"
+
+
+def end(history: RunHistory) -> Line:
+    """How the run ended, if it did."""
+    run, code = history.run, (history.run.exit or "").strip()
+    if run.ended is None:
+        if history.age is None:
+            return Line("it goes on, or was killed", "no end was written:", "warn")
+        when = "just now" if history.age < 2 else f"{duration(history.age)} ago"
+        last = f"the last word of it came {when}"
+        patience = max(_SILENCE, _STEPS * (run.watched or run.plain or 0.0))
+        if history.age <= patience:
+            return Line(last, "still running:", "good")
+        return Line(f"no end was written, and {last}", "killed, or hanging:", "bad")
+    if code in ("", "0"):
+        return Line("exit code 0", "finished:", "good")
+    if code.lstrip("-").isdigit():
+        return Line(f"exit code {code}", "failed:", "bad")
+    return Line(plain(code), "failed:", "bad")
+
+
+def notes(history: RunHistory) -> Iterator[str]:
+    """What was not looked at, and what other processes did."""
+    yield from (f"note: {plain(notice)}" for notice in history.run.notices)
+    others = [run for run in history.ranks if run.rank != history.run.rank]
+    if not others and history.run.world_size < 2:
+        return
+    known = "; ".join(_rank(run) for run in others) or "no other rank's file is here"
+    world = count(max(history.run.world_size, len(others) + 1))
+    yield f"note: rank {count(history.run.rank)} of {world} is shown; {known}"
+
+
+def _rank(run: TrainingRun) -> str:
+    steps = plural(run.steps, "step")
+    if run.ended is None:
+        return f"rank {count(run.rank)}: no end was written"
+    return f"rank {count(run.rank)}: {steps}, ended with {plain(run.exit or '0')}"
+
+
+def _length(history: RunHistory) -> list[str]:
+    run = history.run
+    steps = plural(history.last_step, "step")
+    took = history.steps[-1].time if history.steps else None
+    if run.ended is not None:
+        took = run.ended - run.started
+    # A clock that was set back while the script ran tells no time.
+    return [f"{steps} in {duration(took)}" if took is not None and took >= 0 else steps]
+
+
+def _clock(moment: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (OverflowError, ValueError, OSError):
+        return "at a time that no calendar has"
+
+
+def _model(model: TrainedModel) -> str:
+    name, kind = plain(model.name), plain(model.type)
+    called = f"{name} ({kind})" if name and name != kind else kind or name or "model"
+    total, trainable = model.parameters, model.trainable
+    which = "all" if trainable == total else count(trainable) if trainable else "none"
+    since = f" from step {count(model.first_step)}" if model.first_step > 1 else ""
+    return f"{called}: {plural(total, 'parameter')} ({which} trainable){since}"
+
+
+def _optimizers(history: RunHistory) -> list[str]:
+    """Each optimizer with its steps; nothing of a script that has none."""
+    taken: dict[str, int] = {}
+    for step in history.steps:
+        taken[step.optimizer] = max(step.optimizer_step, taken.get(step.optimizer, 0))
+    if set(taken) <= {""}:
+        return []
+    return [f"{_optimizer(name)}: {plural(steps, 'step')}" for name, steps in taken.items()]
+
+
+def _optimizer(name: str) -> str:
+    """Most variables say what they are; a class such as ``AdamW`` may not."""
+    if not name:
+        return "without an optimizer"
+    return plain(name) if "opt" in name.lower() else f"optimizer {plain(name)}"
+
+
+def _looking(history: RunHistory) -> list[str]:
+    """Which steps were looked at, and what that cost."""
+    run = history.run
+    looked = sum(step.sampled for step in history.steps)
+    if not looked and not history.sampled:
+        return ["no step was looked at closely"]
+    kept = f": {listed(history.sampled)}" if history.sampled else ""
+    if looked > len(history.sampled):
+        kept = f", {count(len(history.sampled))} of them kept{kept}"
+    how = f"{count(looked)} of {plural(len(history.steps), 'step')} looked at"
+    if history.thinned:
+        how = f"{count(looked)} of the {count(len(history.steps))} steps kept were looked at"
+    elif looked == len(history.steps):
+        how = "every step looked at"
+    elif run.every and run.every > 1:
+        how += f", at last every {ordinal(run.every)}"
+    how += kept
+    return [how, *([cost(run)] if cost(run) else [])]
+
+
+def cost(run: TrainingRun) -> str:
+    """``looking cost 1.6 % of the time: 182 ms a plain step, 240 ms a watched one``."""
+    figures = []
+    if run.plain is not None:
+        figures.append(f"{seconds(run.plain)} a plain step")
+    if run.watched is not None:
+        figures.append(f"{seconds(run.watched)} a watched one")
+    if run.cost is None:
+        return ", ".join(figures)
+    text = f"looking cost {share(run.cost, 1.0) if run.cost < 1 else 'all'} of the time"
+    return f"{text}: {', '.join(figures)}" if figures else text
+
+
+def ordinal(n: int) -> str:
+    """``40th``, ``2nd``."""
+    word = "th" if n // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{count(n)}{word}"

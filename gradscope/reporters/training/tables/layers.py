@@ -1,0 +1,191 @@
+"""A run's layers as a table: parameters, or calls, each over the steps that were looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+
+from rich.cells import cell_len
+
+from gradscope.records.history import LayerSeries, RunHistory
+from gradscope.reporters.report import View
+from gradscope.reporters.report.tables.call_columns import MISSING
+from gradscope.reporters.report.tables.cells import cells, select
+from gradscope.reporters.report.tables.columns import Column, Entry, parse_sort, pick, single
+from gradscope.reporters.report.tables.folding import fold_named
+from gradscope.reporters.training.tables.legend import curve_legend
+from gradscope.reporters.training.tables.series_columns import COLUMNS, TO, USUAL, SeriesRow
+from gradscope.rules import SEVERITIES
+from gradscope.typeset.numbers import NOT_THERE, count, plural
+from gradscope.typeset.tables import KEEP, Cell, Heading, Table
+
+#: From more rows than can be read a terminal gets so many, unless it asks for others; a pipe all.
+MANY, FEW = 40, 24
+
+
+def table(history: RunHistory, title: str, view: View) -> Table | None:
+    """The parameters or the calls, as ``title`` says; None where none was recorded."""
+    series = history.parameters if title == "parameters" else history.calls
+    if not series:
+        return None
+    registry = COLUMNS[title]
+    room = _room(view.width)
+    looked = sorted({step for one in series for step in one.steps})
+    places = {step: i for i, step in enumerate(looked)}
+    rows = [SeriesRow(one, places, room) for one in series]
+    entries = _folded(rows) if view.fold else [single((row,)) for row in rows]
+    chosen, caption, remark = _chosen(entries, history, title, view)
+    shown = [entry.shown for entry in chosen]
+    everything = [row for entry in chosen for row in entry.rows]
+    asked = view.columns if (view.table == "calls") == (title == "calls") else None
+    needed = [registry[key] for key in USUAL[title]]
+    usual = [c.key for c in needed if c.needed is not None and c.needed(everything)]
+    by = parse_sort(view.sort)[0] if view.sort else None
+    if by in registry and by not in usual:
+        usual.append(by)
+    columns = pick(registry, asked, usual, ["name"])
+    texts = _aligned(cells(columns, shown, list(map(single, shown))))
+    option = f"--table {title} --columns"
+    return Table(
+        title,
+        tuple(
+            Heading(
+                *(c.key, c.right, KEEP if c.key == by else c.keep, c.wraps),
+                beside=c.key.removesuffix("_curve") if c.key.endswith("_curve") else "",
+            )
+            for c in columns
+        ),
+        texts,
+        caption,
+        (*remark, *_legend(history, view, columns, texts, [row for (row,) in shown])),
+        fixed=bool(asked),
+        remedy=f"use {option} or a wider terminal",
+    )
+
+
+def _room(width: int | None) -> int:
+    return 24 if width is None or width >= 160 else 16 if width >= 120 else 12 if width >= 80 else 8
+
+
+def _folded(rows: Sequence[SeriesRow]) -> list[Entry[SeriesRow]]:
+    def signature(row: SeriesRow) -> Hashable:
+        series = row.series
+        measured = tuple((key, bool(row.known(key))) for key in series.values)
+        return series.model, series.call, series.shape, series.types, series.steps, measured
+
+    return fold_named(rows, lambda row: row.series.name, signature, _together)
+
+
+def _together(name: str, rows: Sequence[SeriesRow]) -> SeriesRow:
+    """Rows as one whose curves are of the medians."""
+    first = rows[0].series
+    values = {
+        key: tuple(map(_most if key.endswith("nonfinite") else _middle, zip(*columns, strict=True)))
+        for key in first.values
+        for columns in [[row.series.values[key] for row in rows]]
+    }
+    return replace(rows[0], series=replace(first, name=name, values=values), times=len(rows))
+
+
+def _most(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _middle(values: Sequence[float | None]) -> float | None:
+    known = sorted(value for value in values if value is not None)
+    return known[(len(known) - 1) // 2] if known else None
+
+
+def _chosen(
+    entries: list[Entry[SeriesRow]], history: RunHistory, title: str, view: View
+) -> tuple[list[Entry[SeriesRow]], str, list[str]]:
+    """The entries to show, the caption, and how to see the rest.
+
+    Of too many those come first that findings name, then those that changed most.
+    """
+    top = view.top or (None if view.width is None or len(entries) <= MANY else FEW)
+    cut = top is not None and top < len(entries)
+    looked = f"at {plural(len(history.sampled), 'step')} looked at"
+    if not cut or view.sort:
+        chosen, by = select(entries, COLUMNS[title], replace(view, top=top), title[:-1])
+        caption, remark = by or looked, []
+    else:
+        chosen = sorted(entries, key=_telling(history))[:top]
+        caption = f"{count(len(chosen))} of {plural(len(entries), title[:-1])} shown"
+        remark = ["first those that findings name, then those whose gradient changed most"]
+    more = len(entries) - len(chosen)
+    if more and not view.top:
+        fold = "" if view.fold else ", `--fold` blocks that look the same once"
+        ways = f"`-l PATTERN` shows those you name, `--top {len(entries)}` all{fold}"
+        remark.append(f"{count(more)} more: {ways}")
+    return chosen, caption, remark
+
+
+def _telling(history: RunHistory) -> Callable[[Entry[SeriesRow]], tuple[bool, int, float]]:
+    """The order of what tells most: not finite, named by a finding, changed most."""
+    named: dict[str, int] = {}
+    for found in history.findings:
+        finding = found.finding
+        level = finding.severity
+        rank = SEVERITIES.index(level) if level in SEVERITIES else len(SEVERITIES)
+        named[finding.name] = min(rank, named.get(finding.name, rank))
+
+    def weight(series: LayerSeries) -> int:
+        own = [named.get(series.name), named.get(series.name.rpartition(".")[0] or series.name)]
+        return min((x for x in own if x is not None), default=len(SEVERITIES) + 1)
+
+    def key(entry: Entry[SeriesRow]) -> tuple[bool, int, float]:
+        rows = entry.rows
+        return (
+            not any(row.lost for row in rows),
+            min(weight(row.series) for row in rows),
+            -max(row.change for row in rows),
+        )
+
+    return key
+
+
+def _aligned(rows: tuple[tuple[Cell, ...], ...]) -> tuple[tuple[Cell, ...], ...]:
+    """The cells with their arrows below each other; both columns of figures end there."""
+    widest: dict[int, int] = {}
+    for row in rows:
+        for i, cell in enumerate(row):
+            _, arrow, last = cell.text.rpartition(TO)
+            if arrow:
+                widest[i] = max(widest.get(i, 0), cell_len(last))
+
+    def padded(cell: Cell, width: int) -> Cell:
+        first, arrow, last = cell.text.rpartition(TO)
+        text = first + TO + " " * (width - cell_len(last)) + last if arrow else cell.text
+        return replace(cell, text=text)
+
+    return tuple(
+        tuple(padded(cell, widest[i]) if i in widest else cell for i, cell in enumerate(row))
+        for row in rows
+    )
+
+
+def _legend(
+    history: RunHistory,
+    view: View,
+    columns: Sequence[Column[SeriesRow]],
+    texts: Sequence[Sequence[Cell]],
+    shown: Sequence[SeriesRow],
+) -> list[str]:
+    lines = []
+    looked = sorted(shown[0].places) if shown else []
+    if any(row.times > 1 for row in shown):
+        lines.append("×n: n blocks that look the same, one after the other; figures are medians")
+    words = {word for row in texts for cell in row for word in cell.text.split()}
+    if TO.strip() in words:
+        first, last = count(looked[0]), count(looked[-1])
+        lines.append(f"a{TO}b: at the first step looked at and at the last, {first} and {last}")
+    if MISSING in words:
+        lines.append(f"{MISSING}: no gradient arrived")
+    if NOT_THERE in words:
+        lines.append(f"{NOT_THERE}: there was nothing to measure")
+    drawn = [i for i, column in enumerate(columns) if column.key.endswith("_curve")]
+    curves = [row[i].text for row in texts for i in drawn]
+    over = f"over the {plural(len(looked), 'step')} looked at" if len(looked) > 1 else ""
+    explained = view.table is None and bool(history.steps)  # under the vital signs
+    return [*lines, *curve_legend(curves, over, explained=explained)]

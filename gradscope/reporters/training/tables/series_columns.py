@@ -1,0 +1,228 @@
+"""What a table of layers over steps can show: each measure first to last, and as a curve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from gradscope.records.history import LayerSeries
+from gradscope.reporters.labels import label
+from gradscope.reporters.report.tables.call_columns import MISSING
+from gradscope.reporters.report.tables.columns import Column, Scalar
+from gradscope.reporters.training.tables.legend import losses
+from gradscope.typeset.curves import NOT_FINITE, curve
+from gradscope.typeset.numbers import NOT_THERE, number, shape, share
+from gradscope.typeset.tables import KEEP
+from gradscope.typeset.text import plain
+
+Figure = Callable[[float], str]
+#: Between the first value and the last.
+TO = " → "
+#: A table's measures: the column's name and the series', in the order of the columns.
+PARAMETERS = {
+    "grad": "grad_norm",
+    "update": "update_ratio",
+    "norm": "value_norm",
+    "clipped": "clipped_norm",
+    "zeros": "zeros",
+}
+CALLS = {
+    "norm": "out_norm",
+    "grad_out": "grad_out_norm",
+    "grad_in": "grad_in_norm",
+    "mean": "out_mean",
+    "std": "out_std",
+    "min": "out_min",
+    "max": "out_max",
+    "zeros": "out_zeros",
+}
+_KEEP = {
+    **{"name": KEEP, "grad": KEEP, "grad_out": KEEP, "nonfinite": KEEP},
+    **{"grad_curve": 90, "grad_out_curve": 90, "update": 80, "norm": 70},
+    **{"update_curve": 60, "norm_curve": 50},
+}
+USUAL = {
+    "parameters": (
+        *("name", "grad", "grad_curve", "update", "update_curve", "norm", "norm_curve"),
+        "nonfinite",
+    ),
+    "calls": ("name", "norm", "norm_curve", "grad_out", "grad_out_curve", "nonfinite"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesRow:
+    """A layer's series, the steps looked at and the room for its curves, and how many it is.
+
+    A curve goes over the steps that were looked at, one after the other: ``places`` numbers them.
+    """
+
+    series: LayerSeries
+    places: Mapping[int, int]
+    room: int = 24
+    times: int = 1
+
+    def points(self, measure: str) -> list[tuple[float | None, bool]]:
+        """A measure at the steps looked at, and whether something in it was not finite."""
+        none = (None,) * len(self.series.steps)
+        counts = self.series.values.get(_counter(measure), none)
+        values = self.series.values.get(measure, none)
+        return [(x, bool(n)) for x, n in zip(values, counts, strict=True)]
+
+    def curve(self, measure: str) -> str:
+        """A measure as blocks."""
+        steps, points = self.series.steps, self.points(measure)
+        lost = [step for step, (_, gone) in zip(steps, points, strict=True) if gone]
+        values, at = [value for value, _ in points], self.places
+        places, gone = [at[step] for step in steps], [at[step] for step in lost]
+        return curve(places, values, gone, first=0, last=len(at) - 1, width=self.room)
+
+    def known(self, measure: str) -> list[float]:
+        """The finite values of a measure."""
+        values = self.series.values.get(measure, ())
+        return [x for x in values if x is not None and math.isfinite(x)]
+
+    @property
+    def change(self) -> float:
+        """How far the gradient's norm went, in powers of ten, from the first step to the last."""
+        norms = self.known("grad_norm" if self.series.call is None else "grad_out_norm")
+        if len(norms) < 2 or norms[0] == norms[-1]:
+            return 0.0
+        ends = [math.log10(x) if x > 0 else -400.0 for x in (norms[0], norms[-1])]
+        return abs(ends[1] - ends[0])
+
+    @property
+    def lost(self) -> list[int]:
+        """The steps at which something in it was not finite."""
+        counts = [n for key, n in self.series.values.items() if key.endswith("nonfinite")]
+        steps = zip(self.series.steps, *counts, strict=True)
+        return [step for step, *several in steps if any(several)]
+
+
+def _counter(measure: str) -> str:
+    """The column that counts what is not finite in the tensor that a measure is of; "" for none."""
+    for side in ("grad_out_", "grad_in_", "out_"):
+        if measure.startswith(side):
+            return f"{side}nonfinite"
+    return "nonfinite" if measure in ("grad_norm", "clipped_norm") else ""
+
+
+def _text(value: float | None, lost: bool, figure: Figure, absent: str) -> str:
+    text = absent if value is None else figure(value)
+    if not lost:
+        return text
+    return NOT_FINITE if value is None else text + NOT_FINITE
+
+
+def _course(row: SeriesRow, measure: str, figure: Figure) -> str:
+    points = row.points(measure)
+    if not points:
+        return ""
+    absent = MISSING if measure.startswith("grad") else NOT_THERE
+    ends = [_text(*points[i], figure, absent) for i in (0, -1)]
+    return ends[0] if len(points) == 1 else TO.join(ends)
+
+
+def _last(row: SeriesRow, measure: str) -> float | None:
+    known = row.series.values.get(measure, ())
+    return known[-1] if known else None
+
+
+def _share(part: float) -> str:
+    return share(part, 1.0)
+
+
+def _bad(row: SeriesRow, text: str) -> str:
+    return "bad" if NOT_FINITE in text else ""
+
+
+def _at(which: Callable[[list[float]], float], row: SeriesRow, measure: str) -> float | None:
+    known = row.known(measure)
+    return which(known) if known else None
+
+
+def _measured(key: str, measure: str) -> Iterator[Column[SeriesRow]]:
+    """A measure's columns: its course, its curve, and the figures in it."""
+    last = partial(_last, measure=measure)
+    figure: Figure = _share if key == "zeros" else number
+    course = partial(_course, measure=measure, figure=figure)
+
+    def needed(rows: Sequence[SeriesRow]) -> bool:
+        return any(row.known(measure) for row in rows)
+
+    def over_steps(rows: Sequence[SeriesRow]) -> bool:
+        return needed(rows) and any(len(row.series.steps) > 1 for row in rows)
+
+    yield Column(key, last, course, last, tone=_bad, needed=needed)
+
+    def drawn(row: SeriesRow) -> str:
+        return row.curve(measure)
+
+    yield Column(f"{key}_curve", drawn, drawn, last, right=False, tone=_bad, needed=over_steps)
+    ends: dict[str, Callable[[list[float]], float]] = {
+        **{"first": lambda known: known[0], "last": lambda known: known[-1]},
+        **{"min": min, "max": max},
+    }
+    for word, which in ends.items():
+        value = partial(_at, which, measure=measure)
+
+        def text(row: SeriesRow, value: Callable[[SeriesRow], float | None] = value) -> str:
+            x = value(row)
+            return "" if x is None else figure(x)
+
+        yield Column(f"{key}_{word}", value, text, value)
+
+
+def _name(row: SeriesRow) -> str:
+    times = f" ×{row.times}" if row.times > 1 else ""
+    if row.series.call is None:
+        return plain(row.series.name) + times
+    return label(row.series.name, row.series.call) + times
+
+
+def _words(key: str, value: Callable[[SeriesRow], Scalar]) -> Column[SeriesRow]:
+    def text(row: SeriesRow) -> str:
+        return plain(str(value(row) or ""))
+
+    return Column(key, value, text, value, right=False, ascending=True)
+
+
+def _register(table: str, measures: Mapping[str, str]) -> dict[str, Column[SeriesRow]]:
+    name = replace(
+        _words("name", lambda row: row.series.name),
+        text=_name,
+        wraps=True,
+        needed=lambda rows: True,
+    )
+    columns = [name]
+    if table == "parameters":
+        columns.append(_words("shape", lambda r: shape(r.series.shape) if r.series.shape else ""))
+    else:
+        columns.append(_words("type", lambda row: next(iter(row.series.types), "")))
+    for key, measure in measures.items():
+        columns += _measured(key, measure)
+    change: Column[SeriesRow] = Column(
+        "change", lambda row: row.change, lambda row: number(row.change), lambda row: row.change
+    )
+    nonfinite: Column[SeriesRow] = Column(
+        "nonfinite",
+        lambda row: len(row.lost),
+        lambda row: losses(row.lost),
+        lambda row: len(row.lost) or None,
+        tone=lambda row, text: "bad" if text else "",
+        needed=lambda rows: any(row.lost for row in rows),
+    )
+    usual = USUAL[table]
+    return {
+        column.key: replace(
+            column,
+            keep=_KEEP.get(column.key, 0),
+            needed=column.needed if column.key in usual else None,
+        )
+        for column in [*columns, change, nonfinite]
+    }
+
+
+COLUMNS = {"parameters": _register("parameters", PARAMETERS), "calls": _register("calls", CALLS)}

@@ -1,0 +1,126 @@
+"""Steps → vital signs: the course of each figure that every step has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradscope.records.history import RunHistory
+from gradscope.records.training import TrainingStep
+from gradscope.typeset.numbers import count, number, plural, share
+from gradscope.typeset.text import plain
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One vital sign: its value at each step, and the steps where it was not finite.
+
+    One without steps is the heading of those that follow.
+    """
+
+    label: str
+    steps: tuple[int, ...] = ()
+    values: tuple[float | None, ...] = ()
+    lost: tuple[int, ...] = ()
+
+    @property
+    def heading(self) -> bool:
+        """Whether it only stands above others."""
+        return not self.steps
+
+    def extreme(self, which: Callable[..., Any]) -> tuple[float, int] | None:
+        """The lowest or the highest finite value, ``which`` being min or max, and its step."""
+        known = (
+            (value, step)
+            for value, step in zip(self.values, self.steps, strict=True)
+            if value is not None and math.isfinite(value)
+        )
+        found: tuple[float, int] | None = which(known, default=None, key=lambda pair: pair[0])
+        return found
+
+
+_Values = tuple[float | None, ...]
+
+
+def signs(history: RunHistory) -> list[Sign]:
+    """Every sign that was measured; of several optimizers one after the other."""
+    by_optimizer: dict[str, list[TrainingStep]] = {}
+    for step in history.steps:
+        by_optimizer.setdefault(step.optimizer, []).append(step)
+    of_all = _measured(history.steps, _of_all(history.steps))
+    if len(by_optimizer) < 2:
+        return [*_measured(history.steps, _of_optimizer(history.steps)), *of_all]
+    found: list[Sign] = []
+    for optimizer, steps in by_optimizer.items():
+        found.append(Sign(plain(optimizer) or "without an optimizer"))
+        found += _measured(steps, _of_optimizer(steps))
+    return [*found, Sign("all together"), *of_all]
+
+
+def _measured(
+    steps: Sequence[TrainingStep], series: Iterable[tuple[str, _Values, Collection[int]]]
+) -> list[Sign]:
+    """A sign for each series that holds anything; what is named as lost has no value."""
+    numbers = tuple(step.step for step in steps)
+    found = []
+    for label, values, without in series:
+        pairs = zip(numbers, values, strict=True)
+        lost = {*without, *(n for n, x in pairs if x is not None and not math.isfinite(x))}
+        if lost or any(x is not None for x in values):
+            found.append(Sign(label, numbers, values, tuple(sorted(lost))))
+    return found
+
+
+def _of_optimizer(
+    steps: Sequence[TrainingStep],
+) -> Iterator[tuple[str, _Values, Collection[int]]]:
+    bad = [step for step in steps if step.nonfinite]
+    yield "loss", tuple(s.loss for s in steps), [s.step for s in bad if None in s.losses]
+    lost = [step.step for step in bad if step.gradient_norm is None]
+    yield "gradient norm", tuple(step.gradient_norm for step in steps), lost
+    if clipped(steps):
+        lost = [step.step for step in bad if step.clipped_norm is None]
+        yield "after clipping", tuple(step.clipped_norm for step in steps), lost
+    groups = range(max((len(step.learning_rates) for step in steps), default=0))
+    rates = [tuple(_rate(step, group) for step in steps) for group in groups]
+    if len(set(rates)) == 1:  # all groups alike
+        rates = rates[:1]
+    for group, of_group in enumerate(rates):
+        yield f"learning rate {group}" if len(rates) > 1 else "learning rate", of_group, ()
+
+
+def _of_all(steps: Sequence[TrainingStep]) -> Iterator[tuple[str, _Values, Collection[int]]]:
+    yield "loss scale", tuple(step.loss_scale for step in steps), ()
+    yield "seconds a step", tuple(step.seconds for step in steps), ()
+
+
+def _rate(step: TrainingStep, group: int) -> float | None:
+    return step.learning_rates[group] if group < len(step.learning_rates) else None
+
+
+def clipped(steps: Sequence[TrainingStep]) -> list[TrainingStep]:
+    """The steps of which the optimizer got smaller gradients than backward left."""
+    return [
+        step
+        for step in steps
+        if step.clipped_norm is not None
+        and step.gradient_norm is not None
+        # A norm that was taken twice may differ in its last digits.
+        and step.clipped_norm < step.gradient_norm * (1 - 1e-5)
+    ]
+
+
+def clipping(history: RunHistory) -> str | None:
+    """How many steps were clipped, and to what; None where none was."""
+    steps = clipped(history.steps)
+    if not steps:
+        return None
+    norms = [step.clipped_norm or 0.0 for step in steps]
+    bounds = number(max(norms))
+    if number(min(norms)) != bounds:
+        bounds = f"{number(min(norms))} to {bounds}"
+    total = len(history.steps)
+    of_all = f"{plural(len(steps), 'step')} of {count(total)} ({share(len(steps), total)})"
+    return f"clipped: the gradients of {of_all}, to a norm of {bounds}"

@@ -1,0 +1,118 @@
+"""The course of a loss since the run began, in as few numbers however long it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+#: Steps in a block at first; blocks, of which two become one when there are more; and how many
+#: there must be to speak of a course.
+_BLOCK, _BLOCKS, _FEWEST = 16, 64, 16
+#: Squares of larger numbers have no room in a float.
+_LARGEST = 1e150
+
+
+@dataclass(slots=True)
+class Block:
+    """Steps in a row: the first and the last number, and the mean and the spread of the loss."""
+
+    first: int
+    last: int
+    count: int
+    mean: float
+    #: Sum of squared differences from the mean.
+    squares: float
+
+    def add(self, step: int, value: float) -> None:
+        """One step more (Welford)."""
+        self.last, self.count = step, self.count + 1
+        before = value - self.mean
+        self.mean += before / self.count
+        self.squares += before * (value - self.mean)
+
+    def joined(self, other: Block) -> Block:
+        """Both as one."""
+        count = self.count + other.count
+        apart = other.mean - self.mean
+        return Block(
+            self.first,
+            other.last,
+            count,
+            self.mean + apart * other.count / count,
+            self.squares + other.squares + apart**2 * self.count * other.count / count,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A loss over the run: the mean of its ``began`` first steps, of its third and last quarter.
+
+    ``error`` is the standard error of the difference of these two, ``spread`` the deviation of
+    single steps from the mean of their block, ``lowest`` the least mean of a block. Together they
+    are of ``steps`` steps, from ``since`` on.
+    """
+
+    first: float
+    began: int
+    middle: float
+    last: float
+    error: float
+    spread: float
+    lowest: float
+    since: int
+    steps: int
+
+
+class Blocks:
+    """Equal numbers of steps each, the last one still growing; ``course`` is that of the others."""
+
+    __slots__ = ("_blocks", "_first", "_size", "course")
+
+    def __init__(self) -> None:
+        self.course: Course | None = None
+        self._blocks: list[Block] = []
+        self._size = _BLOCK
+        self._first = 0.0
+
+    def add(self, step: int, loss: float | None) -> None:
+        """A loss into its block; a block that is full changes the course."""
+        if loss is None or not -_LARGEST < loss < _LARGEST:
+            return
+        blocks = self._blocks
+        if blocks and blocks[-1].count < self._size:
+            blocks[-1].add(step, loss)
+            return
+        if len(blocks) == 1:
+            self._first = blocks[0].mean
+        if len(blocks) == _BLOCKS:
+            blocks[:] = [a.joined(b) for a, b in zip(blocks[::2], blocks[1::2], strict=True)]
+            self._size *= 2
+        if len(blocks) >= _FEWEST:
+            self.course = _course(blocks, self._first)
+        blocks.append(Block(step, step, 1, loss, 0.0))
+
+
+def _course(blocks: list[Block], first: float) -> Course:
+    quarter = len(blocks) // 4
+    middle, last = blocks[-2 * quarter : -quarter], blocks[-quarter:]
+    # Neighbouring steps are alike: the noise of a quarter is that of its blocks.
+    halves = (_mean([b.mean for b in middle]), _mean([b.mean for b in last]))
+    noise = [b.mean - halves[0] for b in middle] + [b.mean - halves[1] for b in last]
+    freedom = max(1, len(noise) - 2)
+    variance = sum(value**2 for value in noise) / freedom
+    late = [*middle, *last]
+    return Course(
+        first=first,
+        began=_BLOCK,
+        middle=halves[0],
+        last=halves[1],
+        error=math.sqrt(2 * variance / quarter),
+        spread=math.sqrt(sum(b.squares for b in late) / max(1, sum(b.count for b in late))),
+        lowest=min(b.mean for b in late),
+        since=middle[0].first,
+        steps=sum(b.count for b in late),
+    )
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

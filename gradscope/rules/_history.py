@@ -1,0 +1,170 @@
+"""What rules over time read: the course of a training run, kept short whatever its length.
+
+A history holds what came *before* the step or sample that is now looked at, which is ``now``. The
+cost of a step does not grow with the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from gradscope.records.modules import ParameterStats
+from gradscope.records.training import StepSample, TrainingStep
+from gradscope.rules._course import Blocks
+from gradscope.rules._window import KEPT, Window
+
+#: Of a parameter over samples.
+_SAMPLES = 32
+#: A gradient that was clipped is smaller than it was by more than rounding.
+_CLIPPED = 1 - 1e-3
+#: The largest factor that is kept, of a gradient clipped to nothing.
+_MOST = 1e30
+
+
+@dataclass(slots=True)
+class StepHistory:
+    """The steps of one optimizer.
+
+    Attributes:
+        now: the step that is looked at; everything else is of those before it.
+        count: how many steps there were, ``now`` included.
+        alone: whether no other optimizer has stepped in the run so far.
+        loss, gradient: of the losses and of the norms of the gradient before clipping.
+        blocks: the losses since the run began.
+        clipped: by what factor steps were clipped, 1 where they were not, with ``now``.
+        shortened: how many of those that are kept are above 1.
+        peak: the highest learning rate of any group so far.
+        scales: by how many halvings the loss scale fell before each of the last steps.
+        halvings: their sum.
+    """
+
+    now: TrainingStep
+    count: int = 1
+    alone: bool = True
+    loss: Window = field(default_factory=Window)
+    gradient: Window = field(default_factory=Window)
+    blocks: Blocks = field(default_factory=Blocks)
+    clipped: Window = field(default_factory=Window)
+    shortened: int = 0
+    peak: float = 0.0
+    scales: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    halvings: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._look(self.now, None)
+
+    def add(self, step: TrainingStep, *, alone: bool = True) -> None:
+        """The next step is looked at; the one before it becomes history."""
+        before, self.now = self.now, step
+        self.count += 1
+        self.alone = alone
+        loss = before.loss
+        self.loss.add(loss)
+        self.gradient.add(before.gradient_norm)
+        self.blocks.add(before.step, loss)
+        self._look(step, before)
+
+    def _look(self, step: TrainingStep, before: TrainingStep | None) -> None:
+        """What of the step itself counts at once."""
+        for rate in step.learning_rates:
+            if self.peak < rate < math.inf:
+                self.peak = rate
+        norm, clipped = step.gradient_norm, step.clipped_norm
+        if norm is not None and clipped is not None and math.isfinite(norm):
+            known = self.clipped.values
+            if len(known) == KEPT and known[0] > 1:
+                self.shortened -= 1
+            by = min(norm / clipped, _MOST) if 0 < clipped < norm * _CLIPPED else 1.0
+            self.clipped.add(by)
+            self.shortened += by > 1
+        if before is not None:
+            self._scaled(before.loss_scale, step.loss_scale)
+
+    def skip(self, step: TrainingStep) -> None:
+        """A gradient scaler skipped a step: only the number and the loss scale of it count."""
+        self._scaled(self.now.loss_scale, step.loss_scale)
+        self.now = replace(self.now, step=step.step, loss_scale=step.loss_scale)
+
+    def _scaled(self, before: float | None, after: float | None) -> None:
+        if after is None:
+            return
+        if len(self.scales) == KEPT:
+            self.halvings -= self.scales[0]
+        self.scales.append(_halvings(before, after))
+        self.halvings += self.scales[-1]
+
+
+def _halvings(before: float | None, after: float) -> float:
+    if before is None or not 0 < after < before < math.inf:
+        return 0.0
+    return math.log2(before) - math.log2(after)
+
+
+class ParameterHistory:
+    """One weight: ``now``, and over the samples before its norm, its gradient's and its update.
+
+    ``first`` is its norm in the first sample in which it had one, at the step ``since``; ``pace``
+    the highest median of its update ratio so far; ``woke`` how often it moved again after a rest.
+    """
+
+    __slots__ = ("first", "gradient", "now", "pace", "rests", "since", "update", "value", "woke")
+
+    def __init__(self, now: ParameterStats) -> None:
+        self.now = now
+        self.first: float | None = None
+        self.since = 0
+        self.pace = 0.0
+        self.rests = False
+        self.woke = 0
+        self.value, self.gradient, self.update = (Window(_SAMPLES) for _ in range(3))
+
+    def settle(self, step: int) -> None:
+        """What was now becomes history."""
+        norm = self.now.value.norm
+        if self.first is None and norm and math.isfinite(norm):
+            self.first, self.since = norm, step
+        self.value.add(norm)
+        self.gradient.add(self.now.gradient.norm if self.now.gradient is not None else None)
+        self.update.add(self.now.update_ratio)
+        self.pace = max(self.pace, self.update.usual)
+        rests = self.now.moved is False
+        self.woke += self.rests and not rests
+        self.rests = rests
+
+
+class SampleHistory:
+    """The samples of one model in the steps of one optimizer.
+
+    ``now`` is the sample that is looked at, ``weights`` are those of two or more axes in it that
+    may train and that the optimizer holds, with their history. ``steps`` has the steps of the
+    samples before.
+    """
+
+    def __init__(self) -> None:
+        self.now: StepSample | None = None
+        self.count = 0
+        self.steps: deque[int] = deque(maxlen=_SAMPLES)
+        self.weights: dict[str, ParameterHistory] = {}
+        self._known: dict[str, ParameterHistory] = {}
+
+    def add(self, sample: StepSample) -> None:
+        """The next sample is looked at; the one before it becomes history."""
+        if self.now is not None:
+            for weight in self.weights.values():
+                weight.settle(self.now.step)
+            self.steps.append(self.now.step)
+        self.now = sample
+        self.count += 1
+        self.weights = {}
+        for stats in sample.report.parameters:
+            if stats.in_optimizer is False or not stats.requires_grad:
+                continue
+            if sum(size > 1 for size in stats.shape) < 2:
+                continue
+            known = self._known.get(stats.name)
+            if known is None:
+                known = self._known[stats.name] = ParameterHistory(stats)
+            known.now = stats
+            self.weights[stats.name] = known

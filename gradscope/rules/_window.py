@@ -1,0 +1,66 @@
+"""The last values of a series, with statistics that a few wild ones do not move."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+#: A normal distribution's standard deviation over its median absolute deviation.
+_SIGMA = 1.4826
+#: Values that are kept, and after how many new ones their statistics are taken again.
+KEPT, _FRESH = 128, 16
+#: One value in so many may be an outlier itself.
+_OUTLIERS = 50
+
+
+class Window:
+    """The last values of a series, with robust statistics of them.
+
+    ``usual`` is their median and ``spread`` their median absolute deviation, as a standard
+    deviation; ``factor`` is the same of their logarithms, None where one is not above 0. ``high``
+    is the highest of them but for one in fifty, ``count`` how many there ever were. All but this
+    are taken again after every few values.
+    """
+
+    __slots__ = ("count", "factor", "high", "spread", "usual", "values")
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self.values: deque[float] = deque(maxlen=kept)
+        self.count = 0
+        self.usual = self.spread = self.high = 0.0
+        self.factor: float | None = None
+
+    def add(self, value: float | None) -> None:
+        """Take a value in; what is not a finite number is left out."""
+        if value is None or not math.isfinite(value):
+            return
+        self.values.append(value)
+        self.count += 1
+        if self.count < _FRESH or self.count % _FRESH == 0:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        ordered = sorted(self.values)
+        self.high = ordered[-1 - len(ordered) // _OUTLIERS]
+        self.usual = usual = _middle(ordered)
+        self.spread = _SIGMA * _middle(sorted([abs(value - usual) for value in ordered]))
+        self.factor = None
+        if ordered[0] > 0:
+            log, center = math.log, math.log(usual)
+            self.factor = _SIGMA * _middle(sorted([abs(log(v) - center) for v in ordered]))
+
+    def deviations(self, value: float, floor: float) -> float:
+        """How many standard deviations a value lies above the median, by their logarithms.
+
+        Noise is a share of what it is the noise of, and its tails are long: so is a loss's.
+        ``floor`` is the least deviation that is believed; without logarithms it is a plain one.
+        """
+        if self.factor is not None and value > 0:
+            return (math.log(value) - math.log(self.usual)) / max(self.factor, floor)
+        spread = max(self.spread, floor * abs(self.usual))
+        return (value - self.usual) / spread if spread > 0 else 0.0
+
+
+def _middle(ordered: list[float]) -> float:
+    half, odd = divmod(len(ordered), 2)
+    return ordered[half] if odd else ordered[half - 1] / 2 + ordered[half] / 2

@@ -1,0 +1,88 @@
+"""GS601: a loss that leaps far out of its own past."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gradscope.records.report import Finding
+from gradscope.rules._history import StepHistory
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._words import number
+
+RULE = Rule(
+    code="GS601",
+    name="loss-spike",
+    severity="warning",
+    summary="the loss leaps far above everything it was in the steps before",
+    what=(
+        "Compares the loss of each step with those of the 128 steps before, by the median and the "
+        "median absolute deviation of their logarithms, which a few wild values do not move. It "
+        "fires where the loss is many deviations above the median, and stands out from nearly all "
+        "of those steps as well: the long tails of a training that is nearly done do not count. "
+        "Losses that are not all positive, as those of rewards, must stand out seven times as far."
+    ),
+    why=(
+        "A spike is one bad batch, or the first sign that training diverges: in the steps after "
+        "it the optimizer walks off with a gradient that says nothing about the rest of the data, "
+        "and momentum carries it on."
+    ),
+    fix=(
+        "Look at the batch of that step, and at the gradient's norm before and after it: clip the "
+        "gradient, warm up or lower the learning rate, or go back to a checkpoint before it and "
+        "skip those batches."
+    ),
+    sources=(
+        "Chowdhery et al. 2022, PaLM, section 5.1: some 20 spikes; go back 100 steps, skip 200-500 "
+        "batches",
+        "Team OLMo 2025, 2 OLMo 2 Furious (arXiv 2501.00656), section 3.2: the spike score counts "
+        "values 7 standard deviations from a rolling average",
+        "Lightning, SpikeDetection: twice the running average",
+        "Rousseeuw and Croux 1993, Alternatives to the median absolute deviation",
+    ),
+    calibration="",
+    thresholds=(
+        Threshold(
+            "deviations",
+            7,
+            "robust standard deviations above the median, in logarithms, to fire at",
+            source="the spike score of OLMo 2",
+        ),
+        Threshold(
+            "beyond",
+            3,
+            "the distance from the median over that of the steps before, the highest 2 % left out, "
+            "above which it fires",
+        ),
+        Threshold("history", 32, "steps before, below which nothing is said"),
+    ),
+    runs=Runs(samples=1),
+)
+#: The least deviation that is believed: a loss that repeats itself exactly has none.
+_FLOOR = 1e-3
+#: Of losses on both sides of zero, by how much more.
+_SIGNED = 7
+
+
+def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
+    """One finding for an optimizer's steps."""
+    before, loss = history.loss, history.now.loss
+    if loss is None or before.count == 0 or loss <= before.high:
+        return
+    if before.count < limits["history"] or not math.isfinite(loss):
+        return
+    needed = limits["deviations"] * (1 if before.factor is not None else _SIGNED)
+    deviations = before.deviations(loss, _FLOOR)
+    if deviations <= needed:
+        return
+    if loss - before.usual <= limits["beyond"] * (before.high - before.usual):
+        return
+    yield RULE.finding(
+        history.now.optimizer,
+        f"the loss of step {history.now.step} is {number(loss)}, after a median of "
+        f"{number(before.usual)} in the steps before, nearly all of them up to "
+        f"{number(before.high)}.",
+        value=deviations,
+        threshold=needed,
+        source=limits.source("deviations"),
+    )

@@ -1,0 +1,117 @@
+"""GS602: a gradient that leaps far out of its own past."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gradscope.records.report import Finding
+from gradscope.rules._history import SampleHistory, StepHistory
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._words import number
+
+RULE = Rule(
+    code="GS602",
+    name="gradient-spike",
+    severity="warning",
+    summary="the gradient's norm leaps far above everything it was in the steps before",
+    what=(
+        "Compares the norm of all gradients, before clipping, with the median and nearly all of "
+        "the 128 steps before, at every step. In the steps that were looked at it compares each "
+        "weight's gradient with that weight's own past, and names the one that leapt alone."
+    ),
+    why=(
+        "One such step undoes many: the weights jump, and Adam's second moment remembers it for a "
+        "thousand steps, in which it moves too little. Spikes of the gradient come before those "
+        "of the loss."
+    ),
+    fix=(
+        "Clip the gradient at about the 90th percentile of its norms, and look at the batch of "
+        "that step; where one layer leapt alone, normalise what goes into it."
+    ),
+    sources=(
+        "trainproof: more than 10 times the running median",
+        "Kumar et al. 2025, ZClip (arXiv 2504.02507): 2.5 standard deviations above a moving "
+        "average are clipped",
+        "Team OLMo 2025, 2 OLMo 2 Furious (arXiv 2501.00656): spikes of the gradient precede those "
+        "of the loss; the spike score counts values 7 deviations from a rolling average",
+        "Google deep-learning tuning playbook: clip at about the 90th percentile, log unclipped",
+    ),
+    calibration="",
+    thresholds=(
+        Threshold(
+            "ratio",
+            10,
+            "the norm over the median of the steps before, above which it fires",
+            source="trainproof",
+        ),
+        Threshold(
+            "beyond",
+            3,
+            "and over nearly all of them, the highest 2 % left out, above which it fires",
+        ),
+        Threshold(
+            "deviations",
+            7,
+            "and its robust standard deviations above the median, in logarithms, to fire at",
+            source="the spike score of OLMo 2",
+        ),
+        Threshold("history", 32, "steps before, below which nothing is said"),
+        Threshold("layer", 30, "a weight's own ratio to its median, above which it fires"),
+        Threshold("samples", 12, "samples before, below which nothing is said of a weight"),
+    ),
+    runs=Runs(samples=1),
+)
+#: The least deviation that is believed: a gradient that repeats itself exactly has none.
+_FLOOR = 1e-3
+
+
+def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
+    """One finding for an optimizer's steps."""
+    before, norm = history.gradient, history.now.gradient_norm
+    if norm is None or before.count == 0 or not before.high < norm < math.inf:
+        return
+    if before.count < limits["history"] or norm <= limits["beyond"] * before.high:
+        return
+    if not before.usual or norm <= limits["ratio"] * before.usual:
+        return
+    if before.deviations(norm, _FLOOR) <= limits["deviations"]:
+        return
+    yield RULE.finding(
+        history.now.optimizer,
+        f"the gradient's norm in step {history.now.step} is {number(norm)}, after a median of "
+        f"{number(before.usual)} in the steps before, nearly all of them up to "
+        f"{number(before.high)}.",
+        value=norm / before.usual,
+        threshold=limits["ratio"],
+        source=limits.source("ratio"),
+    )
+
+
+def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
+    """At most one finding per sample, at the weight that leapt furthest and alone."""
+    leaps: list[tuple[float, str]] = []
+    for name, weight in history.weights.items():
+        before, gradient = weight.gradient, weight.now.gradient
+        norm = gradient.norm if gradient is not None else None
+        if not norm or not before.usual or before.count < limits["samples"]:
+            continue
+        ratio = norm / before.usual
+        if math.isfinite(ratio):
+            leaps.append((ratio if norm > limits["beyond"] * before.high else 0.0, name))
+    if len(leaps) < 2:
+        return
+    leaps.sort(reverse=True)
+    (ratio, name), rest = leaps[0], leaps[len(leaps) // 2][0]
+    if ratio <= limits["layer"] or rest > limits["ratio"]:
+        return
+    weight = history.weights[name]
+    norm = weight.now.gradient.norm if weight.now.gradient is not None else None
+    yield RULE.finding(
+        name,
+        f"its gradient's norm is {number(norm or 0.0)}, after a median of "
+        f"{number(weight.gradient.usual)} in the samples before; most other weights' did not leap.",
+        value=ratio,
+        threshold=limits["layer"],
+        source=limits.source("layer"),
+    )

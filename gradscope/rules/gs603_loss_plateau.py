@@ -1,0 +1,79 @@
+"""GS603: a loss that does not fall."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.report import Finding
+from gradscope.rules._course import Course
+from gradscope.rules._history import StepHistory
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._words import number, plural
+
+RULE = Rule(
+    code="GS603",
+    name="loss-plateau",
+    severity="info",
+    summary="the loss has not fallen for half the run, and stands near where it began",
+    what=(
+        "Compares the mean loss of the last quarter of the run with that of the quarter before, "
+        "against their noise, and with the loss of the beginning. It fires where there was no "
+        "fall for a long time and little before, so that it would have been seen had the loss "
+        "gone on as it began. Left alone are runs with several optimizers, whose losses pull "
+        "against each other, losses that are not positive, and losses that are mostly noise, as "
+        "of rewards: they need not fall."
+    ),
+    why=(
+        "A network that learns nothing looks like one that trains slowly. Guessing the most "
+        "frequent class, targets that are shuffled against their inputs, a learning rate that is "
+        "much too small or much too large all end in such a line."
+    ),
+    fix=(
+        "See that a single batch can be overfitted; if not, look at the targets and at `gradscope "
+        "check`. If it can, try learning rates three times larger and smaller."
+    ),
+    sources=(
+        "CS231n notes, babysitting the learning process: overfit a small part first",
+        "Karpathy 2019, A recipe for training neural networks: overfit one batch",
+        "SageMaker Debugger, LossNotDecreasing",
+    ),
+    calibration="",
+    thresholds=(
+        Threshold("steps", 500, "steps without a fall, below which nothing is said"),
+        Threshold("left", 0.9, "the loss over that of the beginning, above which it fires"),
+        Threshold("noise", 0.5, "standard deviation over mean, above which nothing is said"),
+        Threshold(
+            "errors", 2, "fall between the quarters in standard errors, above which it is one"
+        ),
+    ),
+    runs=Runs(samples=1),
+)
+
+
+def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
+    """At most one finding for an optimizer."""
+    course = history.blocks.course
+    if course is None or not history.alone or course.steps < limits["steps"]:
+        return
+    if course.first <= 0 or course.lowest <= 0 or course.last < limits["left"] * course.first:
+        return
+    if course.spread > limits["noise"] * course.last or _falls(course, limits["errors"]):
+        return
+    yield RULE.finding(
+        history.now.optimizer,
+        f"for {plural(course.steps, 'step')}, since step {course.since}, the loss has not fallen: "
+        f"it stands at {number(course.last)}, and began at {number(course.first)}.",
+        value=course.last / course.first,
+        threshold=limits["left"],
+        source=limits.source("left"),
+    )
+
+
+def _falls(course: Course, errors: float) -> bool:
+    """Whether it falls, or may: what the noise would hide is no plateau."""
+    noise = errors * course.error
+    fallen = course.first - course.last
+    if fallen <= errors * course.spread / course.began**0.5 + noise:
+        return course.middle - course.last > noise
+    # At the pace so far, between the middles of two quarters.
+    return course.middle - course.last > noise or fallen / 4 < 2 * noise

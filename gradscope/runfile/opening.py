@@ -1,0 +1,117 @@
+"""Finding a run's files and opening them, with a sentence for each way in which one is no run."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from gradscope.errors import ConfigError
+from gradscope.runfile import schema
+
+_MADE = "`gradscope run SCRIPT.py` records one"
+#: Where a run could not be written and read at once: for how long the writer is waited for.
+_BUSY_SECONDS = 10
+_RANK = re.compile(r"rank-(\d+)\.db")
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """The file itself, or the files in the folder, by rank.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not path.is_dir():
+        if not path.exists():
+            raise ConfigError(f"there is no run `{path}`", help=_MADE)
+        return (path,)
+    ranked = {
+        int(found[1]): file for file in path.iterdir() if (found := _RANK.fullmatch(file.name))
+    }
+    if ranked:
+        return tuple(ranked[rank] for rank in sorted(ranked))
+    runs = sorted(path.glob("*.db"), key=lambda file: file.stat().st_mtime)
+    if runs:
+        fault = f"`{path}` is a folder of {len(runs)} runs"
+        raise ConfigError(fault, help=f"name one of them; the latest is `{runs[-1]}`")
+    raise ConfigError(f"there is no run in the folder `{path}`", help=_MADE)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """The file, opened for reading and nothing else.
+
+    Raises:
+        ConfigError: it cannot be read, or is no run that this gradscope knows.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(16)
+    except OSError as error:
+        raise ConfigError(f"cannot read `{path}`: {error.strerror or error}") from None
+    if not head:
+        raise ConfigError(f"`{path}` is empty: the run was killed as it began", help=_MADE)
+    if head != b"SQLite format 3\x00":
+        raise ConfigError(f"`{path}` is no run: it is not a SQLite file", help=_MADE)
+    with reading(path):
+        connection = _opened(path)
+        try:
+            _check(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Within this, what SQLite says of a damaged file becomes an error that names it."""
+    try:
+        yield
+    # The message itself can quote damaged bytes.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the run in `{path}`: {error}") from None
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """For reading; SQLite makes files beside it while a run is written, or was killed."""
+    address = path.absolute().as_uri()
+    journal = path.with_name(f"{path.name}-wal")
+    try:
+        return _answering(f"{address}?mode=ro")
+    except sqlite3.OperationalError as error:
+        # The low byte is the kind: https://www.sqlite.org/rescode.html#extrc
+        kind = error.sqlite_errorcode & 0xFF
+        if kind not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise
+        if journal.exists() and journal.stat().st_size:
+            raise
+        # In a folder that cannot be written, and nobody writes it: nothing beside it is needed.
+        return _answering(f"{address}?mode=ro&immutable=1")
+
+
+def _answering(address: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(address, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_schema")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    ((application,),) = connection.execute("PRAGMA application_id")
+    ((version,),) = connection.execute("PRAGMA user_version")
+    if application != schema.APPLICATION:
+        ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_schema")
+        if not tables:
+            raise ConfigError(f"`{path}` is empty: the run was killed as it began", help=_MADE)
+        raise ConfigError(f"`{path}` is a SQLite file, but no run of gradscope's", help=_MADE)
+    if version > schema.VERSION:
+        raise ConfigError(
+            f"`{path}` was recorded by a newer gradscope: its schema has number {version}, "
+            f"this one reads {schema.VERSION}",
+            help="pip install -U gradscope",
+        )

@@ -1,0 +1,201 @@
+"""Records to rows of the tables and back. Lists and mappings are JSON text, zlib where large."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from gradscope.errors import ConfigError
+from gradscope.records.data import from_data, to_line
+from gradscope.records.report import Finding
+from gradscope.records.training import (
+    StepSample,
+    TrainedModel,
+    TrainingEvent,
+    TrainingFinding,
+    TrainingRun,
+    TrainingStep,
+)
+
+_Record = TypeVar("_Record")
+Value = Any  # what SQLite takes and gives: int, float, str, bytes or None
+Row = tuple[Value, ...]
+
+RUN = tuple(f.name for f in fields(TrainingRun))
+MODEL = tuple(f.name for f in fields(TrainedModel))
+EVENT = tuple(f.name for f in fields(TrainingEvent))
+STEP = (
+    *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "losses", "nonfinite"),
+    *("gradient_norm", "clipped_norm", "learning_rate", "learning_rates", "loss_scale", "sampled"),
+)
+_NUMBER, _WORDS = {float, type(None)}, {str, type(None)}
+_STEP_TYPES: tuple[set[Any], ...] = (
+    *({int}, {str}, {int}, {float}, {float}, _NUMBER, _WORDS, _WORDS),
+    *(_NUMBER, _NUMBER, _NUMBER, _WORDS, _NUMBER, {int}),
+)
+SAMPLE = ("step", "model", "record")
+_OF_FINDING = tuple(f.name for f in fields(Finding))
+FINDING = ("key", *_OF_FINDING, "model", "first_step", "last_step", "steps", "origin")
+
+#: Columns of JSON text.
+_JSON = {"arguments", "options", "versions", "notices", "details"}
+#: Fast enough beside a training, and a fifth of the size.
+_LEVEL = 6
+
+
+def plain_row(record: TrainingRun | TrainedModel | TrainingEvent) -> Row:
+    """A record whose fields are the columns."""
+    return tuple(_cell(getattr(record, f.name)) for f in fields(record))
+
+
+def step_row(record: TrainingStep) -> Row:
+    """The row of the table ``step``.
+
+    One loss stands in ``loss`` and one learning rate in ``learning_rate``; the lists are for more.
+    """
+    loss, rates = _number(record.loss), record.learning_rates
+    rate = _number(rates[0]) if rates else None
+    return (
+        record.step,
+        _text(record.optimizer),
+        record.optimizer_step,
+        _number(record.time),
+        _number(record.seconds),
+        loss,
+        None if len(record.losses) == 1 and loss is not None else to_line(record.losses),
+        record.nonfinite,
+        _number(record.gradient_norm),
+        _number(record.clipped_norm),
+        rate,
+        None if len(rates) == 1 and rate is not None else to_line(rates),
+        _number(record.loss_scale),
+        0,  # until it has a sample
+    )
+
+
+def sample_row(sample: StepSample) -> Row:
+    """The row of the table ``sample``: the whole record, compressed."""
+    packed = zlib.compress(to_line(sample).encode("ascii"), _LEVEL)
+    return sample.step, sample.model, packed
+
+
+def finding_row(record: TrainingFinding) -> Row:
+    """The row of the table ``finding``."""
+    return (
+        to_line(record.key),
+        *(_cell(getattr(record.finding, name)) for name in _OF_FINDING),
+        record.model,
+        min((first for first, _ in record.steps), default=None),
+        max((last for _, last in record.steps), default=None),
+        to_line(record.steps),
+        None if record.origin is None else to_line(record.origin),
+    )
+
+
+def _cell(value: Any) -> Value:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, float):
+        return _number(value)
+    return to_line(value) if isinstance(value, dict | list | tuple) else value
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _text(value: str) -> str:
+    """The text without lone surrogates, which a path can hold and UTF-8 cannot."""
+    return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def plain_record(kind: type[_Record], names: Sequence[str], row: Row, file: str) -> _Record:
+    """The record that ``plain_row`` made the row of.
+
+    Raises:
+        ConfigError: the row is no such record; so do the others.
+    """
+    pairs = zip(names, row, strict=True)
+    data = {name: _loads(cell, file) if name in _JSON else cell for name, cell in pairs}
+    return _record(kind, data, file)
+
+
+def step_records(rows: Sequence[Row], file: str) -> tuple[TrainingStep, ...]:
+    """The records that ``step_row`` made the rows of. There can be hundreds of thousands."""
+    check_columns(rows, STEP, _STEP_TYPES, file)
+    rates: dict[str, tuple[Any, ...]] = {}
+    found = []
+    for row in rows:
+        number, name, count, time, seconds, loss, losses, bad, norm, clipped, rate, many = row[:12]
+        if many is None:
+            given: tuple[Any, ...] = (rate,)
+        elif many in rates:
+            given = rates[many]
+        else:  # the same few texts over thousands of steps
+            given = rates[many] = _numbers(many, file)
+        all_losses = (loss,) if losses is None else _numbers(losses, file)
+        found.append(
+            TrainingStep(
+                *(number, name, count, time, seconds, all_losses, bad, norm, clipped, given),
+                loss_scale=row[12],
+                sampled=bool(row[13]),
+            )
+        )
+    return tuple(found)
+
+
+def check_columns(
+    rows: Sequence[Row], names: Sequence[str], allowed: Sequence[set[Any]], file: str
+) -> None:
+    """Whether each column holds what it may, without a look at each value by itself in Python.
+
+    Raises:
+        ConfigError: one does not.
+    """
+    for name, types, column in zip(names, allowed, zip(*rows, strict=True), strict=False):
+        wrong = set(map(type, column)) - types
+        if wrong:
+            raise ConfigError(f"`{file}` is damaged: `{name}` holds {wrong.pop().__name__}")
+
+
+def _numbers(text: str, file: str) -> tuple[Any, ...]:
+    return _record(tuple[float | None, ...], _loads(text, file), file)
+
+
+def sample_record(packed: Value, file: str) -> StepSample:
+    """The record that ``sample_row`` made the row of."""
+    try:
+        text = zlib.decompress(packed).decode("ascii")
+    except (TypeError, zlib.error, UnicodeDecodeError) as error:
+        raise ConfigError(f"`{file}` is damaged: a sample cannot be unpacked ({error})") from None
+    return _record(StepSample, _loads(text, file), file)
+
+
+def finding_record(row: Row, file: str) -> TrainingFinding:
+    """The record that ``finding_row`` made the row of."""
+    cells = dict(zip(FINDING, row, strict=True))
+    data = {
+        "finding": {name: cells[name] for name in _OF_FINDING},
+        "model": cells["model"],
+        "steps": _loads(cells["steps"], file),
+        "origin": None if cells["origin"] is None else _loads(cells["origin"], file),
+    }
+    return _record(TrainingFinding, data, file)
+
+
+def _record(kind: type[_Record], data: Any, file: str) -> _Record:
+    try:
+        return from_data(kind, data, file=file)
+    except ConfigError as error:
+        raise ConfigError(f"`{file}` is damaged: {error}") from None
+
+
+def _loads(text: Value, file: str) -> Any:
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"`{file}` is damaged: no JSON where there should be ({error})") from None

@@ -1,0 +1,104 @@
+"""Which samples and vital signs go where there are more than a run file keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from gradscope.records.training import (
+    StepSample,
+    TrainingEvent,
+    TrainingFinding,
+    TrainingRecord,
+    TrainingRun,
+    TrainingStep,
+)
+from gradscope.runfile.schema import MOST_EVENTS, MOST_STEPS
+
+#: The first samples always stay.
+FIRST = 3
+
+
+def samples_to_drop(counted: Mapping[int, int], referred: Collection[int], keep: int) -> list[int]:
+    """The steps whose samples go: none, or so many that about three quarters of ``keep`` are left.
+
+    The first three stay, the last half of ``keep``, and up to a quarter of those that a finding or
+    an event refers to, from both ends. Of the others every second one goes, again and again: as
+    they are counted in the order in which they were taken, what is left is spread evenly.
+
+    Args:
+        counted: each sampled step, and how many samples were taken before it.
+        referred: the steps that findings and events refer to.
+        keep: how many there may be.
+    """
+    if len(counted) <= keep:
+        return []
+    steps = sorted(counted)
+    stay = {*steps[:FIRST], *steps[-(keep // 2) :]}
+    stay.update(outermost([s for s in steps if s in referred and s not in stay], keep // 4))
+    others = [step for step in steps if step not in stay]
+    room = keep - keep // 2 - keep // 4 - FIRST
+    every = 1
+    while sum(counted[step] % every == 0 for step in others) > room:
+        every *= 2
+    return [step for step in others if counted[step] % every]
+
+
+def outermost(steps: list[int], count: int) -> list[int]:
+    """The first and the last of the steps: how something began, and how it is now."""
+    if len(steps) <= count:
+        return steps
+    return steps[: count - count // 2] + steps[len(steps) - count // 2 :]
+
+
+def stride(last: int, most: int) -> tuple[int, int]:
+    """Up to which number rows that are numbered without gaps are thinned, and by which step.
+
+    The last half of ``most`` stays whole; before it there is a quarter of ``most`` or less.
+    """
+    until = last - most // 2
+    step = 2
+    while until // step > most // 4:
+        step *= 2
+    return until, step
+
+
+class Kept:
+    """What a run file holds, as far as thinning needs to know it."""
+
+    def __init__(
+        self, keep: int, most_steps: int = MOST_STEPS, most_events: int = MOST_EVENTS
+    ) -> None:
+        self.keep, self.most_steps, self.most_events = keep, most_steps, most_events
+        self.rows = self.events = self.last = self._taken = 0
+        self._sampled: dict[int, int] = {}
+        self._event_steps: set[int] = set()
+        self._findings: dict[object, set[int]] = {}
+
+    def note(self, record: TrainingRecord | TrainingRun) -> None:
+        """A record that is written."""
+        match record:
+            case TrainingStep():
+                self.rows += 1
+                self.last = max(self.last, record.step)
+            case StepSample() if record.step not in self._sampled:
+                self._sampled[record.step] = self._taken
+                self._taken += 1
+            case TrainingEvent():
+                self.events += 1
+                self._event_steps.add(record.step)
+            case TrainingFinding():
+                self._findings[record.key] = {step for pair in record.steps for step in pair}
+
+    @property
+    def referred(self) -> set[int]:
+        """The steps that events and the ends of findings' intervals refer to."""
+        return self._event_steps.union(*self._findings.values())
+
+    def drop_samples(self) -> list[int]:
+        """The steps whose samples are one too many now; they count as gone."""
+        if len(self._sampled) <= self.keep:
+            return []
+        steps = samples_to_drop(self._sampled, self.referred, self.keep)
+        for step in steps:
+            del self._sampled[step]
+        return steps

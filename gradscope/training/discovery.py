@@ -1,0 +1,95 @@
+"""The models that a script trains, and the names that it has for them.
+
+A model is an outermost module: one that no other live module holds. They are looked for among all
+live objects when an optimizer is made, which is after its model was made and before its first step.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.loading.wrappers import unwrapped
+
+#: What stands around the script's own frames: their variables are not the script's.
+_LIBRARIES = ("torch", "gradscope", "runpy")
+
+
+def outermost_modules() -> list[nn.Module]:
+    """The live modules that no other holds and that have a parameter which wants a gradient."""
+    # Not `isinstance`: a lazy proxy would be made to load what it stands for.
+    modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
+    held = {
+        id(child)
+        for module in modules
+        for child in (module.__dict__.get("_modules") or {}).values()
+    }
+    return [module for module in modules if id(module) not in held and _trains(module)]
+
+
+def _trains(module: nn.Module) -> bool:
+    if "_parameters" not in module.__dict__:  # its constructor has not come so far
+        return False
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def variable_name(found: object) -> str | None:
+    """What the script calls it: a variable of the main module or of a function that runs, else an
+    attribute of an object that such a variable holds."""
+    same = _same(found)
+    scopes = [dict(vars(sys.modules["__main__"])), *_scopes()]
+    for scope in scopes:
+        for name, value in scope.items():
+            if id(value) in same and not name.startswith("_"):
+                return name
+    for scope in scopes:
+        for owner in list(scope.values()):
+            attributes = _plain_attributes(owner)
+            for name, value in attributes.items():
+                if id(value) in same:
+                    return str(name)
+    return None
+
+
+def _same(found: object) -> set[int]:
+    """The ids by which a variable may hold it: itself, and what a wrapper stands around."""
+    if not isinstance(found, nn.Module):
+        return {id(found)}
+    return {id(found), id(unwrapped(found)[0])}
+
+
+def _scopes() -> Iterator[dict[str, Any]]:
+    """The local variables of the script's functions that run, outermost first."""
+    frames: list[FrameType] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    for one in reversed(frames):
+        module = str(one.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in _LIBRARIES:
+            yield dict(one.f_locals)
+
+
+def _plain_attributes(owner: object) -> dict[str, Any]:
+    """The attributes of an object of the script's own, and the entries of a mapping by name."""
+    if isinstance(owner, dict):
+        return {k: v for k, v in list(owner.items()) if isinstance(k, str)}
+    if isinstance(owner, type | nn.Module | torch.Tensor):
+        return {}
+    found = getattr(owner, "__dict__", None)
+    return dict(found) if isinstance(found, dict) and type(owner).__module__ != "builtins" else {}
+
+
+def compiled_inside(module: nn.Module) -> bool:
+    """Whether a hook on this module, or on one inside it, would be traced by the compiler."""
+    return any(
+        type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None
+        for m in module.modules()
+    )

@@ -1,0 +1,245 @@
+"""The findings of a training run: what the rules say of its steps, each told once.
+
+A finding has the figures of the first step in which it held; only a worse severity takes their
+place. Its intervals are the steps in which it held: between two looks in a row that found it, it is
+taken to have held throughout. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from gradscope.records.answers import Birth
+from gradscope.records.report import Finding, Report
+from gradscope.records.run import RunInfo
+from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
+from gradscope.rules import SEVERITIES, RuleSettings, Runs, Sampled, SampleHistory, StepHistory
+from gradscope.training.intervals import Intervals
+
+#: What makes two findings the same one: rule, place, model, cause. Of a rule that speaks of a whole
+#: model or run only the first two, or the first, differ.
+Key = tuple[str, str, int | None, str | None]
+#: A finding with how its rule speaks of runs.
+Found = dict[Key, tuple[Finding, Runs]]
+
+#: A finding that grows step by step is given again after this many steps.
+_AGAIN = 64
+#: What comes and goes has to hold twice as long each time before it is told, up to so many times.
+_LONGEST = 64
+_NON_FINITE = "GS301"
+
+
+@dataclass(slots=True)
+class _Told:
+    """A finding of the run; ``said`` is how many of its steps were given out."""
+
+    finding: Finding
+    model: int | None
+    origin: Birth | None = None
+    steps: Intervals = field(default_factory=Intervals)
+    said: int = 0
+
+    def record(self) -> TrainingFinding:
+        return TrainingFinding(self.finding, self.steps.all(), self.model, self.origin)
+
+
+@dataclass(slots=True)
+class _Streak:
+    """A finding that held in each of the last looks, since the step ``first``."""
+
+    finding: Finding
+    first: int
+    #: Whether it held in the first look of all.
+    always: bool
+    count: int = 0
+
+
+@dataclass(slots=True)
+class _Looks:
+    """Looks at one thing, one after the other: the steps of an optimizer, samples of a model."""
+
+    any: bool = False
+    streaks: dict[Key, _Streak] = field(default_factory=dict)
+    #: How often a finding ended before it was told.
+    ended: dict[Key, int] = field(default_factory=dict)
+
+
+class RunFindings:
+    """Takes in a run's steps and samples in their order, and finds what is wrong with it.
+
+    ``step`` costs microseconds, ``sample`` what the rules alone cost ``check``. Both return the
+    findings that are new and those that held in more steps than were returned before; one that
+    holds step after step is returned every 64 of them. ``all`` is exact.
+    """
+
+    def __init__(self, settings: RuleSettings) -> None:
+        active = tuple(settings.active())
+        self._over_steps = [
+            (entry.find_over_steps, limits, entry.rule.runs or Runs())
+            for entry, limits in active
+            if entry.find_over_steps is not None
+        ]
+        self._over_samples = [
+            (entry.find_over_samples, limits, entry.rule.runs or Runs())
+            for entry, limits in active
+            if entry.find_over_samples is not None
+        ]
+        self._sampled = [
+            (entry.in_runs, limits, entry.rule.runs)
+            for entry, limits in active
+            if entry.in_runs is not None and entry.rule.runs is not None
+        ]
+        self._born = [
+            (entry.find, limits)
+            for entry, limits in active
+            if entry.rule.code == _NON_FINITE and entry.find is not None
+        ]
+        self._told: dict[Key, _Told] = {}
+        self._steps: dict[str, tuple[_Looks, StepHistory]] = {}
+        self._skips: dict[str, _Looks] = {}
+        self._models: dict[int, Sampled] = {}
+        self._samples: dict[tuple[int, str, bool], tuple[_Looks, SampleHistory]] = {}
+
+    def step(self, step: TrainingStep) -> tuple[TrainingFinding, ...]:
+        """Judge a step by its vital signs and those of the steps before."""
+        known = self._steps.get(step.optimizer)
+        if known is None:
+            known = self._steps[step.optimizer] = (_Looks(), StepHistory(step))
+        else:
+            known[1].add(step, alone=len(self._steps) == 1)
+        looks, history = known
+        found: Found = {}
+        for find, limits, runs in self._over_steps:
+            for finding in find(history, limits):
+                found.setdefault(_key(finding, None, runs), (finding, runs))
+        if not found and not looks.streaks:
+            looks.any = True
+            return ()
+        return tuple(self._judged(looks, step.step, None, found, steps=True))
+
+    def skipped(self, step: TrainingStep) -> tuple[TrainingFinding, ...]:
+        """Judge a step that a gradient scaler skipped: all that counts of it is the loss scale."""
+        if step.optimizer in self._steps:
+            history = self._steps[step.optimizer][1]
+            history.skip(step)
+        else:
+            history = StepHistory(step)
+            self._steps[step.optimizer] = (_Looks(), history)
+        found: Found = {}
+        for find, limits, runs in self._over_steps:
+            for finding in find(history, limits) if runs.skips else ():
+                found.setdefault(_key(finding, None, runs), (finding, runs))
+        looks = self._skips.setdefault(step.optimizer, _Looks())
+        return tuple(self._judged(looks, step.step, None, found, steps=True))
+
+    def sample(self, sample: StepSample) -> tuple[TrainingFinding, ...]:
+        """Judge a step that was looked at: by itself, and by the samples before."""
+        model = sample.model
+        views = self._models.setdefault(model, Sampled()).views(sample)
+        stepped = bool(views["stepped"].parameters)
+        place = (model, sample.optimizer, stepped)
+        looks, history = self._samples.setdefault(place, (_Looks(), SampleHistory()))
+        history.add(sample)
+        found: Found = {}
+        for find, limits, runs in self._sampled:
+            if runs.first and sample.step != 1:
+                continue
+            for finding in find(views[runs.parameters], limits):
+                found.setdefault(_key(finding, model, runs), (finding, runs))
+        for find_over, limits, runs in self._over_samples:
+            for finding in find_over(history, limits):
+                found.setdefault(_key(finding, model, runs), (finding, runs))
+        return tuple(self._judged(looks, sample.step, model, found, steps=False))
+
+    def born(
+        self, step: int, births: Sequence[Birth], model: int | None = None
+    ) -> tuple[TrainingFinding, ...]:
+        """Take in, before the step itself, where its NaN or its infinity came from.
+
+        Only the first of the run counts: what comes after inherits it.
+        """
+        found: list[TrainingFinding] = []
+        kind = births[0].kind if births else None
+        report = Report("findings", _NO_RUN, loss_nonfinite=kind, births=tuple(births[:1]))
+        for find, limits in self._born:
+            for finding in find(report, limits):
+                runs = Runs(per="run")
+                key = _key(finding, model, runs)
+                if key not in self._told:
+                    told = self._told[key] = _Told(finding, model, births[0])
+                    found += self._holds(told, step, step, steps=False)
+        return tuple(found)
+
+    def all(self) -> tuple[TrainingFinding, ...]:
+        """Everything found so far, the worst first, then by code, then as it began."""
+        told = sorted(
+            self._told.values(),
+            key=lambda one: (
+                SEVERITIES.index(one.finding.severity),
+                one.finding.code,
+                one.steps.all(),
+            ),
+        )
+        return tuple(one.record() for one in told)
+
+    def _judged(
+        self, looks: _Looks, at: int, model: int | None, found: Found, *, steps: bool
+    ) -> Iterator[TrainingFinding]:
+        """What is to be given out after a look."""
+        for key in [key for key in looks.streaks if key not in found]:
+            del looks.streaks[key]
+            told = self._told.get(key)
+            if told is None:
+                looks.ended[key] = looks.ended.get(key, 0) + 1
+            elif told.said < told.steps.count:
+                yield self._given(told)
+        for key, (finding, runs) in found.items():
+            streak = looks.streaks.get(key)
+            if streak is None:
+                streak = looks.streaks[key] = _Streak(finding, at, always=not looks.any)
+            streak.count += 1
+            told = self._told.get(key)
+            if not _holds_long(streak, runs, looks.ended.get(key, 0) if told is None else 0, steps):
+                continue
+            if told is None:
+                told = self._told[key] = _Told(streak.finding, model)
+            elif _worse(finding, told.finding):
+                # Under its first name: that is what a record is known by.
+                name, cause = told.finding.name, told.finding.cause
+                told.finding, told.said = replace(finding, name=name, cause=cause), 0
+            yield from self._holds(told, streak.first, at, steps=steps)
+        looks.any = True
+
+    def _holds(
+        self, told: _Told, first: int, last: int, *, steps: bool
+    ) -> Iterable[TrainingFinding]:
+        """It held in these steps: the record, where that is worth giving out now."""
+        more = told.steps.add(min(first, last), max(first, last))
+        grown = told.steps.count - told.said
+        if more or not told.said or grown >= _AGAIN or (grown and not steps):
+            yield self._given(told)
+
+    def _given(self, told: _Told) -> TrainingFinding:
+        told.said = told.steps.count
+        return told.record()
+
+
+_NO_RUN = RunInfo("", "", "", "train", 0, 1, "")
+
+
+def _key(finding: Finding, model: int | None, runs: Runs) -> Key:
+    if runs.per == "place":
+        return finding.code, finding.name, model, finding.cause
+    return finding.code, "", model if runs.per == "model" else None, None
+
+
+def _holds_long(streak: _Streak, runs: Runs, ended: int, steps: bool) -> bool:
+    if runs.always and not streak.always:
+        return False
+    needed = runs.steps if steps else runs.samples
+    return streak.count >= needed * min(1 << min(ended, 10), _LONGEST)
+
+
+def _worse(one: Finding, than: Finding) -> bool:
+    return SEVERITIES.index(one.severity) < SEVERITIES.index(than.severity)

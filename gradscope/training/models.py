@@ -1,0 +1,144 @@
+"""The models of a run: found, named, and wrapped as the script has them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from gradscope.loading.wrappers import unwrapped
+from gradscope.records.training import TrainedModel
+from gradscope.training.discovery import compiled_inside, outermost_modules, variable_name
+
+
+@dataclass(slots=True, eq=False)
+class Model:
+    """One model: ``module`` is the script's own, without what stands around it.
+
+    ``compiled``: no hook is set on it or inside, for the compiler would trace it, and to run the
+    model eagerly would change its numbers.
+    """
+
+    id: int
+    name: str
+    outer: weakref.ref[nn.Module]
+    module_ref: weakref.ref[nn.Module]
+    parameters: int
+    trainable: int
+    compiled: bool = False
+    recorded: bool = False
+    notices: tuple[str, ...] = field(default=())
+
+    @property
+    def module(self) -> nn.Module:
+        """The model; only asked for while it is alive."""
+        found = self.module_ref()
+        assert found is not None
+        return found
+
+    def record(self, step: int) -> TrainedModel:
+        """What the run file says of it."""
+        module = self.module
+        return TrainedModel(
+            id=self.id,
+            name=self.name,
+            type=type(module).__name__,
+            parameters=self.parameters,
+            trainable=self.trainable,
+            modules=sum(1 for _ in module.modules()),
+            first_step=step,
+        )
+
+
+class Models:
+    """All models that were found, by the modules that are alive."""
+
+    def __init__(self) -> None:
+        self._found: list[Model] = []
+        self.traced = False  # a function was compiled, and whatever it calls is traced
+
+    def __iter__(self) -> Iterator[Model]:
+        return (m for m in self._found if m.outer() is not None and m.module_ref() is not None)
+
+    def only(self, modules: Sequence[nn.Module]) -> None:
+        """These are the models; no others are looked for."""
+        self._given = [weakref.ref(module) for module in modules]
+
+    _given: list[weakref.ref[nn.Module]] | None = None
+
+    def search(self) -> bool:
+        """Look for models once more; whether there are others than before."""
+        if self._given is None:
+            roots = outermost_modules()
+        else:
+            roots = [module for given in self._given if (module := given()) is not None]
+        known = {id(model.outer()): model for model in self}
+        if {id(root) for root in roots} == set(known) and not self._stale:
+            return False
+        self._stale = False
+        kept = [known[id(root)] for root in roots if id(root) in known]
+        # What was outermost before may be wrapped now: it is the same model under its name.
+        inner = {id(model.module): model for model in self}
+        for root in roots:
+            if id(root) in known:
+                continue
+            module, _ = unwrapped(root)
+            same = inner.get(id(module))
+            if same is None:
+                kept.append(self._made(root, module))
+            else:
+                same.outer = weakref.ref(root)
+                kept.append(same)
+        self._found = sorted(kept, key=lambda model: model.id)
+        for model in self:
+            self._see_compiled(model)
+        return True
+
+    def forget_hooks(self) -> None:
+        """What is known of compiled models may have changed: look again at the next search."""
+        self._found = list(self)
+        self._stale = True
+
+    _stale = False
+
+    def _made(self, root: nn.Module, module: nn.Module) -> Model:
+        parameters = list(dict.fromkeys(module.parameters()))
+        return Model(
+            id=self._next_id(),
+            name=variable_name(root) or "",
+            outer=weakref.ref(root),
+            module_ref=weakref.ref(module),
+            parameters=sum(p.numel() for p in parameters),
+            trainable=sum(p.numel() for p in parameters if p.requires_grad),
+        )
+
+    _ids = 0
+
+    def _next_id(self) -> int:
+        self._ids += 1
+        return self._ids
+
+    def _see_compiled(self, model: Model) -> None:
+        outer = model.outer()
+        assert outer is not None
+        model.compiled = self.traced or compiled_inside(outer)
+        if model.compiled:
+            model.notices = (
+                "torch.compile: calls inside are not looked at, for run eagerly they would give "
+                "other numbers; parameters are",
+            )
+
+    def name(self, model: Model) -> str:
+        """Its name, found again where it had none yet: the script's variable, else its class."""
+        if not model.name:
+            outer = model.outer()
+            found = variable_name(outer) if outer is not None else None
+            taken = {other.name for other in self._found if other is not model}
+            plain = found or type(model.module).__name__
+            name, number = plain, 2
+            while name in taken:
+                name, number = f"{plain}#{number}", number + 1
+            model.name = name
+        return model.name

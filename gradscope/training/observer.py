@@ -1,0 +1,573 @@
+"""Sees the steps of a training that somebody else runs, and hands their records on.
+
+A step ends with ``optimizer.step()``; in a script that makes no optimizer it ends with each
+backward. Between two steps stand the forwards and backwards of the second.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import Node
+from torch.optim import Optimizer
+
+from gradscope.capture.hooks import OwnHook, hook_calls
+from gradscope.capture.norms import gradient_norms
+from gradscope.capture.recompute import in_backward
+from gradscope.explain.non_finite.steps import StepWatch
+from gradscope.records.answers import Birth
+from gradscope.records.training import TrainingEvent, TrainingRecord, TrainingStep
+from gradscope.training.discovery import variable_name
+from gradscope.training.interval import Interval
+from gradscope.training.launch import Script
+from gradscope.training.models import Model, Models
+from gradscope.training.patches import listen
+from gradscope.training.sampler import Sampler, free
+from gradscope.training.sentinel.sentinel import Sentinel
+
+#: For so many steps at most one sample goes on, where several optimizers take turns.
+_LONGEST_ROUND = 8
+
+
+@dataclass(slots=True)
+class _Optimizer:
+    """An optimizer that was seen: what the run calls it, and how many steps it made."""
+
+    name: str = ""
+    steps: int = 0
+    held: frozenset[nn.Parameter] = frozenset()
+    groups: tuple[int, ...] = ()
+    settings: dict[str, float] = field(default_factory=dict)  # as the step found them
+
+
+@dataclass(slots=True)
+class _Gradients:
+    """The gradients at the end of a backward: their norms, and what tells whether they changed."""
+
+    norms: dict[nn.Parameter, float] = field(default_factory=dict)
+    versions: dict[nn.Parameter, tuple[int, int]] = field(default_factory=dict)
+
+
+class Observer:
+    """Listens to PyTorch while a script trains.
+
+    Args:
+        write: takes the records of each step.
+        born: takes where a NaN or an infinity of a step came from.
+        interval: which steps are looked at.
+        layers: patterns of the modules whose calls are recorded.
+        deep: the first and the last step that are watched operation by operation.
+        sentinel: whether a NaN or an infinity is located in the step that made it.
+        stop_on: "nan" to end the script at the first of them.
+        failed: told of an error of gradscope's own; from then on nothing is observed.
+    """
+
+    def __init__(
+        self,
+        write: Callable[..., None],
+        born: Callable[[int, tuple[Birth, ...]], None],
+        interval: Interval,
+        *,
+        layers: Sequence[str] = ("**",),
+        deep: tuple[int, int] | None = None,
+        sentinel: bool = True,
+        stop_on: str = "never",
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.step = 0
+        self.interval = interval
+        self.models = Models()
+        self.device: str | None = None
+        self._write, self._born, self._layers, self._failed = write, born, layers, failed
+        self._stop_on_nan, self._stopping = stop_on == "nan", False
+        self._keeps_stacks = False
+        self._deep_steps = deep
+        self._deep: StepWatch | None = None
+        self._optimizers: weakref.WeakKeyDictionary[Optimizer, _Optimizer] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._any_optimizer = False
+        self._sentinel = Sentinel(self._trained) if sentinel else None
+        self._patches: ExitStack | None = None
+        self._roots: list[OwnHook] = []
+        self._sampler: Sampler | None = None
+        self._round: set[int] = set()
+        self._round_steps = 0
+        self._nodes: list[list[Node]] = []
+        self._began = self._last = time.perf_counter()
+        self._own = 0.0
+        self._inside = False
+        # Of the step that is going on:
+        self._losses: list[float | None] = []
+        self._nonfinite: str | None = None
+        self._loss_nonfinite = False
+        self._gradients = _Gradients()
+        self._backwards = 0
+        self._expected = 1
+        self._scales: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+        self._scale: float | None = None
+        self._scaler_steps: list[int] = []
+        self._located = False
+
+    # ---------------------------------------------------------------- the life of the observer
+
+    def start(self) -> None:
+        """Listen from now on."""
+        self._patches = listen(self)
+
+    def watch(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+        """Look at these models and no others, from the first step on.
+
+        Without optimizers, those count that make a step.
+        """
+        self.models.only(models)
+        for optimizer in optimizers:
+            self._any_optimizer = True
+            self._optimizers[optimizer] = _Optimizer()
+        self._guarded(self._search)
+
+    def stop(self) -> None:
+        """Take everything away that was set."""
+        if self._deep is not None:
+            self._deep.remove()
+            self._deep = None
+        self._lines(False)
+        if self._sampler is not None:
+            self._sampler.remove()
+            self._sampler = None
+        for handle in self._roots:
+            handle.remove()
+        self._roots.clear()
+        if self._patches is not None:
+            self._patches.close()
+            self._patches = None
+
+    @property
+    def time(self) -> float:
+        """Seconds since the run began."""
+        return time.perf_counter() - self._began
+
+    def event(self, kind: str, message: str, **details: Any) -> None:
+        """Something that happened once, at the step that is going on."""
+        self._write(TrainingEvent(self.step + 1, self.time, kind, message, details))
+
+    # ---------------------------------------------------------------- what PyTorch tells
+
+    def optimizer_made(self, optimizer: Optimizer) -> None:
+        """A model was made by now, and no step yet."""
+        self._guarded(self._optimizer_made, optimizer)
+
+    def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
+        """A loss is there, with its graph."""
+        self._guarded(self._backward_begins, roots)
+        self._end_script()
+
+    def backward_ended(self) -> None:
+        """Gradients are there, as backward left them."""
+        self._guarded(self._backward_ended)
+
+    def step_begins(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Gradients are there, as the optimizer gets them; with a closure they come later."""
+        given = self._guarded(self._step_begins, optimizer, args, kwargs)
+        self._end_script()
+        return given
+
+    def step_ended(self, optimizer: Optimizer) -> None:
+        """The weights have moved."""
+        self._guarded(self._step_ended, optimizer)
+
+    def scaled(self, loss: object, scale: torch.Tensor) -> None:
+        """A gradient scaler made this loss of another."""
+        if isinstance(loss, torch.Tensor):
+            self._scales = {id(loss): (weakref.ref(loss), scale)}
+
+    def scaler_step(self, optimizer: Optimizer, *, ended: bool) -> None:
+        """Whether a scaler left a step out."""
+        self._guarded(self._scaler_step, optimizer, ended)
+
+    def compiled(self, what: object) -> None:
+        """No hook is set from now on where the compiler would trace it."""
+        self._guarded(self._compiled, what)
+
+    def _end_script(self) -> None:
+        """Where it was asked for: not an ``Exception``, which a script may well catch."""
+        if self._stopping:
+            self._stopping = False
+            raise SystemExit(1)
+
+    def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a part of the observer; its errors are never the script's."""
+        if self._patches is None or self._inside:  # stopped, or what we run ourselves
+            return None
+        began = time.perf_counter()
+        self._inside = True
+        try:
+            with nullcontext() if self._deep is None else self._deep.ignoring():
+                return function(*args)
+        except Exception as error:
+            self.stop()
+            self._failed(error)
+            return None
+        finally:
+            self._inside = False
+            self._own += time.perf_counter() - began
+
+    # ---------------------------------------------------------------- models
+
+    def _optimizer_made(self, optimizer: Optimizer) -> None:
+        self._any_optimizer = True
+        self._optimizers[optimizer] = _Optimizer()
+        self._search()
+
+    def _search(self) -> None:
+        if self.models.search():
+            self._watch_roots()
+            if self._sampler is not None:
+                self._nodes.append(self._sampler.remove())
+                self._sampler = None
+            self._arm()
+
+    def _compiled(self, what: object) -> None:
+        if not isinstance(what, nn.Module):
+            self.models.traced = True
+        if self._sampler is not None:
+            self._nodes.append(self._sampler.remove())
+            self._sampler = None
+        for handle in self._roots:
+            handle.remove()
+        self._roots.clear()
+        self.models.forget_hooks()
+
+    def _watch_roots(self) -> None:
+        """The two hooks on each outermost model that stay: what its calls take and give."""
+        if self._sentinel is None:
+            return
+        for handle in self._roots:
+            handle.remove()
+        self._roots.clear()
+        for model in self.models:
+            outer = model.outer()
+            if outer is None or self.models.traced or outer._compiled_call_impl is not None:
+                continue
+            before, after = partial(self._call_begins, model), partial(self._call_ended, model)
+            self._roots += hook_calls(outer, before, after)
+
+    def _call_begins(
+        self, model: Model, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if self._sentinel is not None and torch.is_grad_enabled():
+            self._guarded(self._lines, False)
+            self._guarded(self._sentinel.call_began, model.name, model.module, args, kwargs)
+
+    def _call_ended(
+        self, model: Model, module: nn.Module, args: Any, kwargs: Any, output: Any
+    ) -> None:
+        if self._sentinel is not None and torch.is_grad_enabled():
+            self._guarded(self._sentinel.call_ended, model.name, model.module, output)
+            if self._sampler is not None and not in_backward():
+                self._guarded(self._lines, True)
+
+    def _trained(self) -> list[tuple[str, nn.Module]]:
+        return [(model.name, model.module) for model in self.models]
+
+    # ---------------------------------------------------------------- a step
+
+    def _arm(self) -> None:
+        """Before a step begins: look at it, or not."""
+        if self._deep_steps is not None:
+            self._watch_operations(*self._deep_steps)
+        if self._sampler is None and (self._deep is not None or self.interval.wants()):
+            models = list(self.models)
+            for model in models:
+                self.models.name(model)
+            self._sampler = Sampler(models, self._layers, self._guarded)
+            self._round, self._round_steps = set(), 0
+
+    def _watch_operations(self, first: int, last: int) -> None:
+        upcoming = self.step + 1
+        if self._deep is None and first <= upcoming <= last:
+            models = {self.models.name(model): model.module for model in self.models}
+            if models:
+                self._deep = StepWatch(models, Script.run.__code__)
+        elif self._deep is not None and upcoming > last:
+            self._deep.remove()
+            self._deep = None
+
+    def _backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
+        if not self._any_optimizer and not self.step and not list(self.models):
+            self._search()
+        if self._deep is not None:
+            self._deep.backward_begins(roots)
+        self._scale = self._scale_of(roots)
+        self._losses.append(self._loss(roots))
+        if self._sentinel is not None and roots:
+            kind = self._sentinel.backward_begins(roots, [])
+            if kind is not None and self._nonfinite is None:
+                self._nonfinite, self._loss_nonfinite = kind, True
+        if self._sampler is not None and roots:
+            if self._sentinel is not None and self._lines(False):
+                self._sentinel.sampled_lines(roots)
+            self._sampler.backward_begins(roots)
+
+    def _lines(self, on: bool) -> bool:
+        """Have PyTorch keep the stack of each node from now on, or no more; whether it did.
+
+        Between the model and the backward only: it takes time. A script that does so by itself
+        is left alone.
+        """
+        if self._keeps_stacks == on or (on and torch.is_anomaly_enabled()):
+            return False
+        # Not by its class, which warns.
+        torch.set_anomaly_enabled(on, torch.is_anomaly_check_nan_enabled())
+        self._keeps_stacks = on
+        return not on
+
+    def _scale_of(self, roots: Sequence[torch.Tensor]) -> float | None:
+        for root in roots:
+            reference, factor = self._scales.get(id(root), (None, None))
+            if reference is not None and reference() is root and factor is not None:
+                return float(factor.item())
+        return self._scale
+
+    def _loss(self, roots: Sequence[torch.Tensor]) -> float | None:
+        if len(roots) != 1 or roots[0].numel() != 1 or roots[0].is_complex():
+            return None
+        value = float(roots[0].detach().item()) / (self._scale or 1.0)
+        return value if math.isfinite(value) else None
+
+    def _backward_ended(self) -> None:
+        self._backwards += 1
+        if self._sentinel is not None:
+            self._sentinel.backward_ended()
+        if self._deep is not None:
+            self._deep.backward_ended()
+        # Before the last of several nobody asks what has arrived: as many as the step before had.
+        if self._backwards >= self._expected or self._sampler is not None:
+            self._gradients = self._read_gradients(self._parameters())
+            if self._sampler is not None:
+                self._sampler.backward_ended()
+        if not self._any_optimizer:
+            self._finish("", None, None)
+
+    def _parameters(self) -> list[nn.Parameter]:
+        """All that may have got a gradient: of the optimizers, or of the models."""
+        held = [p for known in self._optimizers.values() for p in known.held]
+        if not held:
+            held = [p for model in self.models for p in model.module.parameters()]
+        return list(dict.fromkeys(held))
+
+    @staticmethod
+    def _read_gradients(parameters: Sequence[nn.Parameter]) -> _Gradients:
+        there = {p: p.grad for p in parameters if p.grad is not None}
+        if not there:
+            return _Gradients()
+        norms = gradient_norms(list(there.values()))
+        return _Gradients(
+            dict(zip(there, norms, strict=True)),
+            {p: (id(g), g._version) for p, g in there.items()},
+        )
+
+    def _step_begins(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        known = self._known(optimizer)
+        place = 1 if len(args) > 1 else "closure"
+        if self._sampler is not None:
+            known.settings = _settings(optimizer)
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if not callable(closure):
+            self._gradients_ready(known)
+            return None
+
+        def watched(*given: Any, **named: Any) -> Any:
+            result = closure(*given, **named)
+            self._guarded(self._gradients_ready, known)
+            return result
+
+        if place == 1:
+            return (args[0], watched, *args[2:]), kwargs
+        return args, {**kwargs, "closure": watched}
+
+    def _known(self, optimizer: Optimizer) -> _Optimizer:
+        known = self._optimizers.get(optimizer)
+        if known is None:
+            known = self._optimizers[optimizer] = _Optimizer()
+        groups = tuple(len(group["params"]) for group in optimizer.param_groups)
+        if known.groups != groups or not known.held:
+            known.groups = groups
+            known.held = frozenset(p for g in optimizer.param_groups for p in g["params"])
+            known.name = known.name or variable_name(optimizer) or type(optimizer).__name__
+            mine = {p for model in self.models for p in model.module.parameters()}
+            if not known.held <= mine:
+                self._search()
+        return known
+
+    def _gradients_ready(self, known: _Optimizer) -> None:
+        """Before the optimizer moves the weights."""
+        found = self._gradients
+        there = [p for p in known.held if p.grad is not None]
+        changed = [p for p in there if found.versions.get(p) != (id(p.grad), p.grad._version)]  # type: ignore[union-attr]
+        after = {p: found.norms[p] for p in there if p in found.norms}
+        if changed:
+            after |= self._read_gradients(changed).norms
+        self._clipped_norm = math.hypot(*after.values()) if there else None
+        before = [found.norms[p] for p in there if p in found.norms]
+        self._gradient_norm = math.hypot(*before) / (self._scale or 1.0) if before else None
+        if not before:  # nobody called backward: gradients were taken otherwise
+            self._gradient_norm = self._clipped_norm
+        if self._clipped_norm is not None and not math.isfinite(self._clipped_norm):
+            self._nonfinite = self._nonfinite or (
+                "nan" if math.isnan(self._clipped_norm) else "inf"
+            )
+        if self._nonfinite is not None:
+            self._locate()
+        if self._sampler is not None:
+            self._sampler.before_update(known.held)
+        if self._deep is not None:
+            self._deep.step_begins()
+
+    _gradient_norm: float | None = None
+    _clipped_norm: float | None = None
+
+    def _step_ended(self, optimizer: Optimizer) -> None:
+        known = self._known(optimizer)
+        known.steps += 1
+        if self._deep is not None:
+            origins = self._deep.step_ended()
+            if origins and not self._located:
+                self._located = True
+                self._born(self.step + 1, origins)
+        self._finish(known.name, optimizer, known)
+
+    def _finish(self, name: str, optimizer: Optimizer | None, known: _Optimizer | None) -> None:
+        """A step has ended: its records, and what is kept of it let go."""
+        if known is None:
+            norms = self._gradients.norms.values()
+            self._gradient_norm = self._clipped_norm = math.hypot(*norms) if norms else None
+            if self._gradient_norm is not None and not math.isfinite(self._gradient_norm):
+                kind = "nan" if math.isnan(self._gradient_norm) else "inf"
+                self._nonfinite = self._nonfinite or kind
+            if self._nonfinite is not None:
+                self._locate()
+        self.step += 1
+        now = time.perf_counter()
+        rates = () if optimizer is None else _rates(optimizer)
+        sampled = self._sampler is not None
+        step = TrainingStep(
+            step=self.step,
+            optimizer=name,
+            optimizer_step=self.step if known is None else known.steps,
+            time=now - self._began,
+            seconds=now - self._last,
+            losses=tuple(self._losses),
+            nonfinite=self._nonfinite,
+            gradient_norm=_finite(self._gradient_norm),
+            clipped_norm=_finite(self._clipped_norm),
+            learning_rates=rates,
+            loss_scale=self._scale,
+            sampled=sampled,
+        )
+        records: list[TrainingRecord] = []
+        if self._sampler is not None:
+            records += self._taken(step, known)
+        self._write(*records, step)
+        self._end_round(optimizer, sampled, now)
+        self._last = time.perf_counter()
+
+    def _taken(self, step: TrainingStep, known: _Optimizer | None) -> list[TrainingRecord]:
+        assert self._sampler is not None
+        taken = self._sampler.taken(
+            step,
+            None if known is None else known.held,
+            elsewhere={p for other in self._optimizers.values() for p in other.held},
+            settings={} if known is None else known.settings,
+        )
+        records: list[TrainingRecord] = []
+        by_id = {model.id: model for model in self.models}
+        for sample in taken:
+            model = by_id.get(sample.model)
+            if model is not None and not model.recorded:
+                model.recorded = True
+                records.append(model.record(self.step))
+                self.device = self.device or sample.report.run.device
+        return [*records, *taken]
+
+    def _end_round(self, optimizer: Optimizer | None, sampled: bool, now: float) -> None:
+        self._expected = max(1, self._backwards)
+        self._lines(False)
+        self._backwards, self._losses = 0, []
+        self._nonfinite, self._loss_nonfinite = None, False
+        self._gradients = _Gradients()
+        self._gradient_norm = self._clipped_norm = self._scale = None
+        if self._sentinel is not None:
+            self._sentinel.step_ended()
+        if len(self._nodes) > 1:  # by now the script has let go of that graph
+            free(self._nodes.pop(0))
+        self.interval.ended(now - self._last, watched=sampled, own=self._own)
+        self._own = 0.0
+        if self._sampler is not None:
+            self._round.add(id(optimizer))
+            self._round_steps += 1
+            others = {id(o) for o in self._optimizers} - self._round
+            if not others or self._round_steps >= _LONGEST_ROUND:
+                self._nodes.append(self._sampler.remove())
+                self._sampler = None
+        self._arm()
+
+    def _scaler_step(self, optimizer: Optimizer, ended: bool) -> None:
+        if not ended:
+            self._scaler_steps.append(self.step)
+        elif self._scaler_steps and self._scaler_steps.pop() == self.step:
+            known = self._known(optimizer)
+            self.event(
+                "skipped-step",
+                "the gradient scaler skipped a step: a scaled gradient was not finite",
+                optimizer=known.name,
+                loss_scale=self._scale,
+            )
+            self._backwards, self._losses = 0, []
+            self._nonfinite, self._loss_nonfinite = None, False
+            if self._sentinel is not None:
+                self._sentinel.step_ended()
+
+    # ---------------------------------------------------------------- what is not finite
+
+    def _locate(self) -> None:
+        """Where it came from, while the weights are still those of the forward."""
+        if self._sentinel is None or self._located or self._deep is not None:
+            # What comes later inherits it; and where every operation is watched, that tells more.
+            self._stopping = self._stop_on_nan
+            return
+        self._located = True
+        where = "loss" if self._loss_nonfinite else "gradients"
+        with nullcontext() if self._sampler is None else self._sampler.paused():
+            self._born(self.step + 1, self._sentinel.locate(where=where))
+        kind = "NaN" if self._nonfinite == "nan" else "an infinity"
+        place = "the loss" if self._loss_nonfinite else "the gradients"
+        self.event("non-finite", f"{kind} in {place}")
+        self._stopping = self._stop_on_nan
+
+
+def _rates(optimizer: Optimizer) -> tuple[float, ...]:
+    return tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
+
+
+def _settings(optimizer: Optimizer) -> dict[str, float]:
+    """The plain numbers of its first parameter group."""
+    group = optimizer.param_groups[0] if optimizer.param_groups else {}
+    return {k: float(v) for k, v in group.items() if isinstance(v, int | float)}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,160 @@
+"""Where PyTorch has no hook: functions of it that say when they are called.
+
+Each stands in for a function that cannot fail, or calls it last, so that the traceback of an error
+in the script has no frame of gradscope's in it, but where said.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import torch
+from torch.optim import Optimizer
+
+from gradscope.capture.hooks import hook_node_before, hook_optimizers
+
+
+class Listener(Protocol):
+    """Who is told of the moments of a training. None of these methods raises."""
+
+    def optimizer_made(self, optimizer: Optimizer) -> None:
+        """An optimizer is under construction: it has no parameters yet."""
+
+    def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
+        """``torch.autograd.backward`` was called; the graph is whole."""
+
+    def backward_ended(self) -> None:
+        """All gradients of that backward are there."""
+
+    def step_begins(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """``optimizer.step`` was called; what is returned, if not None, are its arguments."""
+
+    def step_ended(self, optimizer: Optimizer) -> None:
+        """``optimizer.step`` returns."""
+
+    def scaled(self, loss: object, scale: torch.Tensor) -> None:
+        """A gradient scaler made this loss of another."""
+
+    def scaler_step(self, optimizer: Optimizer, *, ended: bool) -> None:
+        """A gradient scaler decides whether the optimizer makes its step, and has decided."""
+
+    def compiled(self, what: object) -> None:
+        """``torch.compile`` was called on this."""
+
+
+def listen(listener: Listener) -> ExitStack:
+    """Tell ``listener`` of everything from now on, until the stack is closed."""
+    patches = ExitStack()
+
+    def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        listener.step_ended(optimizer)
+
+    for handle in hook_optimizers(listener.step_begins, after):
+        patches.callback(handle.remove)
+    _replace(patches, torch.autograd, "_make_grads", lambda f: _gradients_made(f, listener))
+    _replace(patches, Optimizer, "_patch_step_function", lambda f: _optimizer_made(f, listener))
+    _replace(patches, torch.amp.GradScaler, "scale", lambda f: _scaled(f, listener))
+    _replace(patches, torch.amp.GradScaler, "step", lambda f: _scaler_step(f, listener))
+    _replace(patches, torch, "compile", lambda f: _compiled(f, listener))
+    return patches
+
+
+def _replace(
+    patches: ExitStack, owner: Any, name: str, made: Callable[[Callable[..., Any]], Any]
+) -> None:
+    original = getattr(owner, name)
+    own = made(original)
+    setattr(owner, name, own)
+
+    def put_back() -> None:
+        if getattr(owner, name) is own:  # or else somebody has put theirs around it
+            setattr(owner, name, original)
+
+    patches.callback(put_back)
+
+
+def _gradients_made(original: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
+    """``backward`` makes the gradients that it starts with here, just before the engine runs.
+
+    To stand around ``backward`` itself would put a frame into every traceback of a failing one.
+    """
+    backward = torch.autograd.backward.__code__
+
+    @functools.wraps(original)
+    def make_gradients(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_code is backward:  # `torch.autograd.grad` comes here too
+            roots = [t for t in outputs if isinstance(t, torch.Tensor) and t.grad_fn is not None]
+            listener.backward_begins(roots)
+            if roots:
+                _when_ended(roots[0], listener)
+        return original(outputs, *args, **kwargs)
+
+    return make_gradients
+
+
+def _when_ended(root: torch.Tensor, listener: Listener) -> None:
+    """The engine takes what is to be done at the end of a backward from inside of it only."""
+    engine: Any = torch.autograd.Variable._execution_engine
+    node = root.grad_fn
+    assert node is not None
+
+    def began(gradients: object) -> None:
+        handle.remove()
+        engine.queue_callback(listener.backward_ended)
+
+    handle = hook_node_before(node, began)
+
+
+def _optimizer_made(original: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
+    """What ``Optimizer.__init__`` calls before it looks at its arguments; it does not fail."""
+
+    @functools.wraps(original)
+    def patch_step_function(self: Optimizer) -> None:
+        original(self)
+        listener.optimizer_made(self)
+
+    return patch_step_function
+
+
+def _scaled(original: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
+    """An error of the scaler's has this frame in its traceback."""
+
+    @functools.wraps(original)
+    def scale(self: torch.amp.GradScaler, outputs: Any) -> Any:
+        result = original(self, outputs)
+        factor = getattr(self, "_scale", None)
+        if isinstance(factor, torch.Tensor) and self.is_enabled():
+            listener.scaled(result, factor)
+        return result
+
+    return scale
+
+
+def _scaler_step(original: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
+    """An error in the optimizer's step has this frame in its traceback."""
+
+    @functools.wraps(original)
+    def step(self: torch.amp.GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        listener.scaler_step(optimizer, ended=False)
+        result = original(self, optimizer, *args, **kwargs)
+        listener.scaler_step(optimizer, ended=True)
+        return result
+
+    return step
+
+
+def _compiled(original: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
+    """An error of ``torch.compile``'s arguments has this frame in its traceback."""
+
+    @functools.wraps(original)
+    def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+        listener.compiled(model)
+        return original(model, *args, **kwargs)
+
+    return compile

@@ -1,0 +1,62 @@
+"""``gradscope run``: a script under observation, from its launch to the end of the process."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gradscope.training.imported import when_imported
+from gradscope.training.launch import Script
+from gradscope.training.session import RunSettings, Session
+
+
+@dataclass(slots=True)
+class Launch:
+    """A script that is ready to be run; called, it takes the process to its end.
+
+    It is called where nothing stands around it that deals with exceptions, so that the interpreter
+    does with the script's what it always does.
+
+    Args:
+        script: what is run.
+        settings: how it is looked at.
+        summary: what is said at the end.
+        judged: whether what was found makes the process fail where the script did not.
+    """
+
+    script: Script
+    settings: RunSettings
+    summary: Callable[[Session], str]
+    judged: Callable[[Session], bool]
+
+    def __call__(self) -> None:
+        """Run the script."""
+        session = Session.begun(self.script.name, tuple(self.script.arguments), self.settings)
+        ended = "0"
+
+        def last() -> None:
+            # The first to be registered is the last to run: the script's own may still train.
+            session.finish(ended)
+            session.tell(self.summary)
+
+        atexit.register(last)
+        when_imported("torch", session.observe)
+        try:
+            self.script.run()
+        except SystemExit as stop:
+            ended = _code(stop)
+            if ended != "0":
+                raise
+        except BaseException as error:
+            ended = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
+            raise
+        if self.judged(session):
+            ended = "1"
+            raise SystemExit(1)
+
+
+def _code(stop: SystemExit) -> str:
+    if stop.code is None:
+        return "0"
+    return str(stop.code) if isinstance(stop.code, int) else f"1: {stop.code}"

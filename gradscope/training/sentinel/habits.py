@@ -1,0 +1,237 @@
+"""What the forward of a model does beside computing, learned on its first calls: the random numbers
+that it draws, the buffers, attributes and arguments that it writes to."""
+
+from __future__ import annotations
+
+import random
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.explain.shared.tensors import version_of
+from gradscope.running.state import same_bits
+
+PutBack = Callable[[], None]
+
+#: The calls that are compared with what was before; until then everything is kept.
+LEARNED = 3
+
+
+class Habits:
+    """What is kept at the entry of a call of a model in one of its modes.
+
+    A model may do something for the first time after these calls: what it did is then not put back
+    for another run of the call, whose numbers may be others. It does no harm to the script.
+
+    Attributes:
+        module: whose habits these are. Weak, as all references here: a script may make its models
+            anew in each step.
+        learning: calls are still compared.
+        keeps: there is something to keep.
+        writes_arguments: its forward writes to what it is given.
+        writes_parameters: and to its own parameters.
+        line: from where it is called, if that is one line.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = weakref.ref(module)
+        self._modules = [weakref.ref(m) for m in module.modules()]
+        self._stateful = list(self._modules)
+        self._buffers = [weakref.ref(b) for b in module.buffers() if not b.is_meta]
+        self._parameters = [weakref.ref(p) for p in module.parameters()]
+        self._trained = next((weakref.ref(p) for p in module.parameters() if p.requires_grad), None)
+        self._devices = _cuda(module)
+        self._mixed = True
+        self._python, self._numpy = True, True
+        self._calls = 0
+        self._entry: _Entry | None = None
+        self._seen: set[object] = set()
+        self._lines: set[tuple[str, int] | None] = set()
+        self.learning = self.keeps = True
+        self.writes_arguments = True
+        self.writes_parameters = False
+        self.line: tuple[str, int] | None = None
+
+    def snapshot(self) -> list[PutBack]:
+        """What puts the surroundings of the call that begins now back, part by part.
+
+        The random state of the processor is not among them: it is kept for every call.
+        """
+        if self.learning:
+            self._entry = _Entry(self._stateful, self._buffers, self._parameters)
+        kept = []
+        if self._mixed:
+            kept.append(_modes(self._modules))
+        if self._devices:
+            kept.append(_cuda_random(self._devices))
+        if self._python:
+            kept.append(_python_random())
+        if self._numpy and _numpy() is not None:
+            kept.append(_numpy_random(_numpy()))
+        if self._stateful:
+            kept.append(_attributes(self._stateful))
+        if self._buffers:
+            kept.append(_values(self._buffers))
+        return kept
+
+    def weights_version(self) -> int:
+        """By which it is seen that the weights have moved: an optimizer moves all."""
+        parameter = None if self._trained is None else self._trained()
+        return -1 if parameter is None else parameter._version
+
+    def learn(self, written: bool, line: tuple[str, int] | None) -> None:
+        """The call has ended; ``written`` says whether its arguments are what they were not."""
+        entry, self._entry = self._entry, None
+        if entry is None:
+            return
+        self._calls += 1
+        self._seen |= entry.changed()
+        self._lines.add(line)
+        if written:
+            self._seen.add("arguments")
+        self.writes_parameters = "parameters" in self._seen
+        if self._calls == LEARNED:
+            self._narrow()
+
+    def _narrow(self) -> None:
+        """From now on keep what was seen to change."""
+        self.learning = False
+        self._python, self._numpy = "python" in self._seen, "numpy" in self._seen
+        self._stateful = [m for m in self._stateful if m in self._seen]
+        self._buffers = [b for b in self._buffers if b in self._seen]
+        self._parameters = []
+        self.writes_arguments = "arguments" in self._seen
+        modes = {module.training for ref in self._modules if (module := ref()) is not None}
+        self._mixed = len(modes) > 1
+        kept = (self._python, self._numpy, self._stateful, self._buffers, self._mixed)
+        self.keeps = any(map(bool, (*kept, self._devices, self.writes_arguments)))
+        self.line = self._lines.pop() if len(self._lines) == 1 else None
+
+
+class _Entry:
+    """The surroundings of one call, to be compared with what they are after it."""
+
+    def __init__(
+        self,
+        modules: list[weakref.ref[nn.Module]],
+        buffers: list[weakref.ref[torch.Tensor]],
+        parameters: list[weakref.ref[nn.Parameter]],
+    ) -> None:
+        self._python, self._numpy = random.getstate(), _numpy_state()
+        self._modules = [(m, _held(m())) for m in modules]
+        self._buffers = [(b, _copy(b())) for b in buffers]
+        self._parameters = [(p, _version(p())) for p in parameters]
+
+    def changed(self) -> set[object]:
+        """What is not as it was."""
+        found: set[object] = set()
+        if random.getstate() != self._python:
+            found.add("python")
+        if repr(_numpy_state()) != repr(self._numpy):
+            found.add("numpy")
+        found.update(m for m, held in self._modules if _held(m()) != held)
+        found.update(b for b, copy in self._buffers if not _same(b(), copy))
+        if any(_version(p()) != version for p, version in self._parameters):
+            found.add("parameters")
+        return found
+
+
+def _modes(modules: Sequence[weakref.ref[nn.Module]]) -> PutBack:
+    modes = [None if (m := ref()) is None else m.training for ref in modules]
+
+    def put_back() -> None:
+        for ref, training in zip(modules, modes, strict=True):
+            module = ref()
+            if module is not None and training is not None and module.training != training:
+                module.training = training
+
+    return put_back
+
+
+def _cuda_random(devices: Sequence[torch.device]) -> PutBack:
+    states = [(device, torch.cuda.get_rng_state(device)) for device in devices]
+
+    def put_back() -> None:
+        for device, state in states:
+            torch.cuda.set_rng_state(state, device)
+
+    return put_back
+
+
+def _python_random() -> PutBack:
+    state = random.getstate()
+    return lambda: random.setstate(state)
+
+
+def _numpy() -> Any:
+    return getattr(sys.modules.get("numpy"), "random", None)
+
+
+def _numpy_state() -> Any:
+    numpy_random = _numpy()
+    return None if numpy_random is None else numpy_random.get_state()
+
+
+def _numpy_random(numpy_random: Any) -> PutBack:
+    state = numpy_random.get_state()
+    return lambda: numpy_random.set_state(state)
+
+
+def _attributes(modules: Sequence[weakref.ref[nn.Module]]) -> PutBack:
+    held = [(m, dict(m.__dict__), dict(m._buffers)) for ref in modules if (m := ref()) is not None]
+    held = [(m, attributes, buffers) for m, attributes, buffers in held if not _scripted(m)]
+
+    def put_back() -> None:
+        for module, attributes, buffers in held:
+            for name in [name for name in module.__dict__ if name not in attributes]:
+                del module.__dict__[name]
+            module.__dict__.update(attributes)
+            module._buffers.update(buffers)
+
+    return put_back
+
+
+def _scripted(module: nn.Module) -> bool:
+    return isinstance(module, torch.jit.ScriptModule)
+
+
+def _values(buffers: Sequence[weakref.ref[torch.Tensor]]) -> PutBack:
+    copies = [(b, b.detach().clone()) for ref in buffers if (b := ref()) is not None]
+
+    def put_back() -> None:
+        with torch.no_grad():
+            for buffer, copy in copies:
+                if buffer.shape == copy.shape:
+                    buffer.copy_(copy)
+
+    return put_back
+
+
+def _held(module: nn.Module | None) -> list[tuple[str, int]]:
+    """The objects that a module holds, by name: what it keeps in a container counts by that."""
+    if module is None or _scripted(module):
+        return []
+    names = [(name, id(value)) for name, value in module.__dict__.items() if name != "training"]
+    return names + [(name, id(value)) for name, value in module._buffers.items()]
+
+
+def _copy(buffer: torch.Tensor | None) -> torch.Tensor | None:
+    return None if buffer is None else buffer.detach().clone()
+
+
+def _same(buffer: torch.Tensor | None, copy: torch.Tensor | None) -> bool:
+    if buffer is None or copy is None:
+        return True
+    return buffer.shape == copy.shape and same_bits(buffer, copy)
+
+
+def _version(tensor: torch.Tensor | None) -> int:
+    return -1 if tensor is None else version_of(tensor)
+
+
+def _cuda(module: nn.Module) -> list[torch.device]:
+    return list({p.device for p in module.parameters() if p.device.type == "cuda"})

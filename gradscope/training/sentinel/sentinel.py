@@ -1,0 +1,196 @@
+"""The sentinel: sees whether a step is finite, and says where what is not came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.capture.graph import Edge, Span
+from gradscope.capture.recompute import in_backward
+from gradscope.explain.non_finite.graph_replay import explain_slopes
+from gradscope.explain.non_finite.levels import FINITE, KINDS, NAN, level
+from gradscope.records.answers import Birth
+from gradscope.training.sentinel.again import results_again, run_again
+from gradscope.training.sentinel.calls import RecordedCall
+from gradscope.training.sentinel.habits import Habits
+from gradscope.training.sentinel.loss import LossLines, explain_loss, loss_part
+from gradscope.training.sentinel.steep import SteepPlans
+from gradscope.training.sentinel.unlocated import given, unlocated
+
+Models = Callable[[], Sequence[tuple[str, nn.Module]]]
+
+#: Steps in a row whose loss is looked at: after them a NaN is in the weights, and says no more.
+_IN_A_ROW = 4
+
+
+class Sentinel:
+    """Keeps what is needed to run the calls of a step again, until the step ends.
+
+    All in the thread that trains; nothing of the script is changed.
+
+    Args:
+        models: the models that are trained now, with their names.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._calls: list[RecordedCall] = []
+        self._habits: dict[tuple[int, bool], Habits] = {}
+        self._lines = LossLines()
+        self._plans = SteepPlans()
+        self._loss: list[Birth] = []
+        self._worst = FINITE
+        self._in_a_row = 0
+        self._external = FINITE
+        #: While a call is run again its hooks run too: whoever set them looks away.
+        self.busy = False
+
+    def call_began(
+        self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """An outermost call of a trained model begins, with gradients enabled."""
+        if not (self.busy or in_backward()):
+            habits = self._habits.get((id(module), module.training))
+            if habits is None or habits.module() is not module:
+                habits = self._learn(module)
+            self._calls.append(RecordedCall(name, module, args, kwargs, habits))
+
+    def call_ended(self, name: str, module: nn.Module, output: Any) -> None:
+        """The call returned."""
+        if self.busy or in_backward():
+            return
+        for call in reversed(self._calls):
+            if call.module is module and not call.returned:
+                call.ended(output)
+                return
+
+    def backward_begins(
+        self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]
+    ) -> str | None:
+        """A backward begins, and its graph is whole: "nan" or "inf" where a root is not finite."""
+        if self.busy or in_backward():
+            return None
+        worst = FINITE
+        for root in roots:
+            # Of a loss, at the least cost: nothing is computed.
+            value = root.item() if root.dim() == 0 else None
+            if type(value) is not float or value - value != 0:
+                worst = max(worst, level(root))
+        if worst == FINITE:
+            self._plans.keep(roots, self._spans)
+            for gradient in gradients:
+                if gradient is not None and gradient.dim():
+                    self._external = max(self._external, level(gradient))
+            return None
+        if self._in_a_row < _IN_A_ROW and not self._loss:
+            with self._looking():
+                known = dict(self._known())
+                self._loss += explain_loss(roots, self._spans(), known, self._lines)
+        self._worst = max(self._worst, worst)
+        return KINDS[worst]
+
+    def backward_ended(self) -> None:
+        """The backward is over."""
+
+    def locate(self, *, where: str) -> tuple[Birth, ...]:
+        """The origins of what is not finite in this step, oldest first, before the optimizer's step.
+
+        Where none can be told, one record that says what is known.
+
+        Args:
+            where: "loss" for a root that was not finite; "gradients" where they alone are not.
+        """
+        with self._looking():
+            calls = [call for call in self._calls if call.returned]
+            if where == "loss":
+                found = self._in_forward(calls) or tuple(self._loss)
+            else:
+                found = self._in_backward(calls)
+            return found or (unlocated(where, self._worst or NAN, calls),)
+
+    def step_ended(self) -> None:
+        """The optimizer has made its step, or has skipped it: let go of everything.
+
+        What waits for a backward still, as a generator's output in the step of its critic, is kept
+        for one step more.
+        """
+        calls, self._calls = self._calls, []
+        for call in calls:
+            if call.release():
+                continue
+            if call.waits and not call.carried:
+                call.carried = True
+                self._calls.append(call)
+            else:
+                call.unhook()
+        if self._plans.held:
+            self._plans.held.clear()
+        if self._worst or self._in_a_row:
+            self._in_a_row = self._in_a_row + 1 if self._worst else 0
+            self._worst, self._loss = FINITE, []
+        self._external = FINITE
+
+    def close(self) -> None:
+        """Nothing is looked at any more: no hook is left, also in a graph that lives on."""
+        for call in self._calls:
+            call.release()
+            call.unhook()
+        self._calls = []
+        self._plans.held.clear()
+
+    def sampled_lines(self, roots: Sequence[torch.Tensor]) -> None:
+        """In a step that keeps stacks, at the beginning of its backward: remember the lines."""
+        part = loss_part(roots, self._spans())
+        self._lines.learn(part)
+        self._plans.learn(part)
+
+    def _in_forward(self, calls: Sequence[RecordedCall]) -> tuple[Birth, ...]:
+        """The first call that makes it; those whose results were seen to be finite do not."""
+        for call in calls:
+            if call.level != FINITE and (found := self._run(call, backward=False)):
+                return found
+        return ()
+
+    def _in_backward(self, calls: Sequence[RecordedCall]) -> tuple[Birth, ...]:
+        """The latest call that makes it of finite gradients; else the loss did."""
+        if self._external:
+            return (given(self._external),)
+        for call in reversed(calls):
+            if call.given_finite and (found := self._run(call, backward=True)):
+                return found
+        return explain_slopes(self._plans.nodes(self._lines))
+
+    def _known(self) -> Iterator[tuple[Edge, torch.Tensor]]:
+        """What the calls returned, by the edges at which the loss took it."""
+        for call in self._calls:
+            results = (call.alive() or results_again(call)) if call.returned else None
+            if results is None or len(results) != len(call.results):
+                continue
+            call.level = max(map(level, results), default=FINITE)
+            for (_, edge), result in zip(call.results, results, strict=True):
+                if edge is not None:
+                    yield edge, result.detach()
+
+    def _run(self, call: RecordedCall, *, backward: bool) -> tuple[Birth, ...]:
+        return run_again(call, alone=len(self._models()) <= 1, backward=backward)
+
+    def _spans(self) -> list[Span]:
+        return [call.span for call in self._calls]
+
+    def _learn(self, module: nn.Module) -> Habits:
+        """A model that was not called before in this mode."""
+        self._habits = {key: h for key, h in self._habits.items() if h.module() is not None}
+        habits = self._habits[id(module), module.training] = Habits(module)
+        return habits
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        self.busy = True
+        try:
+            yield
+        finally:
+            self.busy = False

@@ -1,0 +1,56 @@
+"""What is told of a NaN or an infinity whose origin was not found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradscope.explain.non_finite.levels import KINDS, NAN
+from gradscope.records.answers import Birth
+from gradscope.training.sentinel.calls import RecordedCall
+
+_ADVICE = "run `gradscope check` on the model with this batch, which watches the loss too"
+
+
+def given(worst: int) -> Birth:
+    """The script itself gave backward a gradient that is not finite."""
+    return Birth(
+        kind=KINDS[worst],
+        phase="input",
+        message=f"the gradient that backward was given holds {_text(worst)}.",
+        advice="look at what is passed to `backward`",
+    )
+
+
+def unlocated(where: str, worst: int, calls: Sequence[RecordedCall]) -> Birth:
+    """The step was run again, as far as that goes, and nothing was found."""
+    if where == "loss":
+        held, phase = f"the loss is {_text(worst)}", "loss"
+        seen = "the models' forward, run again, made only finite numbers of finite ones"
+        if calls and all(call.level == 0 for call in calls):
+            seen = "what the models returned was finite"
+        seen += ", and what the loss did with it cannot be read off its graph"
+    else:
+        held, phase = "gradients are not finite, the loss is", "backward"
+        arrived = [call for call in calls if call.arrived]
+        if arrived and not any(call.given_finite for call in arrived):
+            seen = "what the loss sent to the models was not finite already, and its graph is gone"
+        else:
+            seen = "the backward of the models, run again, made only finite numbers of finite ones"
+    known = [held, seen, *_doubts(calls)]
+    return Birth(kind=KINDS[worst], phase=phase, message="; ".join(known) + ".", advice=_ADVICE)
+
+
+def _doubts(calls: Sequence[RecordedCall]) -> list[str]:
+    """What was not the same when it ran again."""
+    found = []
+    for name in dict.fromkeys(call.name for call in calls if call.overwritten):
+        found.append(f"the inputs of `{name}` were overwritten before it could be run again")
+    for name in dict.fromkeys(call.name for call in calls if call.moved):
+        found.append(f"the weights of `{name}` had moved before it could be run again")
+    for name in dict.fromkeys(call.name for call in calls if not call.repeatable):
+        found.append(f"`{name}` is sharded over processes, and cannot be run again in one of them")
+    return found
+
+
+def _text(worst: int) -> str:
+    return "NaN" if worst == NAN else "infinite"

@@ -1,0 +1,249 @@
+"""A run from its first moment to its last: the file, the observer, and what is said at the end.
+
+Imports no torch, for the script may want to set something before it imports it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import platform
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradscope.errors import GradscopeError
+from gradscope.records.answers import Birth
+from gradscope.records.training import (
+    StepSample,
+    TrainingEvent,
+    TrainingFinding,
+    TrainingRecord,
+    TrainingRun,
+    TrainingStep,
+)
+from gradscope.rules import RuleSettings
+from gradscope.runfile.writer import RunWriter
+from gradscope.training.findings import RunFindings
+from gradscope.training.interval import Interval
+from gradscope.version import __version__
+
+if TYPE_CHECKING:
+    from gradscope.training.observer import Observer
+
+#: Where runs go by default, in the folder in which the script was started.
+FOLDER = Path("gradscope-runs")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What the options of ``gradscope run`` say."""
+
+    out: Path | None = None
+    every: int | None = None
+    budget: float = 0.02
+    first: int = 3
+    layers: tuple[str, ...] = ("**",)
+    deep: tuple[int, int] | None = None
+    sentinel: bool = True
+    stop_on: str = "never"
+    keep: int = 512
+    rules: RuleSettings = field(default_factory=RuleSettings)
+
+    def plain(self) -> dict[str, Any]:
+        """As the run file has them."""
+        return {
+            "every": self.every,
+            "budget": None if self.every is not None else self.budget,
+            "first": self.first,
+            "layers": list(self.layers),
+            "deep": None if self.deep is None else list(self.deep),
+            "sentinel": self.sentinel,
+            "stop_on": self.stop_on,
+            "keep": self.keep,
+            "rules": {"select": list(self.rules.select), "ignore": list(self.rules.ignore)},
+        }
+
+
+@dataclass(slots=True)
+class Session:
+    """Records what an observer sees. Whatever goes wrong here is never the script's."""
+
+    run: TrainingRun
+    settings: RunSettings
+    path: Path
+    observer: Observer | None = None
+    failure: str | None = None
+    steps: int = 0
+    sampled: int = 0
+    latest: dict[int, StepSample] = field(default_factory=dict)  # of each model
+    _writer: RunWriter | None = None
+    _process: int = field(default_factory=os.getpid)
+    _finished: bool = False
+    _findings: RunFindings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._findings = RunFindings(self.settings.rules)
+
+    @classmethod
+    def begun(cls, script: str, arguments: tuple[str, ...], settings: RunSettings) -> Session:
+        """A run that begins now, with its file."""
+        rank, world = _rank()
+        run = TrainingRun(
+            script=script,
+            started=time.time(),
+            arguments=arguments,
+            directory=str(Path.cwd()),
+            options=settings.plain(),
+            versions={"gradscope": __version__, "python": platform.python_version()},
+            rank=rank,
+            world_size=world,
+        )
+        session = cls(run, settings, Path())
+        session._open(script)
+        return session
+
+    def _open(self, script: str) -> None:
+        for path in _paths(self.settings.out, script, self.run):
+            self.path = path
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._writer = RunWriter(path, self.run, keep=self.settings.keep)
+                self.failure = None
+                return
+            except (GradscopeError, OSError) as error:
+                self.failure = f"nothing was recorded: {error}"
+                if not path.exists():
+                    return
+                # It is taken, perhaps in this moment by a run beside this one: the next name.
+
+    def observe(self) -> None:
+        """Listen to PyTorch from now on; it has been imported by now."""
+        state = random.getstate()  # some libraries draw numbers as they are imported
+        try:
+            import torch
+
+            from gradscope.training.observer import Observer
+
+            versions = {**self.run.versions, "torch": str(torch.__version__)}
+            self.run = replace(self.run, versions=versions)
+            self.observer = Observer(
+                self.record,
+                self.born,
+                Interval(self.settings.first, self.settings.every, self.settings.budget),
+                layers=self.settings.layers,
+                deep=self.settings.deep,
+                sentinel=self.settings.sentinel,
+                stop_on=self.settings.stop_on,
+                failed=self._failed,
+            )
+            self.observer.start()
+        except Exception as error:
+            self._failed(error)
+        finally:
+            random.setstate(state)
+
+    def record(self, *records: TrainingRecord) -> None:
+        """Have records written, and what the rules say of them."""
+        if os.getpid() != self._process:  # a forked worker has its own life
+            return
+        found: list[TrainingRecord] = []
+        for one in records:
+            if isinstance(one, TrainingStep):
+                self.steps += 1
+                self.sampled += one.sampled
+                found += self._findings.step(one)
+            elif isinstance(one, StepSample):
+                found += self._findings.sample(one)
+                self.latest.pop(one.model, None)  # the one that comes is the last
+                self.latest[one.model] = one
+        if self._writer is not None:
+            self._writer.add(*records, *found)
+
+    def born(self, step: int, origins: tuple[Birth, ...]) -> None:
+        """Where a NaN or an infinity of a step that goes on came from."""
+        found = self._findings.born(step, origins)
+        if self._writer is not None:
+            self._writer.add(*found)
+
+    @property
+    def findings(self) -> tuple[TrainingFinding, ...]:
+        """All that the rules have found so far, the worst first."""
+        return self._findings.all()
+
+    def _failed(self, error: BaseException) -> None:
+        """gradscope itself failed: the script goes on, and nobody looks."""
+        step = self.steps + 1
+        self.failure = (
+            f"gradscope itself failed at step {step}, and looked no further: "
+            f"{type(error).__name__}: {error}"
+        )
+        if os.environ.get("GRADSCOPE_DEBUG"):
+            import traceback
+
+            self.failure += "\n" + "".join(traceback.format_exception(error)).rstrip()
+        event = TrainingEvent(step, time.time() - self.run.started, "failed", self.failure)
+        self.record(event)
+
+    def finish(self, exit: str) -> None:
+        """The script has ended: the file is completed."""
+        if self._finished or os.getpid() != self._process:
+            return
+        self._finished = True
+        observer = self.observer
+        run = replace(self.run, ended=time.time(), exit=exit, steps=self.steps)
+        if observer is not None:
+            observer.stop()
+            interval = observer.interval
+            run = replace(
+                run,
+                device=observer.device,
+                every=self.settings.every or interval.latest,
+                plain=interval.plain,
+                watched=interval.watched,
+                cost=interval.cost,
+            )
+        self.run = run
+        if self._writer is not None:
+            self._writer.add(*self.findings)
+            self._writer.finish(run)
+            self.failure = self.failure or self._writer.failure
+
+    def tell(self, summary: Callable[[Session], str]) -> None:
+        """Say on standard error what became of the run; a closed one is nobody's trouble."""
+        if os.getpid() != self._process or sys.stderr is None:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(summary(self))
+            sys.stderr.flush()
+
+
+def _rank() -> tuple[int, int]:
+    """This process's number and how many there are, as launchers say it in the environment."""
+    try:
+        return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    except ValueError:
+        return 0, 1
+
+
+def _paths(out: Path | None, script: str, run: TrainingRun) -> Iterator[Path]:
+    """Where the run may be written; it takes the first that is not there yet."""
+    if run.world_size > 1:
+        # All processes of a launcher have one parent, and one folder.
+        folder = out or FOLDER / f"{_stem(script)}-{os.getppid()}"
+        yield folder / f"rank-{run.rank}.db"
+        return
+    when = time.strftime("%Y%m%d-%H%M%S", time.localtime(run.started))
+    path = out or FOLDER / f"{_stem(script)}-{when}.db"
+    path = path if path.suffix else path.with_suffix(".db")
+    yield path
+    yield from (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
+
+
+def _stem(script: str) -> str:
+    return Path(script).stem if script.endswith(".py") else script.rpartition(".")[2]

@@ -1,0 +1,128 @@
+"""Numbers over steps as a line of blocks: ``▇▆▅▃▂▁``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+#: Stands where a number was NaN or infinite.
+NOT_FINITE = "!"
+#: How many interquartile ranges beyond the middle half a median is left out of the scale, and a
+#: single value is a spike.
+_FAR, _SPIKE = 10, 5
+#: What differs by no more than this share of the largest is drawn as a level line.
+_FLAT = 1e-3
+#: From this ratio of the highest to the lowest on, heights are those of the logarithm.
+_DECADES = 100
+
+
+def curve(
+    steps: Sequence[int],
+    values: Sequence[float | None],
+    lost: Iterable[int],
+    *,
+    first: int,
+    last: int,
+    width: int,
+) -> str:
+    """A column for each stretch of the steps ``first`` to ``last``: the median of what is there.
+
+    A stretch between two steps is drawn as the one before it, for nothing else is known; where
+    a step has no value there is a blank, and a mark where something was ``lost``: at those steps it
+    was not finite. Heights go from the lowest value to the highest, by their logarithms where these
+    are more than 100 times apart. One outlier does not flatten the rest: a value further beyond the
+    scale than this is long stands at its edge.
+    """
+    length = last - first + 1
+    width = max(1, min(width, length))
+    found: list[list[float]] = [[] for _ in range(width)]
+    seen, marks = [False] * width, [False] * width
+    for step, value in zip(steps, values, strict=True):
+        i = min(width - 1, max(0, (step - first) * width // length))
+        seen[i] = True
+        if value is None:
+            continue
+        if math.isfinite(value):
+            found[i].append(value)
+        else:
+            marks[i] = True
+    for step in lost:
+        marks[min(width - 1, max(0, (step - first) * width // length))] = True
+    middles: list[float | None] = []
+    final = max((i for i in range(width) if seen[i]), default=0)
+    for i, several in enumerate(found):
+        if seen[i] or not middles or i > final:
+            # The lower of two middles: their mean may be beyond the largest float.
+            middles.append(sorted(several)[(len(several) - 1) // 2] if several else None)
+        else:
+            middles.append(middles[-1])
+    blocks = _blocks(middles, found)
+    return "".join(NOT_FINITE if marks[i] else block for i, block in enumerate(blocks))
+
+
+def _blocks(values: Sequence[float | None], every: Sequence[Sequence[float]]) -> list[str]:
+    """Blocks as high as the values; ``every`` are those that each stands for."""
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return [" "] * len(values)
+    low, high = bottom, top = _bounds(known)
+    flat = top - bottom <= _FLAT * max(abs(top), abs(bottom))
+    positive = next((value for value in known if value > 0), 0.0)
+    logarithmic = low >= 0 and positive > 0 and high / _DECADES > positive
+    if logarithmic:
+        low, high = math.log(max(low, positive)), math.log(high)
+    # Halved, for the distance between the largest floats is none.
+    reach = high / 2 - low / 2
+
+    def block(value: float) -> str:
+        if flat or reach <= 0:
+            return BLOCKS[0] if value == 0 else BLOCKS[3]
+        if logarithmic:
+            if value <= 0:
+                return BLOCKS[0]
+            value = math.log(value)
+        share = (min(max(value, low), high) / 2 - low / 2) / reach
+        return BLOCKS[round(share * (len(BLOCKS) - 1))]
+
+    blocks = [" " if value is None else block(value) for value in values]
+    # A spike that no median shows: far from the other values, and beyond the scale by its length.
+    least, most = _fences(sorted(value for several in every for value in several), _SPIKE)
+    above, below = max(most, 2 * top - bottom), min(least, 2 * bottom - top)
+    for i, several in enumerate(every):
+        if several and max(several) > above:
+            blocks[i] = BLOCKS[-1]
+        elif several and min(several) < below:
+            blocks[i] = BLOCKS[0]
+    return blocks
+
+
+def _bounds(known: Sequence[float]) -> tuple[float, float]:
+    """The lowest and the highest value, those far beyond the middle half left out.
+
+    Where none is negative, far is many times as large or as small: what grows or falls by a factor
+    again and again has no outliers.
+    """
+    if known[0] < 0:
+        return _inside(known, known)
+    positive = [value for value in known if value > 0]
+    if not positive:
+        return 0.0, 0.0
+    low, high = _inside(positive, [math.log(value) for value in positive])
+    return known[0] if known[0] == 0 else low, high
+
+
+def _inside(known: Sequence[float], compared: Sequence[float]) -> tuple[float, float]:
+    low, high = _fences(compared, _FAR)
+    if low == high:
+        return known[0], known[-1]
+    pairs = zip(known, compared, strict=True)
+    inside = [value for value, place in pairs if low <= place <= high]
+    return inside[0], inside[-1]
+
+
+def _fences(known: Sequence[float], reach: int) -> tuple[float, float]:
+    """So many interquartile ranges beyond the middle half of sorted numbers."""
+    quarter, three = known[len(known) // 4], known[(3 * len(known)) // 4]
+    distance = reach * (three - quarter)
+    return quarter - distance, three + distance

@@ -1,0 +1,62 @@
+"""Every broken training gets its finding, where and when it breaks; healthy ones get none."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from gradscope.rules import SEVERITIES
+from gradscope.rules._book import entries
+from rules.broken_trainings import TROUBLES
+from rules.calibrate_runs import EVERY, loud
+from rules.healthy_trainings import TRAININGS
+from rules.watched import Watched
+
+pytestmark = pytest.mark.slow
+
+
+def said(run: Watched, every: int, severity: str = "info") -> list[str]:
+    """What is found, as bad as that or worse."""
+    bar = SEVERITIES.index(severity)
+    return [
+        f"{one.finding.code} {one.finding.name} in {one.steps}: {one.finding.message}"
+        for one in loud(run, every)
+        if SEVERITIES.index(one.finding.severity) <= bar
+    ]
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_healthy(name):
+    run = TRAININGS[name](0)
+    assert run.count >= 300
+    for every in EVERY:
+        assert said(run, every) == []
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_broken(name):
+    case = TROUBLES[name]
+    run = case.build(False)
+    for every in EVERY[:2]:
+        found = run.findings(every=every)
+        assert case.found_in(found), [
+            (one.finding.code, one.finding.name, one.steps) for one in found
+        ]
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_mended(name):
+    case = TROUBLES[name]
+    run = case.build(True)
+    for every in EVERY:
+        assert said(run, every, "warning") == []
+        assert [one for one in run.findings(every=every) if one.finding.code == case.code] == []
+
+
+def test_two_trainings_for_each_rule_over_time():
+    count = Counter(case.code for case in TROUBLES.values())
+    over_time = {entry.rule.code for entry in entries() if not entry.find}
+    assert {code for code in over_time if count[code] < 2} == set()
+    assert len(TROUBLES) >= 15
+    assert len(TRAININGS) >= 10

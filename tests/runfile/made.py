@@ -1,0 +1,129 @@
+"""Runs made up for the tests: records of every kind, as large as a test needs them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from gradscope.records.answers import Birth
+from gradscope.records.modules import ModuleCall, ParameterStats
+from gradscope.records.report import Finding, Report
+from gradscope.records.run import RunInfo
+from gradscope.records.tensors import TensorRecord, TensorStats
+from gradscope.records.training import (
+    StepSample,
+    TrainedModel,
+    TrainingEvent,
+    TrainingFinding,
+    TrainingRun,
+    TrainingStep,
+)
+
+RUN = TrainingRun(
+    *("train.py", 1.7e9),
+    arguments=("--lr", "0.1", "模型"),
+    directory="/home/me",
+    options={"every": 10, "layers": ["fc*"]},
+    versions={"torch": "2.8.0"},
+    device="cpu",
+)
+#: The same as it ended, with every field filled.
+ENDED = replace(
+    RUN,
+    rank=1,
+    world_size=2,
+    ended=1.7e9 + 60,
+    exit="SystemExit: 3",
+    steps=3,
+    every=10,
+    plain=0.01,
+    watched=0.02,
+    cost=0.018,
+    notices=("a notice",),
+)
+MODELS = (
+    TrainedModel(0, "netG", "Generator", 1000, 900, 12),
+    TrainedModel(1, "netD", "Discriminator", 500, 500, 8, first_step=2),
+)
+STEPS = (
+    TrainingStep(1, "optG", 1, 0.1, 0.1, (2.5,), None, 1.5, 1.0, (0.1,), 1024.0, True),
+    TrainingStep(2, "optD", 1, 0.2, 0.1, (), None, None, None, ()),
+    TrainingStep(3, "", 2, 0.3, 0.1, (1.0, None), "nan", None, None, (0.1, 0.2), None, True),
+    TrainingStep(4, "", 3, 0.4, 0.1, (None,), "inf"),
+    TrainingStep(5, "", 4, 0.5, 0.1, (1.0, 2.0, 0.125), None, 3.5, 3.5, (0.25, 0.0)),
+)
+EVENTS = (
+    TrainingEvent(1, 0.1, "skipped", "a scaler skipped the step", {"scale": 512.0, "all": [1]}),
+    TrainingEvent(3, 0.3, "nan", "the loss is NaN"),
+)
+FINDING = Finding(
+    *("GS101", "vanishing-gradient", "error", "fc", "message", "advice", 0, 1.0, 2.0, "paper"),
+    cause="depth",
+    location="net.py:3",
+)
+STATS = TensorStats((2, 3), "float32", 6, 1.5, -0.1, 0.3, -1.0, 1.0, 1, 0, 0)
+FINDINGS = (
+    TrainingFinding(FINDING, ((1, 2), (4, 4)), 0),
+    TrainingFinding(
+        replace(FINDING, code="GS301", cause=None, call=None),
+        ((3, 3),),
+        None,
+        Birth("nan", "forward", "message", "sqrt", "fc", inputs=(STATS,), spread=("fc",)),
+    ),
+)
+
+
+def report(calls: int = 2, parameters: int = 2, seed: int = 0) -> Report:
+    """As ``inspect`` leaves one: ``calls`` calls of one input and one output, and parameters."""
+    draw = random.Random(seed)
+
+    def stats() -> TensorStats:
+        norm, *others = (draw.gauss(0, 1) for _ in range(5))
+        shape = (8, 64, 7, 7)
+        return TensorStats(shape, "float32", 25088, abs(norm), *others, draw.randrange(25088), 0, 0)
+
+    def tensor() -> TensorRecord:
+        return TensorRecord("", stats(), stats(), "ConvolutionBackward0", True)
+
+    return Report(
+        "ok",
+        RunInfo("net", "cpu", "float32", "train", 0, 1, "cross_entropy"),
+        loss=draw.random(),
+        calls=tuple(
+            ModuleCall(f"layer{i}.conv", "Conv2d", 0, i, (), True, (), (tensor(),), (tensor(),))
+            for i in range(calls)
+        ),
+        parameters=tuple(
+            ParameterStats(f"layer{i}.conv.weight", (64, 64), True, stats(), stats(), draw.random())
+            for i in range(parameters)
+        ),
+    )
+
+
+def step(number: int, *, sampled: bool = False) -> TrainingStep:
+    """The vital signs of one step."""
+    return TrainingStep(
+        *(number, "optimizer", number, number / 8, 0.125, (1 / number,), None, 2.5, 1.0, (0.1,)),
+        sampled=sampled,
+    )
+
+
+def sample(number: int, model: int = 0, **size: int) -> StepSample:
+    """The sample of one step."""
+    return StepSample(
+        *(number, model, report(**{"seed": number, **size}), {"layer0.conv.weight": 0.5}),
+        optimizer="optimizer",
+        settings={"lr": 0.1, "eps": 1e-8},
+        unheld=("layer1.conv.weight",),
+    )
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what the writer's thread does soon, however busy the machine."""
+    for _ in range(10_000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never came")

@@ -1,0 +1,224 @@
+"""A run's numbers for other tools: the right ones, whole or not at all, and nothing overwritten."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gradscope import cli, plugins
+from gradscope.records.training import TrainedModel, TrainingStep
+from gradscope.runfile.exports import tensorboard
+from gradscope.runfile.reader import RunFile
+from gradscope.runfile.writer import RunWriter
+from runfile.made import ENDED, RUN, STEPS, sample
+
+ROOM = "gradscope.runfile.exports"
+MODEL = TrainedModel(0, "net", "Net", 10, 10, 2)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run with samples of two steps, in the working directory."""
+    writer = RunWriter(tmp_path / "run.db", RUN)
+    writer.add(MODEL, *STEPS, sample(1), sample(3))
+    writer.finish(ENDED)
+    monkeypatch.chdir(tmp_path)
+    return writer.path
+
+
+def ends(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
+    monkeypatch.setattr("sys.argv", ["gradscope", "export", *words])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return stop.value.code
+
+
+def test_csv_has_every_number(recorded, monkeypatch, capsys):
+    assert ends(monkeypatch, "run.db", "--to", "csv", "out.csv") == 0
+    assert capsys.readouterr() == ("", "wrote out.csv\n")
+    with Path("out.csv").open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [row["table"] for row in found] == ["step"] * 5 + ["call"] * 4 + ["parameter"] * 4
+    first, second, third = found[:3]
+    assert first["loss"] == "2.5"
+    assert (first["name"], first["learning_rate"], first["loss_scale"]) == ("optG", "0.1", "1024.0")
+    assert second["loss"] == second["gradient_norm"] == ""
+    assert third["nonfinite_kind"] == "nan"
+    call = found[6]
+    assert (call["step"], call["time"], call["model"]) == ("3", "0.3", "net")
+    assert (call["name"], call["call"]) == ("layer0.conv", "0")
+    output = sample(3).report.calls[0].outputs[0]
+    assert float(call["out_mean"]) == output.activation.mean
+    assert float(call["grad_out_norm"]) == output.gradient.norm
+    assert call["out_nonfinite"] == "0"
+    weight = found[9]
+    assert (weight["name"], weight["call"]) == ("layer0.conv.weight", "")
+    assert float(weight["update_ratio"]) == sample(1).report.parameters[0].update_ratio
+    assert weight["clipped_norm"] == "0.5"
+
+
+def test_csv_to_standard_output(recorded, monkeypatch, capsysbinary):
+    assert ends(monkeypatch, "run.db", "--to", "csv", "out.csv") == 0
+    capsysbinary.readouterr()
+    assert ends(monkeypatch, "run.db", "--to", "csv", "-") == 0
+    assert capsysbinary.readouterr() == (Path("out.csv").read_bytes(), b"")
+
+
+def test_text_that_a_spreadsheet_would_run_is_not_run(tmp_path, monkeypatch, capsys):
+    writer = RunWriter(tmp_path / "run.db", RUN)
+    writer.add(TrainingStep(1, "=cmd()", 1, 0.1, 0.1))
+    writer.finish(RUN)
+    assert ends(monkeypatch, str(writer.path), "--to", "csv", "-") == 0
+    assert ",'=cmd()," in capsys.readouterr().out
+
+
+def test_nothing_is_overwritten_without_force(recorded, monkeypatch, capsys):
+    Path("out.csv").write_text("mine", encoding="utf-8")
+    assert ends(monkeypatch, "run.db", "--to", "csv", "out.csv") == 2
+    assert "add `--force`" in capsys.readouterr().err
+    assert Path("out.csv").read_text(encoding="utf-8") == "mine"
+    assert ends(monkeypatch, "run.db", "--to", "csv", "out.csv", "--force") == 0
+    assert Path("out.csv").read_text(encoding="utf-8").startswith("table,step,")
+
+
+def test_what_fails_half_way_leaves_nothing(recorded, monkeypatch, capsys):
+    def broken(run: RunFile, path: Path) -> None:
+        path.write_text("half of", encoding="utf-8")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(plugins.load(ROOM, "csv"), "write", broken)
+    assert ends(monkeypatch, "run.db", "--to", "csv", "out.csv") == 2
+    assert "cannot write `out.csv`: No space left on device" in capsys.readouterr().err
+    assert sorted(path.name for path in Path().iterdir()) == ["run.db"]
+
+
+def look_for(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], found: object) -> None:
+    """Have Python find this where it looks for packages of these names."""
+    look = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: found if name in names else look(name, *more),
+    )
+
+
+MISTAKES = {
+    "a format that is none": (("run.db", "--to", "xls", "a"), "unknown export `xls`"),
+    "no format": (("run.db",), "`FORMAT PATH` is missing"),
+    "half of it": (("run.db", "--to", "csv"), "requires 2 arguments"),
+    "no run": (("no.db", "--to", "csv", "a.csv"), "there is no run `no.db`"),
+    "a folder that is not there": (("run.db", "--to", "csv", "a/b.csv"), "no such folder: `a`"),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_told(words, said, recorded, monkeypatch, capsys):
+    assert ends(monkeypatch, *words) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", plugins.names(ROOM))
+def test_a_package_that_is_missing_is_named(name, recorded, monkeypatch, capsys):
+    export = plugins.load(ROOM, name)
+    look_for(monkeypatch, export.packages, None)
+    assert ends(monkeypatch, "run.db", "--to", name, "out") == (2 if export.packages else 0)
+    if export.packages:
+        said = capsys.readouterr().err
+        assert f"`--to {name}` needs {export.packages[0]}, which is not installed" in said
+        assert "pip install 'gradscope[export]'" in said
+        assert not Path("out").exists()
+
+
+class Writer:
+    """TensorBoard's writer as the export uses it; ``test_tensorboard_itself`` has the real one."""
+
+    scalars: list[tuple[str, int, float, float]]
+
+    def __init__(self, folder: str, filename_suffix: str) -> None:
+        Writer.scalars = []
+        (Path(folder) / f"events.out.tfevents.1.host{filename_suffix}").write_text("x")
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def add_scalar(self, tag: str, value: float, step: int, walltime: float) -> None:
+        Writer.scalars.append((tag, step, value, walltime))
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensorboard that is installed, as far as the export can see."""
+    module: Any = ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = Writer
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    look_for(monkeypatch, tensorboard.packages, module)
+
+
+@pytest.mark.usefixtures("pretended")
+def test_tensorboard_gets_a_chart_for_each_number(recorded, monkeypatch):
+    assert ends(monkeypatch, "run.db", "--to", "tensorboard", "logs") == 0
+    assert [path.name for path in Path("logs").iterdir()] == [
+        "events.out.tfevents.1.host.gradscope"
+    ]
+    charts = {(tag, step): (value, time) for tag, step, value, time in Writer.scalars}
+    assert len(charts) == len(Writer.scalars)
+    assert charts["step/loss/optG", 1] == (2.5, RUN.started + 0.1)
+    assert charts["step/learning_rate/optG", 1][0] == 0.1
+    output = sample(3).report.calls[1].outputs[0]
+    assert charts["out_norm/net/layer1.conv", 3] == (output.activation.norm, RUN.started + 0.3)
+    assert charts["clipped_norm/net/layer0.conv.weight", 1][0] == 0.5
+    assert ("out_nonfinite/net/layer1.conv", 3) not in charts
+    assert all(isinstance(value, float) for value, _ in charts.values())
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_folder_keeps_what_else_is_in_it(recorded, monkeypatch, capsys):
+    Path("logs").mkdir()
+    for name in ("events.out.tfevents.1.other", "mine.txt", "events.out.tfevents.0.h.gradscope"):
+        Path("logs", name).write_text("old")
+    assert ends(monkeypatch, "run.db", "--to", "tensorboard", "logs") == 2
+    assert "add `--force`" in capsys.readouterr().err
+    assert ends(monkeypatch, "run.db", "--to", "tensorboard", "logs", "--force") == 0
+    assert sorted(path.name for path in Path("logs").iterdir()) == [
+        *("events.out.tfevents.1.host.gradscope", "events.out.tfevents.1.other", "mine.txt")
+    ]
+    assert not [path for path in Path().iterdir() if path.name.startswith(".gradscope")]
+    Path("file").touch()
+    assert ends(monkeypatch, "run.db", "--to", "tensorboard", "file") == 2
+    assert ends(monkeypatch, "run.db", "--to", "tensorboard", "a/b") == 2
+
+
+def test_tensorboard_itself(recorded, tmp_path):
+    pytest.importorskip("tensorboard", reason="the extra `export` is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (tmp_path / "logs").mkdir()
+    with RunFile.open(recorded) as run:
+        tensorboard.write(run, tmp_path / "logs")
+    (file,) = (tmp_path / "logs").glob(tensorboard.folder)
+    events = EventAccumulator(str(file)).Reload()
+    (loss,) = events.Scalars("step/loss/optG")
+    assert (loss.step, loss.value, loss.wall_time) == (1, 2.5, RUN.started + 0.1)
+    norms = events.Scalars("out_norm/net/layer1.conv")
+    assert [one.step for one in norms] == [1, 3]
+
+
+def test_parquet_itself(recorded, monkeypatch):
+    pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+    from pyarrow import parquet
+
+    assert ends(monkeypatch, "run.db", "--to", "parquet", "out.parquet") == 0
+    rows = parquet.read_table("out.parquet").to_pylist()
+    assert [row["table"] for row in rows] == ["step"] * 5 + ["call"] * 4 + ["parameter"] * 4
+    assert rows[0]["loss"] == 2.5
+    assert rows[1]["loss"] is None
+    assert rows[6]["out_mean"] == sample(3).report.calls[0].outputs[0].activation.mean

@@ -1,0 +1,145 @@
+"""Processes that are killed, that fork, that end: the file holds what was added, and opens."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import processes
+import pytest
+
+import gradscope
+from gradscope.runfile import writer as writing
+from gradscope.runfile.reader import RunFile
+from gradscope.runfile.writer import RunWriter
+from runfile import processes_of_runs
+from runfile.made import RUN, sample, step, until
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+needs_sigkill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
+
+
+def killed(folder: Path, seconds: float) -> Path:
+    """A run killed that long after its first step."""
+    path, log = folder / "run.db", folder / "log"
+    process = processes.context().Process(
+        target=processes_of_runs.write_until_killed, args=(path, log)
+    )
+    process.start()
+    until(lambda: log.exists() and log.stat().st_size > 0)
+    time.sleep(seconds)
+    process.kill()
+    process.join()
+    process.close()
+    return path
+
+
+def check(path: Path) -> int:
+    """The file is whole, and holds the first steps without a gap; how many."""
+    with RunFile.open(path) as file:
+        assert file.run == RUN if file.last_step == 0 else file.run.ended is None
+        steps = file.steps()
+        assert [one.step for one in steps] == list(range(1, len(steps) + 1))
+        assert {one.step for one in steps if one.sampled} == set(file.sampled)
+        for number in file.sampled:
+            assert file.sample(number) == (sample(number, calls=5),)
+        for series in (*file.call_series().values(), *file.parameter_series().values()):
+            assert series.steps == file.sampled
+    # As a program would open it that does not know of gradscope, and may write.
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+    return len(steps)
+
+
+SEEDS = [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 100))]
+
+
+@needs_sigkill
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_killed_run_opens(seed, tmp_path):
+    """How old the oldest step is that is not in it, ``tests.benchmarks.runfile`` measures."""
+    check(killed(tmp_path, random.Random(seed).uniform(0, 0.6)))
+
+
+@pytest.mark.parametrize("how", ["exit", "exception", "atexit", "end"])
+def test_nothing_is_lost_where_nobody_finishes(how, tmp_path):
+    code = "from runfile.processes_of_runs import leave; from pathlib import Path; "
+    code += f"leave(Path('run.db'), {how!r})"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(home())},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == {"exit": 3, "exception": 1}.get(how, 0), done.stderr
+    assert done.stderr == "" or how == "exception"
+    with RunFile.open(tmp_path / "run.db") as file:
+        assert file.last_step == (1100 if how == "atexit" else 1000)
+        assert file.run.ended is None
+    assert [path.name for path in tmp_path.iterdir()] == ["run.db"]
+
+
+@needs_fork
+@pytest.mark.parametrize("how", ["finish", "forget", "leave", "exit"])
+def test_a_forked_child_writes_nothing_and_finds_no_thread(how, tmp_path):
+    code = "from runfile.processes_of_runs import fork; from pathlib import Path; "
+    code += f"fork(Path('run.db'), {how!r})"
+    done = subprocess.run(
+        # Of a fork beside threads Python warns since 3.12: there must be no thread.
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(home())},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with RunFile.open(tmp_path / "run.db") as file:
+        assert [one.step for one in file.steps()] == list(range(1, 201))
+        assert len(file.sampled) == 10
+
+
+@needs_fork
+def test_a_child_reads_while_its_parent_writes(tmp_path):
+    """A child that uses SQLite itself, as some datasets do, is not held up by the fork."""
+    writer = RunWriter(tmp_path / "run.db", RUN)
+    writer.add(step(1))
+    until(lambda: not writer._waiting)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with RunFile.open(writer.path) as file:
+                code = 0 if file.last_step == 1 else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    writer.add(step(2))
+    writer.finish(RUN)
+    with RunFile.open(writer.path) as file:
+        assert file.last_step == 2
+
+
+def test_a_pause_that_takes_long_ends_by_itself(tmp_path, monkeypatch):
+    """The thread writes on while the process forks: it goes on afterwards, once."""
+    monkeypatch.setattr(writing, "_PAUSE", 0.0)
+    writer = RunWriter(tmp_path / "run.db", RUN)
+    for number in range(1, 101):
+        writer.add(step(number), sample(number))
+        writer.pause()
+        writer.resume()
+    writer.finish(RUN)
+    with RunFile.open(writer.path) as file:
+        assert (file.last_step, len(file.sampled)) == (100, 100)
+
+
+def home() -> list[str]:
+    """Where the package and the tests are, for a process of its own."""
+    return [str(Path(gradscope.__file__).parents[1]), str(Path(__file__).parents[1])]

@@ -1,0 +1,166 @@
+"""The training scripts of ``scripts/``, run plainly, under gradscope and under the tracer.
+
+Each is run once in a way, however many tests ask, also of several workers of pytest.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+HERE = Path(__file__).parent
+SCRIPTS = HERE / "scripts"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """``words`` are its command line; ``needs`` the packages without which it cannot be run."""
+
+    name: str
+    words: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    quick: bool = False
+
+    @property
+    def param(self) -> Any:
+        missing = [package for package in self.needs if importlib.util.find_spec(package) is None]
+        reason = f"not installed: {', '.join(missing)}"
+        marks = [] if self.quick else [pytest.mark.slow]
+        marks += [pytest.mark.skip(reason=reason)] if missing else []
+        return pytest.param(self, id=self.name, marks=marks)
+
+
+def _of(name: str, *arguments: str, needs: tuple[str, ...] = (), quick: bool = False) -> Script:
+    words = (f"{name}.py", *arguments)
+    return Script("-".join([name, *(a.strip("-") for a in arguments)]), words, needs, quick)
+
+
+ALL = [
+    _of("accelerate_loop", needs=("accelerate",)),
+    _of("actor_critic", quick=True),
+    _of("at_exit"),
+    _of("catches_everything"),
+    _of("char_gpt"),
+    _of("char_gpt_fp16", quick=True),
+    _of("checkpointing"),
+    _of("compiled"),
+    _of("compiled", "--in-place"),
+    _of("compiled", "--backend=inductor"),
+    _of("cross_validation", needs=("sklearn",)),
+    _of("dcgan", quick=True),
+    _of("env_first"),
+    _of("exits_with_3"),
+    _of("forward_forward"),
+    _of("gat"),
+    _of("hf_trainer", needs=("transformers", "accelerate")),
+    _of("lightning_module", needs=("lightning",)),
+    _of("loader_fork"),
+    _of("loader_spawn"),
+    _of("looks_at_itself"),
+    _of("mnist", "--batch-size", "80"),
+    _of("raises"),
+    _of("siamese"),
+    _of("time_sequence"),
+    _of("timm_style", needs=("timm",)),
+    Script("trainpkg", ("-m", "trainpkg", "--lr", "0.004", "-m", "-o")),
+    _of("two_optimizers_one_loss"),
+    _of("unet"),
+    _of("vae"),
+    _of("wgan_gp"),
+    _of(
+        "where_am_i",
+        "--every",
+        "3",
+        "-o",
+        "x.db",
+        "--select",
+        "GS101",
+        "--",
+        "-m",
+        "words",
+        quick=True,
+    ),
+    _of("word_lm"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run left: its exit code, what it wrote, its final weights, the file beside them."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+    weights: Path
+    out: Path
+
+
+def plain(script: Script, folder: Path) -> Ran:
+    """``python SCRIPT``."""
+    return _once(script, folder, "plain", [])
+
+
+def observed(script: Script, folder: Path, *options: str) -> Ran:
+    """``gradscope run OPTIONS SCRIPT``; ``out`` is the run file."""
+    words = ["-m", "gradscope", "run", "-o", "OUT", *options]
+    return _once(script, folder, "-".join(["observed", *options]), words)
+
+
+def traced(script: Script, folder: Path) -> dict[str, Any]:
+    """What the tracer saw."""
+    ran = _once(script, folder, "traced", [str(HERE / "tracer.py"), "OUT"])
+    traced: dict[str, Any] = json.loads(ran.out.read_text(encoding="utf-8"))
+    return traced
+
+
+def _once(script: Script, folder: Path, way: str, before: Sequence[str]) -> Ran:
+    place = folder / script.name / re.sub(r"\W+", "-", way)
+    place.mkdir(parents=True, exist_ok=True)
+    done = place / "ran.pickle"
+    with FileLock(place / "lock"):
+        if not done.exists():
+            out = place / ("trace.json" if way == "traced" else "run.db")
+            words = [str(out) if word == "OUT" else word for word in before]
+            done.write_bytes(pickle.dumps(run([*words, *script.words], place / "weights.pt", out)))
+    ran: Ran = pickle.loads(done.read_bytes())
+    return ran
+
+
+def run(words: Sequence[str], weights: Path, out: Path) -> Ran:
+    """``python WORDS`` in the folder of the scripts, in a process of its own."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "SAVE_WEIGHTS": str(weights),
+    }
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=SCRIPTS,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=600,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr, weights, out)
+
+
+def during(stderr: bytes) -> bytes:
+    """What was written to stderr before gradscope's own lines, which come at the end."""
+    lines = stderr.splitlines(keepends=True)
+    own = next((i for i, line in enumerate(lines) if line.startswith(b"gradscope:")), len(lines))
+    return b"".join(lines[:own])

@@ -1,0 +1,3 @@
+from .mixer import Mixer
+
+__all__ = ["Mixer"]

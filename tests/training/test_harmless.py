@@ -1,0 +1,70 @@
+"""A script under gradscope does what it does without: every byte, every weight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gradscope.runfile.reader import RunFile
+from training.corpus import ALL, Ran, Script, during, observed, plain
+
+SCRIPTS = [script.param for script in ALL]
+WAYS = [pytest.param((), id="default"), pytest.param(("--every", "1"), id="every-step")]
+
+
+@pytest.mark.parametrize("options", WAYS)
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_notices_nothing(script: Script, options: tuple[str, ...], runs: Path):
+    without, under = plain(script, runs), observed(script, runs, *options)
+    assert under.stdout.decode() == without.stdout.decode()
+    assert during(under.stderr).decode() == without.stderr.decode()
+    assert under.code == without.code
+    assert differences(weights(under), weights(without)) == []
+    assert without.stdout, "a script that says nothing shows nothing"
+    # Harmless because it was not there is no merit.
+    assert b"gradscope: error" not in under.stderr, under.stderr.decode()
+    with RunFile.open(under.out) as recorded:
+        assert recorded.run.steps > 0
+
+
+def weights(ran: Ran) -> Any:
+    return torch.load(ran.weights, weights_only=False)
+
+
+def differences(one: Any, other: Any, place: str = "") -> list[str]:
+    """Where two saved objects differ, in any bit of a tensor."""
+    if type(one) is not type(other):
+        return [f"{place}: {type(one).__name__} and {type(other).__name__}"]
+    if isinstance(one, torch.Tensor):
+        same = one.shape == other.shape and one.dtype == other.dtype
+        # As bytes: a NaN is not equal to itself, and -0.0 is equal to 0.0.
+        same = same and one.numpy().tobytes() == other.numpy().tobytes()
+        return [] if same else [place]
+    if isinstance(one, dict):
+        if list(one) != list(other):
+            return [f"{place}: keys"]
+        return [d for key in one for d in differences(one[key], other[key], f"{place}.{key}")]
+    if isinstance(one, list | tuple):
+        if len(one) != len(other):
+            return [f"{place}: lengths"]
+        pairs = enumerate(zip(one, other, strict=True))
+        return [d for i, (a, b) in pairs for d in differences(a, b, f"{place}[{i}]")]
+    return [] if one == other else [place]
+
+
+def test_a_bit_that_differs_is_seen():
+    base = {"a": [torch.tensor([1.0, float("nan"), 0.0])], "b": {"c": 1}}
+    assert differences(base, {"a": [base["a"][0].clone()], "b": {"c": 1}}) == []
+    assert differences(base, {"a": [torch.tensor([1.0, float("nan"), -0.0])], "b": {"c": 1}})
+    assert differences(base, {"a": base["a"], "b": {"c": 2}})
+    assert differences(base, {"a": [base["a"][0].double()], "b": {"c": 1}})
+    assert differences(base, {"a": [], "b": {"c": 1}})
+    assert differences(base, {"b": {"c": 1}})
+
+
+def test_what_is_gradscopes_begins_with_its_name():
+    assert during(b"a\ngradscope: 3 steps\nb\n") == b"a\n"
+    assert during(b"a: gradscope: 3\nb") == b"a: gradscope: 3\nb"
