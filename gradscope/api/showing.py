@@ -14,8 +14,8 @@ from typing import Any
 from gradscope import plugins
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.files import check_file, write_file
-from gradscope.records import json as record_json
 from gradscope.records.answers import Answer, WhyReport
+from gradscope.records.data import to_data
 from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.records.report import Report
 from gradscope.records.saliency import SaliencyReport
