@@ -152,7 +152,7 @@ class Observer:
             self._sampler.remove()
             self._sampler = None
         if self._sentinel is not None:
-            self._sentinel.release()
+            self._sentinel.close()
         for handle in self._roots:
             handle.remove()
         self._roots.clear()

@@ -198,7 +198,10 @@ class Session:
         observer = self.observer
         run = replace(self.run, ended=time.time(), exit=exit, steps=self.steps)
         if observer is not None:
-            observer.stop()
+            try:
+                observer.stop()
+            except Exception as error:
+                self._failed(error)
             interval = observer.interval
             run = replace(
                 run,

@@ -142,13 +142,6 @@ class Sentinel:
         self._calls = []
         self._plans.held.clear()
 
-    def release(self) -> None:
-        """Let go of everything, with no step to come."""
-        for call in self._calls:
-            call.release()
-        self._calls.clear()
-        self._plans.release()
-
     def sampled_lines(self, roots: Sequence[torch.Tensor]) -> None:
         """In a step that keeps stacks, at the beginning of its backward: remember the lines."""
         part = loss_part(roots, self._spans())
