@@ -25,13 +25,13 @@ def gradscope_check() -> Callable[..., Report]:
 
     def check(*args: Any, fail_on: str = "error", **options: Any) -> Report:
         __tracebackhide__ = True
-        import gradscope
+        from gradscope import api
         from gradscope.reporters.finding_lines import every_line
         from gradscope.rules import SEVERITIES, reaches
 
         if fail_on not in SEVERITIES:
             raise ValueError(f"fail_on={fail_on!r}: expected one of {', '.join(SEVERITIES)}")
-        report = gradscope.check(*args, **options)
+        report = api.check(*args, **options)
         if reaches(report.findings, fail_on):
             pytest.fail("\n".join(map(str, every_line(report.findings))), pytrace=False)
         return report

@@ -58,7 +58,7 @@ def _is_plain(gradient: torch.Tensor) -> bool:
 
 def _by_blocks(gradient: torch.Tensor) -> float:
     """Here numbers can be had without waiting, and a dot product is the fastest sum of squares."""
-    blocks = gradient.view(-1).split(_DOT)
+    blocks = torch.split(gradient.view(-1), _DOT)
     return math.sqrt(math.fsum(torch.dot(block, block).item() for block in blocks))
 
 

@@ -158,6 +158,8 @@ class Session:
                 self.steps += 1
                 self.sampled += one.sampled
                 found += self._findings.step(one)
+            elif isinstance(one, TrainingEvent) and one.kind == "skipped-step":
+                found += self._findings.skipped(one.step)
             elif isinstance(one, StepSample):
                 found += self._findings.sample(one)
                 self.latest.pop(one.model, None)  # the one that comes is the last

@@ -10,6 +10,7 @@ pytest_plugins = ["pytester"]
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 def test_lightning(tmp_path):
     lightning = pytest.importorskip("lightning.pytorch")
     from gradscope.lightning import GradscopeCallback
@@ -42,6 +43,7 @@ def test_lightning(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 def test_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")

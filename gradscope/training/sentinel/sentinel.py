@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gradscope.capture.graph import Edge, Span
+from gradscope.capture.hooks import Handle
 from gradscope.capture.recompute import in_backward
 from gradscope.explain.non_finite.levels import FINITE, KINDS, NAN, level
 from gradscope.explain.non_finite.slopes import explain_slopes
@@ -25,6 +26,7 @@ Models = Callable[[], Sequence[tuple[str, nn.Module]]]
 
 #: Steps in a row whose loss is looked at: after them a NaN is in the weights, and says no more.
 _IN_A_ROW = 4
+_MANY_HANDLES = 256
 
 
 class Sentinel:
@@ -43,6 +45,7 @@ class Sentinel:
         self._lines = LossLines()
         self._plans = SteepPlans()
         self._loss: list[Birth] = []
+        self._handles: list[Handle] = []  # of calls that are done with, while their graph lives on
         self._worst = FINITE
         self._in_a_row = 0
         self._external = FINITE
@@ -121,12 +124,16 @@ class Sentinel:
         calls, self._calls = self._calls, []
         for call in calls:
             if call.release():
+                self._handles += call.handles
                 continue
             if call.waits and not call.carried:
                 call.carried = True
                 self._calls.append(call)
             else:
                 call.unhook()
+        if len(self._handles) > _MANY_HANDLES:
+            # The graphs of most are gone, and their hooks with them.
+            self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
         if self._plans.held:
             self._plans.held.clear()
         if self._worst or self._in_a_row:
@@ -139,7 +146,9 @@ class Sentinel:
         for call in self._calls:
             call.release()
             call.unhook()
-        self._calls = []
+        for handle in self._handles:
+            handle.remove()
+        self._calls, self._handles = [], []
         self._plans.held.clear()
 
     def sampled_lines(self, roots: Sequence[torch.Tensor]) -> None:
