@@ -55,7 +55,7 @@ SAYS = {
         report(parameters=(parameter("a", 0.0), parameter("b", 0.0)),
                answers=tuple(Answer(n, "parameter", "zero", "zero.", "zero-weight", recovers=True)
                              for n in "ab")),
-        [("warning", "a")]),
+        [("info", "a")]),
     "five steps of the last eight without a gradient": (
         "GS103",
         report(parameters=(parameter("a", 0.0),),
