@@ -31,8 +31,8 @@ __all__ = [
     "check",
     "graph",
     "inspect",
-    "watch",
     "saliency",
+    "watch",
     "why",
 ]
 

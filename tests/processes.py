@@ -6,6 +6,7 @@ about imports or about how a process ends needs a fresh interpreter: ``subproces
 
 from __future__ import annotations
 
+import atexit
 import io
 import multiprocessing
 import os
@@ -85,7 +86,10 @@ def _command(words: list[str], cwd: str, env: dict[str, str], out: Path, err: Pa
     sys.argv = ["gradscope", *words]
     from gradscope.__main__ import main
 
-    main()
+    try:
+        main()
+    finally:
+        atexit._run_exitfuncs()  # an interpreter does so at its end, a copy of a process does not
 
 
 def _text(number: int, errors: str, *, line_buffering: bool = False) -> io.TextIOWrapper:

@@ -58,16 +58,16 @@ ALSO_PUT_BACK = {
     # Parts of `kept_as_found`, one of them of `others_kept` too.
     "running/state.py": {"modules_kept", "random_state_kept", "switches_kept"},
     "running/rerun.py": {"post_accumulate_hooks_disabled"},  # a first run calls them
-    # Loading draws random numbers and turns switches, and a live model has its mode set for it.
-    "api/opened.py": {"kept_as_found", "random_state_kept", "switches_kept"},
-    "api/attributing.py": {"run_eagerly"},  # saliency has no steps
-    # A call of a script's own model, once more: there is no workload and no loop.
+    # A call of a script's model is run again in the middle of a step that is not ours.
     "training/sentinel/again.py": {
         "kept_as_found",
         "run_eagerly",
         "deeper_recursion",
         "post_accumulate_hooks_disabled",
     },
+    # Loading draws random numbers and turns switches, and a live model has its mode set for it.
+    "api/opened.py": {"kept_as_found", "random_state_kept", "switches_kept"},
+    "api/attributing.py": {"run_eagerly"},  # saliency has no steps
 }
 
 #: Calls that import what a string names.

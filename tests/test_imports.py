@@ -17,6 +17,8 @@ from gradscope import plugins
 from gradscope.records import json as record_json
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
+from gradscope.records.training import TrainingRun
+from gradscope.runfile.writer import RunWriter
 
 HEAVY = ("torch", "torchvision", "numpy", "PIL", "sklearn", "timm", "transformers", "matplotlib")
 
@@ -84,6 +86,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "bad.yaml").write_text("model: demo\nwieghts: DEFAULT\n", encoding="utf-8")
     (tmp_path / "broken.yaml").write_text("model: [demo\n", encoding="utf-8")
     (tmp_path / "type.yaml").write_text("model: demo\nsteps: many\n", encoding="utf-8")
+    run = TrainingRun("train.py", 0.0)
+    RunWriter(tmp_path / "run.db", run).finish(run)
     return tmp_path
 
 
@@ -104,6 +108,8 @@ LIGHT = {
     "an unknown override": (["inspect", "demo", "wieghts=DEFAULT"], 2),
     "an unknown option": (["inspect", "--colour"], 2),
     "show of a missing file": (["show", "nowhere.json"], 2),
+    "show of a run": (["show", "run.db"], 0),
+    "export": (["export", "run.db", "--to", "csv", "run.csv"], 0),
     "help of check": (["check", "--help"], 0),
     "check with a wrong config among others": (["check", "demo", "bad.yaml"], 2),
     "check with an unknown rule": (["check", "demo", "--select", "GS9"], 2),

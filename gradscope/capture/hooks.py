@@ -32,6 +32,7 @@ __all__ = [
     "named_modules",
     "named_parameters",
     "select_layers",
+    "without_own_hooks",
 ]
 
 PreHook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
@@ -103,6 +104,29 @@ class OwnHook:
         # Of the standard library: who loads the copy need not have gradscope. It takes any
         # arguments and does nothing.
         return getattr, (nullcontext(), "__exit__")
+
+
+#: Where a module keeps its hooks on forward, and what it knows of them, all by number.
+_KEPT = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+)
+
+
+def without_own_hooks(state: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of a module as they are when no ``OwnHook`` is set; it keeps them itself."""
+    kept = {name: state[name] for name in _KEPT if state.get(name)}
+    own = {n for held in kept.values() for n, hook in held.items() if isinstance(hook, OwnHook)}
+    if not own:
+        return state
+    left = {
+        name: type(held)((n, hook) for n, hook in held.items() if n not in own)
+        for name, held in kept.items()
+    }
+    return {**state, **left}
 
 
 @contextmanager

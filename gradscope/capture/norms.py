@@ -9,6 +9,9 @@ import torch
 
 from gradscope.capture.stats import BLOCK
 
+#: Over so many equal values a dot product, which adds up in lanes, still errs below 1e-5.
+_DOT = 16384
+
 
 @torch.no_grad()
 def gradient_norms(gradients: Sequence[torch.Tensor]) -> list[float]:
@@ -18,15 +21,45 @@ def gradient_norms(gradients: Sequence[torch.Tensor]) -> list[float]:
     ``capture/stats.py`` does: one float32 sum over millions of elements errs by up to 1e-3. Squares
     outside float32's range are taken in float64.
     """
-    by_device: dict[torch.device, list[int]] = {}
-    for number, gradient in enumerate(gradients):
-        by_device.setdefault(gradient.device, []).append(number)
     norms = [0.0] * len(gradients)
-    for numbers in by_device.values():
-        found = torch.stack([_norm(gradients[n]) for n in numbers]).tolist()
-        for number, norm in zip(numbers, found, strict=True):
-            norms[number] = norm if 1e-15 < norm < 1e18 else _exact(gradients[number], norm)
-    return norms
+    small, others = [], []
+    for number, gradient in enumerate(gradients):
+        if not _is_plain(gradient):
+            others.append(number)
+        elif gradient.numel() <= BLOCK:
+            small.append(number)
+        else:
+            norms[number] = _by_blocks(gradient)
+    if small:
+        # One call for all of them: a call takes longer than such a gradient.
+        found = torch._foreach_norm([gradients[n] for n in small])
+        for number, norm in zip(small, found, strict=True):
+            norms[number] = norm.item()
+    for device in {gradients[n].device for n in others}:
+        there = [n for n in others if gradients[n].device == device]
+        read = torch.stack([_norm(gradients[n]) for n in there]).tolist()
+        for number, norm in zip(there, read, strict=True):
+            norms[number] = norm
+    return [
+        norm if 1e-15 < norm < 1e18 else _exact(gradient, norm)
+        for norm, gradient in zip(norms, gradients, strict=True)
+    ]
+
+
+def _is_plain(gradient: torch.Tensor) -> bool:
+    """Whether it is what almost all are on a processor."""
+    return (
+        gradient.dtype == torch.float32
+        and gradient.layout == torch.strided
+        and gradient.device.type == "cpu"
+        and gradient.is_contiguous()
+    )
+
+
+def _by_blocks(gradient: torch.Tensor) -> float:
+    """Here numbers can be had without waiting, and a dot product is the fastest sum of squares."""
+    blocks = gradient.view(-1).split(_DOT)
+    return math.sqrt(math.fsum(torch.dot(block, block).item() for block in blocks))
 
 
 def _norm(gradient: torch.Tensor) -> torch.Tensor:

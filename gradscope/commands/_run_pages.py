@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
 from pathlib import Path
 
 from rich.text import Text
@@ -15,6 +16,7 @@ from gradscope.errors import OptionError
 from gradscope.records.report import Report
 from gradscope.records.training import TrainedModel, TrainingRun, TrainingStep
 from gradscope.reporters.markdown_text import escaped
+from gradscope.reporters.report import View
 from gradscope.reporters.training.sentences.step_facts import facts_of_step, step_title
 from gradscope.reporters.training.tables import choices
 from gradscope.reporters.training.tables.naming import called, selected, selected_reports
@@ -44,6 +46,8 @@ def show_run(
     """
     destination = choose_destination(format, file, display, ROOM)
     view = table_view(destination, tables)
+    if destination.format == "csv":
+        view = _for_csv(view)
     choices.check(view)
     patterns, exclude = layers.layers or (), layers.exclude or ()
     wanted = bool(patterns or exclude) or view.table == "calls" or destination.format == "json"
@@ -51,6 +55,20 @@ def show_run(
         history = read_history(run, calls=wanted)
     history = selected(history, patterns, exclude)
     destination.write(plugins.load(ROOM, destination.format).render(history, view))
+
+
+def _for_csv(view: View) -> View:
+    """What csv holds, where nothing else is asked for: the steps.
+
+    Raises:
+        OptionError: an order or columns of layers, of which it has a row for each step.
+    """
+    if view.table in ("parameters", "calls") and (view.columns or view.sort or view.top):
+        raise OptionError(
+            f"csv has a row for each of the {view.table} and each step, with all that was measured",
+            help="leave `--columns`, `--sort` and `--top` away; `-l PATTERN` chooses layers",
+        )
+    return replace(view, table=view.table or "steps")
 
 
 def show_step(

@@ -16,6 +16,7 @@ from gradscope.commands._options import Debug, LayerOptions, takes_groups
 from gradscope.errors import OptionError
 from gradscope.reporters.run_summary import summary
 from gradscope.rules import reaches
+from gradscope.runfile.schema import KEEP, LEAST_KEEP
 from gradscope.training.launch import Script
 from gradscope.training.running import Launch
 from gradscope.training.session import RunSettings, Session
@@ -100,8 +101,12 @@ def run(
     ] = False,
     keep: Annotated[
         int,
-        typer.Option(metavar="N", help="Keep N steps that were looked at; thin older ones out."),
-    ] = 512,
+        typer.Option(
+            metavar="N",
+            help="Keep N steps that were looked at; thin older ones out.",
+            min=LEAST_KEEP,
+        ),
+    ] = KEEP,
     debug: Debug = False,
 ) -> Launch:
     """Run a training script as Python would, and record what happens in it.

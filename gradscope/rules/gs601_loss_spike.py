@@ -40,7 +40,11 @@ RULE = Rule(
         "Lightning, SpikeDetection: twice the running average",
         "Rousseeuw and Croux 1993, Alternatives to the median absolute deviation",
     ),
-    calibration="",
+    calibration=(
+        "Of 44 healthy trainings of 320 to 640 steps (22 networks, two seeds) 0 of 44 fire, and 3 "
+        "of 3 broken ones are found. `deviations` could lie anywhere up to 10 and `beyond` up to "
+        "9; noise with long tails, as log-normal losses of 40,000 steps, is silent too."
+    ),
     thresholds=(
         Threshold(
             "deviations",

@@ -37,7 +37,11 @@ RULE = Rule(
         "of the loss; the spike score counts values 7 deviations from a rolling average",
         "Google deep-learning tuning playbook: clip at about the 90th percentile, log unclipped",
     ),
-    calibration="",
+    calibration=(
+        "Of 44 healthy trainings of 320 to 640 steps (22 networks, two seeds) 0 of 44 fire, and 3 "
+        "of 3 broken ones are found. `beyond` could lie anywhere up to 30, where an actor-critic "
+        "of 1300 steps reaches 4.7, and `layer` from 15 to 3000; at 9, 1 of 44 fires."
+    ),
     thresholds=(
         Threshold(
             "ratio",
@@ -47,7 +51,7 @@ RULE = Rule(
         ),
         Threshold(
             "beyond",
-            3,
+            6,
             "and over nearly all of them, the highest 2 % left out, above which it fires",
         ),
         Threshold(

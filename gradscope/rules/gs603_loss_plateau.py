@@ -37,7 +37,10 @@ RULE = Rule(
         "Karpathy 2019, A recipe for training neural networks: overfit one batch",
         "SageMaker Debugger, LossNotDecreasing",
     ),
-    calibration="",
+    calibration=(
+        "Of 12 healthy trainings of 1300 steps and more 0 of 12 fire, and 3 of 3 broken ones are "
+        "found; shorter runs are not judged. `noise` could lie anywhere from 0.15 up."
+    ),
     thresholds=(
         Threshold("steps", 500, "steps without a fall, below which nothing is said"),
         Threshold("left", 0.9, "the loss over that of the beginning, above which it fires"),

@@ -14,7 +14,7 @@ RULE = Rule(
     code="GS606",
     name="epsilon-bound",
     severity="warning",
-    summary="Adam's epsilon is larger than the gradients, so that its steps are tiny",
+    summary="the optimizer's epsilon is larger than the gradients, and its steps are tiny",
     what=(
         "Compares the root mean square of each weight's gradient, as the optimizer got it, with "
         "the optimizer's epsilon, and fires where epsilon is many times larger for most elements. "

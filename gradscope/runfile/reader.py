@@ -117,7 +117,9 @@ class RunFile:
                 if connection is not self._connection:
                     event = replace(event, details={**event.details, "rank": run.rank})
                 found.append(event)
-        return tuple(sorted(found, key=lambda event: event.time))
+        if len(self._opened) > 1:
+            found.sort(key=lambda event: event.time)
+        return tuple(found)
 
     @property
     def findings(self) -> tuple[TrainingFinding, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import signal
 import sqlite3
 import threading
 import time
@@ -25,6 +26,9 @@ _DELAY = 0.25
 _MOST_WAITING = 8192
 #: For how long the end of a run waits for a disk that does not answer, and a fork for the thread.
 _PATIENCE, _PAUSE = 10.0, 1.0
+
+#: Signals of the thread's own doing.
+_FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, getattr(signal, "SIGBUS", signal.SIGILL)}
 
 _Item = tuple[TrainingRecord | TrainingRun, ...]
 
@@ -117,11 +121,17 @@ class RunWriter:
             self._work()  # no thread could be started
 
     def _start(self) -> None:
-        self._thread = threading.Thread(target=self._work, name="gradscope run file", daemon=True)
+        self._thread = threading.Thread(target=self._beside, name="gradscope run file", daemon=True)
         try:
             self._thread.start()
         except RuntimeError:  # the interpreter is ending, or there are too many threads
             self._thread = None
+
+    def _beside(self) -> None:
+        # A script may block a signal in its threads and wait for it: it must not come to this one.
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+        self._work()
 
     def _work(self) -> None:
         """Write until the end, or until a pause."""

@@ -213,7 +213,9 @@ class Observer:
         began = time.perf_counter()
         self._inside = True
         try:
-            with nullcontext() if self._deep is None else self._deep.ignoring():
+            if self._deep is None:
+                return function(*args)
+            with self._deep.ignoring():
                 return function(*args)
         except Exception as error:
             self.stop()

@@ -13,9 +13,10 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
-from gradscope.capture.hooks import hook_node_before, hook_optimizers
+from gradscope.capture.hooks import hook_node_before, hook_optimizers, without_own_hooks
 
 
 class Listener(Protocol):
@@ -62,6 +63,7 @@ def listen(listener: Listener) -> ExitStack:
     _replace(patches, torch.amp.GradScaler, "scale", lambda f: _scaled(f, listener))
     _replace(patches, torch.amp.GradScaler, "step", lambda f: _scaler_step(f, listener))
     _replace(patches, torch, "compile", lambda f: _compiled(f, listener))
+    _replace(patches, nn.Module, "__getstate__", _own_hooks_left_out)
     return patches
 
 
@@ -158,3 +160,14 @@ def _compiled(original: Callable[..., Any], listener: Listener) -> Callable[...,
         return original(model, *args, **kwargs)
 
     return compile
+
+
+def _own_hooks_left_out(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A module that is pickled or copied is what it is without us, to the last byte."""
+
+    @functools.wraps(original)
+    def __getstate__(self: nn.Module) -> Any:
+        state = original(self)
+        return without_own_hooks(state) if isinstance(state, dict) else state
+
+    return __getstate__

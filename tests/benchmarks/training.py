@@ -1,8 +1,8 @@
 """What ``gradscope run`` costs a training script: whole processes, plain and observed in turn.
 
-``python -m tests.benchmarks.training`` trains ResNet-18, a GPT-2 of 12 layers and a small MLP, each as
-``python SCRIPT`` and as ``gradscope run SCRIPT``, in turn, so that a machine whose speed drifts slows
-both alike. It prints the ratios of their wall-clock times and of their peak memory.
+``python -m tests.benchmarks.training`` trains ResNet-18, a GPT-2 of 12 layers and a small MLP, each
+as ``python SCRIPT`` and as ``gradscope run SCRIPT``, in turn, so that a machine whose speed drifts
+slows both alike. It prints the ratios of their wall-clock times and of their peak memory.
 """
 
 from __future__ import annotations

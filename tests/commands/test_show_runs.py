@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 from commands.run_files import ENDED, STEPS, with_findings, written
+from reporters.run_samples import gan, series
 
 from gradscope import cli
 from gradscope.commands._runs import read_history
 from gradscope.reporters.report import View
 from gradscope.reporters.training import terminal
+from gradscope.reporters.training.sentences.answers import answers
 from gradscope.runfile.reader import RunFile
 
 Command = Callable[..., tuple[int, str, str]]
@@ -95,6 +97,17 @@ def test_patterns_select_layers(
     assert sorted(w for w in out.split() if w.endswith(".weight")) == sorted(shown)
 
 
+def test_csv_of_steps_takes_columns_and_an_order(recorded: Path, gradscope: Command) -> None:
+    _, out, _ = gradscope(
+        "show", recorded, "-f", "csv", "--columns", "loss", "--sort", "loss:asc", "--top", "2"
+    )
+    header, *rows = out.splitlines()
+    assert header == "step,loss"
+    losses = [float(row.split(",")[1]) for row in rows]
+    assert len(losses) == 2
+    assert losses == sorted(losses)
+
+
 def test_exclude_takes_layers_away(recorded: Path, gradscope: Command) -> None:
     _, out, _ = gradscope("show", recorded, "--exclude", "netG.**", "--table", "parameters")
     assert "netD.layer0" in out
@@ -135,6 +148,8 @@ def test_a_step_of_several_models_as_json_names_them(recorded: Path, gradscope: 
         (["--top", "0"], "`--top 0` would show nothing", "give 1 or more"),
         (["-f", "sraif"], "unknown format `sraif`", "did you mean `sarif`?"),
         (["--table", "events", "--sort", "step"], "the events have neither columns", "-f csv"),
+        (["-f", "csv", "--table", "calls", "--top", "3"], "csv has a row for each", "`-l PATTERN`"),
+        (["-f", "csv", "--sort", "grad"], "unknown column `grad`", "gradient_norm"),
         (["--step", "20", "--table", "steps"], "unknown table `steps`", "one of calls"),
     ],
 )
@@ -208,6 +223,25 @@ class TestWhy:
         assert "netG.layer1.conv\n" in out
         assert "netD.layer1.conv.weight: healthy, nothing was found; gradient norm" in out
         assert "steps 20–40" not in out
+
+    def test_a_layer_that_a_nan_reached_is_not_healthy(self) -> None:
+        """It is in the answer on the NaN; one that nobody names is told by its figures."""
+        told, untold, sound = "main.0.weight", "main.9.weight", "main.0.bias"
+        history = gan()
+        lost = history.parameters[0].values["nonfinite"]
+        looked = history.sampled
+        layers = (
+            series(told, looked, nonfinite=lost),
+            series(untold, looked, nonfinite=lost),
+            series(sound, looked),
+        )
+        report = answers(replace(history, parameters=layers), patterns=[told, untold, sound])
+        assert [(one.name, one.state) for one in report.answers] == [
+            ("netD", "non-finite"),
+            (f"netD.{untold}", "non-finite"),
+            (f"netD.{sound}", "healthy"),
+        ]
+        assert "not finite at 1 of the 8 steps looked at, first at 89" in report.answers[1].message
 
     def test_of_a_step(self, recorded: Path, gradscope: Command) -> None:
         data = json.loads(gradscope("why", recorded, "--step", 30, "-f", "json")[1])

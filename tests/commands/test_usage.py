@@ -27,7 +27,7 @@ def ends(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | N
         (["model.yaml"], "unknown command `model.yaml`", "a MODEL comes after one of these"),
         (["inspect", "--colums", "norm"], "unknown option `--colums`", "did you mean `--columns`?"),
         (["inspect", "--zzz"], "unknown option `--zzz`", "`gradscope inspect --help`"),
-        (["show"], "`REPORT` is missing", "`gradscope show --help`"),
+        (["show"], "`REPORT|RUN` is missing", "`gradscope show --help`"),
         (["inspect", "--steps", "x"], "Invalid value for '--steps'", "`gradscope inspect --help`"),
         (["inspect", "-l"], "Option '-l' requires an argument", "`gradscope inspect --help`"),
     ],

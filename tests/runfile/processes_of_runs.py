@@ -39,6 +39,19 @@ def leave(path: Path, how: str) -> None:
         atexit.register(lambda: [writer.add(step(number)) for number in range(1001, 1101)])
 
 
+def wait_for_signals(path: Path) -> None:
+    """As a script waits for the signal with which its cluster says that its time is over."""
+    import signal
+
+    writer = RunWriter(path, RUN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    for number in range(1, 51):
+        writer.add(step(number))
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert signal.sigwait([signal.SIGUSR1]) == signal.SIGUSR1
+    writer.finish(RUN)
+
+
 def fork(path: Path, how: str) -> None:
     """Fork while steps are written; the children add to the writer, and end in one way or other."""
     import gc

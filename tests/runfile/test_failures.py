@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gradscope import cli
 from gradscope.errors import OptionError
 from gradscope.records.training import StepSample
 from gradscope.runfile import database, writer
@@ -214,3 +215,14 @@ def test_what_is_added_after_the_end_is_passed_over(tmp_path):
     one.close()
     assert one.failure is None
     assert Path(one.path).read_bytes() == before
+
+
+def test_too_few_samples_to_keep_are_refused_before_the_script_runs(tmp_path, monkeypatch, capsys):
+    (tmp_path / "train.py").write_text("raise SystemExit('it ran')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["gradscope", "run", "--keep", "15", "train.py"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert "Invalid value for '--keep'" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]

@@ -70,15 +70,7 @@ def test_a_killed_run_opens(seed, tmp_path):
 
 @pytest.mark.parametrize("how", ["exit", "exception", "atexit", "end"])
 def test_nothing_is_lost_where_nobody_finishes(how, tmp_path):
-    code = "from runfile.processes_of_runs import leave; from pathlib import Path; "
-    code += f"leave(Path('run.db'), {how!r})"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(home())},
-        capture_output=True,
-        text=True,
-    )
+    done = alone(f"leave(Path('run.db'), {how!r})", tmp_path)
     assert done.returncode == {"exit": 3, "exception": 1}.get(how, 0), done.stderr
     assert done.stderr == "" or how == "exception"
     with RunFile.open(tmp_path / "run.db") as file:
@@ -90,16 +82,8 @@ def test_nothing_is_lost_where_nobody_finishes(how, tmp_path):
 @needs_fork
 @pytest.mark.parametrize("how", ["finish", "forget", "leave", "exit"])
 def test_a_forked_child_writes_nothing_and_finds_no_thread(how, tmp_path):
-    code = "from runfile.processes_of_runs import fork; from pathlib import Path; "
-    code += f"fork(Path('run.db'), {how!r})"
-    done = subprocess.run(
-        # Of a fork beside threads Python warns since 3.12: there must be no thread.
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(home())},
-        capture_output=True,
-        text=True,
-    )
+    # Of a fork beside threads Python warns since 3.12: there must be no thread.
+    done = alone(f"fork(Path('run.db'), {how!r})", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     with RunFile.open(tmp_path / "run.db") as file:
         assert [one.step for one in file.steps()] == list(range(1, 201))
@@ -140,6 +124,20 @@ def test_a_pause_that_takes_long_ends_by_itself(tmp_path, monkeypatch):
         assert (file.last_step, len(file.sampled)) == (100, 100)
 
 
-def home() -> list[str]:
-    """Where the package and the tests are, for a process of its own."""
-    return [str(Path(gradscope.__file__).parents[1]), str(Path(__file__).parents[1])]
+@pytest.mark.skipif(not hasattr(signal, "sigwait"), reason="the system has no sigwait")
+def test_a_signal_that_the_script_waits_for_comes_to_the_script(tmp_path):
+    done = alone("wait_for_signals(Path('run.db'))", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def alone(call: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """One of the functions in an interpreter of its own, in which each warning is an error."""
+    names = "from pathlib import Path; from runfile.processes_of_runs import *; "
+    home = [str(Path(gradscope.__file__).parents[1]), str(Path(__file__).parents[1])]
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", names + call],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(home)},
+        capture_output=True,
+        text=True,
+    )

@@ -123,6 +123,16 @@ def test_a_finding_replaces_the_one_with_the_same_key(tmp_path):
         assert file.findings == (later, other, replace(one, model=1))
 
 
+def test_events_stand_in_the_order_in_which_they_came(tmp_path):
+    """Whatever their clock said, which may have been set back."""
+    events = tuple(TrainingEvent(step, 9.0 - step, "note", "text") for step in range(1, 5))
+    writer = RunWriter(tmp_path / "run.db", RUN)
+    writer.add(*events)
+    writer.finish(RUN)
+    with RunFile.open(writer.path) as file:
+        assert file.events == events
+
+
 def test_series_hold_a_number_for_each_sample(tmp_path):
     writer = RunWriter(tmp_path / "run.db", RUN)
     for number in (1, 2, 5):

@@ -62,14 +62,15 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        result = function(*args, **(kwargs or {}))
         if self.busy or self.bad is not None:
-            return result
+            return function(*args, **(kwargs or {}))
         self.busy = True
+        before = level((args, kwargs))  # some write their result over what they were given
         try:
+            result = function(*args, **(kwargs or {}))
             name = function._schema.name.removeprefix("aten::")
             filled = any(part in name for part in _FILL)
-            if not filled and level(result) > level((args, kwargs)):
+            if not filled and level(result) > before:
                 self.births.append(self._seen(name))
         finally:
             self.busy = False

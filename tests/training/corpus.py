@@ -69,6 +69,7 @@ ALL = [
     _of("loader_fork"),
     _of("loader_spawn"),
     _of("looks_at_itself"),
+    _of("looks_at_itself", "--hooks"),
     _of("mnist", "--batch-size", "80"),
     _of("raises"),
     _of("siamese"),

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gradscope.typeset.numbers import count, number, seconds, share, size
+from gradscope.typeset.numbers import count, duration, number, seconds, share, size
 from gradscope.typeset.text import break_name, break_words, natural, plain
 
 
@@ -32,6 +32,27 @@ from gradscope.typeset.text import break_name, break_words, natural, plain
 )
 def test_number(value: float | None, text: str) -> None:
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 s"),
+        (0.0123, "12.30 ms"),
+        (119.9, "119.9 s"),
+        (120, "2 min"),
+        (252.4, "4 min 12 s"),
+        (7199.4, "119 min 59 s"),
+        (7199.6, "2 h"),
+        (7322, "2 h 2 min"),
+        (172_799, "47 h 59 min"),
+        (172_800, "2 d"),
+        (1e8, "1,157 d 9 h"),
+        (math.inf, "inf s"),
+    ],
+)
+def test_duration(value: float, text: str) -> None:
+    assert duration(value) == text
 
 
 @pytest.mark.parametrize("exponent", range(-323, 309, 7))

@@ -1,13 +1,13 @@
-"""Operations that ran before anybody looked, watched as they run again on what their nodes saved."""
+"""Operations that ran before anybody looked, watched as they run again on what nodes saved."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
-from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, Edge
@@ -16,33 +16,23 @@ from gradscope.explain.non_finite.elements import unseen_element
 from gradscope.explain.non_finite.levels import INF, broken, level
 from gradscope.explain.non_finite.messages import records
 from gradscope.explain.non_finite.origins import NonFiniteOrigin
+from gradscope.explain.non_finite.places import Places, Written
 from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason
-from gradscope.explain.non_finite.watch import NonFiniteWatch
 from gradscope.explain.shared.call_site import CallSite
-from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.node_forward import (
     NodeForward,
-    bound,
     fits,
     forwards,
     result_of,
     saved_by,
-    undone,
 )
-from gradscope.explain.shared.operations import by_node
+from gradscope.explain.shared.operations import by_node, node_name
 from gradscope.records.answers import Birth
 
 #: Operations that put a number, which their nodes do not keep, among those of a tensor.
 _PUTS = ("masked_fill", "where", "index_fill", "index_put", "constant_pad_nd", "copy_slices")
+_OWN = "a function of one's own, which is not run again"
 _FINITE_INSTEAD = "a large finite number in its place stays finite"
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Where a node's operation stands in the script, and the function of PyTorch's that ran it."""
-
-    site: CallSite = CallSite()
-    function: str | None = None
 
 
 def explain_graph(
@@ -65,62 +55,7 @@ def explain_graph(
         replay.run(node)
     for root in roots:
         replay.ends(root)
-    return records(replay.watch.origins.reported(), ())
-
-
-@dataclass(frozen=True, slots=True)
-class KeptNode:
-    """A node whose slope may not be finite: what it saved, kept for when its graph is gone.
-
-    Attributes:
-        name: of the operation.
-        edges: how many lead to its inputs.
-    """
-
-    name: str
-    saved: Mapping[str, Any]
-    edges: int
-    written: Written
-
-
-def explain_slopes(nodes: Iterable[KeptNode]) -> tuple[Birth, ...]:
-    """Which operations have a slope that is not finite where they were taken, the latest first.
-
-    Each is run again by itself, and a gradient of ones is sent into it.
-    """
-    places = Places()
-    watch = places.watch()
-    for kept in nodes:
-        places.at = kept.written.site
-        for forward in bound(kept.name, kept.saved, kept.edges):
-            if _back_and_forth(watch, kept, forward):
-                break
-    return records(watch.origins.reported(), ())
-
-
-def _back_and_forth(watch: NonFiniteWatch, kept: KeptNode, forward: NodeForward) -> bool:
-    """Whether the operation ran."""
-    leaves: dict[str, torch.Tensor] = {}
-    for name in forward.edges:
-        value = forward.arguments.get(name, undone(kept.name, kept.saved))
-        if not isinstance(value, torch.Tensor):
-            return False
-        leaves[name] = value.detach().clone().requires_grad_()
-    try:
-        watch.context.stage = "forward"
-        with torch.enable_grad(), watch.replaying(kept.written.function or kept.name):
-            results = forward.run(leaves)
-        roots = [result for result in results if result.requires_grad]
-        watch.context.stage = "backward"
-        with watch.replaying(None):
-            torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
-    except (RuntimeError, TypeError, NotImplementedError, IndexError):
-        return False
-    with watch.quiet():
-        for leaf in leaves.values():
-            if leaf.grad is not None:
-                watch.external.stays(leaf.grad, "the gradient of the loss")
-    return True
+    return records((o for o in replay.watch.origins.reported() if o is not replay.given), ())
 
 
 class _Replay:
@@ -136,17 +71,31 @@ class _Replay:
         self.foreseen: dict[Edge, torch.Tensor] = {}
         #: The origins of what went into an operation of which nobody knows what came out.
         self.carried: dict[Edge, int] = {}
+        #: The user's own functions among those.
+        self.own: dict[Edge, str] = {}
+        self.given = self._enter(known.values())
+
+    def _enter(self, known: Iterable[torch.Tensor]) -> NonFiniteOrigin | None:
+        """What is not finite where the graph begins is nobody's here."""
+        broken = [tensor for tensor in known if level(tensor)]
+        worst = max(map(level, broken), default=0)
+        given = NonFiniteOrigin(
+            worst, "forward", None, CallSite(), Reason("given"), deliberate=worst == INF
+        )
+        for tensor in broken:
+            self.watch.origins.put(tensor, self.watch.origins.add(given), whole=True)
+        return given if broken else None
 
     def foresee(self, roots: Sequence[torch.Tensor], nodes: Iterable[Node]) -> None:
         """What a node saved of its inputs is what others gave it, where these cannot run."""
         self.foreseen = {(r.grad_fn, r.output_nr): r.detach() for r in roots if r.grad_fn}
         for node in nodes:
-            forward = next(forwards(node), None)
-            for name, positions in {} if forward is None else forward.edges.items():
-                value = forward.arguments.get(name)
-                following, number = node.next_functions[positions[0]]
-                if following is not None and isinstance(value, torch.Tensor):
-                    self.foreseen.setdefault((following, number), value.detach())
+            for forward in islice(forwards(node), 1):
+                for name, positions in forward.edges.items():
+                    value = forward.arguments.get(name)
+                    following, number = node.next_functions[positions[0]]
+                    if following is not None and isinstance(value, torch.Tensor):
+                        self.foreseen.setdefault((following, number), value.detach())
 
     def run(self, node: Node) -> None:
         """Run the operation of a node; where that cannot be, take what its node or others saved."""
@@ -211,6 +160,7 @@ class _Replay:
             value = self.foreseen.get(edge, result if number == 0 else None)
             if value is None:
                 self.carried[edge] = origins
+                self.own[edge] = self._own(node)
                 continue
             self.values[edge] = value
             with self.watch.quiet():
@@ -230,8 +180,20 @@ class _Replay:
                 mask |= self.carried.get((following, number), 0)
         return mask
 
+    def _own(self, node: Node) -> str:
+        """The function of the user's own that a node is, or that is behind it unseen."""
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            return node_name(node)
+        return next(
+            filter(None, (self.own.get((n, i), "") for n, i in node.next_functions if n)), ""
+        )
+
     def _made(self, node: Node, at: Written, value: torch.Tensor, found: int) -> int:
         """An origin that is known by its result alone."""
+        if own := self._own(node):
+            return self.watch.origins.add(
+                NonFiniteOrigin(found, "loss", own, at.site, Reason(_OWN, count=None))
+            )
         name = by_node(node).name
         put = found == INF and name in _PUTS
         if put:
@@ -245,22 +207,3 @@ class _Replay:
         return self.watch.origins.add(
             NonFiniteOrigin(found, "loss", op, at.site, reason, deliberate=put)
         )
-
-
-class Places(ModuleCalls):
-    """In the place of module calls: the operation that runs stands where it is said to stand."""
-
-    def __init__(self) -> None:
-        module = nn.Module()
-        super().__init__(module, Places.__init__.__code__)
-        self.called.add(module)  # what runs outside of it now is the loss's
-        self.at = CallSite()
-        self._module = module
-
-    def site(self, frame: Any = None) -> CallSite:
-        """Where the operation stands."""
-        return self.at
-
-    def watch(self) -> NonFiniteWatch:
-        """A watch that asks here."""
-        return NonFiniteWatch(self._module, self.last, calls=self)

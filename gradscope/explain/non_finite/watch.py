@@ -53,7 +53,7 @@ class NonFiniteWatch:
         self.external = ExternalTensors(model, self.origins)
         self._function = CurrentFunction()
         self.context = RunContext(model, self.calls, self._function, NodeSites())
-        self._root = root or model
+        self._root = model if root is None else root
         self._left = 0  # origins of the numbers that Python was given
 
     @contextmanager

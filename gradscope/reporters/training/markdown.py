@@ -35,7 +35,9 @@ def _blocks(history: RunHistory, view: View) -> Iterator[str]:
     if wanted in (None, "findings"):
         yield _findings(history)
     if wanted in (None, "events") and history.events:
-        yield "### Events\n\n" + _items(map(_line, events.lines(history.events)))
+        yield "### Events\n\n" + _items(
+            map(_line, events.lines(history.events, whole=wanted is not None))
+        )
     elif wanted == "events":
         yield "No events."
     if wanted in (None, "parameters"):

@@ -58,7 +58,10 @@ def _blocks(history: RunHistory, view: View) -> Iterator[Iterable[Text]]:
     if wanted in (None, "findings"):
         yield _findings(history, view)
     if wanted in (None, "events") and history.events:
-        yield [Text("events", "bold"), *paragraphs(events.lines(history.events), view.width)]
+        yield [
+            Text("events", "bold"),
+            *paragraphs(events.lines(history.events, whole=wanted is not None), view.width),
+        ]
     elif wanted == "events":
         yield [Text("no events")]
     if wanted in (None, "parameters"):

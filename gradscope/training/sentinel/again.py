@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from gradscope.explain.non_finite.explain import explain_call
+from gradscope.loading.wrappers import unwrapped
 from gradscope.nesting import find
 from gradscope.records.answers import Birth
 from gradscope.running.state import (
@@ -66,9 +67,8 @@ def results_again(call: RecordedCall) -> list[torch.Tensor] | None:
 @contextmanager
 def _as_it_began(call: RecordedCall) -> Iterator[tuple[nn.Module, Any, Any]]:
     """Everything as it was at the entry of a call; after the block as it was before it."""
-    module = call.module
-    if isinstance(module, nn.parallel.DistributedDataParallel):
-        module = module.module  # its own forward would wait for the other processes
+    # Without what stands around it, which is compiled or would wait for other processes.
+    module, _ = unwrapped(call.module)
     with ExitStack() as kept:
         kept.enter_context(_silent())
         kept.enter_context(kept_as_found(module, weights=call.habits.writes_parameters))

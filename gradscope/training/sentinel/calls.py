@@ -1,7 +1,7 @@
 """A call of a trained model as it began, so that it can be run again at the end of its step.
 
-On a plain step this is all that the sentinel does, so ``began`` and ``ended`` do the least: what can
-be asked later is asked later.
+On a plain step this is most of what the sentinel does, so it does the least here: what can be asked
+later is asked later.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class RecordedCall:
         nodes: those that made its results, each with the gradients that arrived at it, one
             tuple for each backward.
         handles: of the hooks on them.
+        end: the number of the first node that was made after it.
         results: with the edges at which they enter the graph, for as long as the script holds them.
         level: the worst among its results, where that is known.
         carried: it is of the step before.
@@ -56,7 +57,7 @@ class RecordedCall:
     results: Sequence[tuple[weakref.ref[torch.Tensor], Edge | None]] = ()
     level: int | None = None
     carried = False
-    _end = -1
+    end = -1
 
     def __init__(
         self,
@@ -86,8 +87,8 @@ class RecordedCall:
 
     def ended(self, output: Any) -> None:
         """It returned: from now on the gradients of its results are listened to."""
-        self._end = _SEQUENCE()
-        results = []
+        self.end = _SEQUENCE()
+        results: list[tuple[weakref.ref[torch.Tensor], Edge | None]] = []
         for tensor in (output,) if isinstance(output, torch.Tensor) else tensors_of((output,)):
             node = tensor.grad_fn
             if node is None:
@@ -108,12 +109,12 @@ class RecordedCall:
     @property
     def span(self) -> Span:
         """The nodes that it made; none before it has returned."""
-        return Span(self._start, self._end, -1)
+        return Span(self._start, self.end, -1)
 
     @property
     def returned(self) -> bool:
         """Whether it ran to its end."""
-        return self._end >= 0
+        return self.end >= 0
 
     @property
     def arrived(self) -> bool:
@@ -172,7 +173,7 @@ class RecordedCall:
             yield
 
     def release(self) -> bool:
-        """Let go of the gradients, which hooks of a graph that lives on would hold; was there any?"""
+        """Let go of the gradients, which a graph that lives on would hold; was there any?"""
         found = False
         for arrived in self.nodes.values():
             if arrived:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, Edge, Span
-from gradscope.explain.non_finite.graph_replay import Written, explain_graph
+from gradscope.explain.non_finite.graph_replay import explain_graph
+from gradscope.explain.non_finite.places import Written
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.frames import user_line
 from gradscope.explain.shared.operations import node_name
@@ -91,12 +93,15 @@ class LossLines:
 
 
 def _written(node: Node) -> Written:
-    stack = node.metadata.get("traceback_")
+    metadata: Any = node.metadata  # a property, which torch's types take for a method
+    stack = metadata.get("traceback_")
     line = user_line(stack) if stack else None
     if line is None:
         return Written()
     file, number, function = line
-    public = function if function and not function.startswith("_") else None
+    # An operator such as `**` stands behind a decorator of torch's, and goes by the node's name.
+    named = function and not function.startswith("_") and function != "wrapped"
+    public = function if named else None
     return Written(CallSite(None, None, file, number), public)
 
 

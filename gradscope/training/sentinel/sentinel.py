@@ -11,8 +11,8 @@ from torch import nn
 
 from gradscope.capture.graph import Edge, Span
 from gradscope.capture.recompute import in_backward
-from gradscope.explain.non_finite.graph_replay import explain_slopes
 from gradscope.explain.non_finite.levels import FINITE, KINDS, NAN, level
+from gradscope.explain.non_finite.slopes import explain_slopes
 from gradscope.records.answers import Birth
 from gradscope.training.sentinel.again import results_again, run_again
 from gradscope.training.sentinel.calls import RecordedCall
@@ -81,7 +81,7 @@ class Sentinel:
             if type(value) is not float or value - value != 0:
                 worst = max(worst, level(root))
         if worst == FINITE:
-            self._plans.keep(roots, self._spans)
+            self._plans.keep(roots, self._made(roots), self._spans)
             for gradient in gradients:
                 if gradient is not None and gradient.dim():
                     self._external = max(self._external, level(gradient))
@@ -97,7 +97,7 @@ class Sentinel:
         """The backward is over."""
 
     def locate(self, *, where: str) -> tuple[Birth, ...]:
-        """The origins of what is not finite in this step, oldest first, before the optimizer's step.
+        """The origins of what is not finite in this step, oldest first; before the optimizer's.
 
         Where none can be told, one record that says what is known.
 
@@ -146,7 +146,7 @@ class Sentinel:
         """In a step that keeps stacks, at the beginning of its backward: remember the lines."""
         part = loss_part(roots, self._spans())
         self._lines.learn(part)
-        self._plans.learn(part)
+        self._plans.learn(part, self._made(roots))
 
     def _in_forward(self, calls: Sequence[RecordedCall]) -> tuple[Birth, ...]:
         """The first call that makes it; those whose results were seen to be finite do not."""
@@ -177,6 +177,11 @@ class Sentinel:
 
     def _run(self, call: RecordedCall, *, backward: bool) -> tuple[Birth, ...]:
         return run_again(call, alone=len(self._models()) <= 1, backward=backward)
+
+    def _made(self, roots: Sequence[torch.Tensor]) -> int:
+        """How many nodes were made since the last call returned."""
+        node = roots[0].grad_fn if roots else None
+        return node._sequence_nr() - self._calls[-1].end if node and self._calls else -1
 
     def _spans(self) -> list[Span]:
         return [call.span for call in self._calls]

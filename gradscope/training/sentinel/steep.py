@@ -15,7 +15,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import Span
-from gradscope.explain.non_finite.graph_replay import KeptNode
+from gradscope.explain.non_finite.slopes import KeptNode
 from gradscope.explain.shared.node_forward import saved_by
 from gradscope.explain.shared.operations import Trait, by_node
 from gradscope.training.sentinel.loss import LossLines, LossPart, loss_part
@@ -39,19 +39,23 @@ class SteepNodes:
     """The nodes of a loss whose slope may not be finite, and the way to them.
 
     Attributes:
-        path: of the nodes to be passed: the number of the one before it in the path, the edge,
-            the class that is to be there, and whether others come after it. For a root the number is -1, the edge its number.
+        made: how many nodes were made since the last call returned. Where it is another number, it
+            is another loss.
+        path: of the nodes to be passed: the number of the one before it in the path, the edge, the
+            class that is to be there, and whether others come after it. For a root the number is
+            -1, the edge its number.
         steep: of those in the path that are kept: their number there and in the loss, and what
             they save.
     """
 
     names: tuple[str, ...]
-    path: list[tuple[int, int, type, bool]]
+    made: int
+    path: list[tuple[int, int, type[Node], bool]]
     steep: list[tuple[int, int, str, tuple[str, ...], int]]
     age: int = 0
 
     @staticmethod
-    def of(part: LossPart) -> SteepNodes:
+    def of(part: LossPart, made: int) -> SteepNodes:
         """Those of a loss."""
         wanted = [i for i, node in enumerate(part.nodes) if _steep(node)][:_MOST]
         kept = set(range(min(_COMPARED, len(part.nodes))))
@@ -62,7 +66,12 @@ class SteepNodes:
         parents = {part.parents[n][0] for n in kept}
         places = {number: place for place, number in enumerate(sorted(kept))}
         path = [
-            (places.get(part.parents[n][0], -1), part.parents[n][1], type(part.nodes[n]), n in parents)
+            (
+                places.get(part.parents[n][0], -1),
+                part.parents[n][1],
+                type(part.nodes[n]),
+                n in parents,
+            )
             for n in sorted(kept)
         ]
         steep = []
@@ -72,7 +81,7 @@ class SteepNodes:
             edges = len(node.next_functions)
             if saved:
                 steep.append((places[number], number, by_node(node).name, saved, edges))
-        return SteepNodes(part.names, path, steep)
+        return SteepNodes(part.names, made, path, steep)
 
     def follow(self, roots: Sequence[torch.Tensor]) -> list[Node] | None:
         """The nodes of the path in the graph of these roots; None where it is another one."""
@@ -83,7 +92,7 @@ class SteepNodes:
         edges: list[Any] = []
         try:
             for before, position, kind, leads in self.path:
-                node = roots[position].grad_fn if before < 0 else edges[before][position][0]
+                node: Any = roots[position].grad_fn if before < 0 else edges[before][position][0]
                 if type(node) is not kind:
                     return None
                 nodes.append(node)
@@ -102,29 +111,40 @@ class SteepPlans:
         self._walks = 0
         self._missed = 0
 
-    def keep(self, roots: Sequence[torch.Tensor], calls: Callable[[], list[Span]]) -> None:
+    def keep(
+        self, roots: Sequence[torch.Tensor], made: int, calls: Callable[[], list[Span]]
+    ) -> None:
         """A backward of these roots begins: hold what its steep nodes saved."""
         for number, plan in enumerate(self._plans):
-            nodes = plan.follow(roots)
+            nodes = plan.follow(roots) if plan.made == made else None
             if nodes is not None:
                 if number:
                     self._plans.insert(0, self._plans.pop(number))
                 break
         else:
-            self._missed += 1
-            if self._walks > _WALKS and self._missed % _SELDOM:
-                return
-            plan = self.learn(loss_part(roots, calls()))
-            nodes = plan.follow(roots)
+            plan, nodes = self._another(roots, made, calls)
         if plan.steep and nodes is not None:
             saved = _saved(plan, nodes)
             if saved:
                 self.held.append((plan, saved))
 
-    def learn(self, part: LossPart) -> SteepNodes:
+    def _another(
+        self, roots: Sequence[torch.Tensor], made: int, calls: Callable[[], list[Span]]
+    ) -> tuple[SteepNodes, list[Node] | None]:
+        """A loss that is none of those that are known, and is walked unless each is another."""
+        self._missed += 1
+        if self._walks > _WALKS and self._missed % _SELDOM:
+            for plan in self._plans:
+                if (nodes := plan.follow(roots)) is not None:
+                    return plan, nodes
+            return self._plans[0], None
+        plan = self.learn(loss_part(roots, calls()), made)
+        return plan, plan.follow(roots)
+
+    def learn(self, part: LossPart, made: int) -> SteepNodes:
         """Remember the way in a loss."""
         self._walks += 1
-        plan = SteepNodes.of(part)
+        plan = SteepNodes.of(part, made)
         self._plans = [plan, *(p for p in self._plans if p.names != plan.names)][:_PLANS]
         return plan
 

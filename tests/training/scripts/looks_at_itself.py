@@ -1,5 +1,6 @@
 # A script that looks at its model from outside: hooks, state_dict, attributes, methods, types.
 import os
+import sys
 
 import torch
 import torch.nn as nn
@@ -62,7 +63,8 @@ print(model)
 handle = model.se.register_forward_hook(remember)
 model.head.weight.register_hook(lambda g: g * 0.5)
 optimizer = torch.optim.Rprop(model.parameters(), lr=1e-3)
-print('forward hooks', len(model._forward_hooks), 'in all', hooks(model))
+if '--hooks' in sys.argv:
+    print('forward hooks', len(model._forward_hooks), 'in all', hooks(model))
 
 for i in range(10):
     x, y = torch.randn(8, 3, 16, 16), torch.randint(7, (8,))
@@ -76,7 +78,8 @@ for i in range(10):
     print(i, loss.item(), 'hooked', activations[model.se], 'seen', model.seen.item())
     if i == 5:
         handle.remove()
-        print('left', len(model.se._forward_hooks))
+        if '--hooks' in sys.argv:
+            print('left', len(model.se._forward_hooks))
 
 describe(model)
 print('optimizer hooks', len(optimizer._optimizer_step_pre_hooks), len(optimizer._optimizer_step_post_hooks))

@@ -1,7 +1,8 @@
-"""A training loop written by hand that tells a sentinel what the observer of a run would tell it."""
+"""A training loop written by hand, which tells a sentinel what a run's observer would tell it."""
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -56,6 +57,9 @@ class Case:
 
 CASES: dict[str, Case] = {}
 
+#: Runs what it is given, and looks at what that changes.
+Around = Callable[[Callable[[], Any]], Any]
+
 
 def located(
     phase: str, op: str | None, module: str | None, reason: str = "", *, line: bool = True
@@ -83,14 +87,15 @@ class Loop:
     def __post_init__(self) -> None:
         self.sentinel = Sentinel(lambda: list(self.program.models.items()))
 
-    def run(self, around: Callable[[Callable[[], Any]], Any] = lambda locate: locate()) -> int | None:
+    def run(self, around: Around = lambda locate: locate()) -> int | None:
         """Train; the step that was not finite. ``around`` runs the call of ``locate``."""
         try:
             return self._run(around)
         finally:
             self.sentinel.close()
+            gc.collect()  # the graph of an earlier step may wait for it, and has a hook
 
-    def _run(self, around: Callable[[Callable[[], Any]], Any]) -> int | None:
+    def _run(self, around: Around) -> int | None:
         parameters = [p for model in self.program.models.values() for p in model.parameters()]
         optimizer = torch.optim.SGD(parameters, lr=self.program.rate)
         for number in range(1, STEPS + 1):

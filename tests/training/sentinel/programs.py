@@ -293,6 +293,17 @@ def a_rate_that_ran_away(mended: bool) -> Program:
     return scored(loss) if not mended else scored(lambda o, y, b: loss(o.clamp(-1, 1) * 1e-4, y, b))
 
 
+@located("loss", "pow", None)
+def an_operator_that_overflows(mended: bool) -> Program:
+    def loss(out, y, broken):
+        out = out * (1e25 if broken and not mended else 1.0)
+        return (
+            out**2  # origin
+        ).mean()
+
+    return scored(loss)
+
+
 @located("loss", "div", None, "division by zero")
 def a_spread_that_is_zero(mended: bool) -> Program:
     def loss(out, y, broken):

@@ -15,7 +15,9 @@ from gradscope.reporters.finding_lines import ordered
 from gradscope.reporters.training.sentences.findings import given, looked_at, run_info
 from gradscope.reporters.training.sentences.summary import title
 from gradscope.reporters.training.tables.naming import qualified, selected
-from gradscope.typeset.numbers import NOT_THERE, count, number
+from gradscope.reporters.training.tables.series_columns import lost_steps
+from gradscope.rules import severity
+from gradscope.typeset.numbers import NOT_THERE, count, number, plural
 
 #: The states that `why` knows, by the rule that finds them; another rule's name is the state.
 _STATES = {"no-gradient": "missing", "zero-gradient": "zero"}
@@ -47,12 +49,16 @@ def answers(
             _check(history, step)
     shown = qualified(replace(chosen, findings=tuple(found)))
     said = list(_bad(shown))
-    if patterns:
-        named = {one.finding.name for one in shown.findings}
-        said += _sound(shown.parameters or shown.calls, named)
+    asked = zip(chosen.parameters or chosen.calls, shown.parameters or shown.calls, strict=True)
+    said += [
+        _measured(full)
+        for own, full in asked
+        if (patterns or (step is None and lost_steps(own)))
+        and not any(_tells_of(one, own) for one in found)
+    ]
     return WhyReport(
         run=_run_info(history, sample),
-        status="findings" if found else "ok",
+        status="ok" if all(severity(answer) is None for answer in said) else "findings",
         versions=history.run.versions,
         checked=len(chosen.parameters),
         answers=tuple(said),
@@ -65,14 +71,33 @@ def _concerns(found: TrainingFinding, layers: Sequence[LayerSeries], *, everywhe
     if not found.finding.name and found.origin is None:
         return everywhere
     of = [one for one in layers if found.model in (None, one.model)]
-    names = {one.name for one in of} | {one.name.rpartition(".")[0] for one in of}
-    reached = {found.finding.name}
-    if found.origin is not None:
-        reached |= {found.origin.name or "", *found.origin.spread}
+    names = {one.name for one in of} | {_home(one) for one in of}
+    reached = _reached(found)
     inside = (name + "." for name in names if name)
     return bool(names & reached) or any(
         one.startswith(start) for start in inside for one in reached
     )
+
+
+def _reached(found: TrainingFinding) -> set[str]:
+    """What a finding is of, and what its NaN or infinity came to."""
+    origin = found.origin
+    return {found.finding.name} | ({origin.name or "", *origin.spread} if origin else set())
+
+
+def _tells_of(found: TrainingFinding, layer: LayerSeries) -> bool:
+    """Whether a finding is of the layer, of its module, or of a module around it."""
+    if found.model not in (None, layer.model):
+        return False
+    return any(
+        name and (layer.name == name or layer.name.startswith(f"{name}."))
+        for name in _reached(found)
+    )
+
+
+def _home(layer: LayerSeries) -> str:
+    """The module of a parameter; a call's own."""
+    return layer.name.rpartition(".")[0] if layer.call is None else layer.name
 
 
 def _check(history: RunHistory, step: int) -> None:
@@ -115,22 +140,20 @@ def _bad(history: RunHistory) -> Iterator[Answer]:
         )
 
 
-def _sound(layers: Sequence[LayerSeries], named: set[str]) -> Iterator[Answer]:
-    """What was measured of those of which nothing was found."""
-    for one in layers:
-        if one.name in named:
-            continue
-        measures = {"gradient norm": "grad_norm", "update ratio": "update_ratio"}
-        if one.call is not None:
-            measures = {"output norm": "out_norm", "output gradient": "grad_out_norm"}
-        courses = [f"{word} {_course(one.values.get(key, ()))}" for word, key in measures.items()]
-        yield Answer(
-            name=one.name,
-            kind="parameter" if one.call is None else "module",
-            state="healthy",
-            message=f"nothing was found; {', '.join(courses)}",
-            call=one.call,
-        )
+def _measured(layer: LayerSeries) -> Answer:
+    """What was measured of a layer of which no rule found anything."""
+    kind = "parameter" if layer.call is None else "module"
+    lost = lost_steps(layer)
+    if lost:
+        looks = f"{count(len(lost))} of the {plural(len(layer.steps), 'step')} looked at"
+        message = f"it was not finite at {looks}, first at {count(lost[0])}"
+        return Answer(layer.name, kind, "non-finite", message, call=layer.call, severity="error")
+    measures = {"gradient norm": "grad_norm", "update ratio": "update_ratio"}
+    if layer.call is not None:
+        measures = {"output norm": "out_norm", "output gradient": "grad_out_norm"}
+    courses = [f"{word} {_course(layer.values.get(key, ()))}" for word, key in measures.items()]
+    message = f"nothing was found; {', '.join(courses)}"
+    return Answer(layer.name, kind, "healthy", message, call=layer.call)
 
 
 def _course(values: Sequence[float | None]) -> str:

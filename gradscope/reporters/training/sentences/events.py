@@ -14,8 +14,21 @@ from gradscope.typeset.text import plain
 _TONES = {"failed": "bad", "non-finite": "bad", "skipped-step": "warn"}
 
 
-def lines(events: Sequence[TrainingEvent]) -> Iterator[Line]:
-    """A line for each event, one for all that differ in their figures alone."""
+#: A page has so many lines of events; the table of events has all.
+MOST = 12
+
+
+def lines(events: Sequence[TrainingEvent], *, whole: bool = True) -> Iterator[Line]:
+    """A line for each event, one for those that differ in figures alone; a page has the first."""
+    told = list(_lines(events))
+    if whole or len(told) <= MOST:
+        yield from told
+        return
+    yield from told[:MOST]
+    yield Line(f"… {count(len(told) - MOST)} more: `--table events` shows all")
+
+
+def _lines(events: Sequence[TrainingEvent]) -> Iterator[Line]:
     groups: dict[tuple[str, str], list[TrainingEvent]] = {}
     for event in events:
         groups.setdefault((event.kind, re.sub(r"\d+", "#", event.message)), []).append(event)

@@ -96,9 +96,14 @@ class SeriesRow:
     @property
     def lost(self) -> list[int]:
         """The steps at which something in it was not finite."""
-        counts = [n for key, n in self.series.values.items() if key.endswith("nonfinite")]
-        steps = zip(self.series.steps, *counts, strict=True)
-        return [step for step, *several in steps if any(several)]
+        return lost_steps(self.series)
+
+
+def lost_steps(series: LayerSeries) -> list[int]:
+    """The steps at which something of a layer was not finite."""
+    counts = [n for key, n in series.values.items() if key.endswith("nonfinite")]
+    steps = zip(series.steps, *counts, strict=True)
+    return [step for step, *several in steps if any(several)]
 
 
 def _counter(measure: str) -> str:

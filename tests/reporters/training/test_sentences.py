@@ -1,0 +1,127 @@
+"""What is said of runs: how one ended, which steps, events folded, and what is new."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from reporters.run_samples import empty, gan, many, one_step, series, small, step
+
+from gradscope.records.history import RunHistory
+from gradscope.records.training import TrainingEvent
+from gradscope.reporters.report import View
+from gradscope.reporters.steps_in_words import listed, stretches
+from gradscope.reporters.training import terminal
+from gradscope.reporters.training.sentences import events, summary
+from gradscope.reporters.training.sentences.news import news
+
+
+@pytest.mark.parametrize(
+    ("changes", "age", "said"),
+    [
+        ({"ended": 1.0, "exit": "0"}, None, "finished: exit code 0"),
+        ({"ended": 1.0, "exit": None}, None, "finished: exit code 0"),
+        ({"ended": 1.0, "exit": "3"}, None, "failed: exit code 3"),
+        ({"ended": 1.0, "exit": "-9"}, None, "failed: exit code -9"),
+        ({"ended": 1.0, "exit": "KeyboardInterrupt"}, None, "failed: KeyboardInterrupt"),
+        ({}, 0.5, "still running: the last word of it came just now"),
+        ({}, 14.0, "still running: the last word of it came 14.00 s ago"),
+        ({}, 16.0, "killed, or hanging: no end was written, and the last word of it came 16.00 s"),
+        # Ten steps that long may pass in silence.
+        ({"plain": 60.0}, 500.0, "still running: the last word of it came 8 min 20 s ago"),
+        ({}, None, "no end was written: it goes on, or was killed"),
+    ],
+)
+def test_how_it_ended(changes: dict[str, object], age: float | None, said: str) -> None:
+    run = replace(empty().run, **changes)  # type: ignore[arg-type]
+    assert str(summary.end(RunHistory(run, age=age))).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("intervals", "text"),
+    [
+        ((), ""),
+        (((5, 5),), "step 5"),
+        (((1, 400),), "steps 1–400"),
+        (((1, 4), (9, 9)), "steps 1–4, 9"),
+        (((5, 5), (7, 7)), "steps 5, 7"),
+        (tuple((n, n) for n in range(1, 9000, 2)), "steps 1, 3, 5, … 8,999 (4,500 stretches)"),
+    ],
+)
+def test_stretches(intervals: tuple[tuple[int, int], ...], text: str) -> None:
+    assert stretches(intervals) == text
+
+
+def test_listed() -> None:
+    assert listed([1, 2]) == "1, 2"
+    assert listed([1, 2, 3, 4]) == "1–4"
+    assert listed([1, 2, 3, 40, 80, 1200]) == "1, 2, 3, 40, 80, 1,200"
+    assert listed([1, 2, 3, 40, 80, 120, 1200]) == "1, 2, 3, 40, 80, … 1,200"
+
+
+def test_equal_events_are_one_line() -> None:
+    skipped = [TrainingEvent(n, 0.1, "skipped-step", f"the scale fell to {2**n}") for n in (4, 9)]
+    found = TrainingEvent(5, 0.1, "failed", "gradscope itself failed")
+    assert list(map(str, events.lines([skipped[0], found, skipped[1]]))) == [
+        "step 4, skipped-step: the scale fell to 16 (2 times, the last at step 9)",
+        "step 5, failed: gradscope itself failed",
+    ]
+
+
+def test_of_many_events_a_page_says_how_many_more() -> None:
+    words = [chr(97 + n) for n in range(20)]
+    told = tuple(TrainingEvent(n, 0.1, "failed", word) for n, word in enumerate(words, 1))
+    history = replace(one_step(), events=told)
+    assert "… 8 more: `--table events` shows all\n" in terminal.render(history, View())
+    assert terminal.render(history, View(table="events")).count(", failed: ") == 20
+
+
+def test_news_are_told_once() -> None:
+    whole = gan()
+    cut = replace(whole, steps=whole.steps[:80], events=whole.events[:1], findings=())
+    first, then = list(news(cut, None, before=5)), list(news(whole, cut, before=5))
+    assert [line.partition(":")[0] for line in first if line.startswith("step")] == [
+        f"step {n}" for n in range(76, 81)
+    ]
+    assert sum(line.startswith("step ") for line in then) == 10
+    assert sum(line.startswith("finding: ") for line in then) == 2
+    assert sum(line.startswith("event: ") for line in [*first, *then]) == 3
+    assert list(news(whole, whole, before=5)) == [then[-1]]
+
+
+def test_the_most_telling_layers_come_first() -> None:
+    """What is not finite, what findings name, then what changed most."""
+    history = many()
+    lost = tuple(int(n == history.sampled[-1]) for n in history.sampled)
+    worst = "model.layers.7.mlp.up_proj.weight"
+    layers = tuple(
+        series(one.name, one.steps, nonfinite=lost) if one.name == worst else one
+        for one in history.parameters
+    )
+    text = terminal.render(replace(history, parameters=layers), View(width=120))
+    table = text[text.index("parameters  24 of 499 parameters shown") :].splitlines()
+    assert table[3].startswith(worst)
+    assert table[4].startswith("model.layers.40.mlp.up_proj.weight")  # which a finding names
+    assert "475 more: `-l PATTERN` shows those you name, `--top 499` all" in text
+
+
+def test_a_pipe_gets_every_layer() -> None:
+    text = terminal.render(many(), View(table="parameters"))
+    assert all(one.name in text for one in many().parameters)
+
+
+def test_of_a_run_of_which_not_every_step_is_kept_it_is_said() -> None:
+    history = small()
+    thinned = replace(history, steps=history.steps[::2][:-1] + history.steps[-1:])
+    text = terminal.render(thinned, View())
+    assert "vital signs  at the 600 of 1,200 steps that are kept\n" in text
+    assert "optimizer: 1,200 steps\n" in text
+
+
+def test_groups_of_learning_rates_are_told_apart_where_they_differ() -> None:
+    def rates(*pair: float) -> str:
+        steps = tuple(step(n, 9, learning_rates=pair) for n in range(1, 10))
+        return terminal.render(replace(small(), steps=steps), View())
+
+    assert "learning rate 1 " in rates(0.1, 0.2)
+    assert "learning rate 1 " not in rates(0.1, 0.1)

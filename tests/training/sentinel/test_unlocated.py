@@ -1,0 +1,124 @@
+"""What cannot be located is told as such, and compiled modules are run as they were written."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from gradscope.records.answers import Birth
+from training.sentinel.loop import BAD, Loop, Program
+from training.sentinel.programs import data, scored
+
+
+def births(program: Program) -> tuple[Birth, ...]:
+    torch.manual_seed(0)
+    run = Loop(program)
+    assert run.run() == BAD
+    return run.births
+
+
+def test_inputs_that_were_overwritten() -> None:
+    class Log(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x) + torch.log(x.sum())
+
+    net = Log()
+
+    def step(loop: Loop, number: int) -> None:
+        x = data(number)[0] * float(number != BAD)
+        loop.backward(loop.call("net", x).mean())
+        x.fill_(1.0)
+
+    (birth,) = births(Program({"net": net}, step))
+    assert (birth.kind, birth.phase, birth.op) == ("inf", "loss", None)
+    assert birth.message == (
+        "the loss is infinite; the models' forward, run again, made only finite numbers of finite"
+        " ones, and what the loss did with it cannot be read off its graph; the inputs of `net` were"
+        " overwritten before it could be run again."
+    )
+
+
+class Odd(torch.autograd.Function):
+    """Right at finite numbers; at the bad step one of its two ways is not."""
+
+    broken = ""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x / 0 if Odd.broken == "forward" else x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / 0 if Odd.broken == "backward" else gradient
+
+
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_a_function_of_ones_own_in_the_loss(way: str) -> None:
+    def loss(out: torch.Tensor, y: torch.Tensor, broken: bool) -> torch.Tensor:
+        Odd.broken = way if broken else ""
+        return Odd.apply(out).abs().sum()
+
+    (birth,) = births(scored(loss))
+    if way == "forward":
+        assert (birth.phase, birth.op) == ("loss", "Odd")
+        assert "which is not run again" in (birth.reason or "")
+    else:
+        assert (birth.phase, birth.op) == ("backward", None)
+        assert birth.message == (
+            "gradients are not finite, the loss is; what the loss sent to the models was not finite"
+            " already, and its graph is gone."
+        )
+
+
+def test_a_compiled_module() -> None:
+    class Log(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.log(self.fc(x).abs() * x[0, 0])
+
+    graphs: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> object:
+        graphs.append(graph)
+        return graph.forward
+
+    net = torch.compile(Log(), backend=backend)
+
+    def step(loop: Loop, number: int) -> None:
+        x, y = data(number)
+        x[0, 0] = 0.0 if number == BAD else 1.0
+        loop.backward(F.cross_entropy(loop.call("net", x), y))
+
+    (birth,) = births(Program({"net": net}, step))
+    assert (birth.phase, birth.op, birth.name) == ("forward", "log", "")
+    compiled = len(graphs)
+    net(data(1)[0])
+    assert len(graphs) == compiled  # what was compiled still holds
+
+
+def test_a_gradient_that_the_script_gave() -> None:
+    net = nn.Linear(4, 3)
+    run = Loop(Program({"net": net}, lambda loop, number: None))
+    out = run.call("net", data(1)[0])
+    given = torch.full_like(out, float("inf"))
+    assert run.sentinel.backward_begins([out], [given]) is None
+    out.backward(given)
+    (birth,) = run.sentinel.locate(where="gradients")
+    assert (birth.kind, birth.phase) == ("inf", "input")
+    run.sentinel.close()
+
+
+def test_a_step_of_nothing() -> None:
+    run = Loop(Program({"net": nn.Linear(4, 3)}, lambda loop, number: None))
+    assert run.run() is None
+    (birth,) = run.sentinel.locate(where="gradients")
+    assert birth.op is None
