@@ -159,7 +159,7 @@ class Session:
                 self.sampled += one.sampled
                 found += self._findings.step(one)
             elif isinstance(one, TrainingEvent) and one.kind == "skipped-step":
-                found += self._findings.skipped(one.step)
+                found += self._findings.skipped(_skipped(one))
             elif isinstance(one, StepSample):
                 found += self._findings.sample(one)
                 self.latest.pop(one.model, None)  # the one that comes is the last
@@ -226,6 +226,18 @@ class Session:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(summary(self))
             sys.stderr.flush()
+
+
+def _skipped(event: TrainingEvent) -> TrainingStep:
+    """What is known of a step that its gradient scaler left out."""
+    return TrainingStep(
+        step=event.step,
+        optimizer=event.details["optimizer"],
+        optimizer_step=0,
+        time=event.time,
+        seconds=0.0,
+        loss_scale=event.details["loss_scale"],
+    )
 
 
 def _rank() -> tuple[int, int]:
