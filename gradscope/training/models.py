@@ -58,6 +58,7 @@ class Models:
     def __init__(self) -> None:
         self._found: list[Model] = []
         self.traced = False  # a function was compiled, and whatever it calls is traced
+        self.stale = False  # something was compiled since they were looked for
 
     def __iter__(self) -> Iterator[Model]:
         return (m for m in self._found if m.outer() is not None and m.module_ref() is not None)
@@ -75,9 +76,9 @@ class Models:
         else:
             roots = [module for given in self._given if (module := given()) is not None]
         known = {id(model.outer()): model for model in self}
-        if {id(root) for root in roots} == set(known) and not self._stale:
+        if {id(root) for root in roots} == set(known) and not self.stale:
             return False
-        self._stale = False
+        self.stale = False
         kept = [known[id(root)] for root in roots if id(root) in known]
         # What was outermost before may be wrapped now: it is the same model under its name.
         inner = {id(model.module): model for model in self}
@@ -99,9 +100,7 @@ class Models:
     def forget_hooks(self) -> None:
         """What is known of compiled models may have changed: look again at the next search."""
         self._found = list(self)
-        self._stale = True
-
-    _stale = False
+        self.stale = True
 
     def _made(self, root: nn.Module, module: nn.Module) -> Model:
         parameters = list(dict.fromkeys(module.parameters()))

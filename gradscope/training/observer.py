@@ -250,7 +250,8 @@ class Observer:
             self._arm()
 
     def _compiled(self, what: object) -> None:
-        if not isinstance(what, nn.Module):
+        # `module.compile()` compiles a method of it.
+        if not isinstance(getattr(what, "__self__", what), nn.Module):
             self.models.traced = True
         if self._sampler is not None:
             self._nodes.append(self._sampler.remove())
@@ -296,6 +297,8 @@ class Observer:
 
     def _arm(self) -> None:
         """Before a step begins: look at it, or not."""
+        if self.models.stale and self.models.search():
+            self._watch_roots()
         if self._deep_steps is not None:
             self._watch_operations(*self._deep_steps)
         if self._sampler is None and (self._deep is not None or self.interval.wants()):
