@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gradscope import plugins
 from gradscope.commands._findings import path_root, rule_texts
-from gradscope.commands._options import DisplayOptions, FileOptions, TableOptions
+from gradscope.commands._options import COLORS, DisplayOptions, FileOptions, TableOptions
 from gradscope.commands._write import check_output, write_output
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.records.report import CheckReport, Report
@@ -18,7 +18,6 @@ from gradscope.reporters.report.tables import derive
 from gradscope.reporters.text_view import TextView
 
 ROOM = "gradscope.reporters.report"
-COLORS = ("auto", "always", "never")
 
 
 @dataclass(frozen=True, slots=True)

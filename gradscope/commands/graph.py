@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gradscope import plugins
+from gradscope.commands import _completing as completing
 from gradscope.commands._graphs import GraphOutput, redraw, saved_graph
 from gradscope.commands._model import importing_torch, read_model, refuse_to_run, split_words
 from gradscope.commands._options import (
@@ -20,6 +21,7 @@ from gradscope.commands._options import (
     RunOptions,
     Set,
     Words,
+    format_option,
     takes_groups,
 )
 from gradscope.commands._views import choose_destination
@@ -32,6 +34,13 @@ ROOM = "gradscope.diagrams"
 MEASURES = ("gradient", "saved")
 #: Formats with a place for the line that made an operation.
 _WITH_LINES = ("html", "json")
+
+EXAMPLES = (
+    ("gradscope graph ./net.py:Net", "A tree: how the loss reaches every parameter."),
+    ("gradscope graph torchvision:resnet18 --depth 1 -o graph.svg", "A picture, a box a stage."),
+    ("gradscope graph model.yaml -o graph.html", "A page to open and close modules in."),
+    ("gradscope graph model.yaml --to stem.weight", "One path, or where it is cut."),
+)
 
 
 @takes_groups
@@ -46,11 +55,13 @@ def run(
     expand: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATTERN", help="Open these modules down to their operations. Repeatable."
+            metavar="PATTERN",
+            help="Open these modules down to their operations. Repeatable.",
+            autocompletion=completing.layers,
         ),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", metavar="", help="Every operation; nothing is folded.")
+        bool, typer.Option("--full", help="Every operation; nothing is folded.")
     ] = False,
     source: Annotated[
         str | None,
@@ -67,6 +78,7 @@ def run(
             "--to",
             metavar="NAME",
             help="Show the path to this parameter, input or layer, or where it is cut. Repeatable.",
+            autocompletion=completing.layers,
         ),
     ] = None,
     root: Annotated[
@@ -77,13 +89,17 @@ def run(
         ),
     ] = None,
     by: Annotated[
-        str, typer.Option(metavar="MEASURE", help="What bars and colours show: gradient or saved.")
+        str,
+        typer.Option(
+            metavar="MEASURE",
+            help="What bars and colours show: gradient or saved.",
+            autocompletion=completing.one_of(MEASURES),
+        ),
     ] = "gradient",
     lines: Annotated[
         bool | None,
         typer.Option(
             "--lines/--no-lines",
-            metavar="",
             help="Note the source line of each operation (slower). On for --to, html and json.",
             show_default=False,
         ),
@@ -95,12 +111,9 @@ def run(
     running: RunOptions,
     format: Annotated[
         str | None,
-        typer.Option(
-            "-f",
-            "--format",
-            metavar="FORMAT",
-            help="terminal, svg, png, pdf, html, dot, mermaid, graphml or json. Wins over -o's "
-            "suffix.",
+        format_option(
+            "terminal, svg, png, pdf, html, dot, mermaid, graphml or json. Wins over -o's suffix.",
+            ROOM,
         ),
     ] = None,
     file: FileOptions,

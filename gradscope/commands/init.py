@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from gradscope.commands import _completing as completing
 from gradscope.commands._options import Debug
 from gradscope.commands._write import STDOUT, write_output
 from gradscope.config import check_spec
@@ -47,17 +48,27 @@ dtype: float32                        # float64 | float16 | bfloat16
 seed: 0
 """
 
+EXAMPLES = (
+    ("gradscope init", "model.yaml, with the bundled network."),
+    ("gradscope init net.yaml -m ./net.py:Net", "A config for your own class."),
+)
+
 
 def run(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="The file to write; - is standard output.")
     ] = Path("model.yaml"),
     model: Annotated[
-        str, typer.Option("-m", "--model", metavar="SPEC", help="The model to put into it.")
+        str,
+        typer.Option(
+            "-m",
+            "--model",
+            metavar="SPEC",
+            help="The model to put into it.",
+            autocompletion=completing.models,
+        ),
     ] = "demo",
-    force: Annotated[
-        bool, typer.Option("--force", metavar="", help="Overwrite an existing file.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     debug: Debug = False,
 ) -> None:
     """Write a starter config: commented, and runnable as it is."""

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gradscope.commands import _completing as completing
 from gradscope.commands._findings import RuleOptions
 from gradscope.commands._model import importing_torch, read_model
 from gradscope.commands._options import (
@@ -27,6 +28,15 @@ from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import Interrupted, ModelError
 from gradscope.rules import reaches
 
+EXAMPLES = (
+    ("gradscope inspect", "The bundled digit network, on a digit."),
+    ("gradscope inspect torchvision:resnet18 -l '*'", "One row for each stage of a ResNet."),
+    ("gradscope inspect ./net.py:Net input.shape=[8,3,32,32]", "Your own class, this input."),
+    ("gradscope inspect model.yaml -l 'layer4.**' --columns +min,+max", "One stage, in detail."),
+    ("gradscope inspect model.yaml --steps 20 optimizer=adam", "What 20 steps of Adam do."),
+    ("gradscope inspect model.yaml -o report.json", "A report to keep: `show` displays it again."),
+)
+
 
 @takes_groups
 def run(
@@ -42,13 +52,13 @@ def run(
         typer.Option(
             metavar="LAYER",
             help="Also show the grad_fn chain from this layer's output to the leaves. Repeatable.",
+            autocompletion=completing.layers,
         ),
     ] = None,
     verify: Annotated[
         bool,
         typer.Option(
             "--verify",
-            metavar="",
             help="Run the step unobserved too, and say whether the gradients are bit-identical.",
         ),
     ] = False,

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradscope import images, plugins
+from gradscope.commands import _completing as completing
 from gradscope.commands._model import OVERRIDE, importing_torch
 from gradscope.commands._options import (
+    OUTPUT,
     Allow,
     Debug,
     DisplayOptions,
@@ -40,6 +42,16 @@ from gradscope.reporters.saliency import terminal
 if TYPE_CHECKING:
     from gradscope.api import SaliencyRequest
 
+EXAMPLES = (
+    ("gradscope saliency cat.jpg", "Grad-CAM of ResNet-18's best class, over the photograph."),
+    ("gradscope saliency cat.jpg --target tabby --versus 'tiger cat'", "Why one, not the other."),
+    (
+        "gradscope saliency cat.jpg --method all --check -o sheet.png",
+        "Every method, and its trust.",
+    ),
+    ("gradscope saliency digits/ -m demo -o maps", "A folder of pictures, a map each, in `maps`."),
+)
+
 
 @takes_groups
 def run(
@@ -48,6 +60,7 @@ def run(
         typer.Argument(
             metavar="IMAGE|KEY=VALUE",
             help="Picture files, folders, patterns, `.npy` arrays, and config keys to override.",
+            autocompletion=completing.pictures,
             show_default=False,
         ),
     ] = None,
@@ -58,15 +71,20 @@ def run(
             "-m",
             "--model",
             metavar="MODEL",
+            autocompletion=completing.models,
             help="A YAML config or a spec. Without one: torchvision's ResNet-18 with its weights.",
         ),
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="How to explain; `all` for every method. Repeatable."),
+        typer.Option(
+            metavar="NAME",
+            help="How to explain; `all` for every method. Repeatable.",
+            autocompletion=completing.files_of("gradscope.saliency", "all"),
+        ),
     ] = None,
     methods: Annotated[
-        bool, typer.Option("--methods", metavar="", help="List the methods and their options.")
+        bool, typer.Option("--methods", help="List the methods and their options.")
     ] = False,
     target: Annotated[
         str | None,
@@ -80,7 +98,12 @@ def run(
         str | None, typer.Option(metavar="CLASS", help="Also what speaks against this class.")
     ] = None,
     layer: Annotated[
-        str | None, typer.Option(metavar="LAYER", help="The layer of the CAM kinds.")
+        str | None,
+        typer.Option(
+            metavar="LAYER",
+            help="The layer of the CAM kinds.",
+            autocompletion=completing.layers,
+        ),
     ] = None,
     option: Annotated[
         list[str] | None,
@@ -90,7 +113,6 @@ def run(
         bool,
         typer.Option(
             "--check",
-            metavar="",
             help="How far to trust each map: deletion and insertion, randomised weights, spread.",
         ),
     ] = False,
@@ -101,15 +123,27 @@ def run(
             "--output",
             metavar="FILE",
             help="One picture for everything, a `.json` report, or a folder for a picture each.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     save_maps: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Save each raw map, H×W float32, as `.npy`."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Save each raw map, H×W float32, as `.npy`.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option("-f", "--format", metavar="FORMAT", help="terminal or json."),
+        typer.Option(
+            "-f",
+            "--format",
+            metavar="FORMAT",
+            help="terminal or json.",
+            rich_help_panel=OUTPUT,
+            autocompletion=completing.one_of(("terminal", "json")),
+        ),
     ] = None,
     settings: Set = None,
     running: RunOptions,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gradscope.commands import _completing as completing
 from gradscope.commands._options import (
     Debug,
     DisplayOptions,
@@ -21,11 +22,22 @@ from gradscope.errors import ConfigError, OptionError
 from gradscope.records import json as record_json
 from gradscope.records.report import CheckReport, Report
 
+EXAMPLES = (
+    ("gradscope show report.json --sort grad_out --top 10", "The ten largest output gradients."),
+    ("gradscope show report.json -f markdown", "The tables for an issue or a pull request."),
+    ("gradscope inspect -f json | gradscope show - --table parameters", "Through a pipe."),
+)
+
 
 @takes_groups
 def run(
     report: Annotated[
-        Path, typer.Argument(metavar="REPORT", help="A saved report; `-` reads standard input.")
+        Path,
+        typer.Argument(
+            metavar="REPORT",
+            help="A saved report; `-` reads standard input.",
+            autocompletion=completing.reports,
+        ),
     ],
     *,
     format: Format = None,

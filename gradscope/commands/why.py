@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradscope import plugins
+from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch, read_model, refuse_to_run, split_words
 from gradscope.commands._options import (
     Allow,
@@ -20,6 +21,7 @@ from gradscope.commands._options import (
     LayerOptions,
     RunOptions,
     Set,
+    format_option,
     takes_groups,
 )
 from gradscope.commands._views import Destination, choose_destination
@@ -34,6 +36,14 @@ if TYPE_CHECKING:
     from gradscope.config import LoadedConfig
 
 ROOM = "gradscope.reporters.answers"
+EXAMPLES = (
+    (
+        "gradscope why ./net.py:Net",
+        "Each parameter without a useful gradient: the cause, its line.",
+    ),
+    ("gradscope why ./net.py:Net stem.weight", "This parameter, whatever its state."),
+    ("gradscope why model.yaml 'type:Linear' -f markdown", "All linear layers, for an issue."),
+)
 #: What can only be a MODEL: a path, a spec with its source, a demo. All else is a NAME.
 _MODEL = re.compile(
     r"demo\Z|.*\.(ya?ml|json|py)\Z|(?!!|type:|re:)[^*]*[:/\\]", re.DOTALL | re.IGNORECASE
@@ -49,6 +59,7 @@ def run(
             help="A YAML config, a spec or saved answers (default: `demo`); parameters and layers "
             "to answer for, by name or pattern; config keys to override.",
             show_default=False,
+            autocompletion=completing.models,
         ),
     ] = None,
     settings: Set = None,
@@ -59,17 +70,13 @@ def run(
         typer.Option(
             metavar="SEVERITY",
             help="Exit with 1 where an answer is as bad as this: error, warning, info or never.",
+            autocompletion=completing.one_of(FAIL_ON),
         ),
     ] = "never",
     running: RunOptions,
     format: Annotated[
         str | None,
-        typer.Option(
-            "-f",
-            "--format",
-            metavar="FORMAT",
-            help="terminal, json or markdown. Wins over -o's suffix.",
-        ),
+        format_option("terminal, json or markdown. Wins over -o's suffix.", ROOM),
     ] = None,
     file: FileOptions,
     display: DisplayOptions,

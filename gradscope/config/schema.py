@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from gradscope.config.specs import LOSSES
+from gradscope.config.specs import LOSSES, OPTIMIZERS
 
 DEVICE: Final = r"^(auto|cpu|cuda(:[0-9]+)?|mps|meta)$"
 
@@ -69,6 +69,7 @@ _CALL: Final = {
     ]
 }
 _LOSS: Final = {"anyOf": [{"enum": list(LOSSES)}, *_CALL["anyOf"], {"type": "null"}]}
+_OPTIMIZER: Final = {"anyOf": [{"enum": list(OPTIMIZERS)}, *_CALL["anyOf"], {"type": "null"}]}
 _INPUT: Final = {"anyOf": [{"type": "object"}, {"type": "array"}, {"type": "null"}]}
 
 Patterns = Annotated[
@@ -204,11 +205,12 @@ class Config(_Strict):
     optimizer: Annotated[
         dict[str, Any] | None,
         BeforeValidator(_called),
-        WithJsonSchema({"anyOf": [*_CALL["anyOf"], {"type": "null"}]}),
-        Expected("a mapping with `_target_`, or null"),
+        WithJsonSchema(_OPTIMIZER),
+        Expected("the name of an optimizer, a mapping with `_target_`, or null", tuple(OPTIMIZERS)),
     ] = Field(
         default=None,
-        description="null takes no step; {_target_: torch.optim.SGD, lr: 0.01} takes one.",
+        description="null takes no step. A name in small letters, adam or sgd, is one of torch's "
+        "with its own defaults; {_target_: adamw, lr: 0.001} has arguments too.",
     )
     steps: Annotated[
         int, Field(ge=1), BeforeValidator(_whole), Expected("a whole number from 1")
@@ -248,6 +250,15 @@ class Config(_Strict):
 
 #: The keys that hold keys of their own.
 GROUPS: Final[dict[str, type[BaseModel]]] = {"backward": Backward, "rules": Rules}
+
+
+def expected(key: str) -> Expected | None:
+    """What a dotted key takes; None below a key that has no keys of its own, and for no key."""
+    first, _, rest = key.partition(".")
+    fields = GROUPS[first].model_fields if rest and first in GROUPS else Config.model_fields
+    name = rest if rest and first in GROUPS else key
+    metadata = fields[name].metadata if name in fields else ()
+    return next((item for item in metadata if isinstance(item, Expected)), None)
 
 
 def json_schema() -> dict[str, Any]:

@@ -17,6 +17,7 @@ from gradscope.images.reading import (
     read_image,
     reading_remarks,
     shown,
+    suffixes,
     to_tensor,
 )
 from gradscope.images.sheet import page_count, sheets
@@ -39,6 +40,7 @@ __all__ = [
     "reading_remarks",
     "sheets",
     "shown",
+    "suffixes",
     "to_tensor",
     "trace",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 
 from gradscope.config import LOSSES
 from gradscope.config.targets import Target, is_target, parse_target
-from gradscope.errors import ConfigError, GradscopeError, Place, did_you_mean
+from gradscope.errors import ConfigError, GradscopeError, Where, did_you_mean, nowhere
 from gradscope.loading.arguments import accepted, ignored, takes_any
 from gradscope.loading.names import Names
 from gradscope.loading.policy import (
@@ -51,7 +51,7 @@ class Targets:
         self,
         directory: Path,
         allow: Iterable[str] = (),
-        place: Callable[[str], Place | None] = lambda key: None,
+        place: Where = nowhere,
     ) -> None:
         self.directory = directory
         self.place = place
@@ -174,7 +174,7 @@ class Targets:
             if kwargs.get(word) is not None:
                 raise ConfigError(
                     f"`{target.name}` cannot fetch {word} inside another object",
-                    place=self.place(f"{key}.{word}"),
+                    place=self.place(f"{key}.{word}", of_key=True),
                     help="build it as the model, with `weights`, or load a `checkpoint`",
                 )
         if "weights_backbone" in inspect.signature(found).parameters:
@@ -205,7 +205,7 @@ class Targets:
         more = ", …" if len(choices) > 12 else ""
         return ConfigError(
             f"`{name}` takes no argument `{word}`",
-            place=self.place(f"{key}.{word}"),
+            place=self.place(f"{key}.{word}", of_key=True),
             help=did_you_mean(word, choices)
             or (f"it takes {listed}{more}" if choices else "it takes none"),
         )
