@@ -30,7 +30,7 @@ from gradscope.version import __version__
 _COMMANDS = "gradscope.commands"
 _EXAMPLES: Sequence[Example] = (
     ("gradscope inspect", "What flows through the bundled digit network."),
-    ("gradscope inspect torchvision:resnet18 -l '*'", "Through a ResNet, a row for each stage."),
+    ("gradscope inspect torchvision:resnet18 --depth 1", "Through a ResNet, a row for each stage."),
     ("gradscope why ./net.py:Net", "Why parameters of your own network have no gradient."),
     ("gradscope init && gradscope check model.yaml", "A config to start from, and what is wrong."),
 )

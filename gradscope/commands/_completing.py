@@ -93,9 +93,14 @@ def columns(ctx: typer.Context, incomplete: str) -> list[str]:
     return _listed(["all", *_columns(ctx)], incomplete)
 
 
+def column(ctx: typer.Context, incomplete: str) -> list[str]:
+    """One column."""
+    return _beginning(_columns(ctx), incomplete)
+
+
 def tables(incomplete: str) -> list[str]:
     """A table of a report."""
-    from gradscope.reporters.report.tables.derive import TABLES
+    from gradscope.reporters.report.tables.asked import TABLES
 
     return _beginning(TABLES, incomplete)
 

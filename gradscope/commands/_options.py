@@ -215,6 +215,21 @@ class TableOptions:
             autocompletion=completing.tables,
         ),
     ] = None
+    depth: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Only modules down to this depth: 1 is the model and its direct parts.",
+        ),
+    ] = None
+    bar: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Bars beside a column, on a log scale: `grad_out`.",
+            autocompletion=completing.column,
+        ),
+    ] = None
     fold: Annotated[
         bool,
         typer.Option(

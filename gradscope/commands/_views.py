@@ -14,7 +14,7 @@ from gradscope.commands._write import check_output, write_output
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.records.report import CheckReport, Report
 from gradscope.reporters.report import View
-from gradscope.reporters.report.tables import derive
+from gradscope.reporters.report.tables import asked
 from gradscope.reporters.text_view import TextView
 
 ROOM = "gradscope.reporters.report"
@@ -81,10 +81,12 @@ class ReportOutput:
             columns=columns or None,
             table=tables.table,
             fold=tables.fold,
+            depth=tables.depth,
+            bar=tables.bar,
             rules=rule_texts() if destination.format == "sarif" else (),
             root=path_root(),
         )
-        derive.check(view)
+        asked.check(view)
         return cls(destination, view)
 
     def write(self, report: object) -> None:

@@ -26,14 +26,17 @@ from gradscope.commands._options import (
 from gradscope.commands._views import ReportOutput
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import Interrupted, ModelError
+from gradscope.reporters.report.tables.asked import measured
 from gradscope.rules import reaches
 
 EXAMPLES = (
     ("gradscope inspect", "The bundled digit network, on a digit."),
-    ("gradscope inspect torchvision:resnet18 -l '*'", "One row for each stage of a ResNet."),
+    ("gradscope inspect torchvision:resnet18 --depth 1", "One row for each stage of a ResNet."),
     ("gradscope inspect ./net.py:Net input.shape=[8,3,32,32]", "Your own class, this input."),
     ("gradscope inspect model.yaml -l 'layer4.**' --columns +min,+max", "One stage, in detail."),
     ("gradscope inspect model.yaml --steps 20 optimizer=adam", "What 20 steps of Adam do."),
+    ("gradscope inspect --columns +params,+flops,+time", "What each layer costs."),
+    ("gradscope inspect --bar grad_out --histogram conv1", "Sizes at a glance, and one in detail."),
     ("gradscope inspect model.yaml -o report.json", "A report to keep: `show` displays it again."),
 )
 
@@ -62,6 +65,15 @@ def run(
             help="Run the step unobserved too, and say whether the gradients are bit-identical.",
         ),
     ] = False,
+    histogram: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LAYER",
+            help="Also show how this layer's outputs, parameters and gradients are spread. "
+            "Repeatable.",
+            autocompletion=completing.layers,
+        ),
+    ] = None,
     rules: RuleOptions,
     tables: TableOptions,
     running: RunOptions,
@@ -92,6 +104,8 @@ def run(
                 exclude=layers.exclude or (),
                 chain=chain or (),
                 verify=verify,
+                costs=measured(output.view),
+                histogram=histogram or (),
                 allow=allow or (),
             )
     except (ModelError, Interrupted) as error:

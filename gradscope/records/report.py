@@ -9,6 +9,7 @@ from gradscope.records.answers import Answer, Birth
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.fields import SPARSE
 from gradscope.records.graph import Chain
+from gradscope.records.histograms import Histogram
 from gradscope.records.modules import (
     Link,
     ModuleCall,
@@ -85,6 +86,7 @@ class Report:
     precision: tuple[PrecisionForecast, ...] = field(default=(), metadata=SPARSE)
     answers: tuple[Answer, ...] = field(default=(), metadata=SPARSE)
     births: tuple[Birth, ...] = field(default=(), metadata=SPARSE)
+    histograms: tuple[Histogram, ...] = field(default=(), metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

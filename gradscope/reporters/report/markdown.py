@@ -10,7 +10,14 @@ from gradscope.records.report import CheckReport, Finding, Report
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.header import notes
 from gradscope.reporters.markdown_text import code, escaped, fenced, sentence
-from gradscope.reporters.report import _chains, _checked, _findings, _precision, _summary
+from gradscope.reporters.report import (
+    _chains,
+    _checked,
+    _findings,
+    _histograms,
+    _precision,
+    _summary,
+)
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
 from gradscope.typeset.tables import Table
@@ -38,12 +45,16 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
         yield "### Error\n\n" + fenced(map(str, error_lines(report.error)))
     if view.table in (None, "calls"):
         yield (_table(derive.calls(report, view)) if report.calls else "No calls were recorded.")
-    if view.table in (None, "parameters") and report.parameters:
-        yield _table(derive.parameters(report, view))
+    if view.table in (None, "parameters"):
+        owned = derive.parameters(report, view)
+        if owned.rows:
+            yield _table(owned)
     if view.table is None:
         steps = derive.history(report)
         if steps:
             yield _table(steps)
+    for table in _histograms.tables(report.histograms):
+        yield _table(table)
     for chain in report.chains:  # somebody asked for each of them
         yield f"### C{escaped(_chains.title(chain))[1:]}\n\n{fenced(_chain(chain))}"
     yield escaped(" · ".join(_summary.totals(report)))
