@@ -32,12 +32,16 @@ from gradscope.records.graph import AutogradGraph
 
 ROOM = "gradscope.diagrams"
 MEASURES = ("gradient", "saved")
+DIRECTIONS = ("TB", "LR")
+#: Formats in which boxes have a place, so that arrows lead somewhere.
+_DRAWN = ("svg", "png", "pdf", "dot", "mermaid")
 #: Formats with a place for the line that made an operation.
 _WITH_LINES = ("html", "json")
 
 EXAMPLES = (
     ("gradscope graph ./net.py:Net", "A tree: how the loss reaches every parameter."),
     ("gradscope graph torchvision:resnet18 --depth 1 -o graph.svg", "A picture, a box a stage."),
+    ("gradscope graph model.yaml -o graph.png --direction LR --hide-views", "For a slide."),
     ("gradscope graph model.yaml -o graph.html", "A page to open and close modules in."),
     ("gradscope graph model.yaml --to stem.weight", "One path, or where it is cut."),
 )
@@ -96,6 +100,18 @@ def run(
             autocompletion=completing.one_of(MEASURES),
         ),
     ] = "gradient",
+    direction: Annotated[
+        str,
+        typer.Option(
+            metavar="WAY",
+            help="Where the arrows of a picture lead: TB (down) or LR (to the right).",
+            autocompletion=completing.one_of(DIRECTIONS),
+        ),
+    ] = "TB",
+    hide_views: Annotated[
+        bool,
+        typer.Option("--hide-views", help="Leave out operations that only change a shape."),
+    ] = False,
     lines: Annotated[
         bool | None,
         typer.Option(
@@ -134,6 +150,7 @@ def run(
         raise OptionError(
             f"{chosen} is no text for a terminal", help=f"write it: `-o graph.{chosen}`"
         )
+    _check_drawn(direction, hide_views, chosen)
     view = GraphView(
         width=destination.width,
         color=destination.color,
@@ -143,10 +160,11 @@ def run(
         sources=() if source is None else (source,),
         targets=tuple(target or ()),
         by=by,
+        direction=direction,
         timeout=timeout,
         say=say,
     )
-    output = GraphOutput(destination, diagram, view)
+    output = GraphOutput(destination, diagram, view, hide_views)
     exclude = layers.exclude or ()
     without = tuple(f"!{pattern}" for pattern in exclude)
     options = {"layers": layers.layers, **asdict(running)}
@@ -173,6 +191,23 @@ def run(
                 raise Interrupted("interrupted", report=error.report) from None
         raise
     output.write(graph, (*loaded.config.layers, *without))
+
+
+def _check_drawn(direction: str, hide_views: bool, format: str) -> None:
+    """Refuse what the format cannot show."""
+    if direction not in DIRECTIONS:
+        help = did_you_mean(direction.upper(), DIRECTIONS) or f"one of {', '.join(DIRECTIONS)}"
+        raise OptionError(f"unknown direction `{direction}`", help=help)
+    if direction != "TB" and format not in _DRAWN:
+        raise OptionError(
+            f"`--direction {direction}` is for pictures, not for {format}",
+            help=f"choose one of {', '.join(_DRAWN)}",
+        )
+    if hide_views and format == "json":
+        raise OptionError(
+            "a saved graph is whole: json hides no views",
+            help="leave `--hide-views` away; whoever draws the file can hide them",
+        )
 
 
 def _check(depth: int | None, full: bool, by: str, timeout: float) -> None:

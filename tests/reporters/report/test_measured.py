@@ -21,7 +21,7 @@ HISTOGRAM = Histogram("fc1", "activation", "", 20, 0, -2, (1, 0, 4), (0, 2, 8), 
 TABLE = """\
 histogram of fc1 activation  20 values · 15.0 % zero · 1 nan · 1 inf
 |x| from  negative          positive
-──────────────────────────────────────
+──────────────────────────────────────────────────
   0.2500         1  █▌
   0.5000                           2  ███
    1.000         4  ██████         8  ████████████
