@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gradscope import config as configs
+from gradscope import progress
 from gradscope.api.failing import problem
 from gradscope.api.opened import live_model_kept
 from gradscope.api.pictures import Picture, read_pictures, tensor_pictures
@@ -187,9 +187,8 @@ def attribute(
     request: SaliencyRequest,
     *,
     seed: int | None = None,
-    progress: Callable[[int, int, str], None] = lambda done, whole, what: None,
 ) -> Saliency:
-    """The maps of every picture; ``progress`` hears (pictures done, how many in all, what is next).
+    """The maps of every picture.
 
     Raises:
         GradscopeError: as ``saliency``.
@@ -212,9 +211,8 @@ def attribute(
                 some = [pictures[i] for i in places]
                 if plan is None:
                     plan = _plan(viewer, inputs[:1], request, seed)
-                done = len(results)
-                plan.progress = partial(progress, done, len(pictures))
-                subject, found = _explained(viewer, inputs, plan, some, len(pictures))
+                with progress.within(_which(len(results), places, len(pictures))):
+                    subject, found = _explained(viewer, inputs, plan, some, len(pictures))
                 results.update(zip(places, _recorded(viewer, subject, some, found), strict=True))
     except (GradscopeError, KeyboardInterrupt):
         raise
@@ -250,6 +248,18 @@ def _explained(
             raise
         message = f"{_names(pictures)}: {error}"
         raise OptionError(message, help=error.problems[0].help) from error
+
+
+def _which(done: int, places: Sequence[int], whole: int) -> str:
+    """Which of all pictures are explained together; nothing of a single one."""
+    if whole == 1:
+        return ""
+    last = done + len(places)
+    return (
+        f"picture {last} of {whole}"
+        if len(places) == 1
+        else f"pictures {done + 1}–{last} of {whole}"
+    )
 
 
 def _names(pictures: Sequence[Picture]) -> str:

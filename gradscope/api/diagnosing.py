@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from gradscope import progress
 from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.hooks import named_parameters, select_layers
 from gradscope.capture.links import located
@@ -63,7 +64,8 @@ def diagnosed(
         if not asked & look.names or stopped:
             continue
         try:
-            report = replace(report, **look.take(run, report, asked & look.names))
+            with progress.within(f"looking closer at {look.words}"):
+                report = replace(report, **look.take(run, report, asked & look.names))
             # What has a cause by now leaves no suspicion.
             asked = {*wanted(report, rules), *looks}
         except KeyboardInterrupt:

@@ -30,8 +30,9 @@ from gradscope.commands._options import (
     Set,
     takes_groups,
 )
+from gradscope.commands._progress import shown_progress
 from gradscope.commands._views import ReportOutput
-from gradscope.commands._write import say
+from gradscope.commands._write import keep_stdout_clean, say
 from gradscope.rules import reaches
 from gradscope.typeset.numbers import plural
 
@@ -117,7 +118,8 @@ def run(
         allow=tuple(allow or ()),
         debug=debug,
     )
-    checked = check_all(loaded, judging, options)
+    with keep_stdout_clean(), shown_progress():
+        checked = check_all(loaded, judging, options)
     on_screen = file.path is None and output.destination.format in _TEXTS
     stopped = checked.stopped(reported=on_screen and checked.ran)
     report = checked.report(judging)

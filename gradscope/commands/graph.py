@@ -24,6 +24,7 @@ from gradscope.commands._options import (
     format_option,
     takes_groups,
 )
+from gradscope.commands._progress import shown_progress
 from gradscope.commands._views import choose_destination
 from gradscope.commands._write import keep_stdout_clean, say
 from gradscope.diagrams import GraphView
@@ -180,7 +181,7 @@ def run(
     if lines is None:
         lines = bool(source or target) or chosen in _WITH_LINES
     try:
-        with keep_stdout_clean():
+        with keep_stdout_clean(), shown_progress():
             with importing_torch():
                 from gradscope.api import graph_config
             graph = graph_config(loaded, root=root, lines=lines, exclude=exclude, allow=allow or ())

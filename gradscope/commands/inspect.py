@@ -23,6 +23,7 @@ from gradscope.commands._options import (
     Words,
     takes_groups,
 )
+from gradscope.commands._progress import shown_progress
 from gradscope.commands._views import ReportOutput
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import Interrupted, ModelError
@@ -95,7 +96,7 @@ def run(
     loaded = read_model(words, settings, keys)
     judging = rules.settings(loaded)
     try:
-        with keep_stdout_clean():
+        with keep_stdout_clean(), shown_progress():
             with importing_torch():
                 from gradscope.api import inspect_config
             report = inspect_config(

@@ -16,6 +16,7 @@ from gradscope.commands._options import (
     format_option,
     takes_groups,
 )
+from gradscope.commands._progress import shown_progress
 from gradscope.commands._views import choose_format
 from gradscope.commands._write import keep_stdout_clean, write_output
 from gradscope.reporters.text_view import TextView
@@ -45,7 +46,7 @@ def run(
     """List a model's layers by the names that patterns match, with their own parameters."""
     reporter = plugins.load(ROOM, choose_format(format, None, ROOM))
     loaded = read_model(words, settings, {"layers": layers.layers, "device": device})
-    with keep_stdout_clean():
+    with keep_stdout_clean(), shown_progress():
         with importing_torch():
             from gradscope.api import layers as layers_of
         found = layers_of(loaded, exclude=layers.exclude or (), allow=allow or ())

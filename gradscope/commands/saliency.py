@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,6 +30,7 @@ from gradscope.commands._pictures import (
     saved_maps,
     write_pictures,
 )
+from gradscope.commands._progress import shown_progress
 from gradscope.commands._views import text_view
 from gradscope.commands._write import check_output, keep_stdout_clean, write_output
 from gradscope.errors import ModelError, OptionError
@@ -177,7 +176,7 @@ def run(
         from gradscope.demo import DIGITS
 
         paths, model = [str(DIGITS[0][0])], model or "demo"
-    with keep_stdout_clean(), importing_torch():
+    with keep_stdout_clean(), shown_progress(), importing_torch():
         from gradscope.api import SaliencyRequest, attribute, picture_files, read_pictures, view
 
     request = SaliencyRequest(
@@ -191,7 +190,7 @@ def run(
     )
     maps = _map_names(request)
     try:
-        with keep_stdout_clean():
+        with keep_stdout_clean(), shown_progress():
             # What is missing or in the way is said before weights are fetched.
             found_files = picture_files(paths)
             names = file_names([images.shown(path) for path in found_files])
@@ -203,8 +202,7 @@ def run(
             keys = {key: value for key, value in asdict(running).items() if value is not None}
             viewer = view(model, overrides, keys, allow or ())
             pictures = read_pictures(found_files, viewer)
-            with _progress() as progress:
-                found = attribute(viewer, pictures, request, seed=running.seed, progress=progress)
+            found = attribute(viewer, pictures, request, seed=running.seed)
     except ModelError as error:
         if as_json and error.report is not None:
             write_output(record_json.dumps(error.report), output, force=force)
@@ -253,23 +251,6 @@ def _map_names(request: SaliencyRequest) -> list[str]:
 def _file_suffix(maps: Sequence[str]) -> str:
     """What the files' names say of their maps."""
     return "saliency" if len(maps) > 1 else re.sub(r"[^\w-]+", "-", maps[0])
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on standard error where that is a terminal."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield lambda done, whole, what: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("pictures", total=None)
-        yield lambda done, whole, what: bar.update(
-            task, completed=done, total=whole, description=what
-        )
 
 
 def _preview(written: list[Path], width: int | None, color: bool) -> str:

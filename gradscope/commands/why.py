@@ -24,6 +24,7 @@ from gradscope.commands._options import (
     format_option,
     takes_groups,
 )
+from gradscope.commands._progress import shown_progress
 from gradscope.commands._views import Destination, choose_destination
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import Interrupted, LayerError, ModelError, OptionError, Problem, did_you_mean
@@ -134,7 +135,7 @@ def _run(
 ) -> WhyReport:
     """The answers; ``guessed`` is that no word was a MODEL, and the demo runs."""
     try:
-        with keep_stdout_clean():
+        with keep_stdout_clean(), shown_progress():
             with importing_torch():
                 from gradscope.api import why_config
             return why_config(loaded, names=names, exclude=exclude, allow=allow)
