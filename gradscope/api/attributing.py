@@ -34,6 +34,7 @@ from gradscope.saliency import (
     options_of,
     read_options,
 )
+from gradscope.typeset.numbers import plural
 
 if TYPE_CHECKING:
     from gradscope.images import Photo
@@ -277,9 +278,16 @@ def _plan(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) ->
         methods = [USUAL]
     chosen = {name: options_of(name) for name in methods}  # unknown ones are refused here
     classes = 0
-    if any(word is not None for word in (request.target, request.versus, request.why_not)):
+    words = (request.target, request.versus, request.why_not, viewer.named)
+    if any(word is not None for word in words):
         with Subject(viewer.model, first, seed=seed) as subject:
             classes = subject.logits.shape[1]
+    if viewer.named is not None and viewer.classes and len(viewer.classes) != classes:
+        raise ConfigError(
+            f"`classes` has {plural(len(viewer.classes), 'name')}, the model has {classes} classes",
+            place=viewer.named,
+            help="give a name for each class, in the order of their numbers",
+        )
 
     def number(word: str | None) -> int | None:
         return None if word is None else class_id(word, viewer.classes, classes)
@@ -323,7 +331,9 @@ def _recorded(
             picture.path, target, score, name, top, tuple(record for record, _ in maps)
         )
         shown = f"class {target}" if name in (None, str(target)) else f"{name} (class {target})"
-        photo = replace(picture.photo, target=shown, score=score)
+        about = f"model: {viewer.name}" + (", random weights" if viewer.random else "")
+        remarks = (about, *picture.photo.remarks)
+        photo = replace(picture.photo, target=shown, score=score, remarks=remarks)
         yield image, photo, tuple(values for _, values in maps)
 
 

@@ -50,6 +50,13 @@ def _loss(value: Any) -> Any:
     return value
 
 
+def _named(value: Any) -> Any:
+    """Classes that are called by numbers have numbers for names."""
+    if not isinstance(value, list):
+        return value
+    return [str(item) if type(item) in (int, float) else item for item in value]
+
+
 def _each_called(value: Any) -> Any:
     return {k: _called(v) for k, v in value.items()} if isinstance(value, dict) else value
 
@@ -178,6 +185,18 @@ class Config(_Strict):
         "image, file, text, tokens, values (and fill, dtype, requires_grad, batch, transform "
         "beside it); a mapping of sources is keyword arguments, a list of them positional ones; "
         "{_target_: ./data.py:batches} gives a batch or an iterable of batches.",
+    )
+    classes: Annotated[
+        list[str] | str | None,
+        BeforeValidator(_named),
+        Expected(
+            "a list of names, the path of a file with a name on each line, or null",
+            item="a name, which is text",
+        ),
+    ] = Field(
+        default=None,
+        description="Names of the model's classes by number, for saliency: a list, or a text file "
+        "with a name on each line. null: those that come with the weights.",
     )
     target: Annotated[Any, Expected("numbers, a file or a source")] = Field(
         default=None,

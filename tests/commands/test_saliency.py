@@ -291,3 +291,39 @@ def test_what_runs_without_pictures_refuses_a_transform_alone(
         cli.main()
     assert stop.value.code == 2
     assert "put `image: PATH` beside it" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("given", ["classes=[ant, bee, cow, dog, eel]", "classes=names.txt"])
+def test_classes_of_ones_own_have_names(given: str, folder: Path, monkeypatch, capsys) -> None:
+    Path("names.txt").write_text("ant\nbee\n\ncow\ndog\neel\n")
+    words = ("photo.jpg", "-m", "./net.py:Net", given, "--target", "cow", "-f", "json")
+    assert run(monkeypatch, *words) == 0
+    image = json.loads(capsys.readouterr().out)["images"][0]
+    assert (image["target"], image["target_name"]) == (2, "cow")
+    assert {one["name"] for one in image["top"]} == {"ant", "bee", "cow", "dog", "eel"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "help"),
+    [
+        ("classes=[ant, bee]", "`classes` has 2 names, the model has 5 classes", "each class"),
+        ("classes=nams.txt", "there is no list of classes", "did you mean `names.txt`?"),
+        ("classes=3", "`classes` expects a list of names", "found the number 3"),
+        ("classes=[1, 2]", "`classes` has 2 names", "each class"),
+    ],
+)
+def test_classes_that_cannot_be(given, message, help, folder, monkeypatch, capsys) -> None:
+    Path("names.txt").write_text("ant\n")
+    assert run(monkeypatch, "photo.jpg", "-m", "./net.py:Net", given) == 2
+    err = capsys.readouterr().err
+    assert message in err and help in err
+    assert "(classes" in err
+
+
+def test_a_picture_says_which_model_it_is_of() -> None:
+    import gradscope.api as api
+
+    found = api.saliency("demo", EIGHT)
+    assert "model: demo" in found.photos[0].remarks
+    random = api.saliency("torchvision:mobilenet_v3_small", torch.rand(1, 3, 64, 64))
+    assert "model: torchvision:mobilenet_v3_small, random weights" in random.photos[0].remarks
