@@ -24,6 +24,7 @@ from gradscope.commands._options import (
     takes_groups,
 )
 from gradscope.commands._pictures import (
+    PictureOptions,
     check_maps,
     file_names,
     output_files,
@@ -48,6 +49,7 @@ EXAMPLES = (
         "gradscope saliency cat.jpg --method all --check -o sheet.png",
         "Every method, and its trust.",
     ),
+    ("gradscope saliency cat.jpg --crop --alpha 0.6 --colormap viridis", "Another look."),
     ("gradscope saliency digits/ -m demo -o maps", "A folder of pictures, a map each, in `maps`."),
 )
 
@@ -144,6 +146,7 @@ def run(
             autocompletion=completing.one_of(("terminal", "json")),
         ),
     ] = None,
+    picture: PictureOptions,
     settings: Set = None,
     running: RunOptions,
     force: Force = False,
@@ -164,6 +167,7 @@ def run(
             listed = every_method()
         write_output(method_list.render(listed, look), None)
         return
+    picture.check()
     words = words or []
     paths = [word for word in words if not _is_override(word)]
     overrides = [word for word in words if _is_override(word)] + (settings or [])
@@ -212,7 +216,7 @@ def run(
     if as_json:
         write_output(record_json.dumps(found.report), output, force=force)
         return
-    written = write_pictures(found, files, overlays)
+    written = write_pictures(found, files, overlays, picture)
     text = terminal.render(found.report, look, written)
     write_output(text + _preview(written, look.width, look.color), None)
 

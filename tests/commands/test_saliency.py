@@ -327,3 +327,25 @@ def test_a_picture_says_which_model_it_is_of() -> None:
     assert "model: demo" in found.photos[0].remarks
     random = api.saliency("torchvision:mobilenet_v3_small", torch.rand(1, 3, 64, 64))
     assert "model: torchvision:mobilenet_v3_small, random weights" in random.photos[0].remarks
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--alpha", "2"], "`--alpha 2` is no share"),
+        (["--alpha", "0"], "`--alpha 0` is no share"),
+        (["--colormap", "vridis"], "unknown colour map `vridis`"),
+    ],
+)
+def test_looks_that_cannot_be(arguments, message, folder, monkeypatch, capsys) -> None:
+    assert run(monkeypatch, *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_cropped_picture_is_smaller(folder: Path, monkeypatch, capsys) -> None:
+    looks = ("--crop", "--alpha", "0.5", "--colormap", "viridis")
+    words = ("photo.jpg", "-m", "torchvision:mobilenet_v3_small")
+    assert run(monkeypatch, *words, "-o", "whole.png") == 0
+    assert run(monkeypatch, *words, "-o", "part.png", *looks) == 0
+    with Image.open("whole.png") as whole, Image.open("part.png") as part:
+        assert part.size != whole.size
