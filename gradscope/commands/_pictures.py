@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from gradscope.api import Saliency
+    from gradscope.records.saliency import ImageAttribution
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".pdf": "PDF"}
 
@@ -78,14 +79,23 @@ class OutputFiles:
         """Refuse what could not be written, as far as the names are known.
 
         Raises:
-            OptionError: a file that exists, or a folder that is not there or not writable.
+            OptionError: the one file exists, or a folder is not there or not writable.
         """
         if self.file is not None:
             for page in range(1, pages + 1):
                 check_output(self.page(page), force=self.force)
             return
         for name in names:
-            check_output(self.folder / f"{name}.png", force=self.force)
+            # The class and the layer are still to come, and what exists is not overwritten.
+            check_output(self.folder / f"{name}.png", force=True)
+
+    def free(self, name: str) -> Path:
+        """The file of that name in the folder; numbered where it is taken and to stay."""
+        path, number = self.folder / f"{name}.png", 1
+        while path.exists() and not self.force:
+            number += 1
+            path = self.folder / f"{name}-{number}.png"
+        return path
 
     def page(self, number: int) -> Path:
         """The file of a page, where one file's name stands for all."""
@@ -200,14 +210,24 @@ def _pictures(
         for i, page in enumerate(pages, 1):
             yield to.page(i), page
         return
-    for (photo, heats), name in zip(rows, names, strict=True):
+    for (photo, heats), name, record in zip(rows, names, found.report.images, strict=True):
+        name = f"{name}-{_subject(record)}"
         pages = (
             [images.overlay(photo, heats[0])]
             if len(heats) == 1
             else images.sheets([(photo, heats)])
         )
         for i, page in enumerate(pages, 1):
-            yield to.folder / (f"{name}.png" if i == 1 else f"{name}-{i}.png"), page
+            yield to.free(name if i == 1 else f"{name}-page-{i}"), page
+
+
+def _subject(image: ImageAttribution) -> str:
+    """What a picture's maps are of: the class, and the layer where all of them are of one."""
+    name = image.target_name
+    words = [f"class-{image.target}" if name is None or name.isdecimal() else name]
+    layers = {record.layer for record in image.maps}
+    words += [layer for layer in layers if layer and len(layers) == 1]
+    return "-".join(re.sub(r"[^\w.-]+", "-", word).strip("-.")[:40] for word in words)
 
 
 def _heat(record: Any, values: Any, looks: PictureOptions) -> images.HeatMap:

@@ -58,12 +58,12 @@ def test_without_arguments_a_digit_is_explained(
 ) -> None:
     assert run(monkeypatch) == 0
     out = capsys.readouterr().out
-    assert "wrote digit-8-grad-cam.png" in out
+    assert "wrote digit-8-grad-cam-class-8-relu2.png" in out
     assert "relu2" in out
-    with Image.open("digit-8-grad-cam.png") as picture:
+    with Image.open("digit-8-grad-cam-class-8-relu2.png") as picture:
         assert min(picture.size) > 200
-    assert run(monkeypatch) == 2
-    assert "--force" in capsys.readouterr().err
+    assert run(monkeypatch) == 0
+    assert "wrote digit-8-grad-cam-class-8-relu2-2.png" in capsys.readouterr().out
 
 
 def test_json_holds_what_the_contract_names(
@@ -255,7 +255,7 @@ def test_bad_wishes_are_refused(
     assert out == ""
     assert said in err
     assert help in err
-    assert not list(Path().glob("*-grad-cam.png"))
+    assert not list(Path().glob("*-grad-cam*.png"))
 
 
 def test_a_model_that_raises_is_explained(
@@ -349,3 +349,18 @@ def test_a_cropped_picture_is_smaller(folder: Path, monkeypatch, capsys) -> None
     assert run(monkeypatch, *words, "-o", "part.png", *looks) == 0
     with Image.open("whole.png") as whole, Image.open("part.png") as part:
         assert part.size != whole.size
+
+
+def test_a_picture_that_is_there_is_kept_and_the_next_is_numbered(
+    folder: Path, monkeypatch, capsys
+) -> None:
+    words = ("photo.jpg", "-m", "./net.py:Net", "classes=[ant, bee, cow, dog, eel]")
+    first = Path("photo-grad-cam-cow-conv.png")
+    for _ in range(2):
+        assert run(monkeypatch, *words, "--target", "cow") == 0
+    out = capsys.readouterr().out
+    assert f"wrote {first}" in out and "wrote photo-grad-cam-cow-conv-2.png" in out
+    before = first.stat().st_mtime_ns
+    assert run(monkeypatch, *words, "--target", "cow", "--force", "--alpha", "0.3") == 0
+    assert first.stat().st_mtime_ns > before
+    assert not Path("photo-grad-cam-cow-conv-3.png").exists()
