@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import difflib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gradscope.records.answers import WhyReport
@@ -42,6 +43,18 @@ class Place:
             str(part) for part in (self.file, self.line, self.column) if part is not None
         )
         return f"{spot} ({self.key})" if self.key else spot
+
+
+class Where(Protocol):
+    """Tells where a config's dotted key was given: its value, or with ``of_key`` the key."""
+
+    def __call__(self, key: str, *, of_key: bool = False) -> Place | None:
+        """The place, None for what nobody gave."""
+
+
+def nowhere(key: str, *, of_key: bool = False) -> Place | None:
+    """Where no config gave anything."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +178,17 @@ def did_you_mean(word: str, choices: Iterable[str], *, count: int = 1) -> str | 
     """``did you mean `weights`?``, with up to ``count`` of the closest choices, or None."""
     close = difflib.get_close_matches(word, list(choices), n=count, cutoff=0.6)
     return f"did you mean {' or '.join(f'`{c}`' for c in close)}?" if close else None
+
+
+def closest_file(path: Path, suffixes: Collection[str]) -> str | None:
+    """``did you mean `weights.pt`?``: a file beside ``path`` that has one of the suffixes, or None.
+
+    Suffixes say nothing of how close two names are: of one kind, all files have the same few.
+    """
+    try:
+        beside = [p.name for p in path.parent.iterdir() if p.suffix.lower() in suffixes]
+    except (OSError, ValueError):
+        return None
+    names = {Path(name).stem.casefold(): name for name in sorted(beside, reverse=True)}
+    close = difflib.get_close_matches(path.stem.casefold(), names, n=1, cutoff=0.6)
+    return f"did you mean `{names[close[0]]}`?" if close else None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gradscope import config as configs
+from gradscope import progress
 from gradscope.api.failing import problem
 from gradscope.api.opened import live_model_kept
 from gradscope.api.pictures import Picture, read_pictures, tensor_pictures
@@ -35,6 +35,7 @@ from gradscope.saliency import (
     options_of,
     read_options,
 )
+from gradscope.typeset.numbers import plural
 
 if TYPE_CHECKING:
     from gradscope.images import Photo
@@ -198,9 +199,8 @@ def attribute(
     request: SaliencyRequest,
     *,
     seed: int | None = None,
-    progress: Callable[[int, int, str], None] = lambda done, whole, what: None,
 ) -> Saliency:
-    """The maps of every picture; ``progress`` hears (pictures done, how many in all, what is next).
+    """The maps of every picture.
 
     Raises:
         GradscopeError: as ``saliency``.
@@ -223,9 +223,8 @@ def attribute(
                 some = [pictures[i] for i in places]
                 if plan is None:
                     plan = _plan(viewer, inputs[:1], request, seed)
-                done = len(results)
-                plan.progress = partial(progress, done, len(pictures))
-                subject, found = _explained(viewer, inputs, plan, some, len(pictures))
+                with progress.within(_which(len(results), places, len(pictures))):
+                    subject, found = _explained(viewer, inputs, plan, some, len(pictures))
                 results.update(zip(places, _recorded(viewer, subject, some, found), strict=True))
     except (GradscopeError, KeyboardInterrupt):
         raise
@@ -263,6 +262,18 @@ def _explained(
         raise OptionError(message, help=error.problems[0].help) from error
 
 
+def _which(done: int, places: Sequence[int], whole: int) -> str:
+    """Which of all pictures are explained together; nothing of a single one."""
+    if whole == 1:
+        return ""
+    last = done + len(places)
+    return (
+        f"picture {last} of {whole}"
+        if len(places) == 1
+        else f"pictures {done + 1}–{last} of {whole}"
+    )
+
+
 def _names(pictures: Sequence[Picture]) -> str:
     """Pictures that share a pass, by the first one's name."""
     more = f" and {len(pictures) - 1} more of its size" if len(pictures) > 1 else ""
@@ -278,9 +289,16 @@ def _plan(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) ->
         methods = [USUAL]
     chosen = {name: options_of(name) for name in methods}  # unknown ones are refused here
     classes = 0
-    if any(word is not None for word in (request.target, request.versus, request.why_not)):
+    words = (request.target, request.versus, request.why_not, viewer.named)
+    if any(word is not None for word in words):
         with Subject(viewer.model, first, seed=seed) as subject:
             classes = subject.logits.shape[1]
+    if viewer.named is not None and viewer.classes and len(viewer.classes) != classes:
+        raise ConfigError(
+            f"`classes` has {plural(len(viewer.classes), 'name')}, the model has {classes} classes",
+            place=viewer.named,
+            help="give a name for each class, in the order of their numbers",
+        )
 
     def number(word: str | None) -> int | None:
         return None if word is None else class_id(word, viewer.classes, classes)
@@ -324,7 +342,9 @@ def _recorded(
             picture.path, target, score, name, top, tuple(record for record, _ in maps)
         )
         shown = f"class {target}" if name in (None, str(target)) else f"{name} (class {target})"
-        photo = replace(picture.photo, target=shown, score=score)
+        about = f"model: {viewer.name}" + (", random weights" if viewer.random else "")
+        remarks = (about, *picture.photo.remarks)
+        photo = replace(picture.photo, target=shown, score=score, remarks=remarks)
         yield image, photo, tuple(values for _, values in maps)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from gradscope import progress
 from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.hooks import named_parameters, select_layers
 from gradscope.capture.links import located
@@ -21,6 +22,8 @@ from gradscope.explain.units.activity import unit_activity
 from gradscope.loading import Workload
 from gradscope.records.report import Finding, Report
 from gradscope.rules import RuleSettings, diagnose, wanted
+from gradscope.running import costs
+from gradscope.running.histograms import histograms
 from gradscope.running.rerun import rerun
 from gradscope.running.step import repeated
 from gradscope.running.tasks import task_gradients
@@ -36,6 +39,7 @@ def diagnosed(
     looks: Collection[str] = (),
     last: int = 0,
     first_nonfinite: int | None = None,
+    histogram: Sequence[str] = (),
 ) -> Report:
     """The report with its findings, and with what the deep looks behind them saw.
 
@@ -48,11 +52,12 @@ def diagnosed(
         last: the number of the step that began last.
         first_nonfinite: of the first one whose loss or gradients were not finite, if one of several
             was such.
+        histogram: patterns of the layers of which the look of that name tells.
 
     Raises:
         Interrupted: Ctrl-C in a deep look; ``.report`` has the findings without it.
     """
-    run = _Run(workload, last, first_nonfinite)
+    run = _Run(workload, last, first_nonfinite, histogram)
     asked = {*wanted(report, rules), *looks}
     stopped = False
     notices = list(report.run.notices)
@@ -60,7 +65,8 @@ def diagnosed(
         if not asked & look.names or stopped:
             continue
         try:
-            report = replace(report, **look.take(run, report, asked & look.names))
+            with progress.within(f"looking closer at {look.words}"):
+                report = replace(report, **look.take(run, report, asked & look.names))
             # What has a cause by now leaves no suspicion.
             asked = {*wanted(report, rules), *looks}
         except KeyboardInterrupt:
@@ -108,6 +114,7 @@ class _Run:
     workload: Workload
     last: int
     first_nonfinite: int | None
+    histogram: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +185,28 @@ def _tasks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
         return {"tasks": task_gradients(step)}
 
 
+def _costs(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
+    """What each call's forward costs."""
+    if report.error is not None:
+        return {}
+    with rerun(run.workload, run.last) as step:
+        took, counted = costs.seconds(step), costs.flops(step)
+    calls = (
+        replace(c, seconds=took.get((c.name, c.call)), flops=counted.get((c.name, c.call)))
+        for c in report.calls
+    )
+    return {"calls": tuple(calls)}
+
+
+def _histograms(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
+    """How the values of the asked layers are spread."""
+    if report.error is not None:
+        return {}
+    chosen = select_layers(run.workload.model, run.histogram)
+    with rerun(run.workload, run.last) as step:
+        return {"histograms": histograms(step, chosen)}
+
+
 _LOOKS = (
     _Look(frozenset({"missing", "zero"}), "why gradients are missing or zero", _answers),
     _Look(frozenset({"elsewhere"}), "what other seeds reach", _elsewhere),
@@ -186,4 +215,6 @@ _LOOKS = (
     _Look(frozenset({"precision"}), "what other dtypes would lose", _precision),
     _Look(frozenset({"tasks"}), "the gradients of each loss", _tasks),
     _Look(frozenset({"lines"}), "the lines of what goes into the loss", _lines),
+    _Look(frozenset({"costs"}), "what the calls cost", _costs),
+    _Look(frozenset({"histograms"}), "how values are spread", _histograms),
 )

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gradscope import progress
 from gradscope.explain.missing.explain import explain_missing
 from gradscope.explain.non_finite.explain import explain_non_finite
 from gradscope.explain.zero.explain import explain_zeros
@@ -69,11 +70,12 @@ def explained(
             names[state].append(parameter.name)
     answers: list[Answer] = []
     if names[MISSING]:
-        with repeated(step) as again:
+        with progress.within("why gradients are missing"), repeated(step) as again:
             answers += explain_missing(again.workload.model, again.loss, names[MISSING])
     answers += _of_origins(origins, names[NON_FINITE])
     if names[ZERO]:  # at the end, for it moves the weights
-        answers += _zero(step, names[ZERO])
+        with progress.within("why gradients are zero"):
+            answers += _zero(step, names[ZERO])
     answered = {name for answer in answers for name in answer.behind}
     for state, listed in names.items():
         answers += _without_cause(state, [name for name in listed if name not in answered])
@@ -90,7 +92,7 @@ def find_origins(workload: Workload, first: int) -> tuple[Birth, ...]:
             what made it.
     """
     for number in range(max(0, first - 1), first + 1):
-        with rerun(workload, number) as step:
+        with progress.within("where a NaN or Inf comes from"), rerun(workload, number) as step:
             update = None if step.optimizer is None else step.update
             inputs = _inputs(step)
             found = explain_non_finite(

@@ -16,6 +16,7 @@ from gradscope.api.opened import Options, opened, read, without
 from gradscope.api.runs import run_info, versions
 from gradscope.capture.facts import unregistered
 from gradscope.capture.hooks import named_modules, named_parameters, select_layers
+from gradscope.capture.parameters import parameter_count
 from gradscope.config import LoadedConfig
 from gradscope.errors import OptionError
 from gradscope.loading import Workload, load_model
@@ -49,6 +50,8 @@ def inspect(
     chain: Sequence[str] = (),
     verify: bool = False,
     tasks: bool = False,
+    costs: bool = False,
+    histogram: Sequence[str] = (),
     select: Sequence[str] | str = (),
     ignore: Sequence[str] | str = (),
     preset: str | None = None,
@@ -80,6 +83,9 @@ def inspect(
         chain: layers whose autograd chain back to the leaves is kept.
         verify: also run two plain steps and say whether gradients are bit-identical.
         tasks: also take the gradients of each loss by itself, where the loss is several.
+        costs: also run forward again for the seconds and the floating-point operations of each
+            call.
+        histogram: layers of whose outputs, parameters and gradients histograms are kept.
         select, ignore: the rules that look, by code, beginning of codes, or name.
         preset: thresholds of another tool: "sagemaker", "deepchecker" or "autotrainer".
         thresholds: a rule's own by name, as in ``{"GS201": {"share": 0.3}}``.
@@ -99,7 +105,15 @@ def inspect(
     rules = rule_settings(source, thresholds, select=select, ignore=ignore, preset=preset)
     with opened(source, options, Report) as workload:
         file = source.file if isinstance(source, LoadedConfig) else None
-        return report_of(workload, rules, file=file, chain=chain, verify=verify, tasks=tasks)
+        return report_of(
+            *(workload, rules),
+            file=file,
+            chain=chain,
+            verify=verify,
+            tasks=tasks,
+            histogram=histogram,
+            looks=_looks(costs, histogram),
+        )
 
 
 def inspect_config(
@@ -110,6 +124,8 @@ def inspect_config(
     chain: Sequence[str] = (),
     verify: bool = False,
     tasks: bool = False,
+    costs: bool = False,
+    histogram: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> Report:
     """Load what a config names and run it. ``rules`` None are those of the config.
@@ -120,7 +136,20 @@ def inspect_config(
     rules = rules or rule_settings(loaded)
     with opened(loaded, Options(allow=allow), Report) as workload:
         workload.layers = without(workload.layers, exclude)
-        return report_of(workload, rules, file=loaded.file, chain=chain, verify=verify, tasks=tasks)
+        return report_of(
+            *(workload, rules),
+            file=loaded.file,
+            chain=chain,
+            verify=verify,
+            tasks=tasks,
+            histogram=histogram,
+            looks=_looks(costs, histogram),
+        )
+
+
+def _looks(costs: bool, histogram: Sequence[str]) -> set[str]:
+    """The closer looks that somebody asked for."""
+    return {name for name, asked in (("costs", costs), ("histograms", histogram)) if asked}
 
 
 def rule_settings(
@@ -159,7 +188,7 @@ def layers(
                 (name, tuple(p.shape), p.requires_grad)
                 for name, p in module.named_parameters(recurse=False)
             ),
-            total=sum(_numel(p) for p in module.parameters()),
+            total=parameter_count(module),
         )
         for module, named in select_layers(model, patterns).items()
     )
@@ -175,6 +204,7 @@ def report_of(
     tasks: bool = False,
     only: Sequence[str] | None = None,
     looks: Collection[str] = (),
+    histogram: Sequence[str] = (),
 ) -> Report:
     """Run a workload and say what is wrong with it.
 
@@ -187,12 +217,15 @@ def report_of(
         tasks: also take the gradients of each loss by itself.
         only: layer patterns; findings of others are left out. None: the workload's layers.
         looks: deep looks to take in any case.
+        histogram: patterns of the layers of which histograms are kept.
 
     Raises:
         GradscopeError: as ``inspect``.
     """
     only = workload.layers if only is None else only
-    select_layers(workload.model, only)  # a wrong pattern is told before anything runs
+    for patterns in (only, histogram):  # a wrong pattern is told before anything runs
+        if patterns:
+            select_layers(workload.model, patterns)
     observation = observe(workload, layers=workload.layers, chain=chain, verify=verify)
     report = _report(workload, observation)
     report = replace(report, run=replace(report.run, file=file))
@@ -209,6 +242,7 @@ def report_of(
             rules,
             only=only,
             looks=looks,
+            histogram=histogram,
             last=observation.number,
             first_nonfinite=observation.first_nonfinite,
         )

@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from gradscope import config as configs
+from gradscope import progress
 from gradscope.api.runs import versions
 from gradscope.config import LoadedConfig
 from gradscope.errors import ModelError, OptionError
@@ -119,6 +120,7 @@ def opened(
         with _adopted(source, options) as workload:
             yield workload
         return
+    progress.tell(f"building {source.name}")
     with switches_kept():
         try:
             workload = load(source, options.allow, inputs=options.inputs)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from gradscope.capture.facts import misspelt_flags
 from gradscope.capture.hooks import named_parameters
@@ -15,6 +16,11 @@ from gradscope.capture.stats import Measured, head_of, measure, resolve
 from gradscope.capture.sweep import measure_all, surely_finite
 from gradscope.records.modules import ParameterStats
 from gradscope.records.tensors import TensorStats
+
+
+def parameter_count(module: nn.Module) -> int:
+    """Elements of the parameters of a module and of all below it, each parameter once."""
+    return sum(0 if is_lazy(p) else p.numel() for p in module.parameters())
 
 
 def parameter_stats(

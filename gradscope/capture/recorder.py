@@ -31,6 +31,7 @@ from gradscope.capture.hooks import PostHook, PreHook, hooked, named_modules, wa
 from gradscope.capture.links import links
 from gradscope.capture.measurements import MeasurementCache, version
 from gradscope.capture.nodes import Label, describe, ordered
+from gradscope.capture.parameters import parameter_count
 from gradscope.capture.recompute import Recomputation, in_backward
 from gradscope.capture.saved import noticing_hooked_saves
 from gradscope.capture.stats import Measured, head_of, resolve
@@ -184,7 +185,8 @@ class Recorder:
         observed = [item for call in chosen for item in (*call.inputs, *call.outputs)]
         gradients = [item.slot.measured for item in observed if item.slot and item.slot.measured]
         done = resolve([*(item.measured for item in observed), *gradients])
-        return tuple(_finished(call, done) for call in chosen)
+        sizes = {module: parameter_count(module) for module in {c.module for c in chosen}}
+        return tuple(_finished(call, done, sizes[call.module]) for call in chosen)
 
     # ---------------------------------------------------------------- while forward runs
 
@@ -408,7 +410,7 @@ def _reached(found: Walk, call: Call) -> bool:
     return any(observed.edge and found.reaches(observed.edge) for observed in call.outputs)
 
 
-def _finished(call: Call, done: dict[int, TensorStats]) -> ModuleCall:
+def _finished(call: Call, done: dict[int, TensorStats], parameters: int) -> ModuleCall:
     notes = list(call.notes)
     if "recomputed" in notes and "no-grad" in notes:
         notes.remove("no-grad")  # a checkpoint's first pass, not a choice of the user's
@@ -428,6 +430,7 @@ def _finished(call: Call, done: dict[int, TensorStats]) -> ModuleCall:
         inputs=tuple(_record(observed, done) for observed in call.inputs),
         outputs=tuple(_record(observed, done) for observed in call.outputs),
         saved_bytes=call.saved_bytes,
+        parameters=parameters,
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gradscope import config as configs
+from gradscope import progress
 from gradscope.commands._model import importing_torch
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import ConfigError, GradscopeError, Interrupted, ModelError, Problem
@@ -82,10 +82,10 @@ def check_all(
     """Check each model; one that fails keeps no other from being checked."""
     checked = Checked()
     for number, (config, rules) in enumerate(zip(loaded, settings, strict=True), start=1):
-        if len(loaded) > 1 and sys.stderr is not None and sys.stderr.isatty():
-            print(f"checking {config.name} ({number} of {len(loaded)})", file=sys.stderr)
+        which = f" ({number} of {len(loaded)})" if len(loaded) > 1 else ""
         try:
-            _check(config, rules, options, checked)
+            with progress.within(f"{config.name}{which}"):
+                _check(config, rules, options, checked)
         except KeyboardInterrupt:
             checked.interrupted = True
         if checked.interrupted:

@@ -6,10 +6,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from gradscope.commands import _completing as completing
+from gradscope.commands._options import RULES
 from gradscope.errors import ConfigError, OptionError, did_you_mean
 from gradscope.records.report import RuleText
 from gradscope.rules import FAIL_ON, PRESETS, Rule, RuleSettings, rule_book
@@ -22,21 +24,32 @@ if TYPE_CHECKING:
 class RuleOptions:
     """Which rules look, and which findings end with exit 1."""
 
+    panel: ClassVar[str] = RULES
+
     select: Annotated[
         list[str] | None,
         typer.Option(
             metavar="RULE",
             help="Only these rules: a code, the beginning of codes (`GS4`), or a name. Repeatable, "
             "and with commas.",
+            autocompletion=completing.rules,
         ),
     ] = None
     ignore: Annotated[
         list[str] | None,
-        typer.Option(metavar="RULE", help="Not these rules, written as for --select."),
+        typer.Option(
+            metavar="RULE",
+            help="Not these rules, written as for --select.",
+            autocompletion=completing.rules,
+        ),
     ] = None
     preset: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"Thresholds of another tool: {', '.join(PRESETS)}."),
+        typer.Option(
+            metavar="NAME",
+            help=f"Thresholds of another tool: {', '.join(PRESETS)}.",
+            autocompletion=completing.one_of(PRESETS),
+        ),
     ] = None
     fail_on: Annotated[
         str | None,
@@ -44,6 +57,7 @@ class RuleOptions:
             metavar="SEVERITY",
             help="Exit with 1 where a finding is as bad as this or worse: error, warning, info, "
             "never.",
+            autocompletion=completing.one_of(FAIL_ON),
         ),
     ] = None
 

@@ -12,9 +12,11 @@ from gradscope.commands._views import Destination
 from gradscope.commands._write import say
 from gradscope.diagrams import GraphView
 from gradscope.diagrams.graph.modules import check_expand, check_layers
+from gradscope.diagrams.graph.views import without_views
 from gradscope.errors import OptionError
 from gradscope.records import json as record_json
 from gradscope.records.graph import AutogradGraph
+from gradscope.typeset.numbers import plural
 
 #: Formats that say what stopped a run; a picture of half a graph would be taken for a whole one.
 _WITH_ERRORS = ("terminal", "json", "html")
@@ -27,11 +29,16 @@ class GraphOutput:
     destination: Destination
     diagram: ModuleType
     view: GraphView
+    hide_views: bool = False
 
     def write(self, graph: AutogradGraph, layers: Sequence[str]) -> None:
         """Draw and write a graph, of which ``layers`` are opened."""
         check_expand(graph, self.view.expand)
         view = replace(self.view, layers=tuple(layers))
+        if self.hide_views:
+            graph, hidden = without_views(graph)
+            view = replace(view, hidden=hidden)
+            say(f"{plural(hidden, 'view or transpose', 'views and transposes')} left out")
         self.destination.write(self.diagram.render(graph, view))
 
     def write_failed(self, graph: AutogradGraph, layers: Sequence[str]) -> bool:

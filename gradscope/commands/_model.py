@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from gradscope import progress
 from gradscope.errors import ConfigError, OptionError, Problem
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def importing_torch() -> Iterator[None]:
     if "torch" in sys.modules or not gc.isenabled():
         yield
         return
+    progress.tell("importing torch")
     gc.disable()
     try:
         yield

@@ -4,14 +4,39 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 import typer
 
+from gradscope.commands import _completing as completing
 from gradscope.commands._write import STDOUT
+
+#: The panels of `--help`; a command's own options stand under "Options".
+MODEL = "Model"
+LAYERS = "Layers"
+RULES = "Rules"
+TABLES = "Tables"
+OUTPUT = "Output"
+HELP = "Help"
+
+COLORS = ("auto", "always", "never")
+
+
+def format_option(words: str, room: str, *others: str) -> Any:
+    """``-f``: ``words`` name the formats, which are the files of ``room``, and ``others``."""
+    return typer.Option(
+        "-f",
+        "--format",
+        metavar="FORMAT",
+        help=words,
+        rich_help_panel=OUTPUT,
+        autocompletion=completing.files_of(room, *others),
+    )
+
 
 Words = Annotated[
     list[str] | None,
@@ -19,41 +44,58 @@ Words = Annotated[
         metavar="MODEL|KEY=VALUE",
         help="A YAML config or a spec (default: `demo`), and config keys to override.",
         show_default=False,
+        autocompletion=completing.models,
     ),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a config key. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a config key. Repeatable.",
+        rich_help_panel=MODEL,
+        autocompletion=completing.settings,
+    ),
 ]
 Device = Annotated[
-    str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N, mps or meta.")
+    str | None,
+    typer.Option(
+        metavar="DEVICE",
+        help="auto, cpu, cuda, cuda:N, mps or meta.",
+        rich_help_panel=MODEL,
+        autocompletion=completing.one_of(("auto", "cpu", "cuda", "mps", "meta")),
+    ),
 ]
 Format = Annotated[
     str | None,
-    typer.Option(
-        "-f",
-        "--format",
-        metavar="FORMAT",
-        help="terminal, json, csv, markdown, github (annotations) or sarif. Wins over -o's suffix.",
+    format_option(
+        "terminal, json, csv, markdown, github (annotations) or sarif. Wins over -o's suffix.",
+        "gradscope.reporters.report",
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", metavar="", help="Overwrite the output file.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Overwrite the output file.", rich_help_panel=OUTPUT)
+]
 Allow = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATTERN",
         help="Let the config import this too: `pkg.*`. Repeatable. The environment variable "
         "`GRADSCOPE_ALLOW` takes a list with commas.",
+        rich_help_panel=MODEL,
     ),
 ]
 Debug = Annotated[
-    bool, typer.Option("--debug", metavar="", help="Show Python's traceback of an error.")
+    bool,
+    typer.Option("--debug", help="Show Python's traceback of an error.", rich_help_panel=HELP),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerOptions:
     """Which layers are looked at."""
+
+    panel: ClassVar[str] = LAYERS
 
     layers: Annotated[
         list[str] | None,
@@ -62,10 +104,16 @@ class LayerOptions:
             "--layers",
             metavar="PATTERN",
             help="Only these layers: `conv*`, `layer4.**`, `type:Conv2d`, `re:.*bn`. Repeatable.",
+            autocompletion=completing.layers,
         ),
     ] = None
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Not these layers. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Not these layers. Repeatable.",
+            autocompletion=completing.layers,
+        ),
     ] = None
 
 
@@ -73,10 +121,16 @@ class LayerOptions:
 class RunOptions:
     """Where and how a model runs: keys of the config, too."""
 
+    panel: ClassVar[str] = MODEL
+
     device: Device = None
     dtype: Annotated[
         str | None,
-        typer.Option(metavar="DTYPE", help="Of parameters and inputs: float32, bfloat16, …"),
+        typer.Option(
+            metavar="DTYPE",
+            help="Of parameters and inputs: float32, bfloat16, …",
+            autocompletion=completing.one_of(("float32", "float64", "float16", "bfloat16")),
+        ),
     ] = None
     seed: Annotated[
         int | None, typer.Option(metavar="N", help="Set before construction, inputs and forward.")
@@ -86,6 +140,8 @@ class RunOptions:
 @dataclass(frozen=True, slots=True)
 class FileOptions:
     """Where the result goes."""
+
+    panel: ClassVar[str] = OUTPUT
 
     output: Annotated[
         Path | None,
@@ -108,7 +164,16 @@ class FileOptions:
 class DisplayOptions:
     """How text looks."""
 
-    color: Annotated[str, typer.Option(metavar="WHEN", help="auto, always or never.")] = "auto"
+    panel: ClassVar[str] = OUTPUT
+
+    color: Annotated[
+        str,
+        typer.Option(
+            metavar="WHEN",
+            help="auto, always or never.",
+            autocompletion=completing.one_of(COLORS),
+        ),
+    ] = "auto"
     width: Annotated[
         int | None,
         typer.Option(metavar="N", help="Fit the tables into N characters, not the terminal's."),
@@ -119,12 +184,15 @@ class DisplayOptions:
 class TableOptions:
     """What the tables of a report show."""
 
+    panel: ClassVar[str] = TABLES
+
     sort: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
             help="Sort by a column: numbers descend, names ascend, rows without a value come last. "
             "`norm:asc` and `name:desc` turn it round.",
+            autocompletion=completing.sort,
         ),
     ] = None
     top: Annotated[
@@ -136,17 +204,36 @@ class TableOptions:
             metavar="COLUMNS",
             help="Columns of the calls: `norm,grad_out`, `+min,+max` besides the usual ones, "
             "`all`. With `--table parameters`: of the parameters.",
+            autocompletion=completing.columns,
         ),
     ] = None
     table: Annotated[
         str | None,
-        typer.Option(metavar="TABLE", help="Only this table: `calls`, `parameters` or `findings`."),
+        typer.Option(
+            metavar="TABLE",
+            help="Only this table: `calls`, `parameters` or `findings`.",
+            autocompletion=completing.tables,
+        ),
+    ] = None
+    depth: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Only modules down to this depth: 1 is the model and its direct parts.",
+        ),
+    ] = None
+    bar: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Bars beside a column, on a log scale: `grad_out`.",
+            autocompletion=completing.column,
+        ),
     ] = None
     fold: Annotated[
         bool,
         typer.Option(
             "--fold",
-            metavar="",
             help="Show blocks that look the same, one after the other, once: `h.0…11.mlp ×12`.",
         ),
     ] = False
@@ -156,7 +243,8 @@ def takes_groups(run: Callable[..., Any]) -> Callable[..., Any]:
     """A command of which some parameters are groups: dataclasses, each field an option.
 
     Typer makes an option of each parameter in the signature: here every group's fields stand in its
-    place, so that ``--help`` keeps the order in which the command lists them.
+    place, so that ``--help`` keeps the order in which the command lists them. The help shows them
+    in the group's ``panel``.
     """
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
@@ -181,12 +269,23 @@ def takes_groups(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _options(group: Any) -> list[inspect.Parameter]:
     types = get_type_hints(group, include_extras=True)
+    panel = getattr(group, "panel", None)
     return [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=field.default,
-            annotation=types[field.name],
+            annotation=_in_panel(types[field.name], panel),
         )
         for field in fields(group)
     ]
+
+
+def _in_panel(annotation: Any, panel: str | None) -> Any:
+    """An option's annotation, with the panel of its group in the help."""
+    kind, option = get_args(annotation)
+    if panel is None:
+        return annotation
+    placed = copy(option)
+    placed.rich_help_panel = panel
+    return Annotated[kind, placed]

@@ -7,18 +7,64 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
 
 from gradscope import images
+from gradscope.commands._completing import one_of
 from gradscope.commands._write import STDOUT, check_output, write_output
-from gradscope.errors import OptionError
+from gradscope.errors import OptionError, did_you_mean
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from gradscope.api import Saliency
+    from gradscope.records.saliency import ImageAttribution
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".pdf": "PDF"}
+
+
+@dataclass(frozen=True, slots=True)
+class PictureOptions:
+    """How maps are drawn."""
+
+    panel: ClassVar[str] = "Picture"
+
+    alpha: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="How much the strongest colour hides of the photograph: above 0, up to 1.",
+        ),
+    ] = None
+    colormap: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help=f"Colours of unsigned maps: {', '.join(images.COLORMAPS)}. Signed ones go from "
+            "blue to red.",
+            autocompletion=one_of(images.COLORMAPS),
+        ),
+    ] = "inferno"
+    crop: Annotated[bool, typer.Option("--crop", help="Draw only the part that the model saw.")] = (
+        False
+    )
+
+    def check(self) -> None:
+        """Refuse what cannot be drawn, before anything runs.
+
+        Raises:
+            OptionError: a share that is none, or an unknown colour map.
+        """
+        if self.alpha is not None and not 0 < self.alpha <= 1:
+            raise OptionError(f"`--alpha {self.alpha:g}` is no share", help="above 0, up to 1")
+        if self.colormap not in images.COLORMAPS:
+            raise OptionError(
+                f"unknown colour map `{self.colormap}`",
+                help=did_you_mean(self.colormap, images.COLORMAPS)
+                or f"one of {', '.join(images.COLORMAPS)}",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +79,23 @@ class OutputFiles:
         """Refuse what could not be written, as far as the names are known.
 
         Raises:
-            OptionError: a file that exists, or a folder that is not there or not writable.
+            OptionError: the one file exists, or a folder is not there or not writable.
         """
         if self.file is not None:
             for page in range(1, pages + 1):
                 check_output(self.page(page), force=self.force)
             return
         for name in names:
-            check_output(self.folder / f"{name}.png", force=self.force)
+            # The class and the layer are still to come, and what exists is not overwritten.
+            check_output(self.folder / f"{name}.png", force=True)
+
+    def free(self, name: str) -> Path:
+        """The file of that name in the folder; numbered where it is taken and to stay."""
+        path, number = self.folder / f"{name}.png", 1
+        while path.exists() and not self.force:
+            number += 1
+            path = self.folder / f"{name}-{number}.png"
+        return path
 
     def page(self, number: int) -> Path:
         """The file of a page, where one file's name stands for all."""
@@ -95,10 +150,12 @@ def file_names(paths: Sequence[str]) -> list[str]:
     return found
 
 
-def write_pictures(found: Saliency, to: OutputFiles, names: Sequence[str]) -> list[Path]:
+def write_pictures(
+    found: Saliency, to: OutputFiles, names: Sequence[str], looks: PictureOptions
+) -> list[Path]:
     """Overlays or contact sheets, written whole; the paths, in the order of the pictures."""
     written = []
-    for path, picture in _pictures(found, to, names):
+    for path, picture in _pictures(found, to, names, looks):
         write_output(_encoded(picture, path), path, force=to.force)
         written.append(path)
     return written
@@ -136,11 +193,15 @@ def saved_maps(found: Saliency, folder: Path, names: Sequence[str], *, force: bo
 
 
 def _pictures(
-    found: Saliency, to: OutputFiles, names: Sequence[str]
+    found: Saliency, to: OutputFiles, names: Sequence[str], looks: PictureOptions
 ) -> Iterator[tuple[Path, Image]]:
+    photos = [images.cropped(photo) if looks.crop else photo for photo in found.photos]
     rows = [
-        (photo, [_heat(record, values) for record, values in zip(image.maps, maps, strict=True)])
-        for photo, image, maps in zip(found.photos, found.report.images, found.maps, strict=True)
+        (
+            photo,
+            [_heat(record, values, looks) for record, values in zip(image.maps, maps, strict=True)],
+        )
+        for photo, image, maps in zip(photos, found.report.images, found.maps, strict=True)
     ]
     if to.file is not None:
         single = len(rows) == 1 and len(rows[0][1]) == 1
@@ -149,21 +210,33 @@ def _pictures(
         for i, page in enumerate(pages, 1):
             yield to.page(i), page
         return
-    for (photo, heats), name in zip(rows, names, strict=True):
+    for (photo, heats), name, record in zip(rows, names, found.report.images, strict=True):
+        name = f"{name}-{_subject(record)}"
         pages = (
             [images.overlay(photo, heats[0])]
             if len(heats) == 1
             else images.sheets([(photo, heats)])
         )
         for i, page in enumerate(pages, 1):
-            yield to.folder / (f"{name}.png" if i == 1 else f"{name}-{i}.png"), page
+            yield to.free(name if i == 1 else f"{name}-page-{i}"), page
 
 
-def _heat(record: Any, values: Any) -> images.HeatMap:
+def _subject(image: ImageAttribution) -> str:
+    """What a picture's maps are of: the class, and the layer where all of them are of one."""
+    name = image.target_name
+    words = [f"class-{image.target}" if name is None or name.isdecimal() else name]
+    layers = {record.layer for record in image.maps}
+    words += [layer for layer in layers if layer and len(layers) == 1]
+    return "-".join(re.sub(r"[^\w.-]+", "-", word).strip("-.")[:40] for word in words)
+
+
+def _heat(record: Any, values: Any, looks: PictureOptions) -> images.HeatMap:
     remarks = (record.note,) if record.note else ()
     what = record.options.get("class")
     name = record.method if what is None else f"{record.method} {what}"
-    return images.HeatMap(name, values.numpy(), record.signed, remarks)
+    return images.HeatMap(
+        *(name, values.numpy(), record.signed, remarks), looks.alpha, looks.colormap
+    )
 
 
 def _encoded(picture: Image, path: Path) -> bytes:

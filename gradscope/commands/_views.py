@@ -9,16 +9,15 @@ from pathlib import Path
 
 from gradscope import plugins
 from gradscope.commands._findings import path_root, rule_texts
-from gradscope.commands._options import DisplayOptions, FileOptions, TableOptions
+from gradscope.commands._options import COLORS, DisplayOptions, FileOptions, TableOptions
 from gradscope.commands._write import check_output, write_output
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.records.report import CheckReport, Report
 from gradscope.reporters.report import View
-from gradscope.reporters.report.tables import derive
+from gradscope.reporters.report.tables import asked
 from gradscope.reporters.text_view import TextView
 
 ROOM = "gradscope.reporters.report"
-COLORS = ("auto", "always", "never")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class ReportOutput:
         """
         destination = choose_destination(format, file, display, ROOM)
         view = table_view(destination, tables or TableOptions())
-        derive.check(view)
+        asked.check(view)
         return cls(destination, view)
 
     def write(self, report: object) -> None:
@@ -100,6 +99,8 @@ def table_view(destination: Destination, tables: TableOptions) -> View:
         columns=columns or None,
         table=tables.table,
         fold=tables.fold,
+        depth=tables.depth,
+        bar=tables.bar,
         rules=rule_texts() if destination.format == "sarif" else (),
         root=path_root(),
     )

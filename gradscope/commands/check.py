@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gradscope.commands import _completing as completing
 from gradscope.commands._baseline import (
     check_baseline_output,
     known_aside,
@@ -18,6 +19,7 @@ from gradscope.commands._checking import CheckOptions, check_all
 from gradscope.commands._findings import RuleOptions, all_settings
 from gradscope.commands._model import read_models
 from gradscope.commands._options import (
+    RULES,
     Allow,
     Debug,
     DisplayOptions,
@@ -28,8 +30,9 @@ from gradscope.commands._options import (
     Set,
     takes_groups,
 )
+from gradscope.commands._progress import shown_progress
 from gradscope.commands._views import ReportOutput
-from gradscope.commands._write import say
+from gradscope.commands._write import keep_stdout_clean, say
 from gradscope.rules import reaches
 from gradscope.typeset.numbers import plural
 
@@ -42,8 +45,16 @@ Models = Annotated[
         metavar="MODEL|KEY=VALUE",
         help="YAML configs and specs (default: `demo`), and config keys to override in all.",
         show_default=False,
+        autocompletion=completing.models,
     ),
 ]
+
+EXAMPLES = (
+    ("gradscope check configs/*.yaml", "All configs, as CI does it: exit code 1 if one is wrong."),
+    ("gradscope check model.yaml --write-baseline known.json", "From now on, count new findings."),
+    ("gradscope check model.yaml --baseline known.json", "The same check, without the known ones."),
+    ("gradscope check model.yaml --select GS1,GS3 -f sarif", "Gradients and numbers only."),
+)
 
 
 @takes_groups
@@ -54,7 +65,11 @@ def run(
     rules: RuleOptions,
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Findings in this file are known: they do not count."),
+        typer.Option(
+            metavar="FILE",
+            help="Findings in this file are known: they do not count.",
+            rich_help_panel=RULES,
+        ),
     ] = None,
     write_to: Annotated[
         Path | None,
@@ -62,13 +77,13 @@ def run(
             "--write-baseline",
             metavar="FILE",
             help="Write all findings to this file, as known from now on.",
+            rich_help_panel=RULES,
         ),
     ] = None,
     precision: Annotated[
         bool,
         typer.Option(
             "--precision",
-            metavar="",
             help="Also forecast what float16, bfloat16 and float8 would lose, layer by layer.",
         ),
     ] = False,
@@ -103,7 +118,8 @@ def run(
         allow=tuple(allow or ()),
         debug=debug,
     )
-    checked = check_all(loaded, judging, options)
+    with keep_stdout_clean(), shown_progress():
+        checked = check_all(loaded, judging, options)
     on_screen = file.path is None and output.destination.format in _TEXTS
     stopped = checked.stopped(reported=on_screen and checked.ran)
     report = checked.report(judging)

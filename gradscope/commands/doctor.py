@@ -15,6 +15,11 @@ from gradscope.version import __version__
 _PACKAGES = ("torch", "torchvision", "timm", "transformers", "safetensors", "numpy", "pillow")
 _EXTRAS = {"timm": "timm", "transformers": "hf"}
 
+EXAMPLES = (
+    ("gradscope doctor", "What is installed, and whether it fits together."),
+    ("GRADSCOPE_ALLOW='mypkg.*' gradscope doctor", "The same, with what a config may import."),
+)
+
 
 def run(debug: Debug = False) -> None:
     """Check the environment: versions, builds that fit together, devices, what may be imported.

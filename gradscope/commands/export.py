@@ -19,6 +19,10 @@ from gradscope.files import whole_folder
 from gradscope.runfile.reader import RunFile
 
 ROOM = "gradscope.runfile.exports"
+EXAMPLES = (
+    ("gradscope export run.db --to csv run.csv", "A row for each step, call and parameter."),
+    ("gradscope export run.db --to tensorboard logs", "A chart for each number."),
+)
 
 
 def run(

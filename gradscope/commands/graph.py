@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gradscope import plugins
+from gradscope.commands import _completing as completing
 from gradscope.commands._graphs import GraphOutput, redraw, saved_graph
 from gradscope.commands._model import importing_torch, read_model, refuse_to_run, split_words
 from gradscope.commands._options import (
@@ -20,8 +21,10 @@ from gradscope.commands._options import (
     RunOptions,
     Set,
     Words,
+    format_option,
     takes_groups,
 )
+from gradscope.commands._progress import shown_progress
 from gradscope.commands._views import choose_destination
 from gradscope.commands._write import keep_stdout_clean, say
 from gradscope.diagrams import GraphView
@@ -30,8 +33,19 @@ from gradscope.records.graph import AutogradGraph
 
 ROOM = "gradscope.diagrams"
 MEASURES = ("gradient", "saved")
+DIRECTIONS = ("TB", "LR")
+#: Formats in which boxes have a place, so that arrows lead somewhere.
+_DRAWN = ("svg", "png", "pdf", "dot", "mermaid")
 #: Formats with a place for the line that made an operation.
 _WITH_LINES = ("html", "json")
+
+EXAMPLES = (
+    ("gradscope graph ./net.py:Net", "A tree: how the loss reaches every parameter."),
+    ("gradscope graph torchvision:resnet18 --depth 1 -o graph.svg", "A picture, a box a stage."),
+    ("gradscope graph model.yaml -o graph.png --direction LR --hide-views", "For a slide."),
+    ("gradscope graph model.yaml -o graph.html", "A page to open and close modules in."),
+    ("gradscope graph model.yaml --to stem.weight", "One path, or where it is cut."),
+)
 
 
 @takes_groups
@@ -46,11 +60,13 @@ def run(
     expand: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATTERN", help="Open these modules down to their operations. Repeatable."
+            metavar="PATTERN",
+            help="Open these modules down to their operations. Repeatable.",
+            autocompletion=completing.layers,
         ),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", metavar="", help="Every operation; nothing is folded.")
+        bool, typer.Option("--full", help="Every operation; nothing is folded.")
     ] = False,
     source: Annotated[
         str | None,
@@ -67,6 +83,7 @@ def run(
             "--to",
             metavar="NAME",
             help="Show the path to this parameter, input or layer, or where it is cut. Repeatable.",
+            autocompletion=completing.layers,
         ),
     ] = None,
     root: Annotated[
@@ -77,13 +94,29 @@ def run(
         ),
     ] = None,
     by: Annotated[
-        str, typer.Option(metavar="MEASURE", help="What bars and colours show: gradient or saved.")
+        str,
+        typer.Option(
+            metavar="MEASURE",
+            help="What bars and colours show: gradient or saved.",
+            autocompletion=completing.one_of(MEASURES),
+        ),
     ] = "gradient",
+    direction: Annotated[
+        str,
+        typer.Option(
+            metavar="WAY",
+            help="Where the arrows of a picture lead: TB (down) or LR (to the right).",
+            autocompletion=completing.one_of(DIRECTIONS),
+        ),
+    ] = "TB",
+    hide_views: Annotated[
+        bool,
+        typer.Option("--hide-views", help="Leave out operations that only change a shape."),
+    ] = False,
     lines: Annotated[
         bool | None,
         typer.Option(
             "--lines/--no-lines",
-            metavar="",
             help="Note the source line of each operation (slower). On for --to, html and json.",
             show_default=False,
         ),
@@ -95,12 +128,9 @@ def run(
     running: RunOptions,
     format: Annotated[
         str | None,
-        typer.Option(
-            "-f",
-            "--format",
-            metavar="FORMAT",
-            help="terminal, svg, png, pdf, html, dot, mermaid, graphml or json. Wins over -o's "
-            "suffix.",
+        format_option(
+            "terminal, svg, png, pdf, html, dot, mermaid, graphml or json. Wins over -o's suffix.",
+            ROOM,
         ),
     ] = None,
     file: FileOptions,
@@ -121,6 +151,7 @@ def run(
         raise OptionError(
             f"{chosen} is no text for a terminal", help=f"write it: `-o graph.{chosen}`"
         )
+    _check_drawn(direction, hide_views, chosen)
     view = GraphView(
         width=destination.width,
         color=destination.color,
@@ -130,10 +161,11 @@ def run(
         sources=() if source is None else (source,),
         targets=tuple(target or ()),
         by=by,
+        direction=direction,
         timeout=timeout,
         say=say,
     )
-    output = GraphOutput(destination, diagram, view)
+    output = GraphOutput(destination, diagram, view, hide_views)
     exclude = layers.exclude or ()
     without = tuple(f"!{pattern}" for pattern in exclude)
     options = {"layers": layers.layers, **asdict(running)}
@@ -149,7 +181,7 @@ def run(
     if lines is None:
         lines = bool(source or target) or chosen in _WITH_LINES
     try:
-        with keep_stdout_clean():
+        with keep_stdout_clean(), shown_progress():
             with importing_torch():
                 from gradscope.api import graph_config
             graph = graph_config(loaded, root=root, lines=lines, exclude=exclude, allow=allow or ())
@@ -160,6 +192,23 @@ def run(
                 raise Interrupted("interrupted", report=error.report) from None
         raise
     output.write(graph, (*loaded.config.layers, *without))
+
+
+def _check_drawn(direction: str, hide_views: bool, format: str) -> None:
+    """Refuse what the format cannot show."""
+    if direction not in DIRECTIONS:
+        help = did_you_mean(direction.upper(), DIRECTIONS) or f"one of {', '.join(DIRECTIONS)}"
+        raise OptionError(f"unknown direction `{direction}`", help=help)
+    if direction != "TB" and format not in _DRAWN:
+        raise OptionError(
+            f"`--direction {direction}` is for pictures, not for {format}",
+            help=f"choose one of {', '.join(_DRAWN)}",
+        )
+    if hide_views and format == "json":
+        raise OptionError(
+            "a saved graph is whole: json hides no views",
+            help="leave `--hide-views` away; whoever draws the file can hide them",
+        )
 
 
 def _check(depth: int | None, full: bool, by: str, timeout: float) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from gradscope.commands import _completing as completing
 from gradscope.commands._options import Allow, Debug
 from gradscope.commands._write import STDOUT, write_output
 from gradscope.config import check_spec
@@ -54,6 +55,11 @@ dtype: float32                        # float64 | float16 | bfloat16
 seed: 0
 """
 
+EXAMPLES = (
+    ("gradscope init", "model.yaml, with the bundled network."),
+    ("gradscope init net.yaml -m ./net.py:Net", "A config for your own class."),
+)
+
 
 #: What people call an object that holds all settings.
 _CONFIGS: Final = ("args", "cfg", "conf", "config", "hparams", "opt", "opts", "params", "settings")
@@ -71,12 +77,11 @@ def run(
             metavar="SPEC",
             help="The model to put into it. Of a class of your own the file is imported, and each "
             "argument gets a line.",
+            autocompletion=completing.models,
         ),
     ] = "demo",
     allow: Allow = None,
-    force: Annotated[
-        bool, typer.Option("--force", metavar="", help="Overwrite an existing file.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     debug: Debug = False,
 ) -> None:
     """Write a starter config: commented, and runnable as it is.

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gradscope.commands import _completing as completing
 from gradscope.commands._findings import RuleOptions
 from gradscope.commands._model import importing_torch, read_model
 from gradscope.commands._options import (
@@ -22,10 +23,23 @@ from gradscope.commands._options import (
     Words,
     takes_groups,
 )
+from gradscope.commands._progress import shown_progress
 from gradscope.commands._views import ReportOutput
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import Interrupted, ModelError
+from gradscope.reporters.report.tables.asked import measured
 from gradscope.rules import reaches
+
+EXAMPLES = (
+    ("gradscope inspect", "The bundled digit network, on a digit."),
+    ("gradscope inspect torchvision:resnet18 --depth 1", "One row for each stage of a ResNet."),
+    ("gradscope inspect ./net.py:Net input.shape=[8,3,32,32]", "Your own class, this input."),
+    ("gradscope inspect model.yaml -l 'layer4.**' --columns +min,+max", "One stage, in detail."),
+    ("gradscope inspect model.yaml --steps 20 optimizer=adam", "What 20 steps of Adam do."),
+    ("gradscope inspect --columns +params,+flops,+time", "What each layer costs."),
+    ("gradscope inspect --bar grad_out --histogram conv1", "Sizes at a glance, and one in detail."),
+    ("gradscope inspect model.yaml -o report.json", "A report to keep: `show` displays it again."),
+)
 
 
 @takes_groups
@@ -42,13 +56,13 @@ def run(
         typer.Option(
             metavar="LAYER",
             help="Also show the grad_fn chain from this layer's output to the leaves. Repeatable.",
+            autocompletion=completing.layers,
         ),
     ] = None,
     verify: Annotated[
         bool,
         typer.Option(
             "--verify",
-            metavar="",
             help="Run the step unobserved too, and say whether the gradients are bit-identical.",
         ),
     ] = False,
@@ -56,11 +70,19 @@ def run(
         bool,
         typer.Option(
             "--tasks",
-            metavar="",
             help="Where the loss is several: the gradient norm of each at the layers that they "
             "share, and the cosines between them.",
         ),
     ] = False,
+    histogram: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LAYER",
+            help="Also show how this layer's outputs, parameters and gradients are spread. "
+            "Repeatable.",
+            autocompletion=completing.layers,
+        ),
+    ] = None,
     rules: RuleOptions,
     tables: TableOptions,
     running: RunOptions,
@@ -82,7 +104,7 @@ def run(
     loaded = read_model(words, settings, keys)
     judging = rules.settings(loaded)
     try:
-        with keep_stdout_clean():
+        with keep_stdout_clean(), shown_progress():
             with importing_torch():
                 from gradscope.api import inspect_config
             report = inspect_config(
@@ -92,6 +114,8 @@ def run(
                 chain=chain or (),
                 verify=verify,
                 tasks=tasks,
+                costs=measured(output.view),
+                histogram=histogram or (),
                 allow=allow or (),
             )
     except (ModelError, Interrupted) as error:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from gradscope import plugins
 from gradscope.commands._model import importing_torch, read_model
 from gradscope.commands._options import (
@@ -15,13 +13,23 @@ from gradscope.commands._options import (
     LayerOptions,
     Set,
     Words,
+    format_option,
     takes_groups,
 )
+from gradscope.commands._progress import shown_progress
 from gradscope.commands._views import choose_format
 from gradscope.commands._write import keep_stdout_clean, write_output
 from gradscope.reporters.text_view import TextView
 
 ROOM = "gradscope.reporters.layers"
+
+EXAMPLES = (
+    ("gradscope layers torchvision:resnet18", "Every layer, by the name that patterns match."),
+    (
+        "gradscope layers ./net.py:Net -l 'type:Conv2d'",
+        "What a pattern matches, before it is used.",
+    ),
+)
 
 
 @takes_groups
@@ -31,16 +39,14 @@ def run(
     *,
     layers: LayerOptions,
     device: Device = None,
-    format: Annotated[
-        str, typer.Option("-f", "--format", metavar="FORMAT", help="terminal or json.")
-    ] = "terminal",
+    format: Annotated[str, format_option("terminal or json.", ROOM)] = "terminal",
     allow: Allow = None,
     debug: Debug = False,
 ) -> None:
     """List a model's layers by the names that patterns match, with their own parameters."""
     reporter = plugins.load(ROOM, choose_format(format, None, ROOM))
     loaded = read_model(words, settings, {"layers": layers.layers, "device": device})
-    with keep_stdout_clean():
+    with keep_stdout_clean(), shown_progress():
         with importing_torch():
             from gradscope.api import layers as layers_of
         found = layers_of(loaded, exclude=layers.exclude or (), allow=allow or ())

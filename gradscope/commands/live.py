@@ -18,6 +18,10 @@ from gradscope.commands._write import check_output, say
 from gradscope.errors import ConfigError
 from gradscope.runfile.reader import RunFile
 
+EXAMPLES = (
+    ("gradscope live run.db", "The page of a run, while it goes on."),
+    ("gradscope live run.db | grep error", "A line for each step, finding and event."),
+)
 #: How often a run is looked for that is not there yet; how old a file may be that is being made.
 _PAUSE, _YOUNG = 0.5, 5.0
 

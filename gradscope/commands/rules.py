@@ -7,24 +7,32 @@ from typing import Annotated
 import typer
 
 from gradscope import plugins
-from gradscope.commands._options import Debug, DisplayOptions, takes_groups
+from gradscope.commands import _completing as completing
+from gradscope.commands._options import Debug, DisplayOptions, format_option, takes_groups
 from gradscope.commands._views import choose_format, text_view
 from gradscope.commands._write import write_output
 from gradscope.rules import lookup, rule_book
 
 ROOM = "gradscope.reporters.rulebook"
 
+EXAMPLES = (
+    ("gradscope rules", "All rules, a line each."),
+    ("gradscope rules GS101", "One rule: what it looks for, its thresholds, their sources."),
+)
+
 
 @takes_groups
 def run(
     code: Annotated[
         str | None,
-        typer.Argument(metavar="CODE", help="A rule's code or name; none lists them all."),
+        typer.Argument(
+            metavar="CODE",
+            help="A rule's code or name; none lists them all.",
+            autocompletion=completing.rules,
+        ),
     ] = None,
     *,
-    format: Annotated[
-        str, typer.Option("-f", "--format", metavar="FORMAT", help="terminal or json.")
-    ] = "terminal",
+    format: Annotated[str, format_option("terminal or json.", ROOM)] = "terminal",
     display: DisplayOptions,
     debug: Debug = False,
 ) -> None:

@@ -21,6 +21,11 @@ from gradscope.training.launch import Script
 from gradscope.training.running import Launch
 from gradscope.training.session import RunSettings, Session
 
+EXAMPLES = (
+    ("gradscope run train.py --epochs 3", "All after the script is the script's own."),
+    ("gradscope run --every 100 -o run.db -m pkg.train", "A module; every 100th step looked at."),
+    ("gradscope run --deep 899:901 train.py", "Three steps, operation by operation."),
+)
 _STOPS = ("never", "nan")
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradscope import images, plugins
+from gradscope.commands import _completing as completing
 from gradscope.commands._model import OVERRIDE, importing_torch
 from gradscope.commands._options import (
+    OUTPUT,
     Allow,
     Debug,
     DisplayOptions,
@@ -24,12 +24,14 @@ from gradscope.commands._options import (
     takes_groups,
 )
 from gradscope.commands._pictures import (
+    PictureOptions,
     check_maps,
     file_names,
     output_files,
     saved_maps,
     write_pictures,
 )
+from gradscope.commands._progress import shown_progress
 from gradscope.commands._views import text_view
 from gradscope.commands._write import check_output, keep_stdout_clean, write_output
 from gradscope.errors import ModelError, OptionError
@@ -40,6 +42,17 @@ from gradscope.reporters.saliency import terminal
 if TYPE_CHECKING:
     from gradscope.api import SaliencyRequest
 
+EXAMPLES = (
+    ("gradscope saliency cat.jpg", "Grad-CAM of ResNet-18's best class, over the photograph."),
+    ("gradscope saliency cat.jpg --target tabby --versus 'tiger cat'", "Why one, not the other."),
+    (
+        "gradscope saliency cat.jpg --method all --check -o sheet.png",
+        "Every method, and its trust.",
+    ),
+    ("gradscope saliency cat.jpg --crop --alpha 0.6 --colormap viridis", "Another look."),
+    ("gradscope saliency digits/ -m demo -o maps", "A folder of pictures, a map each, in `maps`."),
+)
+
 
 @takes_groups
 def run(
@@ -48,6 +61,7 @@ def run(
         typer.Argument(
             metavar="IMAGE|KEY=VALUE",
             help="Picture files, folders, patterns, `.npy` arrays, and config keys to override.",
+            autocompletion=completing.pictures,
             show_default=False,
         ),
     ] = None,
@@ -58,15 +72,20 @@ def run(
             "-m",
             "--model",
             metavar="MODEL",
+            autocompletion=completing.models,
             help="A YAML config or a spec. Without one: torchvision's ResNet-18 with its weights.",
         ),
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="How to explain; `all` for every method. Repeatable."),
+        typer.Option(
+            metavar="NAME",
+            help="How to explain; `all` for every method. Repeatable.",
+            autocompletion=completing.files_of("gradscope.saliency", "all"),
+        ),
     ] = None,
     methods: Annotated[
-        bool, typer.Option("--methods", metavar="", help="List the methods and their options.")
+        bool, typer.Option("--methods", help="List the methods and their options.")
     ] = False,
     target: Annotated[
         str | None,
@@ -80,7 +99,12 @@ def run(
         str | None, typer.Option(metavar="CLASS", help="Also what speaks against this class.")
     ] = None,
     layer: Annotated[
-        str | None, typer.Option(metavar="LAYER", help="The layer of the CAM kinds.")
+        str | None,
+        typer.Option(
+            metavar="LAYER",
+            help="The layer of the CAM kinds.",
+            autocompletion=completing.layers,
+        ),
     ] = None,
     option: Annotated[
         list[str] | None,
@@ -90,7 +114,6 @@ def run(
         bool,
         typer.Option(
             "--check",
-            metavar="",
             help="How far to trust each map: deletion and insertion, randomised weights, spread.",
         ),
     ] = False,
@@ -101,16 +124,29 @@ def run(
             "--output",
             metavar="FILE",
             help="One picture for everything, a `.json` report, or a folder for a picture each.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     save_maps: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Save each raw map, H×W float32, as `.npy`."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Save each raw map, H×W float32, as `.npy`.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option("-f", "--format", metavar="FORMAT", help="terminal or json."),
+        typer.Option(
+            "-f",
+            "--format",
+            metavar="FORMAT",
+            help="terminal or json.",
+            rich_help_panel=OUTPUT,
+            autocompletion=completing.one_of(("terminal", "json")),
+        ),
     ] = None,
+    picture: PictureOptions,
     settings: Set = None,
     running: RunOptions,
     force: Force = False,
@@ -131,6 +167,7 @@ def run(
             listed = every_method()
         write_output(method_list.render(listed, look), None)
         return
+    picture.check()
     words = words or []
     paths = [word for word in words if not _is_override(word)]
     overrides = [word for word in words if _is_override(word)] + (settings or [])
@@ -143,7 +180,7 @@ def run(
         from gradscope.demo import DIGITS
 
         paths, model = [str(DIGITS[0][0])], model or "demo"
-    with keep_stdout_clean(), importing_torch():
+    with keep_stdout_clean(), shown_progress(), importing_torch():
         from gradscope.api import SaliencyRequest, attribute, picture_files, read_pictures, view
 
     request = SaliencyRequest(
@@ -157,7 +194,7 @@ def run(
     )
     maps = _map_names(request)
     try:
-        with keep_stdout_clean():
+        with keep_stdout_clean(), shown_progress():
             # What is missing or in the way is said before weights are fetched.
             found_files = picture_files(paths)
             names = file_names([images.shown(path) for path in found_files])
@@ -169,8 +206,7 @@ def run(
             keys = {key: value for key, value in asdict(running).items() if value is not None}
             viewer = view(model, overrides, keys, allow or ())
             pictures = read_pictures(found_files, viewer)
-            with _progress() as progress:
-                found = attribute(viewer, pictures, request, seed=running.seed, progress=progress)
+            found = attribute(viewer, pictures, request, seed=running.seed)
     except ModelError as error:
         if as_json and error.report is not None:
             write_output(record_json.dumps(error.report), output, force=force)
@@ -180,7 +216,7 @@ def run(
     if as_json:
         write_output(record_json.dumps(found.report), output, force=force)
         return
-    written = write_pictures(found, files, overlays)
+    written = write_pictures(found, files, overlays, picture)
     text = terminal.render(found.report, look, written)
     write_output(text + _preview(written, look.width, look.color), None)
 
@@ -219,23 +255,6 @@ def _map_names(request: SaliencyRequest) -> list[str]:
 def _file_suffix(maps: Sequence[str]) -> str:
     """What the files' names say of their maps."""
     return "saliency" if len(maps) > 1 else re.sub(r"[^\w-]+", "-", maps[0])
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on standard error where that is a terminal."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield lambda done, whole, what: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("pictures", total=None)
-        yield lambda done, whole, what: bar.update(
-            task, completed=done, total=whole, description=what
-        )
 
 
 def _preview(written: list[Path], width: int | None, color: bool) -> str:

@@ -1,29 +1,46 @@
-"""``gradscope schema``: what a config may hold, as JSON Schema."""
+"""``gradscope schema``: what a config may hold, as JSON Schema or as a list of its keys."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gradscope.commands._options import Debug
+from gradscope.commands._options import Debug, DisplayOptions, FileOptions, takes_groups
 from gradscope.commands._write import write_output
 from gradscope.config import json_schema
+from gradscope.config import keys as config_keys
+
+EXAMPLES = (
+    ("gradscope schema --keys", "Every key of a config: what it takes, and what it means."),
+    ("gradscope schema -o gradscope.schema.json", "The JSON Schema, for an editor."),
+)
 
 
+@takes_groups
 def run(
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write to FILE; - is standard output."),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", metavar="", help="Overwrite an existing file.")
+    *,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="List the keys with what they take, for people.")
     ] = False,
+    file: FileOptions,
+    display: DisplayOptions,
     debug: Debug = False,
 ) -> None:
-    """Print the JSON Schema of the config, for editors and other tools."""
-    write_output(
-        json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n", output, force=force
-    )
+    """Print the JSON Schema of the config, for editors and other tools; or its keys, for you."""
+    if keys:
+        # A schema is written without what sets text.
+        from gradscope.commands._views import check_look, terminal_width, use_color
+        from gradscope.reporters.keys import terminal
+        from gradscope.reporters.text_view import TextView
+
+        check_look(display)
+        look = TextView(
+            width=terminal_width(file.path, display.width),
+            color=use_color(file.path, display.color),
+        )
+        text = terminal.render(config_keys(), look)
+    else:
+        text = json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+    write_output(text, file.path, force=file.force)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gradscope.commands import _completing as completing
 from gradscope.commands._options import (
     Debug,
     DisplayOptions,
@@ -24,6 +25,14 @@ from gradscope.errors import ConfigError, OptionError
 from gradscope.records import json as record_json
 from gradscope.records.report import CheckReport, Report
 
+EXAMPLES = (
+    ("gradscope show report.json --sort grad_out --top 10", "The ten largest output gradients."),
+    ("gradscope show report.json -f markdown", "The tables for an issue or a pull request."),
+    ("gradscope inspect -f json | gradscope show - --table parameters", "Through a pipe."),
+    ("gradscope show run.db -l 'layer4.**'", "A training run, of these layers."),
+    ("gradscope show run.db --step 40", "One step of it, as `inspect` shows a model."),
+)
+
 
 @takes_groups
 def run(
@@ -32,6 +41,7 @@ def run(
         typer.Argument(
             metavar="REPORT|RUN",
             help="A saved report (`-` reads standard input), or a run's file or folder.",
+            autocompletion=completing.reports,
         ),
     ],
     *,

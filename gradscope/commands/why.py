@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradscope import plugins
+from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch, read_model, refuse_to_run, split_words
 from gradscope.commands._options import (
     Allow,
@@ -20,8 +21,10 @@ from gradscope.commands._options import (
     LayerOptions,
     RunOptions,
     Set,
+    format_option,
     takes_groups,
 )
+from gradscope.commands._progress import shown_progress
 from gradscope.commands._runs import is_run, read_history
 from gradscope.commands._views import Destination, choose_destination
 from gradscope.commands._write import keep_stdout_clean
@@ -35,6 +38,14 @@ if TYPE_CHECKING:
     from gradscope.config import LoadedConfig
 
 ROOM = "gradscope.reporters.answers"
+EXAMPLES = (
+    (
+        "gradscope why ./net.py:Net",
+        "Each parameter without a useful gradient: the cause, its line.",
+    ),
+    ("gradscope why ./net.py:Net stem.weight", "This parameter, whatever its state."),
+    ("gradscope why model.yaml 'type:Linear' -f markdown", "All linear layers, for an issue."),
+)
 #: What can only be a MODEL: a path, a spec with its source, a demo. All else is a NAME.
 _MODEL = re.compile(
     r"demo\Z|.*\.(ya?ml|json|py)\Z|(?!!|type:|re:)[^*]*[:/\\]", re.DOTALL | re.IGNORECASE
@@ -50,6 +61,7 @@ def run(
             help="A YAML config, a spec, a run or saved answers (default: `demo`); parameters and "
             "layers to answer for, by name or pattern; config keys to override.",
             show_default=False,
+            autocompletion=completing.models,
         ),
     ] = None,
     settings: Set = None,
@@ -63,17 +75,13 @@ def run(
         typer.Option(
             metavar="SEVERITY",
             help="Exit with 1 where an answer is as bad as this: error, warning, info or never.",
+            autocompletion=completing.one_of(FAIL_ON),
         ),
     ] = "never",
     running: RunOptions,
     format: Annotated[
         str | None,
-        typer.Option(
-            "-f",
-            "--format",
-            metavar="FORMAT",
-            help="terminal, json or markdown. Wins over -o's suffix.",
-        ),
+        format_option("terminal, json or markdown. Wins over -o's suffix.", ROOM),
     ] = None,
     file: FileOptions,
     display: DisplayOptions,
@@ -150,7 +158,7 @@ def _run(
 ) -> WhyReport:
     """The answers; ``guessed`` is that no word was a MODEL, and the demo runs."""
     try:
-        with keep_stdout_clean():
+        with keep_stdout_clean(), shown_progress():
             with importing_torch():
                 from gradscope.api import why_config
             return why_config(loaded, names=names, exclude=exclude, allow=allow)

@@ -4,6 +4,7 @@ A new key is a field in schema.py; a check that needs no import is a function th
 """
 
 from gradscope.config.inputs import SOURCES, is_keywords, is_source
+from gradscope.config.keys import KeyText, keys
 from gradscope.config.reading import LoadedConfig, check_spec, read
 from gradscope.config.schema import Backward, Config, json_schema
 from gradscope.config.specs import LOSSES
@@ -15,6 +16,7 @@ __all__ = [
     "SOURCES",
     "Backward",
     "Config",
+    "KeyText",
     "LoadedConfig",
     "Target",
     "check_spec",
@@ -22,6 +24,7 @@ __all__ = [
     "is_source",
     "is_target",
     "json_schema",
+    "keys",
     "parse_target",
     "read",
 ]

@@ -8,7 +8,7 @@ from typing import Final
 
 from gradscope.config.texts import Text
 from gradscope.config.words import shorten
-from gradscope.errors import ConfigError, Place, did_you_mean
+from gradscope.errors import ConfigError, Place, closest_file
 
 #: A config of more bytes is data; reading it would take PyYAML minutes.
 LARGEST: Final = 1_000_000
@@ -76,7 +76,7 @@ def _nearby(folder: Path, name: str) -> str | None:
         names = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES)
     except (OSError, ValueError):
         return f"there is no folder `{shorten(str(folder))}`" if name else None
-    close = did_you_mean(name, names) if name else None
+    close = closest_file(folder / name, _SUFFIXES) if name else None
     if close:
         return close.replace("`", f"`{folder}/", 1) if str(folder) != "." else close
     shown = ", ".join(f"`{folder / n}`" for n in names[:5])

@@ -170,10 +170,16 @@ class _Base:
 def _put_overrides(
     data: dict[str, Any], overrides: Sequence[str], origins: Origins, *, first: int
 ) -> Iterator[Problem]:
+    values: dict[str, Any] = {}
     for number, argument in enumerate(overrides, first):
         override = parse_override(argument, number)
         if isinstance(override, list):
             yield from override
+            continue
+        key = override.argument.key
+        if values.setdefault(key, override.value) != override.value:
+            message = f"`{key}` is given twice, with two values"
+            yield Problem(message, override.argument.whole(key), "give one of them")
             continue
         result = assign(data, override)
         if isinstance(result, Argument):

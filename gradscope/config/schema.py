@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from gradscope.config.specs import LOSSES
+from gradscope.config.specs import LOSSES, OPTIMIZERS
 
 DEVICE: Final = r"^(auto|cpu|cuda(:[0-9]+)?|mps|meta)$"
 
@@ -50,6 +50,13 @@ def _loss(value: Any) -> Any:
     return value
 
 
+def _named(value: Any) -> Any:
+    """Classes that are called by numbers have numbers for names."""
+    if not isinstance(value, list):
+        return value
+    return [str(item) if type(item) in (int, float) else item for item in value]
+
+
 def _each_called(value: Any) -> Any:
     return {k: _called(v) for k, v in value.items()} if isinstance(value, dict) else value
 
@@ -77,6 +84,7 @@ _INPUT: Final = {
         {"type": "null"},
     ]
 }
+_OPTIMIZER: Final = {"anyOf": [{"enum": list(OPTIMIZERS)}, *_CALL["anyOf"], {"type": "null"}]}
 
 Patterns = Annotated[
     list[str],
@@ -191,6 +199,18 @@ class Config(_Strict):
         "{_target_: ./data.py:batches}, or ./data.py:batches alone, gives a batch or an iterable "
         "of batches.",
     )
+    classes: Annotated[
+        list[str] | str | None,
+        BeforeValidator(_named),
+        Expected(
+            "a list of names, the path of a file with a name on each line, or null",
+            item="a name, which is text",
+        ),
+    ] = Field(
+        default=None,
+        description="Names of the model's classes by number, for saliency: a list, or a text file "
+        "with a name on each line. null: those that come with the weights.",
+    )
     target: Annotated[Any, Expected("numbers, a file or a source")] = Field(
         default=None,
         description="What the loss compares with: class ids, values, the path of a file, a "
@@ -217,11 +237,12 @@ class Config(_Strict):
     optimizer: Annotated[
         dict[str, Any] | None,
         BeforeValidator(_called),
-        WithJsonSchema({"anyOf": [*_CALL["anyOf"], {"type": "null"}]}),
-        Expected("a mapping with `_target_`, or null"),
+        WithJsonSchema(_OPTIMIZER),
+        Expected("the name of an optimizer, a mapping with `_target_`, or null", tuple(OPTIMIZERS)),
     ] = Field(
         default=None,
-        description="null takes no step; {_target_: torch.optim.SGD, lr: 0.01} takes one.",
+        description="null takes no step. A name in small letters, adam or sgd, is one of torch's "
+        "with its own defaults; {_target_: adamw, lr: 0.001} has arguments too.",
     )
     steps: Annotated[
         int, Field(ge=1), BeforeValidator(_whole), Expected("a whole number from 1")
@@ -261,6 +282,15 @@ class Config(_Strict):
 
 #: The keys that hold keys of their own.
 GROUPS: Final[dict[str, type[BaseModel]]] = {"backward": Backward, "rules": Rules}
+
+
+def expected(key: str) -> Expected | None:
+    """What a dotted key takes; None below a key that has no keys of its own, and for no key."""
+    first, _, rest = key.partition(".")
+    fields = GROUPS[first].model_fields if rest and first in GROUPS else Config.model_fields
+    name = rest if rest and first in GROUPS else key
+    metadata = fields[name].metadata if name in fields else ()
+    return next((item for item in metadata if isinstance(item, Expected)), None)
 
 
 def json_schema() -> dict[str, Any]:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 from typing import Final
 
+from gradscope.config.python_files import classes_of
 from gradscope.config.words import either, shorten
 from gradscope.errors import did_you_mean
 
 #: The word before the colon, and what the word after it may be made of.
-_SOURCES: Final = {
+SOURCES: Final = {
     "torchvision": (re.compile(r"\w+(\.\w+)*\Z"), "torchvision:resnet18"),
     "timm": (re.compile(r"[\w./:@-]+\Z"), "timm:vit_tiny_patch16_224"),
     "hf": (re.compile(r"[^\x00-\x1f]+\Z"), "hf:DIR_OR_ID"),
 }
-_DEMOS: Final = ("demo", "demo:lecture", "demo:scouter", "demo:scouter-negative")
+DEMOS: Final = ("demo", "demo:lecture", "demo:scouter", "demo:scouter-negative")
 _MISNOMERS: Final = {
     "huggingface": "hf",
     "tv": "torchvision",
@@ -41,12 +41,21 @@ WITHOUT_ARGUMENTS: Final = ("sum", "mean", "logit", "output")
 #: The built-in losses; as a ``_target_`` the others take the arguments of PyTorch's function.
 LOSSES: Final = ("cross_entropy", "mse", "bce_with_logits", "nll", *WITHOUT_ARGUMENTS)
 
+#: torch's optimizers by their names in small letters.
+OPTIMIZERS: Final = {
+    name.lower(): f"torch.optim.{name}"
+    for name in (
+        *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "LBFGS", "Muon"),
+        *("NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"),
+    )
+}
+
 Fault = tuple[str, str | None]  # message, help
 
 
 def is_own(spec: str) -> bool:
     """Whether a spec names the user's own code, and not a library's model."""
-    return spec not in _DEMOS and spec.partition(":")[0] not in _SOURCES
+    return spec not in DEMOS and spec.partition(":")[0] not in SOURCES
 
 
 def spec_fault(spec: str, directory: Path, *, argument: bool = False) -> Fault | None:
@@ -59,24 +68,24 @@ def spec_fault(spec: str, directory: Path, *, argument: bool = False) -> Fault |
     if not spec.strip():
         return "the model spec is empty", _FORMS
     prefix, colon, name = spec.rpartition(":") if ".py:" in spec else spec.partition(":")
-    if spec in _DEMOS:
+    if spec in DEMOS:
         return None
-    if prefix in _SOURCES and colon:
-        pattern, example = _SOURCES[prefix]
+    if prefix in SOURCES and colon:
+        pattern, example = SOURCES[prefix]
         if pattern.match(name):
             return None
         return f"`{shorten(spec)}` names no model", f"write it as in `{example}`"
     if not colon:
         return f"`{shorten(spec)}` is {kind}", _bare(spec, directory)
     if prefix == "demo":
-        close = did_you_mean(spec, _DEMOS[1:])
-        return f"unknown demo `{shorten(name)}`", close or f"a demo is {either(_DEMOS)}"
+        close = did_you_mean(spec, DEMOS[1:])
+        return f"unknown demo `{shorten(name)}`", close or f"a demo is {either(DEMOS)}"
     if prefix.endswith(".py"):
         return _attribute_fault(spec, name)
     known = _MISNOMERS.get(prefix.lower()) or (prefix.lower() if prefix != prefix.lower() else None)
-    if known in _SOURCES:
+    if known in SOURCES:
         return f"`{shorten(spec)}` is {kind}", f"did you mean `{known}:{shorten(name)}`?"
-    close = did_you_mean(prefix, _SOURCES)
+    close = did_you_mean(prefix, SOURCES)
     local = _exists(directory / f"{prefix}.py") or _exists(directory / prefix)
     if close and not local and _is_dotted(prefix) and "." not in prefix:
         fixed = close.replace("`?", f":{shorten(name)}`?")
@@ -90,7 +99,7 @@ def name_fault(name: str) -> Fault | None:
     """What is wrong with the form of a ``_target_``: a dotted name or a spec, or None."""
     if name in LOSSES or (_is_dotted(name) and "." in name):
         return None
-    if ":" in name or name in _DEMOS:
+    if ":" in name or name in DEMOS:
         return spec_fault(name, Path())
     if not name.strip():
         return "the name is empty", "write it as in `torch.nn.Linear` or `./net.py:Net`"
@@ -128,7 +137,7 @@ def _bare(word: str, directory: Path) -> str:
         return (
             f"a checkpoint needs its model beside it: `torchvision:NAME checkpoint={shorten(word)}`"
         )
-    close = did_you_mean(word.lower(), _DEMOS)
+    close = did_you_mean(word.lower(), DEMOS)
     if close:
         return close
     if _TORCHVISION.match(word.lower()) and "patch" not in word:
@@ -145,14 +154,7 @@ def _bare(word: str, directory: Path) -> str:
 
 def _classes(word: str, directory: Path) -> str:
     """Which class of a Python file may have been meant; the file is parsed and not run."""
-    path = directory / word
-    names: list[str] = []
-    if _exists(path) and path.is_file() and path.stat().st_size < 1_000_000:
-        try:
-            tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            tree = ast.Module([], [])
-        names = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.bases]
+    names = classes_of(directory / word)
     shown = shorten(word if word.startswith((".", "/")) else f"./{word}")
     if names:
         return f"name the class in it: {either(f'`{shown}:{name}`' for name in names[:4])}"

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gradscope.config.specs import name_fault
+from gradscope.config.specs import OPTIMIZERS, name_fault
 from gradscope.config.words import Complaint, Path, describe, dotted, unknown_key
-from gradscope.errors import ConfigError, Problem
+from gradscope.errors import ConfigError, Problem, did_you_mean
 
 #: The keys that make a mapping a target.
 SPELLINGS: Final = ("_target_", "class_path", "_component_")
@@ -97,7 +97,11 @@ def _normal_form(
     if not isinstance(rest.get("_partial_", False), bool):
         message = f"`_partial_` expects true or false, found {describe(rest['_partial_'])}"
         complaints.append(Complaint((*path, "_partial_"), message))
+    if path == ("optimizer",) and isinstance(name, str):
+        name = OPTIMIZERS.get(name.lower(), name)
     fault = name_fault(name) if isinstance(name, str) else None
+    if fault and path == ("optimizer",):
+        fault = fault[0], did_you_mean(name.lower(), OPTIMIZERS, count=2) or fault[1]
     if not isinstance(name, str):
         message = f"`{spelling}` expects a name such as `torch.nn.Linear`, found {describe(name)}"
         complaints.append(Complaint((*path, spelling), message))

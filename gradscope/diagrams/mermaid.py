@@ -51,7 +51,10 @@ def accepted(drawing: Drawing, text: str) -> bool:
 def written(drawing: Drawing) -> str:
     """The flowchart."""
     fills = {fill: f"f{i}" for i, fill in enumerate(dict.fromkeys(b.fill for b in drawing.boxes))}
-    lines = [*(f"%% {plain(line)}" for line in (drawing.title, *drawing.notes)), "flowchart TD"]
+    lines = [
+        *(f"%% {plain(line)}" for line in (drawing.title, *drawing.notes)),
+        f"flowchart {drawing.direction}",
+    ]
     lines += [f"  classDef {name} fill:{fill},color:#111" for fill, name in fills.items()]
     lines.append("  classDef mark stroke:#b00020,stroke-width:3px")
     lines += _boxes(drawing, fills)

@@ -3,10 +3,11 @@
 Nothing here writes a file. numpy, PIL and torch are imported inside the functions.
 """
 
+from gradscope.images.colors import COLORMAPS
 from gradscope.images.geometry import Geometry
 from gradscope.images.overlay import overlay
 from gradscope.images.painting import painted
-from gradscope.images.photos import HeatMap, Photo
+from gradscope.images.photos import HeatMap, Photo, cropped
 from gradscope.images.preview import preview
 from gradscope.images.reading import (
     FORMATS,
@@ -17,16 +18,19 @@ from gradscope.images.reading import (
     read_image,
     reading_remarks,
     shown,
+    suffixes,
     to_tensor,
 )
 from gradscope.images.sheet import page_count, sheets
 from gradscope.images.tracing import trace
 
 __all__ = [
+    "COLORMAPS",
     "FORMATS",
     "Geometry",
     "HeatMap",
     "Photo",
+    "cropped",
     "existing_file",
     "find_images",
     "input_picture",
@@ -39,6 +43,7 @@ __all__ = [
     "reading_remarks",
     "sheets",
     "shown",
+    "suffixes",
     "to_tensor",
     "trace",
 ]

@@ -14,8 +14,14 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: Inferno in ninths, by N. Smith and S. van der Walt, https://bids.github.io/colormap/ (CC0).
-_INFERNO = "000004 1b0c41 4a0c6b 781c6d a52c60 cf4446 ed6925 fb9b06 f7d13d fcffa4"
+#: Maps of unsigned values in ninths, by N. Smith and S. van der Walt,
+#: https://bids.github.io/colormap/ (CC0).
+COLORMAPS = {
+    "inferno": "000004 1b0c41 4a0c6b 781c6d a52c60 cf4446 ed6925 fb9b06 f7d13d fcffa4",
+    "magma": "000004 180f3d 440f76 721f81 9e2f7f cd4071 f1605d fd9668 feca8d fcfdbf",
+    "viridis": "440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde725",
+}
+USUAL = "inferno"
 #: RdBu from its blue end, by C. Brewer, https://colorbrewer2.org (colour-blind safe).
 _BLUE_RED = "053061 2166ac 4393c3 92c5de d1e5f0 f7f7f7 fddbc7 f4a582 d6604d b2182b 67001f"
 #: Odd, so that the middle of the signed map is one colour: that of zero.
@@ -34,11 +40,14 @@ _TO_LAB = (
 )
 
 
-@lru_cache(maxsize=2)
-def table(signed: bool) -> NDArray[np.uint8]:
-    """The colours ``[255, 3]`` of a map, from its low end to its high end."""
+@lru_cache(maxsize=8)
+def table(signed: bool, colormap: str = USUAL) -> NDArray[np.uint8]:
+    """The colours ``[255, 3]`` of a map, from its low end to its high end.
+
+    ``colormap`` is that of unsigned values; signed ones have one of their own.
+    """
     if not signed:
-        return _spaced(_INFERNO.split(), STEPS)
+        return _spaced(COLORMAPS[colormap].split(), STEPS)
     import numpy as np
 
     # Each side by itself: zero stays in the middle even where one side is a longer way.

@@ -58,6 +58,14 @@ class Geometry:
         a, b, c, d, e, f, g, h, i = self.matrix
         return Geometry(photo, self.input, (a * x, b * y, c, d * x, e * y, f, g * x, h * y, i))
 
+    def cropped(self, box: tuple[int, int, int, int]) -> Geometry:
+        """The geometry of a part of the photograph: left, top, right, bottom."""
+        left, top, right, bottom = box
+        a, b, c, d, e, f, g, h, i = self.matrix
+        moved = (a * left + b * top + c, d * left + e * top + f, g * left + h * top + i)
+        matrix = (a, b, moved[0], d, e, moved[1], g, h, moved[2])
+        return Geometry((right - left, bottom - top), self.input, matrix)
+
     def sees_all(self) -> bool:
         """Whether no part of the photograph (of a pixel or more) was cut off."""
         width, height = self.photo

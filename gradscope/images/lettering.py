@@ -122,7 +122,9 @@ def draw_bar(canvas: Image, at: tuple[int, int], width: int, scale: Scale, size:
     from PIL import Image, ImageDraw
 
     x, y = at
-    colors = table(scale.signed)[np.linspace(0, STEPS - 1, width).round().astype(int)]
+    colors = table(scale.signed, scale.colormap)[
+        np.linspace(0, STEPS - 1, width).round().astype(int)
+    ]
     canvas.paste(Image.fromarray(np.repeat(colors[None], size, axis=0)), at)
     draw = ImageDraw.Draw(canvas)
     draw.rectangle((x, y, x + width - 1, y + size - 1), outline=DIM)

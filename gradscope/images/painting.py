@@ -165,7 +165,7 @@ def _strip(grey: Image, layers: _Layers, top: int, scale: Scale) -> Image:
         result = base.convert("RGB")
     else:
         colors = Image.frombytes("P", grey.size, steps.tobytes())
-        colors.putpalette(table(scale.signed).tobytes())
+        colors.putpalette(table(scale.signed, scale.colormap).tobytes())
         cover = steps.point([_cover(min(i / (STEPS - 1), 1.0), scale) for i in range(256)])
         result = Image.composite(colors.convert("RGB"), base.convert("RGB"), cover)
     if layers.broken is not None:
@@ -180,6 +180,8 @@ def _cover(share: float, scale: Scale) -> int:
     """How much of 255 a colour hides: fast at first, so that weak values are seen."""
     strength = abs(share - 0.5) * 2 if scale.signed else share
     least, most = _INK_COVER if scale.signed else _GLOW_COVER
+    if scale.alpha is not None:
+        least, most = least * scale.alpha / most, scale.alpha
     return round(255 * (least + (most - least) * (1 - (1 - strength) ** 2)))
 
 

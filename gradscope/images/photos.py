@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gradscope.images.colors import USUAL
 from gradscope.images.geometry import Geometry
 from gradscope.images.scales import Scale, scale_of
 
@@ -34,17 +36,23 @@ class Photo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeatMap:
-    """What a method answered: ``values`` ``[H, W]`` at the size of the model's input, unscaled."""
+    """What a method answered: ``values`` ``[H, W]`` at the size of the model's input, unscaled.
+
+    ``alpha`` and ``colormap`` are as in its ``Scale``.
+    """
 
     method: str
     values: NDArray[np.float32]
     signed: bool = False
     remarks: tuple[str, ...] = ()
+    alpha: float | None = None
+    colormap: str = USUAL
 
     @property
     def scale(self) -> Scale:
         """Its colour scale."""
-        return scale_of(self.values, signed=self.signed)
+        found = scale_of(self.values, signed=self.signed)
+        return replace(found, alpha=self.alpha, colormap=self.colormap)
 
 
 def magnification(size: tuple[int, int]) -> int:
@@ -60,6 +68,27 @@ def magnified(picture: Image, times: int) -> Image:
 
     size = (picture.width * times, picture.height * times)
     return picture.convert("RGB").resize(size, Image.Resampling.NEAREST)
+
+
+def cropped(photo: Photo) -> Photo:
+    """The photograph without what the model did not see: the smallest box around what it saw."""
+    geometry = photo.geometry
+    if geometry is None or geometry.sees_all():
+        return photo
+    xs, ys = zip(*geometry.seen(), strict=True)
+    width, height = photo.picture.size
+    box = (
+        min(max(0, math.floor(min(xs) + 0.5)), width - 1),
+        min(max(0, math.floor(min(ys) + 0.5)), height - 1),
+        max(1, min(width, math.ceil(max(xs) - 0.5))),
+        max(1, min(height, math.ceil(max(ys) - 0.5))),
+    )
+    return replace(
+        photo,
+        picture=photo.picture.crop(box),
+        geometry=geometry.cropped(box),
+        remarks=("only what the model saw is drawn", *photo.remarks),
+    )
 
 
 def reduced(photo: Photo, longest: int) -> Photo:

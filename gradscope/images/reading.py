@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradscope.errors import ConfigError, Place, did_you_mean
+from gradscope.errors import ConfigError, Place, closest_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +28,7 @@ def find_images(pattern: str, folder: Path, *, place: Place | None = None) -> li
     wanted = Path(pattern).expanduser()
     path = folder / wanted
     if not any(sign in pattern for sign in "*?[") or path.exists():
-        return [existing_file(path, place=place, what="picture")]
+        return [existing_file(path, suffixes=suffixes(), place=place, what="picture")]
     # The folder itself may have brackets in its name: only what was written is a pattern.
     start = Path(wanted.anchor) if wanted.anchor else folder
     try:
@@ -50,11 +51,8 @@ def pictures_in(folder: Path) -> list[Path]:
     Raises:
         ConfigError: there is none.
     """
-    from PIL import Image
-
-    Image.init()
-    suffixes = {suffix for suffix, name in Image.EXTENSION.items() if name in FORMATS}
-    files = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in suffixes and p.is_file()]
+    kinds = suffixes()
+    files = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in kinds and p.is_file()]
     if not files:
         raise ConfigError(
             f"the folder {shown(folder)} holds no picture",
@@ -63,11 +61,26 @@ def pictures_in(folder: Path) -> list[Path]:
     return files
 
 
-def existing_file(path: Path, *, place: Place | None = None, what: str = "file") -> Path:
+def suffixes() -> set[str]:
+    """The suffixes of the formats that pictures are read from, ``.png`` and others."""
+    from PIL import Image
+
+    Image.init()
+    return {suffix for suffix, name in Image.EXTENSION.items() if name in FORMATS}
+
+
+def existing_file(
+    path: Path,
+    *,
+    suffixes: Collection[str],
+    place: Place | None = None,
+    what: str = "file",
+) -> Path:
     """``path``, if it is a file with something in it.
 
     Raises:
-        ConfigError: it is missing (the closest name of its folder is offered), a folder, or empty.
+        ConfigError: it is missing (the closest of its folder's files with one of the suffixes is
+            offered), a folder, or empty.
     """
     if path.is_dir():
         help = (
@@ -82,11 +95,11 @@ def existing_file(path: Path, *, place: Place | None = None, what: str = "file")
                 place=place,
                 help=f"its folder {shown(parent)} does not exist either",
             )
-        close = did_you_mean(path.name, sorted(entry.name for entry in parent.iterdir()))
         raise ConfigError(
             f"there is no {what} {shown(path)}",
             place=place,
-            help=close or f"paths are taken from the config's folder; looked in {shown(parent)}",
+            help=closest_file(path, suffixes)
+            or f"paths are taken from the config's folder; looked in {shown(parent)}",
         )
     if path.is_file() and path.stat().st_size == 0:
         raise ConfigError(
@@ -116,7 +129,7 @@ def read_image(path: Path, *, place: Place | None = None) -> Image:
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    existing_file(path, place=place, what="picture")
+    existing_file(path, suffixes=suffixes(), place=place, what="picture")
     Image.init()
     formats = [name for name in FORMATS if name in Image.OPEN]
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gradscope.images.colors import USUAL
 from gradscope.typeset.numbers import number, plural
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ _FLAT = 1e-6
 class Scale:
     """A linear colour scale. ``signed``: diverging colours, ``low`` is −``high``, 0 the middle.
 
-    ``blank`` says why there is nothing to see, and is empty where there is something.
+    ``blank`` says why there is nothing to see, and is empty where there is something. ``alpha`` is
+    how much the strongest colour hides of the photograph, None the usual; ``colormap`` the colours
+    of unsigned values.
     """
 
     low: float
@@ -32,6 +35,8 @@ class Scale:
     above: bool = False
     blank: str = ""
     remarks: tuple[str, ...] = ()
+    alpha: float | None = None
+    colormap: str = USUAL
 
     def shares(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Places on the scale: 0 its low end, 1 its high end; NaN stays NaN."""

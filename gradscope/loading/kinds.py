@@ -57,9 +57,9 @@ class Request:
         """Whether the model has shapes only: there are no values to load."""
         return self.device.type == "meta"
 
-    def place(self, key: str = "model") -> Place | None:
-        """Where a key of the config stands."""
-        return self.targets.place(key)
+    def place(self, key: str = "model", *, of_key: bool = False) -> Place | None:
+        """Where the value of a config's key stands, or with ``of_key`` the key itself."""
+        return self.targets.place(key, of_key=of_key)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from gradscope.config import LOSSES
-from gradscope.errors import OptionError, did_you_mean
+from gradscope.errors import OptionError, did_you_mean, nowhere
 from gradscope.loading import devices, losses, optimizers
 from gradscope.loading.inputs import given, make_batches
 from gradscope.loading.kinds import ModelKind
@@ -53,7 +53,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
     model, wrappers = unwrapped(model)
     first = next(model.parameters(), torch.empty(0))
     seed = settings.get("seed", 0)
-    targets = Targets(Path.cwd(), (), lambda key: None)
+    targets = Targets(Path.cwd())
     notices: list[str] = []
     own_target = settings.get("loss") not in (None, "output")
     method = step_method(model, settings.get("call"), own_target=own_target)
@@ -66,7 +66,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
             model=model,
             model_kind=ModelKind("python", name),
             directory=Path.cwd(),
-            place=lambda key: None,
+            place=nowhere,
             device=first.device,
             dtype=first.dtype,
             seed=seed,

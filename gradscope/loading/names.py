@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from gradscope.errors import Place, Problem, TargetError, did_you_mean
+from gradscope.errors import Place, Problem, TargetError, closest_file, did_you_mean
 from gradscope.loading.imports import OwnCode
 from gradscope.loading.policy import Policy, is_module, refusal
 
@@ -86,8 +86,7 @@ class Names:
     def _in_file(self, text: str, attribute: str | None, place: Place | None) -> Found:
         path = (self.directory / Path(text).expanduser()).resolve()
         if not path.is_file():
-            near = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
-            raise TargetError(f"there is no file `{text}`", help=did_you_mean(path.name, near))
+            raise TargetError(f"there is no file `{text}`", help=closest_file(path, [".py"]))
         attribute = attribute or ""
         written = f"{path.stem}.{attribute}"
         self.policy.check_dunder(written, place)

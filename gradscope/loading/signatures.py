@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any
 
-from gradscope.errors import ConfigError, Place, Problem, did_you_mean
+from gradscope.errors import ConfigError, Place, Problem, Where, did_you_mean
 from gradscope.loading.arguments import accepted, takes_any
 from gradscope.loading.policy import below, is_container
 from gradscope.loading.refused_arguments import SAFE
@@ -106,7 +106,7 @@ def check(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     key: str,
-    place: Callable[[str], Place | None],
+    place: Where,
     *,
     partial: bool = False,
 ) -> None:
@@ -141,16 +141,14 @@ def check(
         raise ConfigError(*problems) from None
 
 
-def unknown_argument(
-    word: str, found: Any, name: str, key: str, place: Callable[[str], Place | None]
-) -> Problem:
+def unknown_argument(word: str, found: Any, name: str, key: str, place: Where) -> Problem:
     """The problem of an argument that a callee does not take."""
     choices = [choice for choice in accepted(found) if choice not in SAFE]
     listed = ", ".join(f"`{choice}`" for choice in choices[:12])
     more = ", …" if len(choices) > 12 else ""
     return Problem(
         f"`{name}` takes no argument `{word}`",
-        place(f"{key}.{word}"),
+        place(f"{key}.{word}", of_key=True),
         did_you_mean(word, choices) or (f"it takes {listed}{more}" if choices else "it takes none"),
     )
 

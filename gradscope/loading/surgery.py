@@ -9,21 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradscope.errors import ConfigError, LayerError, Place, Problem, did_you_mean
+from gradscope.errors import ConfigError, LayerError, Problem, Where, did_you_mean, nowhere
 from gradscope.patterns import Named, matching
-
-At = Callable[[str], Place | None]
-
-
-def _nowhere(key: str) -> Place | None:
-    return None
 
 
 def replace(
     model: nn.Module,
     replacements: Mapping[str, Any],
     instantiate: Callable[[Mapping[str, Any], str], Any],
-    place: At = _nowhere,
+    place: Where = nowhere,
 ) -> list[str]:
     """Put new modules in the place of named ones, on the device of what was there.
 
@@ -38,7 +32,7 @@ def replace(
             known = [n for n in modules if n]
             raise ConfigError(
                 f"the model has no module `{name}` to replace",
-                place=place(key),
+                place=place(key, of_key=True),
                 help=did_you_mean(name, known, count=3)
                 or f"the names start with {', '.join(known[:6])}",
             )
@@ -71,7 +65,7 @@ def _device(module: nn.Module) -> torch.device | None:
     return None if first is None else first.device
 
 
-def freeze(model: nn.Module, patterns: Sequence[str], place: At = _nowhere) -> list[str]:
+def freeze(model: nn.Module, patterns: Sequence[str], place: Where = nowhere) -> list[str]:
     """Turn gradients off for the parameters that patterns name, by any name of a shared one.
 
     Raises:

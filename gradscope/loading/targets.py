@@ -14,7 +14,7 @@ from torch import nn
 
 from gradscope.config import LOSSES
 from gradscope.config.targets import Target, is_target, parse_target
-from gradscope.errors import ConfigError, GradscopeError, Place
+from gradscope.errors import ConfigError, GradscopeError, Where, nowhere
 from gradscope.loading.arguments import ignored
 from gradscope.loading.names import Names
 from gradscope.loading.policy import below, is_module, torchvision_name
@@ -49,7 +49,7 @@ class Targets:
         self,
         directory: Path,
         allow: Iterable[str] = (),
-        place: Callable[[str], Place | None] = lambda key: None,
+        place: Where = nowhere,
     ) -> None:
         self.directory = directory
         self.place = place
@@ -164,7 +164,7 @@ class Targets:
             if kwargs.get(word) is not None:
                 raise ConfigError(
                     f"`{target.name}` cannot fetch {word} inside another object",
-                    place=self.place(f"{key}.{word}"),
+                    place=self.place(f"{key}.{word}", of_key=True),
                     help="build it as the model, with `weights`, or load a `checkpoint`",
                 )
         if "weights_backbone" in inspect.signature(found).parameters:

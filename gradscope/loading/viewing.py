@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from gradscope import images
 from gradscope.config import LoadedConfig
+from gradscope.errors import ConfigError, Place
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.sources.context import Context
 from gradscope.loading.sources.pictures import choose_transform
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 class Viewer:
     """A model and what it makes of a picture: ``transform`` gives [C, H, W] as the model takes it.
 
-    ``classes`` are names by class id, where the weights come with them; ``random`` says that the
-    weights were drawn, not learnt.
+    ``classes`` are names by class id, where the weights come with them or the config has them, and
+    then ``named`` is where; ``random`` says that the weights were drawn, not learnt.
     """
 
     model: nn.Module
@@ -34,6 +36,7 @@ class Viewer:
     device: torch.device
     dtype: torch.dtype
     classes: tuple[str, ...] | None = None
+    named: Place | None = None
     random: bool = False
     notices: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
@@ -66,11 +69,29 @@ def load_viewer(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Viewer:
         transform=transform,
         device=built.device,
         dtype=built.dtype,
-        classes=_classes(built.kind),
+        classes=_given(loaded) or _classes(built.kind),
+        named=None if loaded.config.classes is None else loaded.place("classes"),
         random=not learnt and built.kind.library != "demo",
         notices=[*built.notices, *built.targets.notices, *context.notices, *said],
         config=loaded.config.model_dump(mode="json") | {"weights": built.weights},
     )
+
+
+def _given(loaded: LoadedConfig) -> tuple[str, ...] | None:
+    """The names that the config gives, itself or in a file."""
+    given = loaded.config.classes
+    if not isinstance(given, str):
+        return None if given is None else tuple(given)
+    place = loaded.place("classes")
+    path = loaded.directory / Path(given).expanduser()
+    images.existing_file(path, suffixes=(".txt",), place=place, what="list of classes")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        help = "a name on each line, in UTF-8"
+        raise ConfigError(f"`{given}` cannot be read: {reason}", place=place, help=help) from None
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 def _classes(kind: ModelKind) -> tuple[str, ...] | None:

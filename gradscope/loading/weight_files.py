@@ -27,7 +27,7 @@ def read(path: Path, place: Place | None = None) -> Any:
     Raises:
         ConfigError: missing, empty, cut off, of an unknown kind, or holding more than weights.
     """
-    existing_file(path, place=place, what="checkpoint")
+    existing_file(path, suffixes=SUFFIXES, place=place, what="checkpoint")
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(
             f"{shown(path)} is no checkpoint by its suffix",

@@ -23,6 +23,11 @@ class ModuleCall:
     inputs: tuple[TensorRecord, ...] = ()
     outputs: tuple[TensorRecord, ...] = ()
     saved_bytes: int | None = None
+    #: Elements of the parameters of the module and of all below it, each parameter once.
+    parameters: int | None = field(default=None, metadata=SPARSE)
+    #: Of forward, calls inside it included; None where nobody asked for them.
+    flops: int | None = field(default=None, metadata=SPARSE)
+    seconds: float | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

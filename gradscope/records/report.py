@@ -9,6 +9,7 @@ from gradscope.records.answers import Answer, Birth
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.fields import SPARSE
 from gradscope.records.graph import Chain
+from gradscope.records.histograms import Histogram
 from gradscope.records.modules import (
     Link,
     ModuleCall,
@@ -91,6 +92,7 @@ class Report(Shown):
     births: tuple[Birth, ...] = field(default=(), metadata=SPARSE)
     #: The gradients of each of ``losses``. None: nobody asked.
     tasks: TaskGradients | None = field(default=None, metadata=SPARSE)
+    histograms: tuple[Histogram, ...] = field(default=(), metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

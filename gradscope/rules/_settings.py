@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from gradscope.errors import (
     ConfigError,
@@ -13,24 +13,15 @@ from gradscope.errors import (
     OptionError,
     Place,
     Problem,
+    Where,
     did_you_mean,
+    nowhere,
 )
 from gradscope.rules._book import Entry, chosen, entries, lookup
 from gradscope.rules._rule import PRESETS, Limits
 from gradscope.rules._severity import SEVERITIES
 
 FAIL_ON = (*SEVERITIES, "never")
-
-
-class Where(Protocol):
-    """Tells where a config's dotted key was given: its value, or with ``of_key`` the key."""
-
-    def __call__(self, key: str, *, of_key: bool = False) -> Place | None:
-        """The place, None for what nobody gave."""
-
-
-def _nowhere(key: str, *, of_key: bool = False) -> Place | None:
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +42,7 @@ class RuleSettings:
     def of(
         cls,
         config: Mapping[str, Any] | None = None,
-        place: Where = _nowhere,
+        place: Where = nowhere,
         *,
         preset: str | None = None,
         select: Sequence[str] | str = (),

@@ -18,6 +18,7 @@ from torch import nn
 from torch.autograd.graph import GradientEdge
 from torch.optim import Optimizer
 
+from gradscope import progress
 from gradscope.capture.calls import Call, call_tensors
 from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.recorder import Recorder
@@ -235,6 +236,9 @@ def steps(workload: Workload, observer: Observer | None = None) -> Generator[Ste
     batch: Batch | None = None
     for number in range(workload.steps):
         observer.number, observer.phase = number, "input"
+        progress.tell("forward and backward" if workload.steps == 1 else "optimizer steps")
+        if workload.steps > 1:
+            progress.count(number, workload.steps)
         batch = next(batches, batch)
         if batch is None:
             raise ConfigError("the input gives no batch at all", help="yield one or more")

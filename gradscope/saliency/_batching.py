@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from gradscope import progress
 from gradscope.errors import OptionError
 
 Make = Callable[[slice], Tensor]
@@ -38,16 +39,12 @@ class Batches:
         size: items per pass; None until it has been measured.
         layout: ``channels_last`` where the model ran faster on inputs stored that way.
         single: why items run one by one, or None where they may share a pass.
-        progress: called with (items done, items in all) after each pass.
     """
 
-    def __init__(
-        self, model: nn.Module, *, progress: Callable[[int, int], None] | None = None
-    ) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.size: int | None = None
         self.layout = torch.contiguous_format
         self.single = shares_statistics(model)
-        self.progress = progress
 
     def scores(self, make: Make, run: Run, count: int) -> Tensor:
         """The scores [count] of ``count`` items, equal but for rounding whatever the batches.
@@ -95,8 +92,7 @@ class _Passes:
         took = (time.perf_counter() - began) / size
         self.scores.append(scores)
         self.done += size
-        if self.batches.progress:
-            self.batches.progress(self.done, self.count)
+        progress.count(self.done, self.count)
         return took
 
     def twice(self, size: int) -> float:

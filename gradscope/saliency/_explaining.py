@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradscope import progress
 from gradscope.errors import OptionError
 from gradscope.records.saliency import Attribution
 from gradscope.saliency import _contrast, _options
@@ -46,7 +47,6 @@ class AttributionPlan:
     layer: str | Choice | None = None
     check: bool = False
     seed: int = 0
-    progress: Callable[[str], None] = lambda what: None
     notices: list[str] = field(default_factory=list)
     batches: Batches | None = None
 
@@ -78,7 +78,7 @@ def explain(
     )
     with subject:
         for name, options in list(plan.methods.items()):
-            plan.progress(name)
+            progress.tell(name)
             try:
                 made = _map(subject, name, options, plan)
             except OptionError as error:
@@ -118,7 +118,7 @@ def _map(
     if name == "integrated-gradients":
         _join(checks, completeness(subject, maps, baseline=options.get("baseline", 0.0)))
     if plan.check:
-        plan.progress(f"{name}: trust checks")
+        progress.tell(f"{name}: trust checks")
         _join(checks, curves(subject, maps))
         lighter = _lighter(name, options)
         if lighter is not None:
@@ -187,7 +187,7 @@ def _pairs(subject: Subject, plan: AttributionPlan) -> list[list[RecordedMap]]:
     if plan.versus is not None:
         contrasts.append(("versus", plan.versus, _contrast.versus))
     for name, other, contrast in contrasts:
-        plan.progress(name)
+        progress.tell(name)
         made = contrast(subject, other)
         blanks = [_why_blank(subject, made.map[i], i, name, other) for i in range(len(made.map))]
         for i, row in enumerate(found):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from gradscope import progress
 from gradscope.saliency._batching import is_out_of_memory, shares_statistics
 from gradscope.saliency._passes import input_gradient
 from gradscope.saliency._subject import Subject
@@ -47,6 +48,7 @@ def gradients_at(
         if found is not None:
             yield from enumerate(found, done)
             done, points = done + size, points[size:]
+            progress.count(done, count)
 
 
 class _PointBatches:

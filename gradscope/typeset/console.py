@@ -94,7 +94,8 @@ def table_lines(table: Table, width: int | None) -> Iterator[Text]:
     """A table under its title, with what was hidden and the legend below."""
     yield Text.assemble((table.title, "bold"), f"  {table.caption}" if table.caption else "")
     yield from table_rows(table, width)
-    hidden = plan(table, width).hidden
+    # A column without a name belongs to its neighbour.
+    hidden = [name for name in plan(table, width).hidden if name]
     if hidden:
         yield from dimmed(f"hidden at this width: {', '.join(hidden)} ({table.remedy})", width)
     for remark in table.legend:

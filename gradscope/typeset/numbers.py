@@ -37,6 +37,14 @@ def share(part: float, whole: float) -> str:
     return ">99.9 %" if percent > 99.9 else f"{percent:.1f} %"
 
 
+def amount(n: int) -> str:
+    """A large count in decimal units: 1.814 G."""
+    for power, unit in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if abs(n) >= 10**power:
+            return f"{number(n / 10**power)} {unit}"
+    return str(n)
+
+
 def size(n: int) -> str:
     """Bytes in binary units."""
     if abs(n) < 1024:

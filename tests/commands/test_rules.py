@@ -18,7 +18,7 @@ ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 def rules(*words: str) -> str:
     """What the command prints."""
-    result = CliRunner().invoke(cli.build(), ["rules", *words])
+    result = CliRunner().invoke(cli.app(), ["rules", *words])
     assert result.exit_code == 0, result.output
     return result.output
 

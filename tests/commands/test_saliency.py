@@ -58,12 +58,12 @@ def test_without_arguments_a_digit_is_explained(
 ) -> None:
     assert run(monkeypatch) == 0
     out = capsys.readouterr().out
-    assert "wrote digit-8-grad-cam.png" in out
+    assert "wrote digit-8-grad-cam-class-8-relu2.png" in out
     assert "relu2" in out
-    with Image.open("digit-8-grad-cam.png") as picture:
+    with Image.open("digit-8-grad-cam-class-8-relu2.png") as picture:
         assert min(picture.size) > 200
-    assert run(monkeypatch) == 2
-    assert "--force" in capsys.readouterr().err
+    assert run(monkeypatch) == 0
+    assert "wrote digit-8-grad-cam-class-8-relu2-2.png" in capsys.readouterr().out
 
 
 def test_json_holds_what_the_contract_names(
@@ -255,7 +255,7 @@ def test_bad_wishes_are_refused(
     assert out == ""
     assert said in err
     assert help in err
-    assert not list(Path().glob("*-grad-cam.png"))
+    assert not list(Path().glob("*-grad-cam*.png"))
 
 
 def test_a_model_that_raises_is_explained(
@@ -291,3 +291,76 @@ def test_what_runs_without_pictures_refuses_a_transform_alone(
         cli.main()
     assert stop.value.code == 2
     assert "put `image: PATH` beside it" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("given", ["classes=[ant, bee, cow, dog, eel]", "classes=names.txt"])
+def test_classes_of_ones_own_have_names(given: str, folder: Path, monkeypatch, capsys) -> None:
+    Path("names.txt").write_text("ant\nbee\n\ncow\ndog\neel\n")
+    words = ("photo.jpg", "-m", "./net.py:Net", given, "--target", "cow", "-f", "json")
+    assert run(monkeypatch, *words) == 0
+    image = json.loads(capsys.readouterr().out)["images"][0]
+    assert (image["target"], image["target_name"]) == (2, "cow")
+    assert {one["name"] for one in image["top"]} == {"ant", "bee", "cow", "dog", "eel"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "help"),
+    [
+        ("classes=[ant, bee]", "`classes` has 2 names, the model has 5 classes", "each class"),
+        ("classes=nams.txt", "there is no list of classes", "did you mean `names.txt`?"),
+        ("classes=3", "`classes` expects a list of names", "found the number 3"),
+        ("classes=[1, 2]", "`classes` has 2 names", "each class"),
+    ],
+)
+def test_classes_that_cannot_be(given, message, help, folder, monkeypatch, capsys) -> None:
+    Path("names.txt").write_text("ant\n")
+    assert run(monkeypatch, "photo.jpg", "-m", "./net.py:Net", given) == 2
+    err = capsys.readouterr().err
+    assert message in err and help in err
+    assert "(classes" in err
+
+
+def test_a_picture_says_which_model_it_is_of() -> None:
+    import gradscope.api as api
+
+    found = api.saliency("demo", EIGHT)
+    assert "model: demo" in found.photos[0].remarks
+    random = api.saliency("torchvision:mobilenet_v3_small", torch.rand(1, 3, 64, 64))
+    assert "model: torchvision:mobilenet_v3_small, random weights" in random.photos[0].remarks
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--alpha", "2"], "`--alpha 2` is no share"),
+        (["--alpha", "0"], "`--alpha 0` is no share"),
+        (["--colormap", "vridis"], "unknown colour map `vridis`"),
+    ],
+)
+def test_looks_that_cannot_be(arguments, message, folder, monkeypatch, capsys) -> None:
+    assert run(monkeypatch, *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_cropped_picture_is_smaller(folder: Path, monkeypatch, capsys) -> None:
+    looks = ("--crop", "--alpha", "0.5", "--colormap", "viridis")
+    words = ("photo.jpg", "-m", "torchvision:mobilenet_v3_small")
+    assert run(monkeypatch, *words, "-o", "whole.png") == 0
+    assert run(monkeypatch, *words, "-o", "part.png", *looks) == 0
+    with Image.open("whole.png") as whole, Image.open("part.png") as part:
+        assert part.size != whole.size
+
+
+def test_a_picture_that_is_there_is_kept_and_the_next_is_numbered(
+    folder: Path, monkeypatch, capsys
+) -> None:
+    words = ("photo.jpg", "-m", "./net.py:Net", "classes=[ant, bee, cow, dog, eel]")
+    first = Path("photo-grad-cam-cow-conv.png")
+    for _ in range(2):
+        assert run(monkeypatch, *words, "--target", "cow") == 0
+    out = capsys.readouterr().out
+    assert f"wrote {first}" in out and "wrote photo-grad-cam-cow-conv-2.png" in out
+    before = first.stat().st_mtime_ns
+    assert run(monkeypatch, *words, "--target", "cow", "--force", "--alpha", "0.3") == 0
+    assert first.stat().st_mtime_ns > before
+    assert not Path("photo-grad-cam-cow-conv-3.png").exists()

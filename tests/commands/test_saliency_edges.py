@@ -66,7 +66,7 @@ def test_a_folder_stands_for_its_pictures(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "a", *NET) == 0
-    assert "wrote x-grad-cam.png" in capsys.readouterr().out
+    assert "wrote x-grad-cam-class-" in capsys.readouterr().out
     Path("empty").mkdir()
     assert run(monkeypatch, "empty", *NET) == 2
     assert "holds no picture" in capsys.readouterr().err
@@ -79,7 +79,7 @@ def test_every_picture_has_files_of_its_own(
     Path("maps").mkdir()
     words = ("--method", "gradient", "--save-maps", "maps")
     assert run(monkeypatch, "a/x.png", "b/x.png", "x-2.png", *NET, *words, "-o", "a") == 0
-    assert len(list(Path("a").glob("*-gradient.png"))) == 3
+    assert len(list(Path("a").glob("*-gradient-class-*.png"))) == 3
     saved = {"x-gradient.npy", "x-2-gradient.npy", "x-2-2-gradient.npy"}
     assert {path.name for path in Path("maps").iterdir()} == saved
 
@@ -207,5 +207,5 @@ def test_a_file_with_an_equals_sign_is_a_picture(
     Image.new("RGB", (24, 20), "teal").save("lower=1.png")
     assert run(monkeypatch, "lower=1.png", "seed=3", *NET) == 0
     out = capsys.readouterr().out
-    assert "wrote lower-1-grad-cam.png" in out
+    assert "wrote lower-1-grad-cam-class-" in out
     assert "seed 3" in out

@@ -82,8 +82,8 @@ TABLE = [
     ("loss: {_target_: mean, x: 1}", "the loss `mean` takes no arguments", None, 7),
     ("optimizer: {lr: 1}", "`optimizer` has no `_target_`", "say what to build", 12),
     (
-        "optimizer: sgd",
-        "`sgd` is not the full name of a class or function",
+        "optimizer: lion",
+        "`lion` is not the full name of a class or function",
         "write the module too",
         12,
     ),
@@ -93,7 +93,7 @@ TABLE = [
         "did you mean `_target_`?",
         13,
     ),
-    ("optimizer: 3", "`optimizer` expects a mapping with `_target_`, or null, found the", None, 12),
+    ("optimizer: 3", "`optimizer` expects the name of an optimizer, a mapping", None, 12),
     ("layers: 3", "`layers` expects a list of patterns, found the number 3", None, 9),
     (
         "layers: [a, 3]",

@@ -32,10 +32,10 @@ def test_the_defaults():
 
 def test_flags_win_over_overrides_over_the_file(tmp_path):
     path = config(tmp_path, "model: demo\nsteps: 1\nseed: 1\ndevice: cpu\n")
-    loaded = read(path, ["seed=2", "device=meta", "seed=3"], options={"device": "mps"})
+    loaded = read(path, ["device=meta", "seed=3"], options={"device": "mps"})
     assert (loaded.config.steps, loaded.config.seed, loaded.config.device) == (1, 3, "mps")
     assert str(loaded.place("steps")) == f"{path}:2:8 (steps)"
-    assert str(loaded.place("seed")) == "argument:4:6 (seed)"
+    assert str(loaded.place("seed")) == "argument:3:6 (seed)"
     assert str(loaded.place("device")) == "--device mps (device)"
     assert loaded.place("dtype") is None
     assert loaded.given == {"model", "steps", "seed", "device"}

@@ -136,7 +136,7 @@ def test_every_commented_line_of_the_starter_is_a_config_too():
 
 def test_schema_is_one_that_validators_accept(tmp_path):
     jsonschema = pytest.importorskip("jsonschema")
-    schema.run(Path("schema.json"))
+    schema.run(output=Path("schema.json"))
     written = json.loads(Path("schema.json").read_text())
     assert written == json_schema()
     assert written["$schema"] == "https://json-schema.org/draft/2020-12/schema"

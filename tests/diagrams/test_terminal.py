@@ -16,10 +16,10 @@ from diagrams import samples
 from rich.cells import cell_len
 
 from gradscope.diagrams import GraphView, terminal
-from gradscope.diagrams.text.tree import bars
 from gradscope.errors import OptionError
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.graph import AutogradGraph
+from gradscope.typeset.bars import log_bars
 
 GOLDEN = Path(__file__).parent / "golden"
 WIDTHS = {"60": 60, "80": 80, "120": 120, "200": 200, "pipe": None}
@@ -209,11 +209,11 @@ def test_an_output_without_a_graph_says_so() -> None:
 
 
 def test_bars_grow_with_their_values() -> None:
-    assert bars([0.0, None]) == ["", ""]
-    assert bars([1.0, 1.0]) == ["████████"] * 2
-    long = bars([10.0**-i for i in range(6)])
+    assert log_bars([0.0, None]) == ["", ""]
+    assert log_bars([1.0, 1.0]) == ["████████"] * 2
+    long = log_bars([10.0**-i for i in range(6)])
     assert [len(bar) for bar in long] == sorted((len(bar) for bar in long), reverse=True)
-    assert bars([1e-300, 1e300])[0] == "▏"
+    assert log_bars([1e-300, 1e300])[0] == "▏"
 
 
 def test_long_chains_do_not_recurse() -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gradscope.images.colors import STEPS, colored, oklab, table
+from gradscope.images.colors import COLORMAPS, STEPS, colored, oklab, table
 from gradscope.images.scales import scale_of
 
 
@@ -28,6 +28,15 @@ def test_equal_values_apart_are_equal_colours_apart(signed):
         apart = steps(arm)
         assert apart.min() > 0.85 * apart.mean()
         assert apart.max() < 1.25 * apart.mean()
+
+
+@pytest.mark.parametrize("name", COLORMAPS)
+def test_every_colour_map_is_even_and_rises_in_lightness(name):
+    apart = steps(table(False, name))
+    assert apart.min() > 0.85 * apart.mean()
+    assert apart.max() < 1.25 * apart.mean()
+    assert (np.diff(oklab(table(False, name)[::4])[:, 0]) > 0).all()
+    assert (table(True, name) == table(True)).all()
 
 
 def test_the_check_of_steps_refuses_a_rainbow():

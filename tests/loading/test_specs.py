@@ -17,7 +17,7 @@ from gradscope.loading import libraries, specs
 from gradscope.loading.targets import Targets
 
 
-def place(key: str) -> Place:
+def place(key: str, *, of_key: bool = False) -> Place:
     return Place("model.yaml", 1, key=key)
 
 

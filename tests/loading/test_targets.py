@@ -128,7 +128,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def place(key: str) -> Place:
+def place(key: str, *, of_key: bool = False) -> Place:
     return Place("model.yaml", 1, key=key)
 
 

@@ -15,6 +15,7 @@ from gradscope.records import json as record_json
 from gradscope.records.answers import Answer, Birth
 from gradscope.records.errors import ErrorRecord, Frame, RelatedLine
 from gradscope.records.graph import Chain, GraphNode, SavedTensor
+from gradscope.records.histograms import Histogram
 from gradscope.records.modules import (
     Link,
     ModuleCall,
@@ -111,6 +112,7 @@ FULL = Report(
     elsewhere=("fc.bias",),
     links=(Link("ReluBackward0", "LogSoftmaxBackward0", "", 0, None, None, shared=True),),
     activity=(UnitActivity("relu", "act", 0, 8, 32, 2, 1, "net.py:3"),),
+    histograms=(Histogram("fc", "gradient", "", 6, 0, -2, (0, 1), (2, 1), 1, 1, 0),),
     precision=(PrecisionForecast("fc", "activation", "float16", 1.0, 6, 0.5, 0.0, 0),),
     answers=(Answer("fc.bias", "parameter", "zero", "message", "masked", recovers=False),),
     losses=(LossPart("ce", 1.0), LossPart("kl", None, "nan")),

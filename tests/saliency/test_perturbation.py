@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.functional import interpolate
 
 from gradscope.errors import OptionError
+from gradscope.progress import heard
 from gradscope.saliency import occlusion, rise, score_cam
-from gradscope.saliency._batching import Batches
 from gradscope.saliency._subject import Objective, Subject
 
 pytestmark = pytest.mark.slow
@@ -225,8 +225,8 @@ def test_score_cam_scores_constant_maps_once():
     with torch.no_grad():
         net.conv.weight[:4] = 0  # four maps show nothing
     calls = []
-    batches = Batches(net, progress=lambda done, count: calls.append(count))
-    with Subject(net, x, Objective(torch.tensor([1])), layer="conv", batches=batches) as subject:
+    listening = heard(lambda stage: calls.append(stage.whole))
+    with listening, Subject(net, x, Objective(torch.tensor([1])), layer="conv") as subject:
         ours = score_cam.attribute(subject)
         weights = torch.tensor([score_by_hand(net, 0 * x[0], 1)] * 4 + [0.0, 0.0])
         for k in (4, 5):

@@ -18,8 +18,9 @@ class GraphView:
     None chooses the deepest that stays readable; ``expand`` has module-name patterns that are shown
     down to their operations; ``full`` shows every operation of every module and folds nothing.
     ``sources`` and ``targets`` ask for paths instead of the whole. ``by`` is what colours and bars
-    stand for. A layout may take ``timeout`` seconds; ``say`` hears what had to be drawn otherwise
-    than asked.
+    stand for. ``direction`` is where the arrows of pictures lead, ``hidden`` how many operations
+    were left out. A layout may take ``timeout`` seconds; ``say`` hears what had to be drawn
+    otherwise than asked.
     """
 
     width: int | None = None
@@ -31,5 +32,7 @@ class GraphView:
     sources: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     by: str = "gradient"  # gradient | saved
+    direction: str = "TB"  # TB | LR
+    hidden: int = 0
     timeout: float = 30.0
     say: Callable[[str], None] = _unsaid

@@ -36,26 +36,40 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """An open group: a frame with a label around its boxes and around clusters in it."""
+    """An open group: a frame with a label around its boxes and around clusters in it.
+
+    The label stands at the left (``l``) or the right (``r``) of its top; ``wide`` leaves as much
+    room beside it as it takes itself.
+    """
 
     label: str
     title: str
     parent: int | None = None
     depth: int = 0
+    side: str = "l"
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What a picture shows. Arrows and boxes name boxes and clusters by their place."""
+    """What a picture shows. Arrows and boxes name boxes and clusters by their place.
+
+    ``bar`` has the colours of the scale from small to large, ``ticks`` the values at its left end,
+    middle and right end; ``legend`` what other colours mean. ``direction`` is where arrows lead:
+    down (TB) or to the right (LR).
+    """
 
     title: str
     notes: tuple[str, ...]
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
     clusters: tuple[Cluster, ...]
+    bar: tuple[str, ...] = ()
+    ticks: tuple[str, ...] = ()
     legend: tuple[tuple[str, str], ...] = ()
     by: str = "gradient"
     full: bool = False
+    direction: str = "TB"
 
     @property
     def depth(self) -> int:

@@ -26,6 +26,9 @@ _VIRIDIS = (
 #: So much white is mixed in that black text can be read on the darkest end too.
 _WHITE = 0.5
 
+#: How many steps a bar of the scale has.
+_BAR = 36
+
 INK = "#111111"
 PLAIN = "#ffffff"
 ZERO = "#ffd9b3"
@@ -79,15 +82,29 @@ class Scale:
         low, high = math.log(self.low), math.log(self.high)
         return ramp((math.log(value) - low) / (high - low) if high > low else 1.0)
 
+    def _values(self, steps: int) -> list[float]:
+        """Values in equal steps of the logarithm, from the least to the largest."""
+        if not self.high:
+            return []
+        if self.least == self.high:
+            return [self.high]
+        low, high = math.log(self.least), math.log(self.high)
+        inner = [math.exp(low + (high - low) * i / (steps - 1)) for i in range(1, steps - 1)]
+        return [self.least, *inner, self.high]
+
+    def bar(self) -> tuple[str, ...]:
+        """The colours from the least value to the largest."""
+        return tuple(self.fill(value) for value in self._values(_BAR))
+
+    def ticks(self) -> tuple[str, ...]:
+        """The values at the bar's ends and in its middle; one where all are the same."""
+        return tuple(map(number if self.by == "gradient" else _bytes, self._values(3)))
+
     def legend(self, fills: Iterable[str]) -> tuple[tuple[str, str], ...]:
-        """Swatches with words: the ends and the middle of the scale, and what else was used."""
-        shown = number if self.by == "gradient" else _bytes
-        middle = math.sqrt(self.least) * math.sqrt(self.high)
-        values = (self.least, middle, self.high) if self.least < self.high else (self.high,)
-        ends = [(self.fill(v), shown(v)) for v in values] if self.high else []
+        """Swatches with words: what else was used than the scale."""
         used = set(fills)
         others = ((ZERO, "zero"), (MISSING, "no gradient"), (NONFINITE, "NaN or Inf"))
-        return (*ends, *(pair for pair in others if pair[0] in used))
+        return tuple(pair for pair in others if pair[0] in used)
 
 
 def _bytes(value: float) -> str:

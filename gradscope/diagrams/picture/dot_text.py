@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gradscope.diagrams.picture.boxes import Box, Drawing
+from gradscope.diagrams.picture.boxes import Box, Cluster, Drawing
 from gradscope.diagrams.picture.colors import INK, PLAIN
 from gradscope.typeset.text import break_words, plain
 
@@ -15,9 +15,10 @@ SIZE = 11
 _FRAMES = ("#f6f7f9", "#eceff3", "#e2e6ec")
 _ALARM = "#b00020"
 _CAPTION = 76
+#: The width of a step of the colour bar, in points.
+_STEP = 7
 
 _GRAPH = {
-    "rankdir": "TB",
     "bgcolor": PLAIN,
     "fontname": FONT,
     "fontsize": str(SIZE),
@@ -53,7 +54,7 @@ def written(drawing: Drawing, *, tooltips: bool = True) -> str:
     return "\n".join(
         [
             "digraph gradscope {",
-            *head(drawing, {"label": caption(drawing)}),
+            *head(drawing, {"label": caption(drawing), "rankdir": drawing.direction}),
             *_framed(drawing, tooltips),
             *edges(drawing),
             "}\n",
@@ -87,7 +88,8 @@ def _framed(drawing: Drawing, tooltips: bool) -> Iterator[str]:
             continue
         cluster = drawing.clusters[item]
         about = {
-            "label": quoted(cluster.label),
+            "label": quoted(_frame_label(cluster)),
+            "labeljust": cluster.side,
             "style": "rounded",
             "color": "#8a94a3",
             "bgcolor": _FRAMES[cluster.depth % len(_FRAMES)],
@@ -98,6 +100,12 @@ def _framed(drawing: Drawing, tooltips: bool) -> Iterator[str]:
         yield from (node(box, tooltips=tooltips) for box in boxes.get(item, ()))
         todo.append("  }")
         todo += reversed(frames.get(item, []))
+
+
+def _frame_label(cluster: Cluster) -> str:
+    """The title of a frame; blanks that do not break, as wide as itself, widen the frame."""
+    blanks = "\u2002" * round(1.5 * len(cluster.label)) if cluster.wide else ""
+    return blanks + cluster.label if cluster.side == "r" else cluster.label + blanks
 
 
 def node(box: Box, *, tooltips: bool = True, more: Mapping[str, str] | None = None) -> str:
@@ -135,16 +143,42 @@ def caption(drawing: Drawing) -> str:
     for note in drawing.notes:
         lines += [markup(line) for line in break_words(note, _CAPTION)]
     rows = "".join(f'<tr><td align="left">{line}</td></tr>' for line in lines)
-    if drawing.legend:
-        cells = "".join(
+    if drawing.bar or drawing.legend:
+        swatches = "".join(
             f'<td bgcolor="{fill}" border="1" cellpadding="4">{markup(words)}</td>'
             for fill, words in drawing.legend
         )
         words = "gradient norm" if drawing.by == "gradient" else "saved"
-        cells = f'<td border="0">{words}</td>{cells}'
+        bar = f"<td>{_bar(drawing)}</td>" if drawing.bar else ""
+        cells = f'<td border="0">{words}</td>{bar}{swatches}'
         table = f'<table border="0" cellspacing="4" align="left"><tr>{cells}</tr></table>'
         rows += f'<tr><td align="left">{table}</td></tr>'
     return f'<<table border="0" cellspacing="0" cellpadding="1">{rows}</table>>'
+
+
+def _bar(drawing: Drawing) -> str:
+    """The colours of the scale side by side, and values below its ends and its middle."""
+    steps = len(drawing.bar)
+    if steps == 1:
+        return (
+            f'<table border="0" cellspacing="0"><tr><td bgcolor="{drawing.bar[0]}" border="1" '
+            f'cellpadding="4">{markup(drawing.ticks[0])}</td></tr></table>'
+        )
+    colors = "".join(
+        # A border of its own colour: without it a hair of white stands between two cells.
+        f'<td bgcolor="{fill}" color="{fill}" border="1" width="{_STEP}" height="12" '
+        'fixedsize="true"></td>'
+        for fill in drawing.bar
+    )
+    third = steps // 3
+    values = "".join(
+        f'<td colspan="{third}" align="{side}">{markup(words)}</td>'
+        for side, words in zip(("left", "center", "right"), drawing.ticks, strict=True)
+    )
+    return (
+        '<table border="0" cellspacing="0" cellpadding="0">'
+        f"<tr>{colors}</tr><tr>{values}</tr></table>"
+    )
 
 
 def attributes(pairs: Mapping[str, str]) -> str:

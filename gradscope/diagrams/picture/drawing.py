@@ -26,6 +26,7 @@ from gradscope.diagrams.picture.labels import (
     leaf_lines,
     node_lines,
     node_title,
+    signs,
 )
 from gradscope.records.graph import AutogradGraph, GraphNode
 
@@ -74,9 +75,7 @@ def _everything(graph: AutogradGraph, view: GraphView) -> Drawing:
         for edge in (*node.to, *node.inner)
         if edge is not None
     )
-    title, notes = caption(graph)
-    legend = colors.legend(box.fill for box in boxes)
-    return Drawing(title, notes, boxes, edges, (), legend, view.by, full=True)
+    return _captioned(Drawing("", (), boxes, edges, (), full=True), graph, view, colors)
 
 
 def _reduced(
@@ -101,18 +100,31 @@ def _reduced(
             mark = flow.marks.get(part)
             shapes = sizes(flow, part)
             boxes.append(_operation(nodes[part], used, cluster, around, colors, mark, shapes))
-    title, notes = caption(graph)
-    return Drawing(
-        title,
-        notes,
+    drawing = Drawing(
+        "",
+        (),
         tuple(boxes),
         tuple(Arrow(tail, head, n) for (tail, head), n in arrows(assignment, flow).items()),
         tuple(
             Cluster(cluster_label(g), group_title(g), parent, depth)
             for g, parent, depth in assignment.clusters
         ),
-        colors.legend(box.fill for box in boxes),
-        view.by,
+    )
+    return _captioned(drawing, graph, view, colors)
+
+
+def _captioned(drawing: Drawing, graph: AutogradGraph, view: GraphView, colors: Scale) -> Drawing:
+    """The drawing with what stands above it."""
+    title, notes = caption(graph)
+    return replace(
+        drawing,
+        title=title,
+        notes=(*notes, *signs(drawing, view)),
+        bar=colors.bar(),
+        ticks=colors.ticks(),
+        legend=colors.legend(box.fill for box in drawing.boxes),
+        by=view.by,
+        direction=view.direction,
     )
 
 

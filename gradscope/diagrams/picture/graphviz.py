@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 
+from gradscope import progress
 from gradscope.errors import OptionError
 
 #: Formats that need no layout.
@@ -70,6 +71,7 @@ def run(dot: str, form: str, clock: Clock, *, engine: str = "dot") -> bytes:
         engine,
         form,
     ]
+    progress.tell("laying out the picture")
     if clock.left() <= 0:
         raise TooSlow
     try:

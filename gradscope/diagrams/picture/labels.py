@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gradscope.diagrams.graph.groups import Group
 from gradscope.diagrams.graph.names import start
+from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.picture.boxes import Drawing
 from gradscope.records.answers import Answer
 from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.typeset.numbers import count, number, plural, shape, size
@@ -67,7 +71,7 @@ def group_lines(group: Group) -> tuple[str, ...]:
     """A closed group: what it is, how much is in it, the gradient that enters."""
     facts = [plural(group.ops, "op")]
     if group.parameters:
-        facts.append(plural(group.parameters, "element"))
+        facts.append(plural(group.parameters, "parameter"))
     lines = [cluster_label(group), " · ".join(facts)]
     if group.saved_bytes:
         lines.append(f"saves {size(group.saved_bytes)}")
@@ -144,6 +148,19 @@ def caption(graph: AutogradGraph) -> tuple[str, tuple[str, ...]]:
         "arrows lead the way that gradients flow back",
         *_missing(graph),
     )
+
+
+def signs(drawing: Drawing, view: GraphView) -> Iterator[str]:
+    """What the signs in a drawing mean, as far as they occur."""
+    titles = [c.label for c in drawing.clusters] + [
+        box.lines[0] for box in drawing.boxes if box.kind == "repeats"
+    ]
+    if any(" ×" in title for title in titles):
+        yield "×n behind a name: n equal blocks, drawn as one"
+    if any(arrow.count > 1 for arrow in drawing.arrows):
+        yield "×n beside an arrow: n gradients take this way"
+    if view.hidden:
+        yield f"{plural(view.hidden, 'view or transpose', 'views and transposes')} left out"
 
 
 def _missing(graph: AutogradGraph) -> list[str]:

@@ -8,6 +8,7 @@ from gradscope.diagrams.picture.dot_text import written
 from gradscope.diagrams.picture.drawing import coarser, draw
 from gradscope.diagrams.picture.graphviz import Clock, TooLarge, TooSlow, require, run
 from gradscope.diagrams.picture.strips import needs_strips, stripped
+from gradscope.diagrams.picture.titles import with_clear_titles
 from gradscope.errors import OptionError
 from gradscope.records.graph import AutogradGraph
 from gradscope.typeset.numbers import number
@@ -48,7 +49,7 @@ def _once(drawing: Drawing, form: str, seconds: float) -> bytes:
     clock = Clock.of(seconds)
     if needs_strips(drawing):
         return stripped(drawing, form, clock)
-    return run(written(drawing, tooltips=False), form, clock)
+    return run(written(with_clear_titles(drawing, clock), tooltips=False), form, clock)
 
 
 def _words(view: GraphView) -> str:

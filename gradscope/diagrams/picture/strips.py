@@ -33,7 +33,11 @@ _SIDE = 24_000.0
 
 def needs_strips(drawing: Drawing) -> bool:
     """Is it a full drawing with long edges, or too tall for a page?"""
-    return drawing.full and (bool(_long(drawing)) or height(drawing) > _TALL)
+    return (
+        drawing.full
+        and drawing.direction == "TB"
+        and (bool(_long(drawing)) or height(drawing) > _TALL)
+    )
 
 
 def stripped(drawing: Drawing, form: str, clock: Clock) -> bytes:

@@ -13,8 +13,9 @@ from gradscope.diagrams.graph.names import operation, title
 from gradscope.diagrams.graph.paths import Route, main_path, routes
 from gradscope.diagrams.graph.view import GraphView
 from gradscope.diagrams.text.absent import cut
-from gradscope.diagrams.text.tree import bars, gradient, mark_words, saved
+from gradscope.diagrams.text.tree import gradient, mark_words, saved
 from gradscope.records.graph import AutogradGraph, GraphNode
+from gradscope.typeset.bars import log_bars
 from gradscope.typeset.console import Line, paragraphs, prose, table_lines
 from gradscope.typeset.numbers import count, plural, shape
 from gradscope.typeset.tables import Heading, Table, of_columns
@@ -110,7 +111,7 @@ def _table(graph: AutogradGraph, view: GraphView, flow: Flow, route: Route) -> T
         (Heading("shape", False, 60), [_shape(node) for node in nodes]),
         (Heading("saved", keep=80 if view.by == "saved" else 30), [_saved(node) for node in nodes]),
         (Heading("grad", keep=95), [gradient(n.grad_norm, n.grad_nonfinite) for n in nodes]),
-        (Heading("log scale", False, 50), bars(figures)),
+        (Heading("log scale", False, 50), log_bars(figures)),
         (Heading("location", False, 70), [plain(node.location or "") for node in nodes]),
         (Heading("frontier", False, 99), [_mark(flow, id) for id in route.nodes]),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -11,13 +10,12 @@ from gradscope.diagrams.graph.groups import Group, shown
 from gradscope.diagrams.graph.names import label, operation, sizes
 from gradscope.diagrams.graph.view import GraphView
 from gradscope.diagrams.text.leads import Row, leads
+from gradscope.typeset.bars import log_bars
 from gradscope.typeset.numbers import count, number, size
 from gradscope.typeset.tables import Heading, Table, of_columns, plan
 from gradscope.typeset.text import plain
 
 ABSENT = "–"
-#: A bar's length in cells, and its last cell in eighths.
-_CELLS, _EIGHTHS = 8, " ▏▎▍▌▋▊▉"
 LEADS = "leads to"
 _WORDS = {ZERO: "zero", MISSING: "missing", NONFINITE: "NaN/Inf"}
 _ROW = "n equal blocks in a row, each leads to the next"
@@ -64,7 +62,7 @@ def table(
         (Heading("leaves", keep=40), [_count(row, "leaves") for row in lines]),
         (Heading("saved", keep=98 if by_bytes else 60), [_bytes(row, flow) for row in lines]),
         (Heading("grad", keep=70 if by_bytes else 98), [_gradient(row, flow) for row in lines]),
-        (Heading("log scale", False, 55), bars([_figure(row, flow, view.by) for row in lines])),
+        (Heading("log scale", False, 55), log_bars([_figure(row, flow, view.by) for row in lines])),
         (Heading(LEADS, False, 85), leads(lines, flow, shown(root, is_open))),
         (Heading("frontier", False, 99), marks),
     ]
@@ -89,22 +87,6 @@ def _legend(lines: Sequence[Row], made: Table, view: GraphView, start: str) -> I
         yield f"log scale: of {'saved' if view.by == 'saved' else 'grad'}"
     if any(isinstance(row.part, Group) and not row.is_open for row in lines):
         yield "more: --depth N, --expand PATTERN for some operations, --full for all"
-
-
-def bars(values: Sequence[float | None]) -> list[str]:
-    """Bars on a log scale from the least to the largest; none for zero and for nothing."""
-    logs = [math.log10(v) if v else None for v in values]
-    there = [x for x in logs if x is not None]
-    if not there:
-        return ["" for _ in values]
-    top = max(there)
-    span = max(top - min(there), 1.0)
-    return ["" if x is None else _bar(1 - (top - x) / span) for x in logs]
-
-
-def _bar(part: float) -> str:
-    eighths = max(1, round(part * _CELLS * 8))
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def gradient(norm: float | None, nonfinite: int) -> str:

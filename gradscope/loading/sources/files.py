@@ -38,7 +38,7 @@ def read(name: Any, context: Context, key: str) -> Any:
         raise context.error(
             key, f"`{name}` is none of {', '.join(SUFFIXES)}", "a picture goes in `image:`"
         )
-    existing_file(path, place=context.place(key))
+    existing_file(path, suffixes=SUFFIXES, place=context.place(key))
     try:
         content = _read(path)
     except Exception as error:  # readers raise anything at all on broken or hostile bytes

@@ -60,7 +60,8 @@ def _source(request: Request) -> tuple[str, bool]:
         )
     looks_local = request.name.startswith((".", "/", "~")) or request.name.endswith(".json")
     if looks_local or request.name.count("/") > 1:
-        near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        beside = path.parent.iterdir() if path.parent.is_dir() else ()
+        near = [p.name for p in beside if p.is_dir()]
         raise ConfigError(
             f"there is no folder {shown(path)}",
             place=request.place(),
@@ -126,7 +127,7 @@ def _config(transformers: ModuleType, source: str, request: Request) -> Any:
         fields = [name for name in config.to_dict() if not name.startswith("_")]
         raise ConfigError(
             f"the config of `{request.spec}` has no field `{unknown[0]}`",
-            place=request.place(f"model.{unknown[0]}"),
+            place=request.place(f"model.{unknown[0]}", of_key=True),
             help=did_you_mean(unknown[0], fields) or f"it has {', '.join(fields[:12])}, …",
         )
     return config

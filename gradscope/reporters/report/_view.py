@@ -16,7 +16,9 @@ class View:
     choose the direction. ``columns`` are those of the calls, or of the parameters where ``table``
     is "parameters"; names with a leading ``+`` come on top of the usual ones. ``table`` None shows
     every table, except in csv, which holds one: the calls. ``fold`` shows blocks that look the same
-    once, in the tables for people. ``rules`` are for formats that carry the rule book along;
+    once, in the tables for people. ``depth`` leaves out modules deeper than that: 0 is the model
+    alone, 1 its direct parts too. ``bar`` is a column that gets bars beside it. ``rules`` are for
+    formats that carry the rule book along;
     ``root`` is what their paths are relative to, None: as the record has them.
     """
 
@@ -27,5 +29,7 @@ class View:
     columns: tuple[str, ...] | None = None
     table: str | None = None
     fold: bool = False
+    depth: int | None = None
+    bar: str | None = None
     rules: tuple[RuleText, ...] = ()
     root: Path | None = None

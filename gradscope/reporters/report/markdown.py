@@ -10,7 +10,7 @@ from gradscope.reporters.errors import error_lines
 from gradscope.reporters.header import notes
 from gradscope.reporters.markdown_blocks import found_items, table_block
 from gradscope.reporters.markdown_text import escaped, fenced
-from gradscope.reporters.report import _chains, _checked, _precision, _summary
+from gradscope.reporters.report import _chains, _checked, _histograms, _precision, _summary
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
 from gradscope.reporters.report.tables.tasks import tasks
@@ -39,8 +39,10 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
         yield (
             table_block(derive.calls(report, view)) if report.calls else "No calls were recorded."
         )
-    if view.table in (None, "parameters") and report.parameters:
-        yield table_block(derive.parameters(report, view))
+    if view.table in (None, "parameters"):
+        owned = derive.parameters(report, view)
+        if owned.rows:
+            yield table_block(owned)
     if view.table is None:
         steps = derive.history(report)
         if steps:
@@ -48,6 +50,8 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
         shared = tasks(report, view)
         if shared is not None:
             yield table_block(shared)
+    for table in _histograms.tables(report.histograms):
+        yield table_block(table)
     for chain in report.chains:  # somebody asked for each of them
         yield f"### C{escaped(_chains.title(chain))[1:]}\n\n{fenced(_chain(chain))}"
     yield escaped(" · ".join(_summary.totals(report)))

@@ -12,7 +12,7 @@ from gradscope.records.report import CheckedModel, CheckReport, Report
 from gradscope.reporters import finding_lines
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.header import header
-from gradscope.reporters.report import _chains, _checked, _precision, _summary
+from gradscope.reporters.report import _chains, _checked, _histograms, _precision, _summary
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
 from gradscope.reporters.report.tables.tasks import tasks
@@ -59,8 +59,9 @@ def _blocks(report: Report, view: View) -> Iterator[Iterable[Text]]:
             if report.calls
             else [Text("no calls were recorded")]
         )
-    if view.table in (None, "parameters") and report.parameters:
-        yield table_lines(derive.parameters(report, view), view.width)
+    if view.table in (None, "parameters"):
+        owned = derive.parameters(report, view)
+        yield table_lines(owned, view.width) if owned.rows else []
     if view.table is None:
         steps = derive.history(report)
         if steps:
@@ -68,6 +69,8 @@ def _blocks(report: Report, view: View) -> Iterator[Iterable[Text]]:
         shared = tasks(report, view)
         if shared is not None:
             yield table_lines(shared, view.width)
+    for table in _histograms.tables(report.histograms):
+        yield table_lines(table, view.width)
     for chain in report.chains:  # somebody asked for each of them
         yield _chain(chain, view)
     proof = _summary.verified(report)

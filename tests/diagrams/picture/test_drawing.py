@@ -108,7 +108,7 @@ def test_a_leaf_stands_in_the_operation_that_uses_it() -> None:
 def test_a_closed_group_says_what_is_in_it() -> None:
     drawing = draw(resnet(), GraphView(depth=1))
     said = "\n".join(line for box in drawing.boxes for line in box.lines)
-    assert "layer1 ×2 · BasicBlock\n6 ops · 1,152 elements" in said
+    assert "layer1 ×2 · BasicBlock\n6 ops · 1,152 parameters" in said
 
 
 def test_repeats_are_drawn_once_and_their_inner_arrows_left_out() -> None:
@@ -234,7 +234,8 @@ def test_many_inputs_are_not_as_many_boxes() -> None:
 def test_colours_span_every_positive_number() -> None:
     wide = scale("gradient", [5e-324, 1.0, 1.7e308])
     assert len({wide.fill(v) for v in (5e-324, 1.0, 1.7e308)}) == 3
-    assert len(wide.legend(())) == 3
+    assert len(wide.ticks()) == 3
+    assert len(set(wide.bar())) > 30
     assert scale("gradient", [5e-324]).fill(5e-324)
     graph = mlp()
     norms = {node.id: 1.7e308 if node.id % 2 else 5e-324 for node in graph.nodes}
@@ -244,7 +245,24 @@ def test_colours_span_every_positive_number() -> None:
 
 
 def test_the_legend_names_only_values_that_there_are() -> None:
-    shown = [words for _, words in scale("gradient", [2.0, 4.0, 8.0]).legend(())]
-    assert shown == ["2.000", "4.000", "8.000"]
-    assert [words for _, words in scale("gradient", [3.0, 3.0]).legend(())] == ["3.000"]
-    assert list(scale("gradient", [None, 0.0]).legend(())) == []
+    assert scale("gradient", [2.0, 4.0, 8.0]).ticks() == ("2.000", "4.000", "8.000")
+    assert scale("gradient", [3.0, 3.0]).ticks() == ("3.000",)
+    assert scale("gradient", [None, 0.0]).ticks() == scale("gradient", [None, 0.0]).bar() == ()
+
+
+def test_signs_are_explained_where_they_stand() -> None:
+    folded = draw(resnet(), GraphView(depth=1)).notes
+    assert "×n behind a name: n equal blocks, drawn as one" in folded
+    assert not any("×n" in note for note in draw(mlp(), GraphView()).notes)
+    hidden = draw(mlp(), GraphView(hidden=2)).notes
+    assert "2 views and transposes left out" in hidden
+
+
+def test_arrows_to_the_right() -> None:
+    from gradscope.diagrams import mermaid
+    from gradscope.diagrams.picture.dot_text import written
+
+    view = GraphView(direction="LR")
+    assert 'rankdir="LR"' in written(draw(mlp(), view))
+    assert "flowchart LR" in mermaid.render(mlp(), view)
+    assert "flowchart TB" in mermaid.render(mlp(), GraphView())

@@ -28,7 +28,7 @@ from gradscope.records import json as record_json
 from gradscope.records.report import CheckedModel, CheckReport, Finding, Report
 from gradscope.reporters.finding_lines import grouped
 from gradscope.reporters.report import View, csv, github, markdown, sarif, terminal
-from gradscope.reporters.report.tables import derive
+from gradscope.reporters.report.tables import asked
 
 GOLDEN = Path(__file__).parent / "golden"
 WIDTHS = {"60": 60, "80": 80, "120": 120, "200": 200, "pipe": None}
@@ -372,7 +372,7 @@ def test_the_table_of_findings_alone(sample: Callable[[str], Report]) -> None:
                                   View(table="findings", columns=("norm",))])  # fmt: skip
 def test_the_findings_have_no_columns_to_choose(view: View) -> None:
     with pytest.raises(OptionError, match="neither columns"):
-        derive.check(view)
+        asked.check(view)
 
 
 def test_one_report_in_the_formats_of_findings(sample: Callable[[str], Report]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from gradscope.errors import OptionError
 from gradscope.records.report import Report
 from gradscope.reporters.report import View, csv, terminal
-from gradscope.reporters.report.tables import derive
+from gradscope.reporters.report.tables import asked, derive
 from gradscope.reporters.report.tables.call_columns import COLUMNS
 
 Sample = Callable[[str], Report]
@@ -100,7 +100,7 @@ def test_all_shows_everything_once(sample: Sample) -> None:
 @pytest.mark.parametrize("key", COLUMNS)
 def test_every_column_can_be_shown_and_sorted(key: str, samples: dict[str, Any]) -> None:
     view = View(columns=(key,), sort=key, table="calls")
-    derive.check(view)
+    asked.check(view)
     for build in samples.values():
         assert key in terminal.render(build(), view)
         assert key in csv.render(build(), view)
@@ -119,7 +119,7 @@ def test_every_column_can_be_shown_and_sorted(key: str, samples: dict[str, Any])
 )
 def test_what_is_not_there_is_refused(view: View, message: str, help: str | None) -> None:
     with pytest.raises(OptionError) as caught:
-        derive.check(view)
+        asked.check(view)
     problem = caught.value.problems[0]
     assert problem.message.startswith(message)
     if help:
@@ -128,7 +128,7 @@ def test_what_is_not_there_is_refused(view: View, message: str, help: str | None
 
 def test_an_unknown_column_lists_the_columns() -> None:
     with pytest.raises(OptionError, match="unknown column") as caught:
-        derive.check(View(columns=("zzz",)))
+        asked.check(View(columns=("zzz",)))
     assert "norm" in caught.value.render()
 
 

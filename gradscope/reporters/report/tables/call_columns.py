@@ -10,7 +10,7 @@ from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.reporters.report.tables import statistics
 from gradscope.reporters.report.tables.call_rows import CallRow, layer
 from gradscope.reporters.report.tables.columns import Column, Row, Scalar, placed
-from gradscope.typeset.numbers import count, shape, size
+from gradscope.typeset.numbers import amount, count, seconds, shape, size
 from gradscope.typeset.tables import KEEP
 from gradscope.typeset.text import plain
 
@@ -19,8 +19,10 @@ NOT_NEEDED, MISSING = "–", "none"
 
 USUAL = (
     *("layer", "type", "shape", "norm", "mean", "std", "zeros", "nonfinite"),
-    *("grad_out", "grad_in", "grad_fn", "saved"),
+    *("grad_out", "grad_in", "grad_fn", "saved", "flops", "time"),
 )
+#: Columns that only a run of their own can fill.
+MEASURED = ("flops", "time")
 _STATISTICS = ("norm", "mean", "std", "min", "max", "zeros", "nan", "inf")
 #: The columns of a row that stands for one tensor alone.
 EXACT = (
@@ -33,7 +35,7 @@ EXACT = (
 _KEEP = {
     **{"layer": KEEP, "norm": KEEP - 1, "grad_out": KEEP, "nonfinite": KEEP},
     **{"grad_in": 70, "shape": 60, "zeros": 50, "type": 40, "mean": 30, "std": 20},
-    **{"saved": 15, "grad_fn": 10},
+    **{"time": 35, "flops": 33, "params": 32, "saved": 15, "grad_fn": 10},
 }
 
 
@@ -48,7 +50,23 @@ def signs(
         lines.append(f"{MISSING}: {_why_missing(report)}")
     if any(" +" in text for text in texts):
         lines.append("+n nan, +n inf: elements that are not finite, left out of the norm")
+    means = [column for column in columns if column.key.endswith("mean")]
+    if any(column.text(row) == statistics.NOISE for column in means for row in rows):
+        lines.append(f"{statistics.NOISE}: zero, to the rounding of the values")
+    for column in columns:
+        if column.key in MEASURED and all(column.value(row) is None for row in rows):
+            lines.append(f"{column.key}: not measured: `inspect … --columns +{column.key}` does")
+        elif column.key in _MEANINGS:
+            lines.append(_MEANINGS[column.key])
     return lines
+
+
+#: What a column means that its name does not say.
+_MEANINGS = {
+    "params": "params: elements of the parameters of the module and of all below it",
+    "flops": "flops: of forward, calls inside included: matrix products, convolutions, attention",
+    "time": "time: of forward, calls inside included; the fastest of three runs without recording",
+}
 
 
 def _why_missing(report: Report) -> str:
@@ -131,6 +149,14 @@ def _saved(row: CallRow) -> int | None:
     return row.call.saved_bytes
 
 
+#: What a module has and a call takes: (column, its exact value, its text).
+_COSTS: tuple[tuple[str, Callable[[CallRow], Scalar], Callable[[CallRow], str]], ...] = (
+    ("params", lambda row: row.call.parameters, lambda row: count(row.call.parameters or 0)),
+    ("flops", lambda row: row.call.flops, lambda row: amount(row.call.flops or 0)),
+    ("time", lambda row: row.call.seconds, lambda row: seconds(row.call.seconds or 0.0)),
+)
+
+
 def _facts() -> Iterator[Column[CallRow]]:
     yield _fact("layer", layer, layer, once=False)
     yield _fact("name", lambda row: row.call.name)
@@ -191,6 +217,8 @@ def _register() -> dict[str, Column[CallRow]]:
     found.append(
         _fact("saved", _saved, lambda row: size(_saved(row) or 0), number=True),
     )
+    for key, value, text in _COSTS:
+        found.append(_fact(key, value, text, number=True))
     found.append(_fact("saved_bytes", _saved, lambda row: count(_saved(row) or 0), number=True))
     return {column.key: placed(column, _KEEP, USUAL) for column in found}
 

@@ -3,63 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from gradscope.errors import OptionError, did_you_mean
 from gradscope.records.report import Report
 from gradscope.records.run import StepRecord
 from gradscope.reporters.report._view import View
-from gradscope.reporters.report.tables import call_columns, call_rows, parameter_columns
+from gradscope.reporters.report.tables import bars, call_columns, call_rows, parameter_columns
 from gradscope.reporters.report.tables.cells import cells, folds, select
 from gradscope.reporters.report.tables.columns import (
     Column,
     Entry,
     Row,
     Scalar,
-    known,
     parse_sort,
     pick,
     single,
 )
 from gradscope.reporters.report.tables.folding import fold_calls, fold_parameters
 from gradscope.typeset.numbers import NOT_THERE, count, number
-from gradscope.typeset.tables import KEEP, Cell, Heading, Table
+from gradscope.typeset.tables import KEEP, Cell, Heading, Table, plan
 from gradscope.typeset.text import plain
-
-TABLES = ("calls", "parameters", "findings")
-
-
-def check(view: View) -> None:
-    """Refuse a view that names what no table has, before anything expensive runs.
-
-    Raises:
-        OptionError: an unknown table, column or direction, or a ``top`` below 1.
-    """
-    if view.table is not None and view.table not in TABLES:
-        raise OptionError(
-            f"unknown table `{view.table}`",
-            help=did_you_mean(view.table, TABLES) or f"one of {', '.join(TABLES)}",
-        )
-    if view.top is not None and view.top < 1:
-        raise OptionError(f"`--top {view.top}` would show nothing", help="give 1 or more")
-    if view.table == "findings" and (view.columns or view.sort):
-        raise OptionError(
-            "the findings have neither columns to choose nor an order but their own",
-            help="leave `--columns` and `--sort` away; `-f csv` has every field",
-        )
-    registry = parameter_columns.COLUMNS if view.table == "parameters" else call_columns.COLUMNS
-    for word in view.columns or ():
-        key = word.removeprefix("+")
-        if key != "all":
-            known(key, registry)
-    if view.sort is not None:
-        key, _ = parse_sort(view.sort)
-        sortable = registry if view.table else {**call_columns.COLUMNS, **parameter_columns.COLUMNS}
-        known(key, sortable)
 
 
 def calls(report: Report, view: View) -> Table:
     """The calls, a row for each output and for each of several inputs that want a gradient."""
-    groups = [call_rows.folded(call) for call in report.calls]
+    groups = [call_rows.folded(call) for call in report.calls if _within(call.name, view)]
     return _table(
         *("calls", report, view),
         fold_calls(groups) if view.fold else list(map(single, groups)),
@@ -73,7 +41,7 @@ def calls(report: Report, view: View) -> Table:
 
 def parameters(report: Report, view: View) -> Table:
     """The parameters: value, gradient, and how far the optimizer moved them."""
-    groups = [(parameter_columns.ParameterRow(stats),) for stats in report.parameters]
+    groups = [(stats,) for stats in _parameters(report, view)]
     return _table(
         *("parameters", report, view),
         fold_parameters(groups) if view.fold else list(map(single, groups)),
@@ -87,11 +55,11 @@ def parameters(report: Report, view: View) -> Table:
 def records(report: Report, view: View) -> tuple[list[str], list[list[Scalar]]]:
     """Header and exact values of one table, a row for each tensor: what csv holds."""
     if view.table == "parameters":
-        owned = [(parameter_columns.ParameterRow(stats),) for stats in report.parameters]
+        owned = [(stats,) for stats in _parameters(report, view)]
         return _exact(
             owned, parameter_columns.COLUMNS, parameter_columns.EXACT, view, ["name"], "parameter"
         )
-    groups = [call_rows.expanded(call) for call in report.calls]
+    groups = [call_rows.expanded(call) for call in report.calls if _within(call.name, view)]
     # Without these, the rows of one call could not be told apart.
     first = ["name", "call", "direction", "path"]
     return _exact(groups, call_columns.COLUMNS, call_columns.EXACT, view, first, "call")
@@ -109,6 +77,24 @@ def _exact(
     columns = pick(registry, view.columns, usual, first)
     rows = [[column.value(row) for column in columns] for entry in chosen for row in entry.rows]
     return [column.key for column in columns], rows
+
+
+def _depth(view: View) -> str:
+    return "" if view.depth is None else f"down to depth {view.depth}"
+
+
+def _within(name: str, view: View) -> bool:
+    """Whether a module's name has no more parts than the view goes deep."""
+    return view.depth is None or (name.count(".") + 1 if name else 0) <= view.depth
+
+
+def _parameters(report: Report, view: View) -> list[parameter_columns.ParameterRow]:
+    """Those whose module the view shows."""
+    return [
+        parameter_columns.ParameterRow(stats)
+        for stats in report.parameters
+        if _within(stats.name.rpartition(".")[0], view)
+    ]
 
 
 def history(report: Report) -> Table | None:
@@ -144,8 +130,14 @@ def _needed(
     """The usual columns that have something to say, and the one that the rows are sorted by."""
     columns = [registry[key] for key in usual]
     keys = [c.key for c in columns if c.needed is not None and c.needed(rows)]
-    by = _sorted_by(view)
-    return keys if by is None or by in keys or by not in registry else [*keys, by]
+    extra = (key for key in (_sorted_by(view), view.bar) if key and key in registry)
+    return [*keys, *(key for key in extra if key not in keys)]
+
+
+def _unmeasured(registry: Mapping[str, Column[Row]], rows: Sequence[Row]) -> list[str]:
+    """Columns that nobody had filled: `all` goes without."""
+    keys = [key for key in call_columns.MEASURED if key in registry]
+    return [k for k in keys if all(registry[k].value(row) is None for row in rows)]
 
 
 def _sorted_by(view: View) -> str | None:
@@ -169,15 +161,32 @@ def _table(
     chosen, caption = select(entries, registry, view, title.removesuffix("s"))
     marked, notes = with_marks([entry.shown for entry in chosen])
     rows = [row for entry in chosen for row in entry.rows]
-    columns = pick(registry, asked, _needed(registry, usual, rows, view), usual[:1], hidden)
-    by = _sorted_by(view)
+    barred = registry.get(view.bar or "")
+    if asked and barred is not None:
+        asked = (*asked, barred.key)
+    columns = pick(
+        *(registry, asked, _needed(registry, usual, rows, view), usual[:1]),
+        [*hidden, *_unmeasured(registry, rows)],
+    )
+    lead = {_sorted_by(view), view.bar}
+    headings = tuple(
+        Heading(c.key, c.right, KEEP if c.key in lead else c.keep, c.wraps) for c in columns
+    )
+    lines = cells(columns, marked, chosen)
+    drawn = []
+    if barred is not None:
+        members = [stood_for for entry in chosen for stood_for in entry.members]
+        headings, lines = bars.with_bars(barred, columns, headings, lines, members)
+        drawn = [bars.legend(barred.key)]
     option = "--table parameters --columns" if title == "parameters" else "--columns"
-    return Table(
+    made = Table(
         title,
-        tuple(Heading(c.key, c.right, KEEP if c.key == by else c.keep, c.wraps) for c in columns),
-        cells(columns, marked, chosen),
-        caption,
-        (*folds(chosen), *notes, *call_columns.signs(report, columns, rows, unneeded)),
+        headings,
+        lines,
+        ", ".join(filter(None, [caption, _depth(view)])),
         fixed=bool(asked),
         remedy=f"use {option} or a wider terminal",
     )
+    gone = plan(made, view.width).hidden
+    signs = call_columns.signs(report, [c for c in columns if c.key not in gone], rows, unneeded)
+    return replace(made, legend=(*folds(chosen), *notes, *signs, *drawn))

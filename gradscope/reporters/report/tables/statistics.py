@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import attrgetter
@@ -18,6 +19,12 @@ Tone = Callable[[Row, str], str]
 _FLOATS = ("norm", "mean", "std", "min", "max")
 _COUNTS = ("nan", "inf")
 
+#: A mean that is zero to rounding.
+NOISE = "~0"
+#: The step from 1 to the next larger number of each dtype, and how many such are still rounding.
+_EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+_ROUNDINGS = 4
+
 
 def nonfinite(stats: TensorStats | None) -> int:
     """How many elements are NaN or infinite."""
@@ -29,7 +36,24 @@ def figure(stats: TensorStats, name: str) -> str:
     lost = nonfinite(stats)
     if lost and lost >= stats.numel:
         return "inf" if not stats.nan else "nan"
+    if name == "mean" and _is_noise(stats):
+        return NOISE
     return number(getattr(stats, name))
+
+
+def _is_noise(stats: TensorStats) -> bool:
+    """Whether a mean that is not zero has no digit that the values' own rounding leaves certain.
+
+    What a layer subtracts is rounded in float32 at best, in the same direction for many values;
+    what a half float keeps of each value is rounded by itself, and its mean over many by less.
+    """
+    eps = _EPSILON.get(stats.dtype)
+    finite = stats.numel - nonfinite(stats)
+    if eps is None or not stats.mean or not stats.norm or finite < 2:
+        return False
+    common = min(eps, _EPSILON["float32"])
+    bound = _ROUNDINGS * max(common, eps / math.sqrt(finite))
+    return abs(stats.mean) <= bound * stats.norm / math.sqrt(finite)
 
 
 def strange(stats: TensorStats) -> str:

@@ -7,28 +7,33 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Annotated, NoReturn, TextIO
 
 import typer
 
 # Typer carries its own copy of click, and exports only some of it.
-from typer._click import Command, Context
-from typer._click.exceptions import (
-    ClickException,
-    MissingParameter,
-    NoArgsIsHelpError,
-    NoSuchOption,
-)
-from typer.core import TyperCommand, TyperGroup
+from typer._click import Command as AnyCommand
+from typer._click import Context
+from typer._click.exceptions import ClickException, NoArgsIsHelpError
+from typer.core import TyperCommand
 from typer.main import get_command
 
 from gradscope import plugins
-from gradscope.errors import GradscopeError, Problem, did_you_mean
+from gradscope.cli import completion
+from gradscope.cli.help import Command, Example, Group
+from gradscope.cli.usage import problem_of
+from gradscope.errors import GradscopeError
 from gradscope.version import __version__
 
 _COMMANDS = "gradscope.commands"
+_EXAMPLES: Sequence[Example] = (
+    ("gradscope inspect", "What flows through the bundled digit network."),
+    ("gradscope inspect torchvision:resnet18 --depth 1", "Through a ResNet, a row for each stage."),
+    ("gradscope why ./net.py:Net", "Why parameters of your own network have no gradient."),
+    ("gradscope init && gradscope check model.yaml", "A config to start from, and what is wrong."),
+)
 _INTERRUPTED = 130
 _BUG = """\
 error: gradscope itself failed: {name}: {error}
@@ -45,9 +50,7 @@ def _version(wanted: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", metavar="", callback=_version, is_eager=True, help="Show the version."
-        ),
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """See what flows through a PyTorch model, forward and backward, and where it stops.
@@ -57,8 +60,10 @@ def _root(
     """
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """The commands, listed from their files' text; the one that is asked for is imported."""
+
+    examples = _EXAMPLES
 
     @cached_property
     def names(self) -> list[str]:
@@ -76,25 +81,30 @@ class _Commands(TyperGroup):
 
     def resolve_command(
         self, ctx: Context, args: list[str]
-    ) -> tuple[str | None, Command | None, list[str]]:
+    ) -> tuple[str | None, AnyCommand | None, list[str]]:
         """The command to run, with its options."""
         name, listed, rest = super().resolve_command(ctx, args)
         return name, None if listed is None else _imported(args[0]), rest
 
 
-def _imported(name: str) -> Command:
+def _imported(name: str) -> AnyCommand:
     """The command behind a name, as typer makes it of the ``run`` in its file."""
-    app = typer.Typer(
+    single = typer.Typer(
         add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
     )
-    module = plugins.load(_COMMANDS, name)
-    app.command(name, cls=getattr(module, "Parser", None))(module.run)
-    return get_command(app)
+    file = plugins.load(_COMMANDS, name)
+    parser = getattr(file, "Parser", None)  # of a command that takes its words in another way
+    kind = Command if parser is None else type("Command", (parser, Command), {})
+    single.command(name, cls=kind)(file.run)
+    command = get_command(single)
+    assert isinstance(command, Command)
+    command.examples = file.EXAMPLES
+    return command
 
 
-def build() -> typer.Typer:
+def app() -> typer.Typer:
     """The app with one command per file of ``gradscope/commands``."""
-    app = typer.Typer(
+    made = typer.Typer(
         name="gradscope",
         cls=_Commands,
         no_args_is_help=True,
@@ -102,8 +112,8 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_root)
-    return app
+    made.callback()(_root)
+    return made
 
 
 def main() -> NoReturn:
@@ -112,7 +122,9 @@ def main() -> NoReturn:
     launch: Callable[[], None] | None = None
     try:
         # Not the app itself: that sets `sys.excepthook`, which a script under `run` would see.
-        code = get_command(build())(standalone_mode=False)
+        command = get_command(app())
+        completion.install()  # after typer's own, which it replaces
+        code = command(standalone_mode=False)
         if callable(code):  # somebody else's program, for whose errors nothing here stands
             launch, code = code, 0
         if sys.stdout is not None:  # closed by whoever started the process
@@ -122,7 +134,7 @@ def main() -> NoReturn:
     except NoArgsIsHelpError:  # the help itself has been printed by now
         code = 0
     except ClickException as error:
-        _say(_usage(error).render())
+        _say(problem_of(error).render())
         code = 2
     except GradscopeError as error:
         if debug:
@@ -158,24 +170,6 @@ def main() -> NoReturn:
     if launch is not None:
         launch()
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _usage(error: ClickException) -> Problem:
-    """A mistake on the command line, in the form of all other errors."""
-    commands = plugins.names(_COMMANDS)
-    words = [word for word in sys.argv[1:] if not word.startswith("-")]
-    command = words[0] if words and words[0] in commands else None
-    lists = f"`{' '.join(filter(None, ['gradscope', command]))} --help` lists what there is"
-    if isinstance(error, NoSuchOption):
-        close = did_you_mean(error.option_name, error.possibilities or ())
-        return Problem(f"unknown option `{error.option_name}`", help=close or lists)
-    if isinstance(error, MissingParameter) and error.param is not None:
-        return Problem(f"`{error.param.metavar or error.param.name}` is missing", help=lists)
-    if words and command is None:
-        close = did_you_mean(words[0], commands)
-        help = close or f"the commands are {', '.join(commands)}; a MODEL comes after one of these"
-        return Problem(f"unknown command `{words[0]}`", help=help)
-    return Problem(error.format_message().rstrip("."), help=lists)
 
 
 def _say(text: str) -> None:

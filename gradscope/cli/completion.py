@@ -1,0 +1,60 @@
+"""What bash hands over for completion, put together again.
+
+Bash takes `:` and `=` for the ends of words: of ``torchvision:res`` it wants to hear what may stand
+for ``res``, and says so in three words. The other shells keep words whole.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from typer import _completion_shared as scripts
+from typer._click.shell_completion import CompletionItem, add_completion_class
+from typer._completion_classes import BashComplete
+
+_ENDS: Final = (":", "=")
+# No blank after what is only the beginning of a word: a source of models, a key, a folder, a list.
+_SCRIPT: Final = scripts.COMPLETION_SCRIPT_BASH.replace(
+    "    return 0\n",
+    """\
+    if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[:=/,] ]]; then
+        compopt -o nospace 2>/dev/null
+    fi
+    return 0
+""",
+)
+
+
+class WholeWords(BashComplete):
+    """Bash's completion with words as the user typed them."""
+
+    source_template = _SCRIPT
+    _kept = 0
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words before the one to complete, and that one."""
+        args, incomplete = super().get_completion_args()
+        *before, word = joined([*args, incomplete])
+        self._kept = max(word.rfind(end) for end in _ENDS) + 1
+        return before, word
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """What bash is to put for its own last word."""
+        return super().format_completion(item)[self._kept :]
+
+
+def joined(words: list[str]) -> list[str]:
+    """``["torchvision", ":", "res"]`` as the one word that it was."""
+    found: list[str] = []
+    for word in words:
+        if found and (word in _ENDS or found[-1].endswith(_ENDS)):
+            found[-1] += word
+        else:
+            found.append(word)
+    return found
+
+
+def install() -> None:
+    """Have typer use it, also where it writes the script for the shell."""
+    add_completion_class(WholeWords, scripts.Shells.bash.value)
+    scripts._completion_scripts[scripts.Shells.bash.value] = _SCRIPT

@@ -1,0 +1,211 @@
+"""What may follow on the command line, for the shell: no torch, and nothing runs.
+
+Each function takes the word so far and gives whole words that begin with it. Errors have no place
+here: where a file cannot be read there is nothing to offer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from gradscope import plugins
+
+Complete = Callable[[str], list[str]]
+_FILES = (".yaml", ".yml", ".json")
+
+
+def one_of(choices: Iterable[str]) -> Complete:
+    """One of a few words."""
+    listed = list(choices)
+
+    def complete(incomplete: str) -> list[str]:
+        return _beginning(listed, incomplete)
+
+    return complete
+
+
+def files_of(package: str, *others: str) -> Complete:
+    """The name of a file in a package that is a registry: a format, a method."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _beginning([*plugins.names(package), *others], incomplete)
+
+    return complete
+
+
+def models(ctx: typer.Context, incomplete: str) -> list[str]:
+    """A MODEL, or ``key=value``: a source and its names, the classes of a file, keys, values."""
+    from gradscope.config.installed import names_of
+    from gradscope.config.python_files import classes_of
+    from gradscope.config.specs import DEMOS, SOURCES
+
+    if "=" in incomplete:
+        return settings(incomplete)
+    source, colon, _ = incomplete.rpartition(":")
+    if colon and source.endswith(".py"):
+        return [f"{source}:{name}" for name in classes_of(Path(source))]
+    if colon:
+        names = [*DEMOS, *(f"{source}:{name}" for name in names_of(source))]
+        return _beginning(names, incomplete)
+    found = _beginning(["demo", *(f"{name}:" for name in SOURCES)], incomplete)
+    found += _paths(incomplete, (*_FILES, ".py"))
+    # Keys change a MODEL: they are for those who named one, or began to write a key.
+    return found + (_keys(incomplete) if incomplete or ctx.params.get("words") or ctx.args else [])
+
+
+def pictures(ctx: typer.Context, incomplete: str) -> list[str]:
+    """A picture, or ``key=value``."""
+    from gradscope.images import suffixes
+
+    if "=" in incomplete:
+        return settings(incomplete)
+    return _paths(incomplete, (*suffixes(), ".npy")) + (_keys(incomplete) if incomplete else [])
+
+
+def reports(incomplete: str) -> list[str]:
+    """A saved report."""
+    return _paths(incomplete, (".json",))
+
+
+def settings(incomplete: str) -> list[str]:
+    """``key=value`` alone."""
+    key, equals, value = incomplete.partition("=")
+    if equals:
+        return [f"{key}={one}" for one in _values(key) if one.startswith(value)]
+    return _keys(incomplete)
+
+
+def rules(incomplete: str) -> list[str]:
+    """Codes and names of rules, with commas."""
+    from gradscope.rules import rule_book
+
+    words = [word for rule in rule_book() for word in (rule.code, rule.name)]
+    return _listed(words, incomplete)
+
+
+def columns(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Columns of the table that is asked for, with commas and ``+``."""
+    return _listed(["all", *_columns(ctx)], incomplete)
+
+
+def column(ctx: typer.Context, incomplete: str) -> list[str]:
+    """One column."""
+    return _beginning(_columns(ctx), incomplete)
+
+
+def tables(incomplete: str) -> list[str]:
+    """A table of a report."""
+    from gradscope.reporters.report.tables.asked import TABLES
+
+    return _beginning(TABLES, incomplete)
+
+
+def sort(ctx: typer.Context, incomplete: str) -> list[str]:
+    """A column, and a direction."""
+    name, colon, _ = incomplete.partition(":")
+    if colon:
+        return _beginning([f"{name}:asc", f"{name}:desc"], incomplete)
+    return _beginning(_columns(ctx), incomplete)
+
+
+def layers(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of layers, where they can be had without torch: a saved report, a class's own file."""
+    from gradscope.config.python_files import attributes_of
+
+    # Where the last word is an option that waits for its value, the words before it are no
+    # parameter yet.
+    for word in (*(ctx.params.get("words") or ctx.args), ctx.params.get("model") or ""):
+        file, colon, name = word.rpartition(":")
+        if word.lower().endswith(".json"):
+            return _beginning(_saved_names(Path(word)), incomplete)
+        if colon and file.endswith(".py"):
+            return _beginning(attributes_of(Path(file), name), incomplete)
+    return []
+
+
+def _beginning(words: Iterable[str], incomplete: str) -> list[str]:
+    return [word for word in words if word.startswith(incomplete)]
+
+
+def _listed(words: Iterable[str], incomplete: str) -> list[str]:
+    """The last word of a list with commas, each with or without its ``+``."""
+    before, comma, last = incomplete.rpartition(",")
+    sign = "+" if last.startswith("+") else ""
+    return [f"{before}{comma}{sign}{word}" for word in words if word.startswith(last[len(sign) :])]
+
+
+def _columns(ctx: typer.Context) -> list[str]:
+    from gradscope.reporters.report.tables import call_columns, parameter_columns
+
+    if ctx.params.get("table") == "parameters":
+        return list(parameter_columns.COLUMNS)
+    return list(call_columns.COLUMNS)
+
+
+def _keys(incomplete: str) -> list[str]:
+    """Keys of the config, each ready for its value; a group's once its name is written."""
+    from gradscope.config.schema import GROUPS, Config
+
+    names = [f"{name}." if name in GROUPS else f"{name}=" for name in Config.model_fields]
+    for group, model in GROUPS.items():
+        if incomplete.startswith(f"{group}."):
+            names += [f"{group}.{name}=" for name in model.model_fields]
+    return _beginning(names, incomplete)
+
+
+def _values(key: str) -> Sequence[str]:
+    """The words that a key takes, where these are few."""
+    from gradscope.config.schema import expected
+    from gradscope.config.specs import OPTIMIZERS
+
+    if key == "optimizer":
+        return list(OPTIMIZERS)
+    found = expected(key)
+    if found is None:
+        return ()
+    return ("true", "false") if found.words == "true or false" else found.choices
+
+
+def _paths(incomplete: str, suffixes: Sequence[str]) -> list[str]:
+    """Files with one of the suffixes, a Python file ready for its class, and folders."""
+    folder, slash, name = incomplete.rpartition("/")
+    start = f"{folder}{slash}"
+    try:
+        beside = sorted(Path(start or ".").expanduser().iterdir())
+    except OSError:
+        return []
+    found = []
+    for path in beside:
+        if not path.name.startswith(name) or (path.name.startswith(".") and not name):
+            continue
+        if path.is_dir():
+            found.append(f"{start}{path.name}/")
+        elif path.suffix.lower() in suffixes:
+            found.append(f"{start}{path.name}{':' if path.suffix == '.py' else ''}")
+    return found
+
+
+def _saved_names(path: Path) -> list[str]:
+    """The names of modules in a saved report or graph."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return []
+    import json
+
+    try:
+        data: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    found = data.get("modules") or data.get("calls") if isinstance(data, dict) else None
+    names = [one.get("name") for one in found or () if isinstance(one, dict)]
+    return [name for name in dict.fromkeys(names) if isinstance(name, str) and _plain(name)]
+
+
+def _plain(name: str) -> bool:
+    return bool(re.fullmatch(r"[\w.]+", name))

@@ -1,0 +1,79 @@
+"""Every key of a config in one list, for people: what it takes, its default, what it means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from gradscope.config.schema import GROUPS, Config, expected, json_schema
+
+
+@dataclass(frozen=True, slots=True)
+class KeyText:
+    """A dotted key as it is documented. ``default`` is empty for one that must be given."""
+
+    name: str
+    takes: str
+    default: str
+    description: str
+
+
+#: What stands inside ``input``: (what it takes, its default, what it means).
+_INPUT: Final = {
+    "shape": ("a list of sizes", "", "Random numbers of this shape."),
+    "fill": (
+        "randn, rand, zeros, ones, arange, randint(N) or a number",
+        "randn",
+        "What a shape is filled with.",
+    ),
+    "image": ("a path, a pattern or a list of these", "", "Pictures, as one batch."),
+    "transform": (
+        "a mapping with resize, crop, mean, std, grayscale, invert",
+        "the weights' own",
+        "What is done to pictures before the model sees them.",
+    ),
+    "file": ("a path", "", "Tensors from a .npy, .npz, .pt or .safetensors file."),
+    "text": ("text or a list of it", "", "Token ids for a model of transformers."),
+    "tokens": ("a list of numbers", "", "Token ids as they are."),
+    "values": ("numbers and lists of them", "", "These numbers, as a tensor."),
+    "value": ("anything", "", "This value as it is, no tensor: a flag, a number, a word."),
+    "dtype": ("the name of a dtype", "the config's dtype", "Of this input."),
+    "requires_grad": ("true or false", "false", "Have a gradient flow into this input."),
+    "batch": ("a whole number from 1", "2", "Samples of an input that is inferred or repeated."),
+}
+
+
+def keys() -> Iterator[KeyText]:
+    """The keys of the config in the order of its schema, each group's and the input's below it."""
+    for name, field in Config.model_fields.items():
+        yield _key(name, field, group=name in GROUPS)
+        for inner, part in _fields(name):
+            yield _key(f"{name}.{inner}", part)
+        if name == "input":
+            yield from (KeyText(f"input.{inner}", *texts) for inner, texts in _INPUT.items())
+
+
+def _fields(group: str) -> Iterator[tuple[str, FieldInfo]]:
+    model: type[BaseModel] | None = GROUPS.get(group)
+    yield from model.model_fields.items() if model else ()
+
+
+def _key(name: str, field: FieldInfo, *, group: bool = False) -> KeyText:
+    takes = expected(name)
+    description = field.description or json_schema()["properties"][name]["description"]
+    default = "" if field.is_required() or group else _written(field.get_default())
+    return KeyText(name, takes.words if takes else "", default, description)
+
+
+def _written(value: Any) -> str:
+    """A default as a config would say it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return f"[{', '.join(json.dumps(item) for item in value)}]"
+    return "{}" if value == {} else str(value)

@@ -1,0 +1,64 @@
+"""What is being done right now, for whoever listens: a command on a terminal. Else nobody does.
+
+Whatever may take seconds says so with ``tell``; ``count`` says how far it has come, and ``within``
+names what it is a part of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What runs, outermost first, and how many of how many items of it are done, if known."""
+
+    words: tuple[str, ...]
+    done: int | None = None
+    whole: int | None = None
+
+
+_listener: ContextVar[Callable[[Stage], None] | None] = ContextVar("listener", default=None)
+_around: ContextVar[tuple[str, ...]] = ContextVar("around", default=())
+_now: ContextVar[str] = ContextVar("now", default="")
+
+
+def tell(what: str) -> None:
+    """Something begins."""
+    _now.set(what)
+    _send()
+
+
+def count(done: int, whole: int) -> None:
+    """So many items of what began last are done."""
+    _send(done, whole)
+
+
+@contextmanager
+def within(what: str) -> Iterator[None]:
+    """What begins in this block is a part of ``what``."""
+    token = _around.set((*_around.get(), what))
+    tell("")
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
+
+@contextmanager
+def heard(listener: Callable[[Stage], None]) -> Iterator[None]:
+    """Within this, ``listener`` hears of each stage."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def _send(done: int | None = None, whole: int | None = None) -> None:
+    listener = _listener.get()
+    if listener is not None:
+        listener(Stage((*_around.get(), _now.get()), done, whole))
