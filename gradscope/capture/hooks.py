@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -175,9 +177,23 @@ def before_any_call(before: Callable[[nn.Module], None]) -> Iterator[None]:
     own = OwnHook(lambda module, args: before(module))
     handle = nn.modules.module.register_module_forward_pre_hook(own)
     try:
-        yield
+        with _compiled_modules_silent():
+            yield
     finally:
         handle.remove()
+
+
+@contextmanager
+def _compiled_modules_silent() -> Iterator[None]:
+    """A compiled module warns of global hooks, and of this one nobody needs to know."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "Using `torch.compile.module.` when there are"
+        )
+        yield
 
 
 def hook_tensor(tensor: torch.Tensor, read: Callable[[torch.Tensor | None], None]) -> Handle:
