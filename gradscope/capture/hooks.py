@@ -190,9 +190,7 @@ def _compiled_modules_silent() -> Iterator[None]:
         yield
         return
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "Using `torch.compile.module.` when there are"
-        )
+        warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are")
         yield
 
 

@@ -149,7 +149,7 @@ def _told(session: Session) -> str:
     return summary(
         session.run,
         session.findings,
-        None if session.failure is not None and session.steps == 0 else str(session.path),
+        str(session.path) if session.steps and session.recorded else None,
         sampled=session.sampled,
         failure=session.failure,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from gradscope.records.training import TrainingFinding, TrainingRun
@@ -42,9 +43,9 @@ def summary(
             late = []
         if late:
             step = late[0].steps[0][0]
+            words = " ".join([run.script, *map(shlex.quote, run.arguments)])
             lines.append(
-                f"every operation of that step: `gradscope run --deep {step - 1}:{step} "
-                f"{run.script}`"
+                f"every operation of that step: `gradscope run --deep {step - 1}:{step} {words}`"
             )
     return "".join(f"{_NAME} {line}\n" for line in lines)
 

@@ -32,12 +32,9 @@ class Script:
     is_module: bool = False
 
     @property
-    def stem(self) -> str:
-        """A short name: of the file without its suffix, or the module's last part."""
-        if not self.is_module:
-            return Path(self.name).stem
-        parts = self.name.split(".")
-        return parts[-2] if parts[-1] == "__main__" and len(parts) > 1 else parts[-1]
+    def words(self) -> str:
+        """As on Python's command line, without the arguments."""
+        return f"-m {self.name}" if self.is_module else self.name
 
     def check(self) -> None:
         """Before anything runs.
@@ -88,7 +85,7 @@ class Script:
         sys.argv[0] = "-m"  # what it is while the module is looked for
         details: Any = runpy._get_module_details  # type: ignore[attr-defined]
         try:
-            _, spec, code = details(self.name)
+            _, spec, code = details(self.name, runpy._Error)  # type: ignore[attr-defined]
         except runpy._Error as error:  # type: ignore[attr-defined]
             sys.exit(f"{sys.executable}: {error}")
         sys.argv[0] = spec.origin

@@ -32,7 +32,7 @@ class Launch:
 
     def __call__(self) -> None:
         """Run the script."""
-        session = Session.begun(self.script.name, tuple(self.script.arguments), self.settings)
+        session = Session.begun(self.script.words, tuple(self.script.arguments), self.settings)
         ended = "0"
 
         def last() -> None:

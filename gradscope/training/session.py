@@ -174,6 +174,11 @@ class Session:
             self._writer.add(*found)
 
     @property
+    def recorded(self) -> bool:
+        """Whether there is a file."""
+        return self._writer is not None
+
+    @property
     def findings(self) -> tuple[TrainingFinding, ...]:
         """All that the rules have found so far, the worst first."""
         return self._findings.all()
@@ -263,4 +268,5 @@ def _paths(out: Path | None, script: str, run: TrainingRun) -> Iterator[Path]:
 
 
 def _stem(script: str) -> str:
-    return Path(script).stem if script.endswith(".py") else script.rpartition(".")[2]
+    module = script.removeprefix("-m ")
+    return Path(script).stem if module == script else module.rpartition(".")[2]
