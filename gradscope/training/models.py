@@ -29,6 +29,7 @@ class Model:
     trainable: int
     compiled: bool = False
     recorded: bool = False
+    copied: int = 0  # how many of its weights were copied so far: the next look begins there
     notices: tuple[str, ...] = field(default=())
 
     @property

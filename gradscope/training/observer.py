@@ -7,8 +7,10 @@ backward. Between two steps stand the forwards and backwards of the second.
 from __future__ import annotations
 
 import math
+import statistics
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from torch.optim import Optimizer
 from gradscope.capture.hooks import OwnHook, hook_calls
 from gradscope.capture.norms import gradient_norms
 from gradscope.capture.recompute import in_backward
+from gradscope.capture.stats import BLOCK
 from gradscope.explain.non_finite.steps import StepWatch
 from gradscope.records.answers import Birth
 from gradscope.records.training import TrainingEvent, TrainingRecord, TrainingStep
@@ -36,6 +39,8 @@ from gradscope.training.sentinel.sentinel import Sentinel
 
 #: For so many steps at most one sample goes on, where several optimizers take turns.
 _LONGEST_ROUND = 8
+#: Over so many readings of all gradients it is measured what one takes, and how rare they may get.
+_MEASURED, _RAREST = 16, 64
 
 
 @dataclass(slots=True)
@@ -124,6 +129,8 @@ class Observer:
         self._scale: float | None = None
         self._scaler_steps: list[int] = []
         self._located = False
+        self.norms_every = 1
+        self._reading: deque[float] = deque(maxlen=_MEASURED)
 
     # ---------------------------------------------------------------- the life of the observer
 
@@ -369,12 +376,36 @@ class Observer:
         if self._deep is not None:
             self._deep.backward_ended()
         # Before the last of several nobody asks what has arrived: as many as the step before had.
-        if self._backwards >= self._expected or self._sampler is not None:
+        if self._sampler is not None or (self._reads_all() and self._backwards >= self._expected):
             self._gradients = self._read_gradients(self._parameters())
             if self._sampler is not None:
                 self._sampler.backward_ended()
+        elif not self._any_optimizer and not self._small_are_finite(self._parameters()):
+            self._gradients = self._read_gradients(self._parameters())
         if not self._any_optimizer:
             self._finish("", None, None)
+
+    def _reads_all(self) -> bool:
+        """Whether the norms of all gradients are taken in this step: as often as half the budget
+        pays for, where it does not for every step."""
+        return self.step % self.norms_every == 0
+
+    def _small_are_finite(self, parameters: Sequence[nn.Parameter]) -> bool:
+        """In the other steps: whether the gradients of biases and norms are finite.
+
+        There is one in nearly every layer, and what is not finite is so in all that backward
+        comes to later. Without a sentinel nobody asks.
+        """
+        if self._sentinel is None:
+            return True
+        small = [p.grad for p in parameters if p.grad is not None and p.numel() <= BLOCK]
+        return all(map(math.isfinite, gradient_norms(small)))
+
+    def _set_norms_every(self) -> None:
+        plain = self.interval.plain
+        if self.interval.every is None and plain and self._reading:
+            share = statistics.median(self._reading) / plain
+            self.norms_every = min(_RAREST, max(1, math.ceil(2 * share / self.interval.budget)))
 
     def _parameters(self) -> list[nn.Parameter]:
         """All that may have got a gradient: of the optimizers, or of the models."""
@@ -383,12 +414,13 @@ class Observer:
             held = [p for model in self.models for p in model.module.parameters()]
         return list(dict.fromkeys(held))
 
-    @staticmethod
-    def _read_gradients(parameters: Sequence[nn.Parameter]) -> _Gradients:
+    def _read_gradients(self, parameters: Sequence[nn.Parameter]) -> _Gradients:
         there = {p: p.grad for p in parameters if p.grad is not None}
         if not there:
             return _Gradients()
+        began = time.perf_counter()
         norms = gradient_norms(list(there.values()))
+        self._reading.append(time.perf_counter() - began)
         return _Gradients(
             dict(zip(there, norms, strict=True)),
             {p: (id(g), g._version) for p, g in there.items()},
@@ -433,6 +465,9 @@ class Observer:
         """Before the optimizer moves the weights."""
         found = self._gradients
         there = [p for p in known.held if p.grad is not None]
+        whole = self._reads_all() or self._sampler is not None or self._nonfinite is not None
+        if not whole and self._small_are_finite(there):
+            return
         changed = [p for p in there if found.versions.get(p) != (id(p.grad), p.grad._version)]  # type: ignore[union-attr]
         after = {p: found.norms[p] for p in there if p in found.norms}
         if changed:
@@ -534,6 +569,8 @@ class Observer:
         if len(self._nodes) > 1:  # by now the script has let go of that graph
             free(self._nodes.pop(0))
         self.interval.ended(now - self._last, watched=sampled, own=self._own)
+        if self.step % _MEASURED == 0:
+            self._set_norms_every()
         self._own = 0.0
         if self._sampler is not None:
             self._round.add(id(optimizer))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,6 +41,10 @@ class _Watched:
     versions: dict[int, int] = field(default_factory=dict)
     clipped: dict[str, float | None] = field(default_factory=dict)
     before: dict[nn.Parameter, torch.Tensor] = field(default_factory=dict)
+
+
+#: What copies of weights may take: a share of the process's memory, or so many bytes.
+_SHARE, _LEAST_ROOM = 0.03, 1 << 25
 
 
 class Sampler:
@@ -84,7 +90,7 @@ class Sampler:
             norms = gradient_norms(list(changed.values())) if changed else []
             watched.clipped = dict(zip(changed, norms, strict=True))
             if not watched.before:  # a closure runs several times, and the weights move between
-                watched.before = {p: p.detach().clone() for p in named if p in held}
+                watched.before = _copies([p for p in named if p in held], watched.model)
 
     def taken(
         self,
@@ -147,6 +153,32 @@ class Sampler:
 def free(nodes: list[Node]) -> None:
     """Let go of the nodes of a graph that the script has let go of."""
     free_nodes(nodes)
+
+
+def _copies(parameters: Sequence[nn.Parameter], model: Model) -> dict[nn.Parameter, torch.Tensor]:
+    """Copies of the weights, of as many as memory allows: of the others at the next look."""
+    if not parameters:
+        return {}
+    start = model.copied % len(parameters)
+    left = _room()
+    copies: dict[nn.Parameter, torch.Tensor] = {}
+    for parameter in (*parameters[start:], *parameters[:start]):
+        left -= parameter.numel() * parameter.element_size()
+        if copies and left < 0:
+            break
+        copies[parameter] = parameter.detach().clone()
+        model.copied += 1
+    return copies
+
+
+def _room() -> int:
+    """How many bytes a look may take of the processor's memory, beside what the process has."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        resident = pages * resource.getpagesize()
+    except (OSError, ValueError, IndexError):  # elsewhere than on Linux
+        resident = 0
+    return max(_LEAST_ROOM, int(_SHARE * resident))
 
 
 def _watch(model: Model, layers: Sequence[str], guard: Callable[..., Any]) -> _Watched:

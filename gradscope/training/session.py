@@ -217,6 +217,7 @@ class Session:
                 plain=interval.plain,
                 watched=interval.watched,
                 cost=interval.cost,
+                notices=_notices(observer),
             )
         self.run = run
         if self._writer is not None:
@@ -231,6 +232,16 @@ class Session:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(summary(self))
             sys.stderr.flush()
+
+
+def _notices(observer: Observer) -> tuple[str, ...]:
+    """What was not looked at, and why."""
+    if observer.norms_every == 1:
+        return ()
+    return (
+        "norms of all gradients would take more than half the budget: they are read every "
+        f"{observer.norms_every} steps, and those of biases and norms at every step",
+    )
 
 
 def _skipped(event: TrainingEvent) -> TrainingStep:
