@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -61,8 +62,12 @@ def by_suffix(package: str, file: Path, *, otherwise: str) -> str:
 
 def docstring(package: str, name: str, function: str) -> str | None:
     """What a function in the file behind a choice says of itself, without importing the file."""
-    spec: Any = importlib.util.find_spec(f"{package}.{name.replace('-', '_')}")
-    module = spec.loader.get_code(spec.name)  # the bytecode, where an earlier run has left it
+    spec = importlib.util.find_spec(f"{package}.{name.replace('-', '_')}")
+    assert spec is not None
+    assert spec.origin is not None
+    # Not the spec's own loader, which may be pytest's. The bytecode, where an earlier run left it.
+    loader = SourceFileLoader(spec.name, spec.origin)
+    module: Any = loader.get_code(spec.name)
     for one in module.co_consts:
         if isinstance(one, CodeType) and one.co_name == function:
             return inspect.getdoc(FunctionType(one, {}))

@@ -1,5 +1,7 @@
 """A fixture for pytest: a test that fails with what the rules find.
 
+    pytest_plugins = ["gradscope.pytest"]  # in conftest.py
+
 def test_gradients_flow(gradscope_check):
     gradscope_check(Net(), torch.randn(8, 3, 32, 32))
 """
