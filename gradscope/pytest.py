@@ -1,9 +1,13 @@
 """A fixture for pytest: a test that fails with what the rules find.
 
-    pytest_plugins = ["gradscope.pytest"]  # in conftest.py
+In ``conftest.py``::
 
-def test_gradients_flow(gradscope_check):
-    gradscope_check(Net(), torch.randn(8, 3, 32, 32))
+    pytest_plugins = ["gradscope.pytest"]
+
+and in a test::
+
+    def test_gradients_flow(gradscope_check):
+        gradscope_check(Net(), torch.randn(8, 3, 32, 32))
 """
 
 from __future__ import annotations

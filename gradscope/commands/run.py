@@ -26,7 +26,7 @@ EXAMPLES = (
     ("gradscope run --every 100 -o run.db -m pkg.train", "A module; every 100th step looked at."),
     ("gradscope run --deep 899:901 train.py", "Three steps, operation by operation."),
 )
-_STOPS = ("never", "nan")
+_STOPS = ("never", "nan", "error")
 
 
 class Parser(TyperCommand):
@@ -93,7 +93,9 @@ def run(
     stop_on: Annotated[
         str,
         typer.Option(
-            metavar="WHEN", help="End the script at the first NaN or infinity: nan, or never."
+            metavar="WHEN",
+            help="End the script: at the first NaN or infinity (nan), at the first finding that is "
+            "an error (error), or never.",
         ),
     ] = "never",
     no_sentinel: Annotated[

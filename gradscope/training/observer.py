@@ -79,7 +79,7 @@ class Observer:
         layers: patterns of the modules whose calls are recorded.
         deep: the first and the last step that are watched operation by operation.
         sentinel: whether a NaN or an infinity is located in the step that made it.
-        stop_on: "nan" to end the script at the first of them.
+        stop_on_nan: whether the script ends at the first of them.
         failed: told of an error of gradscope's own; from then on nothing is observed.
     """
 
@@ -92,7 +92,7 @@ class Observer:
         layers: Sequence[str] = ("**",),
         deep: tuple[int, int] | None = None,
         sentinel: bool = True,
-        stop_on: str = "never",
+        stop_on_nan: bool = False,
         failed: Callable[[BaseException], None],
     ) -> None:
         self.step = 0
@@ -100,7 +100,7 @@ class Observer:
         self.models = Models()
         self.device: str | None = None
         self._write, self._born, self._layers, self._failed = write, born, layers, failed
-        self._stop_on_nan, self._stopping = stop_on == "nan", False
+        self._stop_on_nan, self._stopping = stop_on_nan, False
         self._keeps_stacks = False
         self._deep_steps = deep
         self._deep: StepWatch | None = None
@@ -215,6 +215,10 @@ class Observer:
     def compiled(self, what: object) -> None:
         """No hook is set from now on where the compiler would trace it."""
         self._guarded(self._compiled, what)
+
+    def end_script(self) -> None:
+        """Have the script end at its next backward or step."""
+        self._stopping = True
 
     def _end_script(self) -> None:
         """Where it was asked for: not an ``Exception``, which a script may well catch."""

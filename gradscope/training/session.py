@@ -27,7 +27,7 @@ from gradscope.records.training import (
     TrainingRun,
     TrainingStep,
 )
-from gradscope.rules import RuleSettings
+from gradscope.rules import RuleSettings, reaches
 from gradscope.runfile.writer import RunWriter
 from gradscope.training.findings import RunFindings
 from gradscope.training.interval import Interval
@@ -139,7 +139,7 @@ class Session:
                 layers=self.settings.layers,
                 deep=self.settings.deep,
                 sentinel=self.settings.sentinel,
-                stop_on=self.settings.stop_on,
+                stop_on_nan=self.settings.stop_on in ("nan", "error"),
                 failed=self._failed,
             )
             self.observer.start()
@@ -166,6 +166,10 @@ class Session:
                 self.latest[one.model] = one
         if self._writer is not None:
             self._writer.add(*records, *found)
+        if self.settings.stop_on == "error" and self.observer is not None:
+            told = [one.finding for one in found if isinstance(one, TrainingFinding)]
+            if reaches(told, "error"):
+                self.observer.end_script()
 
     def born(self, step: int, origins: tuple[Birth, ...]) -> None:
         """Where a NaN or an infinity of a step that goes on came from."""
