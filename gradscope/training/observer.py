@@ -7,13 +7,10 @@ backward. Between two steps stand the forwards and backwards of the second.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,50 +20,21 @@ from torch.autograd.graph import Node
 from torch.optim import Optimizer
 
 from gradscope.capture.hooks import OwnHook, hook_calls
-from gradscope.capture.norms import gradient_norms
 from gradscope.capture.recompute import in_backward
-from gradscope.capture.stats import BLOCK
 from gradscope.explain.non_finite.steps import StepWatch
 from gradscope.records.answers import Birth
 from gradscope.records.training import TrainingEvent, TrainingRecord, TrainingStep
-from gradscope.training.discovery import variable_name
+from gradscope.training.gradients import GradientReader, Gradients
 from gradscope.training.interval import Interval
 from gradscope.training.launch import Script
 from gradscope.training.models import Model, Models
+from gradscope.training.optimizers import SeenOptimizer, learning_rates, settings
 from gradscope.training.patches import listen
 from gradscope.training.sampler import Sampler, free
 from gradscope.training.sentinel.sentinel import Sentinel
 
 #: For so many steps at most one sample goes on, where several optimizers take turns.
 _LONGEST_ROUND = 8
-#: Over so many readings of all gradients it is measured what one takes, and how rare they may get.
-_MEASURED, _RAREST = 16, 64
-
-
-@dataclass(slots=True)
-class _Optimizer:
-    """An optimizer that was seen: what the run calls it, and how many steps it made."""
-
-    name: str = ""
-    steps: int = 0
-    held: frozenset[nn.Parameter] = frozenset()
-    groups: tuple[int, ...] = ()
-    settings: dict[str, float] = field(default_factory=dict)  # as the step found them
-
-
-@dataclass(slots=True)
-class _Gradients:
-    """The gradients at the end of a backward: their norms, and what tells whether they changed."""
-
-    norms: dict[nn.Parameter, float] = field(default_factory=dict)
-    versions: dict[nn.Parameter, tuple[int, int]] = field(default_factory=dict)
-
-    def after_step_of(self, held: Collection[nn.Parameter]) -> _Gradients:
-        """Those that wait for another optimizer's step, where one backward is for several."""
-        return _Gradients(
-            {p: norm for p, norm in self.norms.items() if p not in held},
-            {p: version for p, version in self.versions.items() if p not in held},
-        )
 
 
 class Observer:
@@ -104,7 +72,7 @@ class Observer:
         self._keeps_stacks = False
         self._deep_steps = deep
         self._deep: StepWatch | None = None
-        self._optimizers: weakref.WeakKeyDictionary[Optimizer, _Optimizer] = (
+        self._optimizers: weakref.WeakKeyDictionary[Optimizer, SeenOptimizer] = (
             weakref.WeakKeyDictionary()
         )
         self._any_optimizer = False
@@ -122,15 +90,14 @@ class Observer:
         self._losses: list[float | None] = []
         self._nonfinite: str | None = None
         self._loss_nonfinite = False
-        self._gradients = _Gradients()
+        self._gradients = Gradients()
         self._backwards = 0
         self._expected = 1
         self._scales: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self._scale: float | None = None
         self._scaler_steps: list[int] = []
         self._located = False
-        self.norms_every = 1
-        self._reading: deque[float] = deque(maxlen=_MEASURED)
+        self.reader = GradientReader(interval)
 
     # ---------------------------------------------------------------- the life of the observer
 
@@ -146,7 +113,7 @@ class Observer:
         self.models.only(models)
         for optimizer in optimizers:
             self._any_optimizer = True
-            self._optimizers[optimizer] = _Optimizer()
+            self._optimizers[optimizer] = SeenOptimizer()
         self._guarded(self._search)
 
     def stop(self) -> None:
@@ -249,7 +216,7 @@ class Observer:
 
     def _optimizer_made(self, optimizer: Optimizer) -> None:
         self._any_optimizer = True
-        self._optimizers[optimizer] = _Optimizer()
+        self._optimizers[optimizer] = SeenOptimizer()
         self._search()
 
     def _search(self) -> None:
@@ -380,36 +347,20 @@ class Observer:
         if self._deep is not None:
             self._deep.backward_ended()
         # Before the last of several nobody asks what has arrived: as many as the step before had.
-        if self._sampler is not None or (self._reads_all() and self._backwards >= self._expected):
-            self._gradients = self._read_gradients(self._parameters())
+        if self._sampler is not None or (
+            self.reader.reads_all(self.step) and self._backwards >= self._expected
+        ):
+            self._gradients = self.reader.read(self._parameters())
             if self._sampler is not None:
                 self._sampler.backward_ended()
         elif not self._any_optimizer and not self._small_are_finite(self._parameters()):
-            self._gradients = self._read_gradients(self._parameters())
+            self._gradients = self.reader.read(self._parameters())
         if not self._any_optimizer:
             self._finish("", None, None)
 
-    def _reads_all(self) -> bool:
-        """Whether the norms of all gradients are taken in this step: as often as half the budget
-        pays for, where it does not for every step."""
-        return self.step % self.norms_every == 0
-
     def _small_are_finite(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """In the other steps: whether the gradients of biases and norms are finite.
-
-        There is one in nearly every layer, and what is not finite is so in all that backward
-        comes to later. Without a sentinel nobody asks.
-        """
-        if self._sentinel is None:
-            return True
-        small = [p.grad for p in parameters if p.grad is not None and p.numel() <= BLOCK]
-        return all(map(math.isfinite, gradient_norms(small)))
-
-    def _set_norms_every(self) -> None:
-        plain = self.interval.plain
-        if self.interval.every is None and plain and self._reading:
-            share = statistics.median(self._reading) / plain
-            self.norms_every = min(_RAREST, max(1, math.ceil(2 * share / self.interval.budget)))
+        """Without a sentinel nobody asks."""
+        return self._sentinel is None or self.reader.small_are_finite(parameters)
 
     def _parameters(self) -> list[nn.Parameter]:
         """All that may have got a gradient: of the optimizers, or of the models."""
@@ -418,25 +369,13 @@ class Observer:
             held = [p for model in self.models for p in model.module.parameters()]
         return list(dict.fromkeys(held))
 
-    def _read_gradients(self, parameters: Sequence[nn.Parameter]) -> _Gradients:
-        there = {p: p.grad for p in parameters if p.grad is not None}
-        if not there:
-            return _Gradients()
-        began = time.perf_counter()
-        norms = gradient_norms(list(there.values()))
-        self._reading.append(time.perf_counter() - began)
-        return _Gradients(
-            dict(zip(there, norms, strict=True)),
-            {p: (id(g), g._version) for p, g in there.items()},
-        )
-
     def _step_begins(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         known = self._known(optimizer)
         place = 1 if len(args) > 1 else "closure"
         if self._sampler is not None:
-            known.settings = _settings(optimizer)
+            known.settings = settings(optimizer)
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure):
             self._gradients_ready(known)
@@ -451,31 +390,31 @@ class Observer:
             return (args[0], watched, *args[2:]), kwargs
         return args, {**kwargs, "closure": watched}
 
-    def _known(self, optimizer: Optimizer) -> _Optimizer:
+    def _known(self, optimizer: Optimizer) -> SeenOptimizer:
         known = self._optimizers.get(optimizer)
         if known is None:
-            known = self._optimizers[optimizer] = _Optimizer()
-        groups = tuple(len(group["params"]) for group in optimizer.param_groups)
-        if known.groups != groups or not known.held:
-            known.groups = groups
-            known.held = frozenset(p for g in optimizer.param_groups for p in g["params"])
-            known.name = known.name or variable_name(optimizer) or type(optimizer).__name__
+            known = self._optimizers[optimizer] = SeenOptimizer()
+        if known.look(optimizer):
             mine = {p for model in self.models for p in model.module.parameters()}
             if not known.held <= mine:
                 self._search()
         return known
 
-    def _gradients_ready(self, known: _Optimizer) -> None:
+    def _gradients_ready(self, known: SeenOptimizer) -> None:
         """Before the optimizer moves the weights."""
         found = self._gradients
         there = [p for p in known.held if p.grad is not None]
-        whole = self._reads_all() or self._sampler is not None or self._nonfinite is not None
+        whole = (
+            self.reader.reads_all(self.step)
+            or self._sampler is not None
+            or self._nonfinite is not None
+        )
         if not whole and self._small_are_finite(there):
             return
-        changed = [p for p in there if found.versions.get(p) != (id(p.grad), p.grad._version)]  # type: ignore[union-attr]
+        changed = [p for p in there if found.changed(p)]
         after = {p: found.norms[p] for p in there if p in found.norms}
         if changed:
-            after |= self._read_gradients(changed).norms
+            after |= self.reader.read(changed).norms
         self._clipped_norm = math.hypot(*after.values()) if there else None
         before = [found.norms[p] for p in there if p in found.norms]
         self._gradient_norm = math.hypot(*before) / (self._scale or 1.0) if before else None
@@ -505,7 +444,7 @@ class Observer:
                 self._born(self.step + 1, origins)
         self._finish(known.name, optimizer, known)
 
-    def _finish(self, name: str, optimizer: Optimizer | None, known: _Optimizer | None) -> None:
+    def _finish(self, name: str, optimizer: Optimizer | None, known: SeenOptimizer | None) -> None:
         """A step has ended: its records, and what is kept of it let go."""
         if known is None:
             norms = self._gradients.norms.values()
@@ -517,7 +456,7 @@ class Observer:
                 self._locate()
         self.step += 1
         now = time.perf_counter()
-        rates = () if optimizer is None else _rates(optimizer)
+        rates = () if optimizer is None else learning_rates(optimizer)
         sampled = self._sampler is not None
         step = TrainingStep(
             step=self.step,
@@ -540,7 +479,7 @@ class Observer:
         self._end_round(optimizer, sampled, now)
         self._last = time.perf_counter()
 
-    def _taken(self, step: TrainingStep, known: _Optimizer | None) -> list[TrainingRecord]:
+    def _taken(self, step: TrainingStep, known: SeenOptimizer | None) -> list[TrainingRecord]:
         assert self._sampler is not None
         taken = self._sampler.taken(
             step,
@@ -565,7 +504,7 @@ class Observer:
         self._nonfinite, self._loss_nonfinite = None, False
         known = None if optimizer is None else self._optimizers.get(optimizer)
         self._gradients = (
-            _Gradients() if known is None else self._gradients.after_step_of(known.held)
+            Gradients() if known is None else self._gradients.after_step_of(known.held)
         )
         self._gradient_norm = self._clipped_norm = None
         if self._sentinel is not None:
@@ -573,8 +512,7 @@ class Observer:
         if len(self._nodes) > 1:  # by now the script has let go of that graph
             free(self._nodes.pop(0))
         self.interval.ended(now - self._last, watched=sampled, own=self._own)
-        if self.step % _MEASURED == 0:
-            self._set_norms_every()
+        self.reader.ended(self.step)
         self._own = 0.0
         if self._sampler is not None:
             self._round.add(id(optimizer))
@@ -617,16 +555,6 @@ class Observer:
         place = "the loss" if self._loss_nonfinite else "the gradients"
         self.event("non-finite", f"{kind} in {place}")
         self._stopping = self._stop_on_nan
-
-
-def _rates(optimizer: Optimizer) -> tuple[float, ...]:
-    return tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
-
-
-def _settings(optimizer: Optimizer) -> dict[str, float]:
-    """The plain numbers of its first parameter group."""
-    group = optimizer.param_groups[0] if optimizer.param_groups else {}
-    return {k: float(v) for k, v in group.items() if isinstance(v, int | float)}
 
 
 def _finite(value: float | None) -> float | None:

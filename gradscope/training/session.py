@@ -240,11 +240,11 @@ class Session:
 
 def _notices(observer: Observer) -> tuple[str, ...]:
     """What was not looked at, and why."""
-    if observer.norms_every == 1:
+    if observer.reader.every == 1:
         return ()
     return (
         "norms of all gradients would take more than half the budget: they are read every "
-        f"{observer.norms_every} steps, and those of biases and norms at every step",
+        f"{observer.reader.every} steps, and those of biases and norms at every step",
     )
 
 
