@@ -1,4 +1,4 @@
-"""GS301: where a NaN or an infinity is born."""
+"""GS301: where a NaN or an infinity is made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RULE = Rule(
     code="GS301",
     name="non-finite",
     severity="error",
-    summary="a NaN or an infinity is born",
+    summary="a NaN or an infinity is made",
     what=(
         "Looks for NaN and infinity in the loss, in parameters, in gradients and in activations; "
         "where there is one it asks for a second look that finds the operation that made it out of "

@@ -50,7 +50,7 @@ def test_a_run_is_shown(recorded: Path, gradscope: Command) -> None:
                  "6 of 40 steps looked at, at last every 10th: 1, 2, 3, 10, 20, 30",
                  "looking cost 2.0 % of the time: 10.00 ms a plain step, 20.00 ms a watched one",
                  "error GS101 vanishing-gradient steps 1–2, 4 netG.layer1.conv: message",
-                 "NaN born: at step 20, in the forward of fc, by `sqrt`",
+                 "NaN made: at step 20, in the forward of fc, by `sqrt`",
                  "step 7, skipped-step: the gradient scaler skipped a step",
                  "netD.layer2.conv.weight"):  # fmt: skip
         assert part in out

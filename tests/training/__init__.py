@@ -1,1 +1,1 @@
-"""gradscope run on training scripts as people have them, and on those in which a NaN is born."""
+"""gradscope run on training scripts as people have them, and on those in which a NaN is made."""

@@ -1,4 +1,4 @@
-"""Where the first NaN or infinity of a script is born, found without anything of gradscope.
+"""Where the first NaN or infinity of a script comes from, found without anything of gradscope.
 
 A dispatch mode sees every operation, of backward too; autograd's anomaly mode keeps the line of
 forward that each node of the graph comes from; hooks on optimizers count the steps.

@@ -1,4 +1,4 @@
-"""A NaN that is born late is found at its step, with phase, module, operation and line.
+"""A NaN that is made late is found at its step, with phase, module, operation and line.
 
 Each script of ``nan_scripts/`` runs under ``gradscope run`` as it is: nothing is looked at but what
 the sentinel sees. ``python -m tests.training.test_located`` prints the table of all answers.

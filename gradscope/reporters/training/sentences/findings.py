@@ -31,14 +31,14 @@ def with_steps(history: RunHistory) -> tuple[list[Finding], Known]:
 
 
 def _beside(one: TrainingFinding) -> Beside:
-    # What was not finite before the step began was not born in it: the finding says all.
-    born = one.origin is not None and one.origin.phase not in ("parameter", "input")
-    details = tuple(origin_lines(one.origin, one)) if one.origin and born else ()
+    # What was not finite before the step began was not made in it: the finding says all.
+    made = one.origin is not None and one.origin.phase not in ("parameter", "input")
+    details = tuple(origin_lines(one.origin, one)) if one.origin and made else ()
     return Beside(stretches(one.steps), details)
 
 
 def origin_lines(birth: Birth, one: TrainingFinding) -> Iterator[Line]:
-    """Where it was born: step, phase, module, operation and line; what it was given; its spread."""
+    """Where it was made: step, phase, module, operation and line; what it was given; its spread."""
     what = {"nan": "NaN", "inf": "infinity"}.get(birth.kind, plain(birth.kind))
     where = [f"in the {plain(birth.phase)}"]
     if birth.name:
@@ -51,7 +51,7 @@ def origin_lines(birth: Birth, one: TrainingFinding) -> Iterator[Line]:
         where.append(f"at {plain(birth.location)}")
     if birth.reason:
         where.append(plain(birth.reason))
-    yield Line(", ".join(where), f"{what} born:", indent=1)
+    yield Line(", ".join(where), f"{what} made:", indent=1)
     told = birth.message.rstrip(".")
     if told and told not in one.finding.message:
         yield Line(plain(birth.message), indent=1)
