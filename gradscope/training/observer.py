@@ -92,7 +92,7 @@ class Observer:
         self._loss_nonfinite = False
         self._gradients = Gradients()
         self._backwards = 0
-        self._expected = 1
+        self._read_at = 0  # how many backwards there had been when gradients were read last
         self._scales: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self._scale: float | None = None
         self._scaler_steps: list[int] = []
@@ -346,11 +346,11 @@ class Observer:
             self._sentinel.backward_ended()
         if self._deep is not None:
             self._deep.backward_ended()
-        # Before the last of several nobody asks what has arrived: as many as the step before had.
-        if self._sampler is not None or (
-            self.reader.reads_all(self.step) and self._backwards >= self._expected
-        ):
+        # Before the last of several nobody asks what has arrived: as many as the steps before had.
+        last = self._backwards >= min((o.backwards for o in self._optimizers.values()), default=1)
+        if self._sampler is not None or (last and self.reader.reads_all(self.step)):
             self._gradients = self.reader.read(self._parameters())
+            self._read_at = self._backwards
             if self._sampler is not None:
                 self._sampler.backward_ended()
         elif not self._any_optimizer and not self._small_are_finite(self._parameters()):
@@ -402,7 +402,6 @@ class Observer:
 
     def _gradients_ready(self, known: SeenOptimizer) -> None:
         """Before the optimizer moves the weights."""
-        found = self._gradients
         there = [p for p in known.held if p.grad is not None]
         whole = (
             self.reader.reads_all(self.step)
@@ -411,6 +410,9 @@ class Observer:
         )
         if not whole and self._small_are_finite(there):
             return
+        if self._read_at != self._backwards:  # a backward more than expected: read late
+            self._gradients, self._read_at = self.reader.read(self._parameters()), self._backwards
+        found = self._gradients
         changed = [p for p in there if found.changed(p)]
         after = {p: found.norms[p] for p in there if p in found.norms}
         if changed:
@@ -498,11 +500,12 @@ class Observer:
         return [*records, *taken]
 
     def _end_round(self, optimizer: Optimizer | None, sampled: bool, now: float) -> None:
-        self._expected = max(1, self._backwards)
         self._lines(False)
-        self._backwards, self._losses = 0, []
-        self._nonfinite, self._loss_nonfinite = None, False
         known = None if optimizer is None else self._optimizers.get(optimizer)
+        if known is not None:
+            known.backwards = max(1, self._backwards)
+        self._backwards, self._read_at, self._losses = 0, 0, []
+        self._nonfinite, self._loss_nonfinite = None, False
         self._gradients = (
             Gradients() if known is None else self._gradients.after_step_of(known.held)
         )
@@ -534,7 +537,7 @@ class Observer:
                 optimizer=known.name,
                 loss_scale=self._scale,
             )
-            self._backwards, self._losses = 0, []
+            self._backwards, self._read_at, self._losses = 0, 0, []
             self._nonfinite, self._loss_nonfinite = None, False
             if self._sentinel is not None:
                 self._sentinel.step_ended()

@@ -16,6 +16,7 @@ class SeenOptimizer:
 
     name: str = ""
     steps: int = 0
+    backwards: int = 1  # in its last step
     held: frozenset[nn.Parameter] = frozenset()
     settings: dict[str, float] = field(default_factory=dict)  # as the step found them
     groups: tuple[int, ...] = ()

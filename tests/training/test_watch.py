@@ -208,3 +208,28 @@ def test_an_exception_of_the_loop_passes(tmp_path):
 def test_what_is_no_option(wrong, tmp_path):
     with pytest.raises(OptionError), gradscope.watch(net(), out=tmp_path / "run.db", **wrong):
         pass
+
+
+def test_norms_of_steps_that_are_not_looked_at(tmp_path):
+    """Two optimizers in turn with different numbers of backwards, and one that clips."""
+    first, second = net().double(), net().double()
+    one = torch.optim.SGD(first.parameters(), lr=0.01)
+    two = torch.optim.SGD(second.parameters(), lr=0.01)
+    wanted: list[tuple[float, float]] = []
+    out = tmp_path / "run.db"
+    with gradscope.watch([first, second], [one, two], every=1000, first=0, out=out):
+        for _ in range(4):
+            for model, optimizer, backwards in ((first, one, 2), (second, two, 1)):
+                optimizer.zero_grad()
+                for _ in range(backwards):
+                    model(torch.randn(16, 4).double()).square().mean().backward()
+                before = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item()
+                if model is first:
+                    nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+                after = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item()
+                wanted.append((before, after))
+                optimizer.step()
+    with RunFile.open(out) as file:
+        found = [(step.gradient_norm, step.clipped_norm) for step in file.steps()]
+    for has, should in zip(found, wanted, strict=True):
+        assert has == pytest.approx(should, rel=1e-9)
