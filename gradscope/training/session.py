@@ -233,6 +233,8 @@ class Session:
         """Say on standard error what became of the run; a closed one is nobody's trouble."""
         if os.getpid() != self._process or sys.stderr is None:
             return
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stdout.flush()  # what the script said comes before what is said of it
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(summary(self))
             sys.stderr.flush()
