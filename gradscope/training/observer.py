@@ -19,6 +19,7 @@ from torch import nn
 from torch.autograd.graph import Node
 from torch.optim import Optimizer
 
+from gradscope.capture.graph import free_nodes
 from gradscope.capture.hooks import OwnHook, hook_calls
 from gradscope.capture.recompute import in_backward
 from gradscope.explain.non_finite.steps import StepWatch
@@ -30,7 +31,7 @@ from gradscope.training.launch import Script
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import SeenOptimizer, learning_rates, settings
 from gradscope.training.patches import listen
-from gradscope.training.sampler import Sampler, free
+from gradscope.training.sampler import Sampler
 from gradscope.training.sentinel.sentinel import Sentinel
 
 #: For so many steps at most one sample goes on, where several optimizers take turns.
@@ -513,7 +514,7 @@ class Observer:
         if self._sentinel is not None:
             self._sentinel.step_ended()
         if len(self._nodes) > 1:  # by now the script has let go of that graph
-            free(self._nodes.pop(0))
+            free_nodes(self._nodes.pop(0))
         self.interval.ended(now - self._last, watched=sampled, own=self._own)
         self.reader.ended(self.step)
         self._own = 0.0

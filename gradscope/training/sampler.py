@@ -14,7 +14,6 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.facts import Buffers, module_facts
-from gradscope.capture.graph import free_nodes
 from gradscope.capture.hooks import named_modules, named_parameters, select_layers, watchable
 from gradscope.capture.norms import gradient_norms
 from gradscope.capture.parameters import parameter_stats, total_norm, updates
@@ -148,11 +147,6 @@ class Sampler:
 
     def _of(self, held: Collection[nn.Parameter]) -> list[_Watched]:
         return [w for w in self._watched if any(p in held for p in w.model.module.parameters())]
-
-
-def free(nodes: list[Node]) -> None:
-    """Let go of the nodes of a graph that the script has let go of."""
-    free_nodes(nodes)
 
 
 def _copies(parameters: Sequence[nn.Parameter], model: Model) -> dict[nn.Parameter, torch.Tensor]:
