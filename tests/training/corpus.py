@@ -75,7 +75,7 @@ ALL = [
     _of("siamese"),
     _of("time_sequence"),
     _of("timm_style", needs=("timm",)),
-    Script("trainpkg", ("-m", "trainpkg", "--lr", "0.004", "-m", "-o")),
+    Script("trainpkg", ("-m", "trainpkg", "--lr", "0.004", "-m", "words")),
     _of("two_optimizers_one_loss"),
     _of("unet"),
     _of("vae"),

@@ -259,7 +259,7 @@ def test_an_error_is_held_against_a_plain_step(monkeypatch: pytest.MonkeyPatch) 
     assert all("spare" in said for said in data["confirmed"])
     assert len(data["confirmed"]) == data["findings"].get("error", 0)
     wrong = Finding("GS401", "no-gradient", "error", "first.weight", "it has none", "look")
-    report = SimpleNamespace(findings=[wrong])
+    report = SimpleNamespace(findings=[wrong], answers=())
     monkeypatch.setattr("zoo.diagnosing.check", lambda *args, **options: report)
     assert findings(entry_of(Small))["errors"] == ["GS401 first.weight: it has none"]
 

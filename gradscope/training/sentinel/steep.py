@@ -163,7 +163,8 @@ def _steep(node: Node) -> bool:
     if not operation.has(Trait.STEEP):
         return False
     if operation.name == "div":
-        return node.next_functions[1][0] is not None  # a divisor that learns
+        # By a number, a division has no second input.
+        return any(behind is not None for behind, _ in node.next_functions[1:])
     for name in ("exponent", "ord", "p"):
         power = getattr(node, f"_saved_{name}", None)
         if isinstance(power, int | float):
