@@ -82,7 +82,7 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None)
     check_given(method, wanted, config.target if config.target == "random" else None, place("call"))
     criterion_spec = losses.resolve(config.loss, targets.instantiate, place)
     whole = method is not None and method.whole
-    batches, said, target = make_batches(
+    batches, messages, target = make_batches(
         config.input,
         config.target,
         model=model,
@@ -121,7 +121,7 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None)
         retain_graph=backward.retain_graph,
         gradient=gradient,
         layers=tuple(config.layers),
-        notices=[*notices, *(method.notices if method else []), *said, *targets.notices],
+        notices=[*notices, *(method.notices if method else []), *messages, *targets.notices],
         config=effective,
         kind=kind,
         method=method,

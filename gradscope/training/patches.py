@@ -20,7 +20,7 @@ from gradscope.capture.hooks import hook_node_before, hook_optimizers, without_o
 
 
 class Listener(Protocol):
-    """Who is told of the moments of a training. None of these methods raises."""
+    """What listens to the moments of a training. None of these methods raises."""
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
         """An optimizer is under construction: it has no parameters yet."""
@@ -50,7 +50,7 @@ class Listener(Protocol):
 
 
 def listen(listener: Listener) -> ExitStack:
-    """Tell ``listener`` of everything from now on, until the stack is closed."""
+    """Call ``listener`` at each of them from now on, until the stack is closed."""
     patches = ExitStack()
 
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
