@@ -24,7 +24,7 @@ from gradscope.explain.non_finite.steps import StepWatch
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.training import TrainingEvent, TrainingStep
 from gradscope.training.current_step import CurrentStep, LossScales
-from gradscope.training.gradients import GradientReader
+from gradscope.training.gradients import GradientReader, small
 from gradscope.training.interval import Interval
 from gradscope.training.launch import Script
 from gradscope.training.models import Model, Models
@@ -139,10 +139,11 @@ class Observer:
         """A model was made by now, and no step yet."""
         self._guarded(self._optimizer_made, optimizer)
 
-    def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
+    def backward_begins(self, roots: Sequence[torch.Tensor]) -> bool:
         """A loss is there, with its graph."""
-        self._guarded(self._backward_begins, roots)
+        to_the_end = self._guarded(self._backward_begins, roots)
         self._end_script()
+        return bool(to_the_end)
 
     def backward_ended(self) -> None:
         """Gradients are there, as backward left them."""
@@ -282,44 +283,54 @@ class Observer:
             self._deep.remove()
             self._deep = None
 
-    def _backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
+    def _backward_begins(self, roots: Sequence[torch.Tensor]) -> bool:
         if not self._any_optimizer and not self.step and not list(self.models):
             self._search()
         if self._deep is not None:
             self._deep.backward_begins(roots)
-        self._current.add_loss(roots, self._scales.of(roots))
+        current = self._current
+        current.add_loss(roots, self._scales.of(roots))
+        current.backwards += 1
         if self._sentinel is not None and roots:
-            self._current.loss_is(self._sentinel.backward_begins(roots, []))
+            current.loss_is(self._sentinel.backward_begins(roots, []))
         sampler = self._sampling.sampler
         if sampler is not None and roots:
             if self._stacks.end() and self._sentinel is not None:
                 self._sentinel.sampled_lines(roots)
             sampler.backward_begins(roots)
+        return (
+            sampler is not None
+            or self._deep is not None
+            or not self._any_optimizer
+            or self._is_last_read()
+        )
+
+    def _is_last_read(self) -> bool:
+        """Whether all gradients are read in this step, and no backward is to come before that.
+
+        Before the last of several nobody asks what has arrived: as many as the steps before had.
+        """
+        expected = min((o.backwards for o in self._optimizers.values()), default=1)
+        return self.reader.reads_all(self.step) and self._current.backwards >= expected
 
     def _backward_ended(self) -> None:
         current, sampler = self._current, self._sampling.sampler
-        current.backwards += 1
-        if self._sentinel is not None:
-            self._sentinel.backward_ended()
         if self._deep is not None:
             self._deep.backward_ended()
-        # Before the last of several nobody asks what has arrived: as many as the steps before had.
-        expected = min((o.backwards for o in self._optimizers.values()), default=1)
-        last = current.backwards >= expected
-        if sampler is not None or (last and self.reader.reads_all(self.step)):
+        if sampler is not None or self._is_last_read():
             current.read(self.reader, self._parameters())
             if sampler is not None:
                 sampler.backward_ended()
-        elif not self._any_optimizer and not self._small_are_finite(self._parameters()):
+        elif not self._any_optimizer and not self._are_finite(small(self._parameters())):
             current.read(self.reader, self._parameters())
         if not self._any_optimizer:
             current.measure_all()
             self._locate()
             self._finish(None)
 
-    def _small_are_finite(self, parameters: Sequence[nn.Parameter]) -> bool:
+    def _are_finite(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Without a sentinel nobody asks."""
-        return self._sentinel is None or self.reader.small_are_finite(parameters)
+        return self._sentinel is None or self.reader.are_finite(parameters)
 
     def _parameters(self) -> list[nn.Parameter]:
         """All that may have got a gradient: of the optimizers, or of the models."""
@@ -361,12 +372,12 @@ class Observer:
 
     def _gradients_ready(self, known: SeenOptimizer) -> None:
         """Before the optimizer moves the weights."""
-        there = [p for p in known.held if p.grad is not None]
         current, sampler = self._current, self._sampling.sampler
         whole = sampler is not None or current.nonfinite is not None
         whole = whole or self.reader.reads_all(self.step)
-        if not whole and self._small_are_finite(there):
+        if not whole and self._are_finite(known.small):
             return
+        there = [p for p in known.held if p.grad is not None]
         if not current.is_read:  # a backward more than expected: read late
             current.read(self.reader, self._parameters())
         current.measure(there, self.reader)
@@ -377,7 +388,7 @@ class Observer:
             self._deep.step_begins()
 
     def _step_ended(self, optimizer: Optimizer) -> None:
-        known = self._known(optimizer)
+        known = self._optimizers.get(optimizer) or self._known(optimizer)
         known.steps += 1
         if self._deep is not None:
             origins = self._deep.step_ended()

@@ -96,9 +96,6 @@ class Sentinel:
         self._worst = max(self._worst, worst)
         return KINDS[worst]
 
-    def backward_ended(self) -> None:
-        """The backward is over."""
-
     def locate(self, *, where: str) -> tuple[NonFiniteOrigin, ...]:
         """The origins of what is not finite in this step, oldest first; before the optimizer's.
 

@@ -129,4 +129,3 @@ class Loop:
         if self.sentinel.backward_begins([loss], [None]):
             self.where = "loss"
         loss.backward()
-        self.sentinel.backward_ended()
