@@ -10,6 +10,7 @@ from gradscope.records.errors import ErrorRecord
 from gradscope.records.fields import SPARSE
 from gradscope.records.graph import Chain
 from gradscope.records.histograms import Histogram
+from gradscope.records.interventions import Change
 from gradscope.records.modules import (
     Link,
     ModuleCall,
@@ -93,6 +94,8 @@ class Report(Shown):
     #: The gradients of each of ``losses``. None: nobody asked.
     tasks: TaskGradients | None = field(default=None, metadata=SPARSE)
     histograms: tuple[Histogram, ...] = field(default=(), metadata=SPARSE)
+    #: What the config's interventions changed, and where they changed nothing.
+    interventions: tuple[Change, ...] = field(default=(), metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from gradscope.records.answers import Answer, NonFiniteOrigin
 from gradscope.records.errors import ErrorRecord, Frame, RelatedLine
 from gradscope.records.graph import Chain, GraphNode, SavedTensor
 from gradscope.records.histograms import Histogram
+from gradscope.records.interventions import Change
 from gradscope.records.modules import (
     Link,
     ModuleCall,
@@ -116,6 +117,7 @@ FULL = Report(
     precision=(PrecisionForecast("fc", "activation", "float16", 1.0, 6, 0.5, 0.0, 0),),
     answers=(Answer("fc.bias", "parameter", "zero", "message", "masked", recovers=False),),
     losses=(LossPart("ce", 1.0), LossPart("kl", None, "nan")),
+    interventions=(Change("fc", "grad_input", "scale", 2.0, 0, "0", STATS, STATS, 1.0, "note"),),
     tasks=TaskGradients(
         ("ce", "kl"),
         ((0, 1),),
