@@ -140,10 +140,10 @@ def _argument(argument: Argument, indent: str, *, written: bool = False) -> Iter
         wants = wants or (hint if argument.name in _CONFIGS else "")
         yield _line(f"{indent}{argument.name}: {MISSING}", wants)
     else:
-        value, said = _default(argument.default)
-        mark = "" if written and not said else "# "
-        said = ", ".join(filter(None, (wants, said)))
-        yield _line(f"{indent}{mark}{argument.name}: {value}", said)
+        value, message = _default(argument.default)
+        mark = "" if written and not message else "# "
+        message = ", ".join(filter(None, (wants, message)))
+        yield _line(f"{indent}{mark}{argument.name}: {value}", message)
 
 
 def _line(text: str, comment: str) -> str:
