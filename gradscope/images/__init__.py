@@ -3,7 +3,16 @@
 Nothing here writes a file. numpy, PIL and torch are imported inside the functions.
 """
 
-from gradscope.images.colors import COLORMAPS
+from gradscope.images.attributions import (
+    PICTURES,
+    check_look,
+    check_suffix,
+    encoded,
+    page_files,
+    pages,
+    rows,
+)
+from gradscope.images.colors import COLORMAPS, USUAL
 from gradscope.images.geometry import Geometry
 from gradscope.images.overlay import overlay
 from gradscope.images.painting import painted
@@ -27,20 +36,28 @@ from gradscope.images.tracing import trace
 __all__ = [
     "COLORMAPS",
     "FORMATS",
+    "PICTURES",
+    "USUAL",
     "Geometry",
     "HeatMap",
     "Photo",
+    "check_look",
+    "check_suffix",
     "cropped",
+    "encoded",
     "existing_file",
     "find_images",
     "input_picture",
     "overlay",
     "page_count",
+    "page_files",
+    "pages",
     "painted",
     "pictures_in",
     "preview",
     "read_image",
     "reading_remarks",
+    "rows",
     "sheets",
     "shown",
     "suffixes",
