@@ -19,7 +19,7 @@ FLOORS = {
     "version": 0, "files": 0, "progress": 0,
     "config": 1, "rules": 1, "images": 1, "demo": 1, "runfile": 1,
     "reporters": 2, "loading": 2, "capture": 2,
-    "diagrams": 3, "running": 3, "explain": 3, "saliency": 3,
+    "diagrams": 3, "running": 3, "explain": 3, "saliency": 3, "features": 3,
     "training": 4,
     "api": 5,
     "commands": 6,
@@ -68,6 +68,7 @@ ALSO_PUT_BACK = {
     # Loading draws random numbers and turns switches, and a live model has its mode set for it.
     "api/opened.py": {"kept_as_found", "random_state_kept", "switches_kept"},
     "api/attributing.py": {"run_eagerly"},  # saliency has no steps
+    "api/feature_results.py": {"run_eagerly"},  # nor have features
 }
 
 #: Calls that import what a string names.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gradscope.api.pictures import Picture, pixel_in_input
+from gradscope.api.viewing import about
 from gradscope.errors import ConfigError, OptionError
 from gradscope.loading.classes import class_id
 from gradscope.loading.viewing import Viewer
@@ -145,8 +146,7 @@ def recorded(
         )
         shown = f"class {target}" if name in (None, str(target)) else f"{name} (class {target})"
         shown += where.get(counted, f", pixel {counted}")
-        about = f"model: {viewer.name}" + (", random weights" if viewer.random else "")
-        remarks = (about, *picture.photo.remarks)
+        remarks = (about(viewer), *picture.photo.remarks)
         photo = replace(picture.photo, target=shown, score=score, remarks=remarks)
         if isinstance(at := subject.pixels, Tensor):
             row, column = at[i].tolist()

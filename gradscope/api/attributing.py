@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from gradscope import config as configs
 from gradscope import images, progress
 from gradscope.api._attributions import SaliencyRequest, pixels_of, planned, recorded
-from gradscope.api.failing import problem
+from gradscope.api.failing import is_own, problem
 from gradscope.api.opened import live_model_kept
 from gradscope.api.pictures import Picture, read_pictures, tensor_pictures
 from gradscope.api.runs import versions
-from gradscope.errors import ConfigError, GradscopeError, ModelError, OptionError
+from gradscope.api.viewing import run_of, view
+from gradscope.errors import GradscopeError, ModelError, OptionError
 from gradscope.explain.errors.explain import explain_error
-from gradscope.explain.shared.frames import is_ours
 from gradscope.files import check_file, write_file
 from gradscope.loading.kinds import require_constructed
-from gradscope.loading.viewing import Viewer, live_viewer, load_viewer, picture_input
+from gradscope.loading.viewing import Viewer, live_viewer, picture_input
 from gradscope.nesting import find
-from gradscope.records.run import RunInfo
 from gradscope.records.saliency import ImageAttribution, SaliencyReport
 from gradscope.running.state import run_eagerly
 from gradscope.saliency import AttributionPlan, ModelInputs, RecordedMap, Subject, explain
@@ -197,46 +194,6 @@ def _word(given: int | str | None) -> str | None:
     return None if given is None else str(given)
 
 
-def view(
-    model: str | None,
-    overrides: Sequence[str] = (),
-    settings: dict[str, Any] | None = None,
-    allow: Sequence[str] = (),
-    *,
-    input: str | None = None,
-) -> Viewer:
-    """The model to explain; without a name ResNet-18 with its weights.
-
-    ``input`` is the one of several that is explained.
-
-    Raises:
-        GradscopeError: as ``saliency``. Where the weights cannot be had, no other network has a say
-            about somebody's photograph: the error says what to do.
-    """
-    settings = settings or {}
-    if model is not None:
-        return load_viewer(_read(model, overrides, settings), allow, input=input)
-    resnet = _read("torchvision:resnet18", ["weights=DEFAULT", *overrides], settings)
-    try:
-        return load_viewer(resnet, allow, input=input)
-    except ConfigError as error:
-        problem = error.problems[0]
-        if "weights" not in problem.message:
-            raise
-        usual = "without a model, pictures are explained by torchvision's ResNet-18"
-        yours = "name a model of yours: `-m net.yaml` (`-m demo` reads digits)"
-        help = f"{problem.help}; or {yours}" if problem.help else yours
-        raise ConfigError(problem.message, help=help, notes=(usual,)) from error
-
-
-def _read(model: str, overrides: Sequence[str], settings: dict[str, Any]) -> configs.LoadedConfig:
-    """The config, whose mode is eval where neither it nor an override nor a flag says another."""
-    loaded = configs.read(model, overrides, options=settings)
-    if "mode" in loaded.given:
-        return loaded
-    return configs.read(model, overrides, options={"mode": "eval", **settings})
-
-
 def attribute(
     viewer: Viewer,
     pictures: Sequence[Picture],
@@ -280,18 +237,17 @@ def attribute(
     except (GradscopeError, KeyboardInterrupt):
         raise
     except Exception as error:
-        if _is_own(error):
+        if is_own(error):
             raise
         record = explain_error(error, "forward", [], viewer.model)
-        run = _run(viewer, notices, seed)
+        run = run_of(viewer, notices, seed)
         report = SaliencyReport(run, status="failed", versions=versions(), error=record)
-        raised = problem(record)
         during = f"while explaining {_names(some)}"
-        raise ModelError(replace(raised, notes=(during, *raised.notes)), report=report) from error
+        raise ModelError(problem(record, during), report=report) from error
     notices += plan.notices if plan else []
     ordered = [results[i] for i in range(len(pictures))]
     report = SaliencyReport(
-        _run(viewer, notices, seed),
+        run_of(viewer, notices, seed),
         tuple(image for image, _, _ in ordered),
         versions=versions(),
         config=viewer.config,
@@ -348,25 +304,6 @@ def _names(pictures: Sequence[Picture]) -> str:
     """Pictures that share a pass, by the first one's name."""
     more = f" and {len(pictures) - 1} more of its size" if len(pictures) > 1 else ""
     return f"{pictures[0].path}{more}"
-
-
-def _run(viewer: Viewer, notices: Sequence[str], seed: int) -> RunInfo:
-    return RunInfo(
-        model=viewer.name,
-        device=str(viewer.device),
-        dtype=str(viewer.dtype).removeprefix("torch."),
-        mode="train" if viewer.model.training else "eval",
-        seed=seed,
-        steps=1,
-        loss="",
-        notices=tuple(notices),
-    )
-
-
-def _is_own(error: Exception) -> bool:
-    """Whether an exception came out of gradscope itself and not of the model that it ran."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and is_ours(frames[-1].filename)
 
 
 def _batches(pictures: Sequence[Picture]) -> Iterator[list[int]]:

@@ -18,6 +18,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle as Handle
 
+from gradscope.errors import OptionError
 from gradscope.patterns import Named, matching
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "hooked",
     "named_modules",
     "named_parameters",
+    "select_layer",
     "select_layers",
     "without_own_hooks",
 ]
@@ -69,6 +71,22 @@ def select_layers(model: nn.Module, patterns: Sequence[str]) -> dict[nn.Module, 
     modules = named_modules(model)
     chosen = {named.name for named in matching(patterns, modules.values())}
     return {module: named for module, named in modules.items() if named.name in chosen}
+
+
+def select_layer(model: nn.Module, pattern: str) -> tuple[str, nn.Module]:
+    """The one module that a pattern selects, with its first name.
+
+    Raises:
+        LayerError: no layer of that name; names the closest.
+        OptionError: a pattern that several layers match.
+    """
+    chosen = [(named.name, module) for module, named in select_layers(model, [pattern]).items()]
+    if len(chosen) > 1:
+        raise OptionError(
+            f"`{pattern}` matches {len(chosen)} layers, and one is wanted",
+            help=f"name one of them, say `{chosen[-1][0]}`",
+        )
+    return chosen[0]
 
 
 def watchable(model: nn.Module) -> list[nn.Module]:

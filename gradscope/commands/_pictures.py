@@ -145,6 +145,17 @@ def write_pictures(
     return written
 
 
+def write_pages(pages: Sequence[Image], to: OutputFiles, name: str) -> list[Path]:
+    """The pages of one sheet, written whole; ``name`` is the file's in a folder."""
+    if to.file is not None:
+        to.check((), len(pages))  # all of them, before the first is written
+    written = []
+    for path, page in _placed(pages, to, name):
+        write_output(images.encoded(page, path), path, force=to.force)
+        written.append(path)
+    return written
+
+
 def saved_maps(found: Saliency, folder: Path, names: Sequence[str], *, force: bool) -> Saliency:
     """The raw maps as files, and the report that names them."""
     import numpy as np
@@ -169,13 +180,20 @@ def _pictures(
     if to.file is not None:
         pages = images.pages(rows)
         to.check((), len(pages))  # all of them, before the first is written
-        yield from zip(images.page_files(to.file, len(pages)), pages, strict=True)
+        yield from _placed(pages, to, "")
         return
     for row, name, record in zip(rows, names, found.report.images, strict=True):
-        name = f"{name}-{_subject(record)}"
-        for i, page in enumerate(images.pages([row]), 1):
-            stem = name if i == 1 else f"{name}-page-{i}"
-            yield free_file(to.folder, stem, ".png", force=to.force), page
+        yield from _placed(images.pages([row]), to, f"{name}-{_subject(record)}")
+
+
+def _placed(pages: Sequence[Image], to: OutputFiles, name: str) -> Iterator[tuple[Path, Image]]:
+    """Each page with its file."""
+    if to.file is not None:
+        yield from zip(images.page_files(to.file, len(pages)), pages, strict=True)
+        return
+    for i, page in enumerate(pages, 1):
+        stem = name if i == 1 else f"{name}-page-{i}"
+        yield free_file(to.folder, stem, ".png", force=to.force), page
 
 
 def _subject(image: ImageAttribution) -> str:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from gradscope.errors import ConfigError, Place
 from gradscope.records.answers import WhyReport
 from gradscope.records.data import excerpt, from_data, to_data
+from gradscope.records.features import FeaturesReport
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import CheckReport, Report
 from gradscope.records.saliency import SaliencyReport
@@ -29,7 +30,9 @@ _Record = TypeVar("_Record", Report, CheckReport, AutogradGraph, WhyReport)
 MAX_DEPTH = 100
 
 
-def dumps(record: Report | CheckReport | AutogradGraph | SaliencyReport | WhyReport) -> str:
+def dumps(
+    record: Report | CheckReport | AutogradGraph | SaliencyReport | FeaturesReport | WhyReport,
+) -> str:
     """The record as one JSON document, keys in the order of the records."""
     data = to_data(record)
     head = {"schema": data.pop("schema"), "status": data.pop("status")}

@@ -411,8 +411,13 @@ def test_pixels_that_are_not_there(pixel, message, folder: Path, monkeypatch, ca
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("given", ["[{image: photo.jpg}, {values: [[1, 2]]}]",
-                                   "{image: {image: photo.jpg}, numbers: {shape: [1, 2]}}"])  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [
+        "[{image: photo.jpg}, {values: [[1, 2]]}]",
+        "{image: {image: photo.jpg}, numbers: {shape: [1, 2]}}",
+    ],
+)
 def test_an_input_is_explained_and_the_others_are_held(
     given, folder: Path, monkeypatch, capsys
 ) -> None:
