@@ -117,7 +117,7 @@ def load_viewer(
             given = _part(given, part)
     wanted = given.get("transform") if isinstance(given, Mapping) else None
     transform, label = choose_transform(wanted, context, key)
-    said = [f"transform: {label}"] if label else []
+    messages = [f"transform: {label}"] if label else []
     learnt = built.weights is not None or loaded.config.checkpoint is not None
     return Viewer(
         model=built.model,
@@ -128,7 +128,7 @@ def load_viewer(
         classes=_given(loaded) or _classes(built.kind),
         named=None if loaded.config.classes is None else loaded.place("classes"),
         random=not learnt and built.kind.library != "demo",
-        notices=[*built.notices, *built.targets.notices, *context.notices, *said],
+        notices=[*built.notices, *built.targets.notices, *context.notices, *messages],
         config=loaded.config.model_dump(mode="json") | {"weights": built.weights},
         inputs=inputs,
     )
