@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+#: Of a message, in characters.
+LONGEST = 4000
 #: Control and format characters, surrogates, separators of lines and paragraphs.
 _UNPRINTABLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
@@ -90,6 +92,18 @@ class Problem:
         if self.help:
             lines.append(f"{gutter}= help: {self.help}")
         return visible("\n".join(lines))
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says of itself. One of the user's may raise, exit or never end as it does.
+
+    It has at most ``LONGEST`` characters.
+    """
+    try:
+        text = str(error)
+    except BaseException as fault:
+        return f"(its message cannot be had: `__str__` raised {type(fault).__name__})"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def visible(text: str) -> str:

@@ -15,7 +15,7 @@ from gradscope import progress
 from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.hooks import named_parameters, select_layers
 from gradscope.capture.links import located
-from gradscope.errors import Interrupted
+from gradscope.errors import Interrupted, message_of
 from gradscope.explain.precision.forecast import forecast
 from gradscope.explain.shared.frames import locate
 from gradscope.explain.units.activity import unit_activity
@@ -73,7 +73,7 @@ def diagnosed(
             stopped = True
         except Exception as error:
             # The first look stands, and so does every rule that needs no more than it.
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            first = (message_of(error).strip() or type(error).__name__).splitlines()[0]
             notices.append(f"{look.words}: looking closer failed: {first}")
     report = replace(report, run=replace(report.run, notices=tuple(notices)))
     findings = _of_layers(workload.model, only, diagnose(report, rules))

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
 from typing import NoReturn
 
-from gradscope.errors import GradscopeError, Interrupted, ModelError, Problem
+from gradscope.errors import (
+    GradscopeError,
+    Interrupted,
+    ModelError,
+    Place,
+    Problem,
+    message_of,
+)
 from gradscope.explain.errors.explain import explain_again, explain_error, is_own_bug, worth_again
 from gradscope.explain.errors.explanation import Again
-from gradscope.explain.shared.frames import is_ours
+from gradscope.explain.shared.frames import in_library, is_ours, raised_by_user, user_frames
 from gradscope.loading import Workload
+from gradscope.loading.remedies import remedy
 from gradscope.records.answers import WhyReport
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.graph import AutogradGraph
@@ -57,19 +66,41 @@ def fail(stopped: Observer, record: Report | AutogradGraph | WhyReport) -> NoRet
     failure, stopped.failure = stopped.failure, None
     assert failure is not None
     try:
+        users = raised_by_user(failure.__traceback__)
         if isinstance(failure, KeyboardInterrupt):
             message = "interrupted: what was recorded until then is shown"
             raise Interrupted(message, report=record) from None
-        if isinstance(failure, ModelError):  # a mistake that the loss found in the output
+        if (
+            isinstance(failure, ModelError) and not users
+        ):  # a mistake that the loss found in the output
             failure.report = record
             raise failure
-        if isinstance(failure, GradscopeError) or is_own_bug(failure):
+        if (isinstance(failure, GradscopeError) and not users) or is_own_bug(failure):
             raise failure
         # Whatever else ends a step is the user's: a model that calls `sys.exit` raised as well.
         raise ModelError(problem(record.error), report=record) from failure
     finally:
         # Its traceback holds this frame: a cycle, which would keep all activations alive.
         del failure
+
+
+def users_problem(error: BaseException, what: str = "the run was stopped") -> Problem | None:
+    """What to say of an exception that a line of the user's own raised or led to; None for others.
+
+    For where none was expected: a method of a module that PyTorch itself calls, say.
+    """
+    frames = user_frames(error.__traceback__)
+    frames = [frame for frame in frames if not in_library(str(Path(frame.file).absolute()))]
+    expected = isinstance(error, GradscopeError) and not raised_by_user(error.__traceback__)
+    if expected or isinstance(error, KeyboardInterrupt):
+        return None
+    if not frames and not isinstance(error, RecursionError):
+        return None
+    at = frames[-1] if frames else None
+    place = Place(at.file, at.line, text=at.code) if at else None
+    notes = tuple(f"called from {frame.file}:{frame.line}" for frame in frames[-2:-5:-1])
+    said = message_of(error).strip() or "without a message"
+    return Problem(f"{what}: {type(error).__name__}: {said}", place, remedy(error), notes)
 
 
 def is_users(failure: BaseException) -> bool:

@@ -15,6 +15,7 @@ from torch import nn
 
 from gradscope import config as configs
 from gradscope import progress
+from gradscope.api.failing import users_problem
 from gradscope.api.runs import versions
 from gradscope.config import LoadedConfig
 from gradscope.errors import ModelError, OptionError
@@ -125,9 +126,12 @@ def opened(
     with switches_kept():
         try:
             workload = load(source, options.allow, inputs=options.inputs)
-        except ModelError as error:
-            error.report = _unbuilt(source, error, report)
-            raise
+        except BaseException as error:
+            problem = users_problem(error, "construction failed")
+            failure = error if problem is None else ModelError(problem)
+            if isinstance(failure, ModelError):
+                failure.report = _unbuilt(source, error, report)
+            raise failure from (error.__cause__ if failure is error else error)
         if callable(options.loss):
             workload.criterion.spec = options.loss
         yield workload
@@ -161,7 +165,7 @@ def _adopted(model: nn.Module, options: Options) -> Iterator[Workload]:
 
 
 def _unbuilt(
-    loaded: LoadedConfig, error: ModelError, report: type[Report | AutogradGraph | WhyReport]
+    loaded: LoadedConfig, error: BaseException, report: type[Report | AutogradGraph | WhyReport]
 ) -> Report | AutogradGraph | WhyReport:
     """The record of a run that failed before there was a model."""
     config = loaded.config

@@ -13,7 +13,7 @@ from types import FrameType
 from torch import nn
 from torch.optim import Optimizer
 
-from gradscope.errors import OptionError
+from gradscope.errors import OptionError, message_of
 from gradscope.explain.shared.frames import in_library, is_hidden, shown
 from gradscope.records.report import Report
 from gradscope.records.training import TrainingFinding
@@ -128,7 +128,7 @@ def watch(
     try:
         yield WatchedRun(session)
     except BaseException as error:
-        ended = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
+        ended = f"{type(error).__name__}: {message_of(error)}".rstrip(": ").splitlines()[0]
         raise
     finally:
         session.finish(ended)

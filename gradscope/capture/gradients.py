@@ -16,6 +16,7 @@ from torch.autograd.graph import Node
 from gradscope.capture.graph import LEAF
 from gradscope.capture.hooks import Handle, hook_node, hook_tensor
 from gradscope.capture.stats import Measured, measure
+from gradscope.errors import message_of
 
 Extract = Callable[[torch.Tensor], torch.Tensor | None]
 
@@ -101,7 +102,7 @@ class GradientSlot:
             self._measured = self._cache.measured(partial)
         except Exception as error:
             # A gradient that cannot be reduced must not stop the user's backward: the row says so.
-            self.note = f"unmeasured: {(str(error) or type(error).__name__).splitlines()[0]}"
+            self.note = f"unmeasured: {(message_of(error) or type(error).__name__).splitlines()[0]}"
 
 
 @torch.no_grad()

@@ -37,6 +37,7 @@ from gradscope.capture.saved import noticing_hooked_saves
 from gradscope.capture.stats import Measured, head_of, resolve
 from gradscope.capture.trace import Trace, TraceContext
 from gradscope.capture.views import view_of
+from gradscope.errors import message_of
 from gradscope.nesting import find
 from gradscope.patterns import Named
 from gradscope.records.graph import Chain, GraphCall
@@ -305,7 +306,7 @@ class Recorder:
             return self._measurements.measured(tensor)
         except Exception as error:
             # What cannot be reduced (inside vmap, fake, an opaque layout) has a row that says so.
-            call.note(f"unmeasured: {(str(error) or type(error).__name__).splitlines()[0]}")
+            call.note(f"unmeasured: {(message_of(error) or type(error).__name__).splitlines()[0]}")
             return self._measurements.remember(tensor, head_of(tensor)).measured
 
     # ---------------------------------------------------------------- before backward

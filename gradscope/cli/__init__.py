@@ -25,7 +25,7 @@ from gradscope import plugins
 from gradscope.cli import completion
 from gradscope.cli.help import Command, Example, Group
 from gradscope.cli.usage import problem_of
-from gradscope.errors import GradscopeError, visible
+from gradscope.errors import GradscopeError, message_of, visible
 from gradscope.version import __version__
 
 _COMMANDS = "gradscope.commands"
@@ -161,31 +161,49 @@ def main() -> NoReturn:
         _leave_pipe(sys.stdout)
         code = 0
     except SystemExit as stop:
+        if _users(stop):
+            code = 3
         # Typer ends the process with 1 where a pipe was closed, and that is no failure.
-        if not isinstance(stop.__context__, BrokenPipeError):
+        elif isinstance(stop.__context__, BrokenPipeError):
+            _leave_pipe(sys.stdout)
+            code = 0
+        else:
             raise
-        _leave_pipe(sys.stdout)
-        code = 0
     except (KeyboardInterrupt, typer.Abort):
         _say("interrupted")
         code = _INTERRUPTED
-    except OSError as error:
-        # Standard output could not be written: a full disk behind it, say.
+    except BaseException as error:
         if debug:
             _traceback()
-        _say(
-            f"error: {error.strerror or error}"
-            + (f": `{error.filename}`" if error.filename else "")
-        )
-        code = 2
-    except Exception as error:
-        if debug:
-            _traceback()
-        _say(_BUG.format(name=type(error).__name__, error=error))
-        code = 4
+        code = _unforeseen(error)
     if launch is not None:
         launch()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _unforeseen(error: BaseException) -> int:
+    """Say what nothing else did, and give back the exit code."""
+    if _users(error):
+        return 3
+    if isinstance(error, OSError):
+        # Standard output could not be written: a full disk behind it, say.
+        file = f": `{error.filename}`" if error.filename else ""
+        _say(f"error: {error.strerror or error}{file}")
+        return 2
+    _say(_BUG.format(name=type(error).__name__, error=message_of(error)))
+    return 4
+
+
+def _users(error: BaseException) -> bool:
+    """Whether code of the user's raised it, and then it is said."""
+    if "torch" not in sys.modules:  # nothing of the user's can have run
+        return False
+    from gradscope.api.failing import users_problem
+
+    problem = users_problem(error)
+    if problem is not None:
+        _say(problem.render())
+    return problem is not None
 
 
 def _say(text: str) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import Dataset, IterableDataset
 
-from gradscope.errors import GradscopeError, ModelError
+from gradscope.errors import GradscopeError, ModelError, message_of
 from gradscope.loading.sources.context import Context
 from gradscope.loading.sources.moving import mover
 
@@ -82,7 +82,7 @@ class _blame:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, Exception) and not isinstance(error, (StopIteration, GradscopeError)):
-            message = f"making the input failed: {type(error).__name__}: {error}"
+            message = f"making the input failed: {type(error).__name__}: {message_of(error)}"
             problem = self.context.error(self.key, message).problems[0]
             raise ModelError(problem) from error
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from gradscope.errors import ConfigError, Place
+from gradscope.errors import ConfigError, Place, message_of
 from gradscope.images import shown
 from gradscope.loading.weight_files import read
 
@@ -193,7 +193,7 @@ def _load_whole(
             for name, value in before.items():
                 wanted[name].copy_(value)
         _require_fit(state, wanted, path, place)
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+        lines = message_of(error).strip().splitlines() or [type(error).__name__]
         raise ConfigError(
             f"{shown(path)} does not fit the model: {' '.join(line.strip() for line in lines[:3])}",
             place=place,

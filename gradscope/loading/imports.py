@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from gradscope.errors import GradscopeError, ModelError, Place, Problem, TargetError
+from gradscope.errors import GradscopeError, ModelError, Place, Problem, TargetError, message_of
 from gradscope.images import shown
 from gradscope.loading import libraries
 from gradscope.loading.remedies import remedy
@@ -104,7 +104,9 @@ class OwnCode:
             raise self._failed[path]
         try:
             yield
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             self._failed[path] = error
             raise
 
@@ -126,7 +128,9 @@ class OwnCode:
         notes = tuple(f"called from {frame}" for frame in frames[1:5]) + notes
         if not frames:
             notes = tuple(f"in {_display(f.filename)}:{f.lineno}, {f.name}" for f in _last(error))
-        message = f"{what}: {type(error).__name__}: {str(error).strip() or 'without a message'}"
+        message = (
+            f"{what}: {type(error).__name__}: {message_of(error).strip() or 'without a message'}"
+        )
         if isinstance(error, ImportError):
             missing = error.name if isinstance(error, ModuleNotFoundError) else None
             help = libraries.install(missing) if missing else remedy(error)

@@ -11,8 +11,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.errors import ModelError, Place, Problem, TargetError
+from gradscope.errors import ModelError, Place, Problem, TargetError, message_of
 from gradscope.loading.targets import Targets
+
+#: What each way to list a module gives, and how many of it no model has.
+_LISTS: Mapping[str, type] = {
+    "named_modules": nn.Module,
+    "modules": nn.Module,
+    "children": nn.Module,
+    "named_parameters": torch.Tensor,
+    "parameters": torch.Tensor,
+    "named_buffers": torch.Tensor,
+    "buffers": torch.Tensor,
+}
+_MOST = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,7 @@ def require_constructed(model: nn.Module, place: Place | None = None) -> None:
     seen: set[int] = set()
     while waiting:
         name, module = waiting.pop()
-        if id(module) in seen:
+        if id(module) in seen or not isinstance(module, nn.Module):
             continue
         seen.add(id(module))
         # A scripted module holds nothing of it, and is always whole.
@@ -103,8 +115,34 @@ def require_constructed(model: nn.Module, place: Place | None = None) -> None:
                 )
             )
         prefix = f"{name}." if name else ""
-        inside = [] if isinstance(module, torch.jit.ScriptModule) else module._modules.items()
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        inside = [] if scripted else dict(module._modules or {}).items()
         waiting += [(f"{prefix}{key}", child) for key, child in inside if child is not None]
+
+
+def _check_lists(model: nn.Module, place: Place | None) -> None:
+    """Refuse a module that cannot be listed as PyTorch and everyone else lists it.
+
+    Raises:
+        ModelError: names the method, or what a dictionary of the module holds.
+    """
+    kind = type(model).__name__
+    try:
+        hash(model)
+    except TypeError as error:
+        raise ModelError(Problem(f"`{kind}` has no hash: {error}", place)) from error
+    for method, wanted in _LISTS.items():
+        try:
+            for count, item in enumerate(getattr(model, method)()):
+                name, value = item if method.startswith("named_") else ("", item)
+                if not isinstance(name, str) or not isinstance(value, wanted):
+                    raise TypeError(f"a {type(name).__name__} and a {type(value).__name__} in it")
+                if count >= _MOST:
+                    raise TypeError(f"it does not end after {_MOST:,}")
+        except (TypeError, AttributeError) as error:
+            message = f"`{kind}.{method}()` does not list the model: {message_of(error)}"
+            help = "leave the method, `_modules`, `_parameters` and `_buffers` to torch.nn.Module"
+            raise ModelError(Problem(message, place, help)) from error
 
 
 def require_module(model: Any, request: Request) -> nn.Module:
@@ -116,6 +154,7 @@ def require_module(model: Any, request: Request) -> nn.Module:
     """
     if isinstance(model, nn.Module):
         require_constructed(model, request.place())
+        _check_lists(model, request.place())
         return model
     what = "a class" if inspect.isclass(model) else f"of type {type(model).__name__}"
     raise TargetError(

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlparse
 
-from gradscope.errors import ConfigError, Place, Problem
+from gradscope.errors import ConfigError, Place, Problem, message_of
 
 _EXTRAS = {"timm": "timm", "transformers": "hf"}
 
@@ -32,7 +32,7 @@ def require(name: str, *, wanted_by: str, place: Place | None = None) -> ModuleT
     except (ImportError, RuntimeError, OSError) as error:
         stale = mismatch(error)
         if stale is None:
-            message = f"`{wanted_by}` needs {name}, whose import failed: {error}"
+            message = f"`{wanted_by}` needs {name}, whose import failed: {message_of(error)}"
             help = f"reinstall it: pip install --force-reinstall {name}"
             raise ConfigError(message, place=place, help=help) from error
         raise ConfigError(Problem(stale.message, place, stale.help)) from error
@@ -50,7 +50,7 @@ def install(module: str) -> str:
 
 def mismatch(error: BaseException) -> Problem | None:
     """What to say when torchvision was built for another torch; None if that is not it."""
-    text = str(error)
+    text = message_of(error)
     binary = isinstance(error, ImportError) and "undefined symbol" in text and "torchvision" in text
     if not (binary or ("operator torchvision::" in text and "does not exist" in text)):
         return None

@@ -99,7 +99,7 @@ class Names:
             self.own.granted.add(path)
         try:
             module = self.own.import_file(path)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             raise self.own.failure(error, f"importing `{text}` failed", place) from error
         if not attribute:
             raise TargetError(f"`{text}` names no class", help=_offer(module, text))
@@ -165,7 +165,7 @@ class Names:
             return importlib.import_module(name)
         except TargetError:
             raise
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             raise self.own.failure(error, f"importing `{name}` failed", place) from error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 
-from gradscope.errors import did_you_mean
+from gradscope.errors import did_you_mean, message_of
 
 #: What the exception says, and the fix: the first that matches.
 _REMEDIES = (
@@ -45,7 +45,7 @@ def missing_key(error: BaseException) -> tuple[str, list[str]] | None:
 def remedy(error: BaseException) -> str | None:
     """What to do about a mistake that many make; None for any other."""
     for pattern, advice in _REMEDIES:
-        if re.search(pattern, str(error), re.IGNORECASE):
+        if re.search(pattern, message_of(error), re.IGNORECASE):
             return advice
     if isinstance(error, AttributeError) and isinstance(error.obj, dict):
         keys = [key for key in error.obj if isinstance(key, str)]
@@ -58,7 +58,9 @@ def remedy(error: BaseException) -> str | None:
     if found is not None and found[1]:
         key, keys = found
         return did_you_mean(key, keys) or f"it has {', '.join(f'`{k}`' for k in keys[:12])}"
-    if isinstance(error, TypeError) and re.search(r"got dict\b|\bnot dict\b|'dict'", str(error)):
+    if isinstance(error, TypeError) and re.search(
+        r"got dict\b|\bnot dict\b|'dict'", message_of(error)
+    ):
         return (
             "read its values by `['…']`: a mapping of the config arrives as a dict; or give them "
             "one by one, as in `model: {_target_: …, width: 64}`"

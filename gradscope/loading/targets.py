@@ -16,7 +16,7 @@ from torch import nn
 
 from gradscope.config import LOSSES
 from gradscope.config.targets import Target, is_target, parse_target
-from gradscope.errors import ConfigError, GradscopeError, Where, nowhere
+from gradscope.errors import ConfigError, GradscopeError, Where, message_of, nowhere
 from gradscope.loading.arguments import ignored
 from gradscope.loading.names import Names
 from gradscope.loading.policy import below, is_module, torchvision_name
@@ -138,7 +138,7 @@ class Targets:
                 made = found(*args, **kwargs)
         except GradscopeError:
             raise
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             raise self._failed(error, found, name, kwargs, key, like) from error
         sentences = (f"{key}: {one}" for one in ignored(found, made, kwargs))
         self.notices += [one for one in sentences if one not in self.notices]
@@ -208,13 +208,13 @@ class Targets:
         key: str,
         like: Any,
     ) -> GradscopeError:
-        unexpected = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+        unexpected = _UNEXPECTED.search(message_of(error)) if isinstance(error, TypeError) else None
         if unexpected and unexpected[1] in kwargs:
             problem = unknown_argument(unexpected[1], like or found, name, key, self.place)
             return ConfigError(problem)
         module = getattr(found, "__module__", None) or ""
         if below(module, ["transformers.models.auto"]) and isinstance(error, (OSError, ValueError)):
-            return ConfigError(f"`{name}`: {error}", place=self.place(key))
+            return ConfigError(f"`{name}`: {message_of(error)}", place=self.place(key))
         doing = _DOING.get(key.partition(".")[0], "a call failed")
         return self.own.failure(error, f"{doing} in `{name}`", self.place(key))
 

@@ -14,7 +14,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from gradscope.errors import ConfigError, Place
+from gradscope.errors import ConfigError, Place, message_of
 from gradscope.images import existing_file, shown
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
@@ -38,11 +38,11 @@ def read(path: Path, place: Place | None = None) -> Any:
     try:
         return read_tensors(path)
     except pickle.UnpicklingError as error:
-        raise refused(path, str(error), place) from error
+        raise refused(path, message_of(error), place) from error
     except Exception as error:  # readers raise anything at all on broken bytes
-        if "weights_only" in str(error):
-            raise refused(path, str(error), place) from error
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+        if "weights_only" in message_of(error):
+            raise refused(path, message_of(error), place) from error
+        lines = message_of(error).strip().splitlines() or [type(error).__name__]
         raise ConfigError(
             f"{shown(path)} cannot be read: {lines[0]}",
             place=place,

@@ -179,7 +179,11 @@ def build_model(loaded: LoadedConfig, allow: Sequence[str]) -> BuiltModel:
     notices += wrappers
     dtype = _settle(loaded, targets, model, kind, device, dtype, notices)
     notices += surgery.freeze(model, config.freeze, place)
-    model.train(config.mode == "train")
+    try:
+        model.train(config.mode == "train")
+    except Exception as error:  # a method of the user's in the place of torch's
+        what = f"`{type(model).__name__}.train` failed"
+        raise targets.own.failure(error, what, place("mode") or place("model")) from error
     return BuiltModel(model, kind, weights, notices, device, dtype, targets)
 
 
@@ -230,7 +234,7 @@ def _settle(
         surgery.cast(model, dtype)
     try:
         model.to(device)
-    except RuntimeError as error:  # out of memory, or a driver that fails
+    except Exception as error:  # out of memory, a driver that fails, a method of the user's
         what = f"moving the model to {device} failed"
         raise targets.own.failure(error, what, loaded.place("device")) from error
     return dtype

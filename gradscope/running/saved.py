@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradscope.capture.graph import SavedBytes
 from gradscope.capture.saved import counting_saved
+from gradscope.errors import message_of
 from gradscope.running.step import Step, repeated
 
 
@@ -14,7 +15,7 @@ def count_saved(step: Step, notices: list[str]) -> SavedBytes | None:
             plain.forward()
     except Exception as error:
         # `torch.func` forbids hooks on saved tensors, for one: the report goes without.
-        first = (str(error) or type(error).__name__).splitlines()[0]
+        first = (message_of(error) or type(error).__name__).splitlines()[0]
         notices.append(f"saved bytes: not counted: {first}")
         return None
     return saved

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradscope import progress
-from gradscope.errors import OptionError
+from gradscope.errors import OptionError, message_of
 
 Make = Callable[[slice], Tensor]
 Run = Callable[[Tensor, slice], Tensor]
@@ -185,7 +185,7 @@ def is_out_of_memory(error: Exception) -> bool:
         return True
     if not isinstance(error, RuntimeError):
         return False
-    message = str(error).lower()
+    message = message_of(error).lower()
     return any(
         words in message for words in ("out of memory", "not enough memory", "can't allocate")
     )

@@ -6,6 +6,7 @@ import atexit
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gradscope.errors import message_of
 from gradscope.training.imported import when_imported
 from gradscope.training.launch import Script
 from gradscope.training.session import RunSettings, Session
@@ -49,7 +50,7 @@ class Launch:
             if ended != "0":
                 raise
         except BaseException as error:
-            ended = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
+            ended = f"{type(error).__name__}: {message_of(error)}".rstrip(": ").splitlines()[0]
             raise
         if self.judged(session):
             ended = "1"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradscope.errors import GradscopeError
+from gradscope.errors import GradscopeError, message_of
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.training import (
     StepSample,
@@ -117,7 +117,7 @@ class Session:
                 self.failure = None
                 return
             except (GradscopeError, OSError) as error:
-                self.failure = f"nothing was recorded: {error}"
+                self.failure = f"nothing was recorded: {message_of(error)}"
                 if not path.exists():
                     return
                 # It is taken, perhaps in this moment by a run beside this one: the next name.
@@ -192,7 +192,7 @@ class Session:
         step = self.steps + 1
         self.failure = (
             f"gradscope itself failed at step {step}, and looked no further: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {message_of(error)}"
         )
         if os.environ.get("GRADSCOPE_DEBUG"):
             import traceback

@@ -17,7 +17,7 @@ from torch import nn
 from gradscope.capture.calls import Call
 from gradscope.capture.hooks import hooked, watchable
 from gradscope.capture.stats import resolve
-from gradscope.errors import GradscopeError
+from gradscope.errors import GradscopeError, message_of
 from gradscope.explain.errors.explanation import Again, Case
 from gradscope.explain.errors.failed_operation import NOTHING, FailedOperation
 from gradscope.explain.errors.kind import kind_of, kinds
@@ -43,7 +43,7 @@ def explain_error(
         executing: calls that had not returned, outermost first.
         model: names layers, parameters and buffers.
     """
-    text = str(failure).strip() or type(failure).__name__
+    text = message_of(failure).strip() or type(failure).__name__
     kind, advice = kind_of(failure, text, phase)
     advice = advice or remedy(failure)
     frames = user_frames(failure.__traceback__)

@@ -22,6 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gradscope.capture.calls import sequence_number
 from gradscope.capture.graph import LEAF, free_nodes, saved_tensors
 from gradscope.capture.nodes import ordered
+from gradscope.errors import message_of
 from gradscope.explain.errors.events import BackwardRun, CarriedTensor, Event, SavedTensor, Write
 from gradscope.explain.errors.failed_operation import FailedOperation, Operand, operand
 from gradscope.explain.errors.read_traceback import ModelNames
@@ -260,5 +261,5 @@ def _is_freed(node: Node) -> bool:
     try:
         saved_tensors(node)
     except RuntimeError as error:
-        return "second time" in str(error) or "already been freed" in str(error)
+        return "second time" in message_of(error) or "already been freed" in message_of(error)
     return False

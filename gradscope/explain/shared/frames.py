@@ -64,7 +64,7 @@ def shown(file: str) -> str:
             return file.removeprefix(folder)
     try:
         return str(Path(file).relative_to(Path.cwd()))
-    except ValueError:
+    except (ValueError, OSError):  # elsewhere, or the working directory is gone
         return file
 
 
@@ -83,6 +83,12 @@ def user_frames(trace: TracebackType | None) -> list[Frame]:
             name = frame.f_code.co_qualname
             frames.append(Frame(shown(file), line, name, source(file, line)))
     return frames
+
+
+def raised_by_user(trace: TracebackType | None) -> bool:
+    """Whether a line of the user's own raised, and none that it called."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace)][-1:]
+    return any(not is_hidden(file) and not in_library(file) for file in files)
 
 
 def raised_at(trace: TracebackType | None) -> str | None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradscope.errors import message_of
 from gradscope.images import existing_file, shown
 from gradscope.loading.sources.context import Build, Context
 from gradscope.loading.sources.tensors import Modifiers, finish
@@ -66,7 +67,7 @@ def _from_array(array: Any) -> Tensor:
 
 
 def _explain(path: Path, error: Exception) -> tuple[str, str]:
-    text = str(error).strip()
+    text = message_of(error).strip()
     first = text.splitlines()[0] if text else type(error).__name__
     if path.suffix in (".pt", ".pth") and "weights_only" in text.lower():
         return (

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradscope import images
 from gradscope.config.targets import is_target
-from gradscope.errors import ConfigError, GradscopeError
+from gradscope.errors import ConfigError, GradscopeError, message_of
 from gradscope.loading.sources.context import Build, Context, in_channels
 from gradscope.loading.sources.tensors import Modifiers, finish
 from gradscope.loading.wall import Wall
@@ -131,7 +131,7 @@ def _hf_processor(folder: str, context: Context) -> Callable[[Image.Image], Tens
     transformers: Any = importlib.import_module("transformers")
 
     def broken(error: Exception) -> ConfigError:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+        lines = message_of(error).strip().splitlines() or [type(error).__name__]
         return context.error(
             "model",
             f"the image processor of {context.kind.name} cannot be used: {lines[0]}",

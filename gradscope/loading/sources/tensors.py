@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradscope.errors import did_you_mean
+from gradscope.errors import did_you_mean, message_of
 from gradscope.loading.sources.context import Build, Context
 
 FILLS = ("randn", "rand", "zeros", "ones", "arange", "randint(N)", "randint(LOW, HIGH)")
@@ -114,9 +114,9 @@ def plan_shape(spec: Mapping[str, Any], context: Context, key: str) -> Build:
 
 
 def _reason(error: RuntimeError, shape: list[int]) -> str:
-    if "allocate" in str(error) or isinstance(error, torch.OutOfMemoryError):
+    if "allocate" in message_of(error) or isinstance(error, torch.OutOfMemoryError):
         return f"there is no memory for {math.prod(shape):,} numbers"
-    return str(error).splitlines()[0]
+    return message_of(error).splitlines()[0]
 
 
 def _plan_fill(
@@ -190,7 +190,9 @@ def to_tensor(values: Any, context: Context, key: str) -> Tensor:
         return torch.tensor(values, dtype=torch.float64 if fraction else None)
     except (ValueError, RuntimeError, OverflowError, TypeError) as error:
         raise context.error(
-            key, f"these values make no tensor: {error}", "give every row the same length"
+            key,
+            f"these values make no tensor: {message_of(error)}",
+            "give every row the same length",
         ) from error
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradscope.errors import GradscopeError
+from gradscope.errors import GradscopeError, message_of
 from gradscope.loading.sources.context import Build, Context
 from gradscope.loading.sources.tensors import Modifiers, finish
 from gradscope.loading.wall import Wall
@@ -60,7 +60,9 @@ def plan_text(spec: Mapping[str, Any], context: Context, key: str, *, whole: boo
         encoded = tokenizer(lines, return_tensors="pt", padding=len(lines) > 1)
     except Exception as error:  # the tokenizer's own complaint, whatever its type
         raise context.error(
-            place, f"the tokenizer refuses this text: {error}", "give the ids: `tokens: [[…]]`"
+            place,
+            f"the tokenizer refuses this text: {message_of(error)}",
+            "give the ids: `tokens: [[…]]`",
         ) from error
     return _plan(dict(encoded), spec, context, key, whole=whole)
 
@@ -78,7 +80,7 @@ def _tokenizer(context: Context, place: str) -> Any:
     except GradscopeError:
         raise
     except Exception as error:  # OSError, ValueError, ImportError, KeyError: by what is missing
-        text = str(error).strip()
+        text = message_of(error).strip()
         first = text.splitlines()[0] if text else type(error).__name__
         raise context.error(
             place, f"there is no tokenizer for {context.kind.name}: {first}", remedy

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gradscope.config.targets import parse_target
-from gradscope.errors import ConfigError
+from gradscope.errors import ConfigError, message_of
 from gradscope.loading import signatures
 from gradscope.loading.kinds import Built, ModelKind, Request
 from gradscope.loading.policy import is_module, torchvision_name
@@ -54,7 +54,7 @@ def build(
         with device:
             built = builder(request)
     except Exception as error:
-        if "meta" not in str(error).lower():
+        if "meta" not in message_of(error).lower():
             raise
         # Some constructors compute with values: such a model is built first and emptied then.
         built = builder(request)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gradscope.errors import ConfigError, GradscopeError, Place, did_you_mean
+from gradscope.errors import ConfigError, GradscopeError, Place, did_you_mean, message_of
 from gradscope.images import shown
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.libraries import hub, require
@@ -143,8 +143,8 @@ def _wall(found: Any, request: Request, local: bool) -> AbstractContextManager[N
 
 
 def _unavailable(error: Exception, source: str, request: Request) -> ConfigError:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    if "trust_remote_code" in str(error) or "custom code" in str(error):
+    lines = message_of(error).strip().splitlines() or [type(error).__name__]
+    if "trust_remote_code" in message_of(error) or "custom code" in message_of(error):
         return ConfigError(
             f"`{request.spec}` needs code that comes with it, which gradscope does not run",
             place=request.place(),

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gradscope.errors import ConfigError, GradscopeError, TargetError, did_you_mean
+from gradscope.errors import ConfigError, GradscopeError, TargetError, did_you_mean, message_of
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.libraries import hub, require
 
@@ -109,7 +109,7 @@ def _pretrained(create: Any, name: str, cfg: Any, request: Request) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
+    lines = message_of(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 

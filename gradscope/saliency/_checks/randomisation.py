@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from gradscope.errors import message_of
 from gradscope.saliency._checks import CheckResults
 from gradscope.saliency._checks._ranking import spearman
 from gradscope.saliency._subject import Subject
@@ -32,7 +33,7 @@ def randomisation(
     try:
         model = copy.deepcopy(subject.model)
     except (RuntimeError, TypeError) as error:
-        note = f"not randomised: the model cannot be copied ({error})"
+        note = f"not randomised: the model cannot be copied ({message_of(error)})"
         return [{"similarity": None, "cascade": [], "similarity_note": note} for _ in maps]
     layers = _from_the_output(model)
     cascade: list[list[tuple[str, float | None]]] = [[] for _ in maps]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import saved_tensors
+from gradscope.errors import message_of
 from gradscope.explain.errors.events import Event, SavedTensor, Write
 from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, line
 from gradscope.explain.errors.kind import Kind
@@ -83,7 +84,7 @@ def _is_broken(node: Node) -> bool:
     try:
         saved_tensors(node)
     except RuntimeError as error:
-        return "modified by an inplace" in str(error)
+        return "modified by an inplace" in message_of(error)
     return False
 
 
