@@ -13,13 +13,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gradscope.api._attributions import SaliencyRequest
     from gradscope.api.answering import why, why_config
-    from gradscope.api.attributing import (
-        Saliency,
-        SaliencyRequest,
-        attribute,
-        saliency,
-    )
+    from gradscope.api.attributing import Saliency, attribute, saliency
     from gradscope.api.checking import check, check_config
     from gradscope.api.feature_arrays import features
     from gradscope.api.graphing import graph, graph_config
@@ -54,7 +50,8 @@ _HOMES = {
     "inspecting": ("inspect", "inspect_config", "layers"),
     "checking": ("check", "check_config"),
     "graphing": ("graph", "graph_config"),
-    "attributing": ("Saliency", "SaliencyRequest", "attribute", "saliency"),
+    "_attributions": ("SaliencyRequest",),
+    "attributing": ("Saliency", "attribute", "saliency"),
     "feature_arrays": ("features",),
     "viewing": ("view",),
     "watching": ("watch",),

@@ -24,6 +24,8 @@ from gradscope.patterns import Named, matching
 __all__ = [
     "Handle",
     "before_any_call",
+    "change_calls",
+    "change_gradient",
     "change_node",
     "changed",
     "hook_calls",
@@ -95,10 +97,13 @@ def watchable(model: nn.Module) -> list[nn.Module]:
 
 
 class OwnHook:
-    """A hook that a copy of its module does without: it is neither copied nor pickled along."""
+    """A hook that a copy of its module does without: it is neither copied nor pickled along.
 
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._function: Callable[..., None] | None = function
+    What its function returns goes on in the place of the arguments, or of the output, of the call.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function: Callable[..., Any] | None = function
         self._handle: Handle | None = None
 
     def held_by(self, handle: Handle) -> OwnHook:
@@ -112,10 +117,11 @@ class OwnHook:
         if self._handle is not None:
             self._handle.remove()
 
-    def __call__(self, *arguments: Any) -> None:
+    def __call__(self, *arguments: Any) -> Any:
         # A model that exports or traces a part of itself must not find the hook in the trace.
         if not (torch.compiler.is_compiling() or torch._C._get_tracing_state()) and self._function:
-            self._function(*arguments)
+            return self._function(*arguments)
+        return None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
         return nullcontext().__exit__
@@ -168,6 +174,17 @@ def hooked(modules: Sequence[nn.Module], before: PreHook, after: PostHook) -> It
 
 def hook_calls(module: nn.Module, before: PreHook, after: PostHook) -> list[OwnHook]:
     """``hooked`` of one module, until what is returned is removed."""
+    return change_calls(module, before, after)
+
+
+def change_calls(
+    module: nn.Module, before: Callable[..., Any], after: Callable[..., Any]
+) -> list[OwnHook]:
+    """Each call of ``module`` goes on with what the two return, unless that is None.
+
+    ``before`` is given (module, args, kwargs) and may return new (args, kwargs); ``after`` is given
+    the output besides and may return another.
+    """
     first, last = OwnHook(before), OwnHook(after)
     return [
         first.held_by(module.register_forward_pre_hook(first, with_kwargs=True)),
@@ -215,6 +232,13 @@ def _compiled_modules_silent() -> Iterator[None]:
 def hook_tensor(tensor: torch.Tensor, read: Callable[[torch.Tensor | None], None]) -> Handle:
     """Call ``read`` with the gradient of ``tensor`` as it is now, whatever is done to it later."""
     return tensor.register_hook(read)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def change_gradient(
+    tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor | None]
+) -> Handle:
+    """The gradient of ``tensor`` as it is now becomes what ``change`` makes of it; None: stays."""
+    return tensor.register_hook(change)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def hook_node(node: Node, read: Callable[..., None]) -> Handle:

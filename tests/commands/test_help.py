@@ -88,5 +88,6 @@ def test_options_stand_in_panels(monkeypatch, capsys) -> None:
     out = shown(["inspect", "--help"], monkeypatch, capsys)
     panels = [line.split("─ ")[1].split(" ─")[0] for line in out.splitlines() if "╭─ " in line]
     assert panels == [
-        *("Arguments", "Options", "Model", "Layers", "Rules", "Tables", "Output", "Help"),
+        *("Arguments", "Options", "Model", "Layers"),
+        *("Interventions", "Rules", "Tables", "Output", "Help"),
     ]
