@@ -59,7 +59,7 @@ def agreement(features: np.ndarray) -> None:
         theirs = np.array([one.distance for one in rows]).reshape(-1, K)
         same, apart = float((ours == numbers).mean()), float(np.abs(theirs - distances).max())
         print(f"{metric}: {ours.size:,} neighbours, {same:.4%} the same, in the same order;")
-        print(f"  largest difference of a distance {apart:.1e} (distances to {distances.max():.4g})")
+        print(f"  distances up to {distances.max():.4g} differ by {apart:.1e} at most")
 
 
 def space(name: str, values: np.ndarray, labels: list[str]) -> None:
@@ -81,7 +81,8 @@ def reading(folder: Path, count: int, cache: Path | None) -> None:
     began = time.perf_counter()
     values = gradscope.features(MODEL, files, overrides=[TRANSFORM], cache=cache)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{count:>8,}{values.nbytes / 2**20:>14.1f}{peak:>12.0f}{time.perf_counter() - began:>12.1f}")
+    took = time.perf_counter() - began
+    print(f"{count:>8,}{values.nbytes / 2**20:>14.1f}{peak:>12.0f}{took:>12.1f}", flush=True)
 
 
 def memory() -> None:
