@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from pathlib import Path
 from typing import NoReturn
 
 from gradscope.errors import (
@@ -16,7 +15,14 @@ from gradscope.errors import (
 )
 from gradscope.explain.errors.explain import explain_again, explain_error, is_own_bug, worth_again
 from gradscope.explain.errors.explanation import Again
-from gradscope.explain.shared.frames import in_library, is_ours, raised_by_user, user_frames
+from gradscope.explain.shared.frames import (
+    in_library,
+    is_hidden,
+    is_ours,
+    raised_by_user,
+    shown,
+    source,
+)
 from gradscope.loading import Workload
 from gradscope.loading.remedies import remedy
 from gradscope.records.answers import WhyReport
@@ -89,16 +95,18 @@ def users_problem(error: BaseException, what: str = "the run was stopped") -> Pr
 
     For where none was expected: a method of a module that PyTorch itself calls, say.
     """
-    frames = user_frames(error.__traceback__)
-    frames = [frame for frame in frames if not in_library(str(Path(frame.file).absolute()))]
+    frames = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
+    frames = [(f, line) for f, line in frames if not is_hidden(f) and not in_library(f)]
     expected = isinstance(error, GradscopeError) and not raised_by_user(error.__traceback__)
     if expected or isinstance(error, KeyboardInterrupt):
         return None
     if not frames and not isinstance(error, RecursionError):
         return None
-    at = frames[-1] if frames else None
-    place = Place(at.file, at.line, text=at.code) if at else None
-    notes = tuple(f"called from {frame.file}:{frame.line}" for frame in frames[-2:-5:-1])
+    place = None
+    if frames:
+        file, line = frames[-1]
+        place = Place(shown(file), line, text=source(file, line))
+    notes = tuple(f"called from {shown(file)}:{line}" for file, line in frames[-2:-5:-1])
     said = message_of(error).strip() or "without a message"
     return Problem(f"{what}: {type(error).__name__}: {said}", place, remedy(error), notes)
 
