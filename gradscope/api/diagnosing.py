@@ -23,6 +23,7 @@ from gradscope.loading import Workload
 from gradscope.records.report import Finding, Report
 from gradscope.rules import RuleSettings, diagnose, wanted
 from gradscope.running import costs
+from gradscope.running.accumulation import accumulation
 from gradscope.running.histograms import histograms
 from gradscope.running.rerun import rerun
 from gradscope.running.step import repeated
@@ -207,6 +208,13 @@ def _histograms(run: _Run, report: Report, asked: Collection[str]) -> dict[str, 
         return {"histograms": histograms(step, chosen)}
 
 
+def _accumulation(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
+    """Whether micro-batches add up to the batch, and if not, why."""
+    if report.error is not None:
+        return {}
+    return {"accumulation": accumulation(run.workload, run.last)}
+
+
 _LOOKS = (
     _Look(frozenset({"missing", "zero"}), "why gradients are missing or zero", _answers),
     _Look(frozenset({"elsewhere"}), "what other seeds reach", _elsewhere),
@@ -217,4 +225,5 @@ _LOOKS = (
     _Look(frozenset({"lines"}), "the lines of what goes into the loss", _lines),
     _Look(frozenset({"costs"}), "what the calls cost", _costs),
     _Look(frozenset({"histograms"}), "how values are spread", _histograms),
+    _Look(frozenset({"accumulation"}), "accumulated gradients", _accumulation),
 )

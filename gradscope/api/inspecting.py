@@ -43,6 +43,7 @@ def inspect(
     repeats: int | None = None,
     retain_graph: bool | None = None,
     interventions: Sequence[Mapping[str, Any]] | None = None,
+    accumulate: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
     autocast: str | None = None,
@@ -79,6 +80,8 @@ def inspect(
         retain_graph: as in ``Tensor.backward``.
         interventions: what is changed on its way, as a config writes it:
             ``{"layers": "conv1", "at": "grad_output", "do": "clip_norm", "value": 1.0}``.
+        accumulate: micro-batches that the batch is cut into; the report says whether their
+            gradients add up to the batch's.
         device, dtype: where and in what precision a config's model runs; a live module stays.
         autocast: "bfloat16" or "float16".
         seed: set before the inputs are made and again before each forward.
@@ -238,6 +241,8 @@ def report_of(
         if tasks and observation.failure is None:
             _require_several(report)
             looks = {*looks, "tasks"}
+        if workload.accumulate > 1 and workload.device.type != "meta":
+            looks = {*looks, "accumulation"}
         whole = replace(report, parameters=observation.all_parameters)
         found = diagnosed(
             workload,
