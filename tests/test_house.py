@@ -59,7 +59,7 @@ ALSO_PUT_BACK = {
     "running/state.py": {"modules_kept", "random_state_kept", "switches_kept"},
     "running/rerun.py": {"post_accumulate_hooks_disabled"},  # a first run calls them
     # A call of a script's model is run again in the middle of a step that is not ours.
-    "training/sentinel/again.py": {
+    "training/sentinel/rerun.py": {
         "kept_as_found",
         "run_eagerly",
         "deeper_recursion",

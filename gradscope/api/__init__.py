@@ -12,13 +12,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gradscope.api._attributions import SaliencyRequest
     from gradscope.api.answering import why, why_config
-    from gradscope.api.attributing import (
-        Saliency,
-        SaliencyRequest,
-        attribute,
-        saliency,
-    )
+    from gradscope.api.attributing import Saliency, attribute, saliency
     from gradscope.api.checking import check, check_config
     from gradscope.api.graphing import graph, graph_config
     from gradscope.api.inspecting import inspect, inspect_config, layers
@@ -51,7 +47,8 @@ _HOMES = {
     "inspecting": ("inspect", "inspect_config", "layers"),
     "checking": ("check", "check_config"),
     "graphing": ("graph", "graph_config"),
-    "attributing": ("Saliency", "SaliencyRequest", "attribute", "saliency"),
+    "_attributions": ("SaliencyRequest",),
+    "attributing": ("Saliency", "attribute", "saliency"),
     "viewing": ("view",),
     "watching": ("watch",),
     "pictures": ("picture_files", "read_pictures"),

@@ -19,6 +19,7 @@ from gradscope.commands._write import STDOUT, write_output
 from gradscope.config import check_spec
 from gradscope.config.specs import is_own
 from gradscope.config.targets import MISSING
+from gradscope.errors import visible
 
 if TYPE_CHECKING:
     from gradscope.loading.signatures import Argument
@@ -101,7 +102,7 @@ def run(
     if path != STDOUT:
         open_ = sum(f": {MISSING}" in line for line in lines)
         first = f"write a value for each of its {open_} `{MISSING}`, then" if open_ else "next:"
-        print(f"wrote {path}; {first} gradscope inspect {shown}", file=sys.stderr)
+        print(visible(f"wrote {path}; {first} gradscope inspect {shown}"), file=sys.stderr)
 
 
 def _model(spec: str, folder: Path, allow: Sequence[str]) -> Iterator[str]:
@@ -140,10 +141,10 @@ def _argument(argument: Argument, indent: str, *, written: bool = False) -> Iter
         wants = wants or (hint if argument.name in _CONFIGS else "")
         yield _line(f"{indent}{argument.name}: {MISSING}", wants)
     else:
-        value, said = _default(argument.default)
-        mark = "" if written and not said else "# "
-        said = ", ".join(filter(None, (wants, said)))
-        yield _line(f"{indent}{mark}{argument.name}: {value}", said)
+        value, message = _default(argument.default)
+        mark = "" if written and not message else "# "
+        message = ", ".join(filter(None, (wants, message)))
+        yield _line(f"{indent}{mark}{argument.name}: {value}", message)
 
 
 def _line(text: str, comment: str) -> str:

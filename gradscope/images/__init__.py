@@ -3,7 +3,16 @@
 Nothing here writes a file. numpy, PIL and torch are imported inside the functions.
 """
 
-from gradscope.images.colors import COLORMAPS
+from gradscope.images.attributions import (
+    PICTURES,
+    check_look,
+    check_suffix,
+    encoded,
+    page_files,
+    pages,
+    rows,
+)
+from gradscope.images.colors import COLORMAPS, USUAL
 from gradscope.images.geometry import Geometry
 from gradscope.images.grid import Tile, grid
 from gradscope.images.kernels import colored_kernel, mapped_kernel
@@ -32,14 +41,19 @@ from gradscope.images.tracing import trace
 __all__ = [
     "COLORMAPS",
     "FORMATS",
+    "PICTURES",
+    "USUAL",
     "Geometry",
     "HeatMap",
     "Photo",
     "Row",
     "Scale",
     "Tile",
+    "check_look",
+    "check_suffix",
     "colored_kernel",
     "cropped",
+    "encoded",
     "existing_file",
     "find_images",
     "framed",
@@ -48,6 +62,8 @@ __all__ = [
     "mapped_kernel",
     "overlay",
     "page_count",
+    "page_files",
+    "pages",
     "painted",
     "pictures_below",
     "pictures_in",
@@ -56,6 +72,7 @@ __all__ = [
     "read_image",
     "reading_remarks",
     "reduced",
+    "rows",
     "scale_of",
     "sheets",
     "shown",

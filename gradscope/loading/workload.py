@@ -86,7 +86,7 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None)
     check_given(method, wanted, config.target if config.target == "random" else None, place("call"))
     criterion_spec = losses.resolve(config.loss, targets.instantiate, place)
     whole = method is not None and method.whole
-    batches, said, target = make_batches(
+    batches, messages, target = make_batches(
         config.input,
         config.target,
         model=model,
@@ -133,7 +133,7 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None)
         notices=[
             *notices,
             *(method.notices if method else []),
-            *said,
+            *messages,
             *targets.notices,
             *experiments.notices(interventions),
         ],

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradscope.records.accumulation import Accumulation
-from gradscope.records.answers import Answer, Birth
+from gradscope.records.answers import Answer, NonFiniteOrigin
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.fields import SPARSE
 from gradscope.records.graph import Chain
@@ -91,7 +91,7 @@ class Report(Shown):
     activity: tuple[UnitActivity, ...] = field(default=(), metadata=SPARSE)
     precision: tuple[PrecisionForecast, ...] = field(default=(), metadata=SPARSE)
     answers: tuple[Answer, ...] = field(default=(), metadata=SPARSE)
-    births: tuple[Birth, ...] = field(default=(), metadata=SPARSE)
+    non_finite: tuple[NonFiniteOrigin, ...] = field(default=(), metadata=SPARSE)
     #: The gradients of each of ``losses``. None: nobody asked.
     tasks: TaskGradients | None = field(default=None, metadata=SPARSE)
     histograms: tuple[Histogram, ...] = field(default=(), metadata=SPARSE)
@@ -134,7 +134,7 @@ class CheckedModel:
     known: tuple[Finding, ...] = ()
     error: ErrorRecord | None = None
     answers: tuple[Answer, ...] = field(default=(), metadata=SPARSE)
-    births: tuple[Birth, ...] = field(default=(), metadata=SPARSE)
+    non_finite: tuple[NonFiniteOrigin, ...] = field(default=(), metadata=SPARSE)
     precision: tuple[PrecisionForecast, ...] = field(default=(), metadata=SPARSE)
 
 

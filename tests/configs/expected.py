@@ -315,7 +315,7 @@ def clipping() -> Facts:
 @config("micro-batches")
 def micro_batches() -> Facts:
     seed()
-    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    net = nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 3))
     x, target = normal(8, 6), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
 
     def vectors() -> list[Tensor]:

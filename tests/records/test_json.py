@@ -13,7 +13,7 @@ import pytest
 from gradscope.errors import ConfigError
 from gradscope.records import json as record_json
 from gradscope.records.accumulation import AccumulatedLayer, Accumulation, AccumulationCause
-from gradscope.records.answers import Answer, Birth
+from gradscope.records.answers import Answer, NonFiniteOrigin
 from gradscope.records.errors import ErrorRecord, Frame, RelatedLine
 from gradscope.records.graph import Chain, GraphNode, SavedTensor
 from gradscope.records.histograms import Histogram
@@ -131,7 +131,9 @@ FULL = Report(
         (SharedLayer("fc", 4, (1.0, 2.0), (0.5,)),),
         (("head", "ce"),),
     ),
-    births=(Birth("nan", "forward", "message", "sqrt", inputs=(STATS,), spread=("fc",)),),
+    non_finite=(
+        NonFiniteOrigin("nan", "forward", "message", "sqrt", inputs=(STATS,), spread=("fc",)),
+    ),
 )
 
 
@@ -186,8 +188,8 @@ def test_what_few_records_fill_is_written_only_there() -> None:
     plain, odd = data()["modules"]
     assert not {"settings", "written", "misspelt"} & plain.keys()
     assert odd["settings"] == {"p": 0.5, "inplace": True, "momentum": None, "count": 3}
-    bare = json.loads(record_json.dumps(replace(FULL, modules=(), links=(), births=())))
-    assert not {"modules", "links", "births"} & bare.keys()
+    bare = json.loads(record_json.dumps(replace(FULL, modules=(), links=(), non_finite=())))
+    assert not {"modules", "links", "non_finite"} & bare.keys()
 
 
 def test_values_are_written_only_where_there_are_any() -> None:
