@@ -91,7 +91,7 @@ class _Comparison:
         with repeated(self.step, weights=True) as step, _in_evaluation(evaluated):
             for part in step.parts():
                 zero_gradients(step.workload.model)
-                part.backward(part.forward())
+                part.compute_gradients()
                 parts.append(_vectors(step.workload.model, everything, factor=count))
                 assert part.part is not None
                 self.sizes.append(part.part.stop - part.part.start)

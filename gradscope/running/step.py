@@ -161,16 +161,15 @@ class Step:
             part.backward(part.forward())
 
     def parts(self) -> Iterator[Step]:
-        """The step for each micro-batch, on the same leaves; itself where there are none."""
-        count, target = self.workload.accumulate, self.clone.target
-        if count == 1:
+        """The step for each micro-batch, on the same leaves; itself where it is not cut."""
+        count, batch = self.workload.accumulate, self.clone
+        if count == 1 or self.part is not None:
             yield self
             return
-        whole = replace(
-            self.clone, target=self.workload.criterion.target if target is None else target
-        )
-        for part, batch in cut(whole, count):
-            yield replace(self, clone=batch, part=part)
+        if batch.target is None:
+            batch = replace(batch, target=self.workload.criterion.target)
+        for part, own in cut(batch, count):
+            yield replace(self, clone=own, part=part)
 
     def forward(self) -> GraphRoot:
         """Seeded forward and loss; what backward starts from.

@@ -15,6 +15,7 @@ from gradscope.records import json as record_json
 from gradscope.records.accumulation import AccumulatedLayer, Accumulation, AccumulationCause
 from gradscope.records.answers import Answer, NonFiniteOrigin
 from gradscope.records.errors import ErrorRecord, Frame, RelatedLine
+from gradscope.records.gradcheck import GradientCheck
 from gradscope.records.graph import Chain, GraphNode, SavedTensor
 from gradscope.records.histograms import Histogram
 from gradscope.records.interventions import Change
@@ -118,6 +119,7 @@ FULL = Report(
     precision=(PrecisionForecast("fc", "activation", "float16", 1.0, 6, 0.5, 0.0, 0),),
     answers=(Answer("fc.bias", "parameter", "zero", "message", "masked", recovers=False),),
     losses=(LossPart("ce", 1.0), LossPart("kl", None, "nan")),
+    gradient_checks=(GradientCheck("fc", "Linear", 0, "weight", "wrong", 1.0, 1.01, "note"),),
     accumulation=Accumulation(
         *(False, (2, 1), "float64", 1e-8, 0.5),
         layers=(AccumulatedLayer("fc", 6, 0.5, ("loss",)),),

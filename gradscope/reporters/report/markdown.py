@@ -14,6 +14,7 @@ from gradscope.reporters.report import _chains, _checked, _histograms, _precisio
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
 from gradscope.reporters.report.tables.accumulation import accumulation, verdict
+from gradscope.reporters.report.tables.gradchecks import gradient_checks
 from gradscope.reporters.report.tables.interventions import interventions
 from gradscope.reporters.report.tables.tasks import tasks
 
@@ -49,7 +50,7 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
         steps = derive.history(report)
         if steps:
             yield table_block(steps)
-        for made in (interventions, accumulation, tasks):
+        for made in (interventions, accumulation, tasks, gradient_checks):
             table = made(report, view)
             if table is not None:
                 yield table_block(table)

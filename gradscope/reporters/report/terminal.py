@@ -16,6 +16,7 @@ from gradscope.reporters.report import _chains, _checked, _histograms, _precisio
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
 from gradscope.reporters.report.tables.accumulation import accumulation, verdict
+from gradscope.reporters.report.tables.gradchecks import gradient_checks
 from gradscope.reporters.report.tables.interventions import interventions
 from gradscope.reporters.report.tables.tasks import tasks
 from gradscope.typeset.console import (
@@ -68,7 +69,7 @@ def _blocks(report: Report, view: View) -> Iterator[Iterable[Text]]:
         steps = derive.history(report)
         if steps:
             yield table_lines(steps, view.width)
-        for made in (interventions, accumulation, tasks):
+        for made in (interventions, accumulation, tasks, gradient_checks):
             table = made(report, view)
             if table is not None:
                 yield table_lines(table, view.width)
