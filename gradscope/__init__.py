@@ -16,7 +16,7 @@ from gradscope.records.shown import shown_by
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.api import check, graph, inspect, saliency, watch, why
+    from gradscope.api import check, features, graph, inspect, saliency, watch, why
     from gradscope.errors import GradscopeError
     from gradscope.records.answers import WhyReport
     from gradscope.records.graph import AutogradGraph
@@ -29,6 +29,7 @@ __all__ = [
     "WhyReport",
     "__version__",
     "check",
+    "features",
     "graph",
     "inspect",
     "saliency",
@@ -42,6 +43,7 @@ _HOMES = {
     "Report": "records.report",
     "WhyReport": "records.answers",
     "check": "api",
+    "features": "api",
     "graph": "api",
     "inspect": "api",
     "watch": "api",
@@ -53,15 +55,12 @@ shown_by("gradscope.api.showing")
 
 
 class _Package(ModuleType):
-    """This package, whose ``saliency`` is the entry, and not the room of that name below it."""
+    """This package, of which ``saliency`` and ``features`` are entries, not the rooms below it."""
 
-    @property
-    def saliency(self) -> Any:
-        return __getattr__("saliency")
-
-    @saliency.setter
-    def saliency(self, room: ModuleType) -> None:
-        """Python binds a room here when it is imported; it stays in ``sys.modules``."""
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Python binds a room here when it is imported; it stays in ``sys.modules``.
+        if not (name in ("saliency", "features") and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
 
 
 sys.modules[__name__].__class__ = _Package

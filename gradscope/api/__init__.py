@@ -1,9 +1,10 @@
 """The Python entries: a config or a live model in, a record out. Nothing here prints.
 
 One file for each entry: ``inspecting`` makes a report, ``checking`` one for its findings alone,
-``graphing`` an autograd graph, ``attributing`` attribution maps, ``answering`` answers. ``opened``
-is where each begins, and a keyword that several take is a field of its ``Options``. Names are
-loaded when they are first used: no command waits for what another one needs.
+``graphing`` an autograd graph, ``attributing`` attribution maps, ``answering`` answers,
+``feature_arrays`` features. ``opened`` is where each begins, and a keyword that several take is a
+field of its ``Options``. Names are loaded when they are first used: no command waits for what
+another one needs.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gradscope.api._attributions import SaliencyRequest
     from gradscope.api.answering import why, why_config
-    from gradscope.api.attributing import Saliency, attribute, saliency
+    from gradscope.api.attributing import attribute, saliency
     from gradscope.api.checking import check, check_config
+    from gradscope.api.feature_arrays import features
     from gradscope.api.graphing import graph, graph_config
     from gradscope.api.inspecting import inspect, inspect_config, layers
     from gradscope.api.pictures import picture_files, read_pictures
+    from gradscope.api.saliency_results import Saliency
     from gradscope.api.viewing import view
     from gradscope.api.watching import watch
 
@@ -28,6 +31,7 @@ __all__ = [
     "attribute",
     "check",
     "check_config",
+    "features",
     "graph",
     "graph_config",
     "inspect",
@@ -48,7 +52,9 @@ _HOMES = {
     "checking": ("check", "check_config"),
     "graphing": ("graph", "graph_config"),
     "_attributions": ("SaliencyRequest",),
-    "attributing": ("Saliency", "attribute", "saliency"),
+    "attributing": ("attribute", "saliency"),
+    "saliency_results": ("Saliency",),
+    "feature_arrays": ("features",),
     "viewing": ("view",),
     "watching": ("watch",),
     "pictures": ("picture_files", "read_pictures"),

@@ -14,16 +14,18 @@ from gradscope.images.attributions import (
 )
 from gradscope.images.colors import COLORMAPS, USUAL
 from gradscope.images.geometry import Geometry
-from gradscope.images.grid import Tile, grid
+from gradscope.images.grid import Tile, grid, in_rows
 from gradscope.images.kernels import colored_kernel, mapped_kernel
 from gradscope.images.overlay import overlay
 from gradscope.images.painting import framed, painted
 from gradscope.images.photos import HeatMap, Photo, cropped, reduced
+from gradscope.images.plots import scattered, spread_out
 from gradscope.images.preview import preview
 from gradscope.images.reading import (
     FORMATS,
     existing_file,
     find_images,
+    from_shares,
     input_picture,
     pictures_below,
     pictures_in,
@@ -57,7 +59,9 @@ __all__ = [
     "existing_file",
     "find_images",
     "framed",
+    "from_shares",
     "grid",
+    "in_rows",
     "input_picture",
     "mapped_kernel",
     "overlay",
@@ -74,8 +78,10 @@ __all__ = [
     "reduced",
     "rows",
     "scale_of",
+    "scattered",
     "sheets",
     "shown",
+    "spread_out",
     "suffixes",
     "to_tensor",
     "trace",
