@@ -18,8 +18,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradscope.capture.hooks import hooked, named_modules, watchable
 from gradscope.loading import Workload
+from gradscope.loading.float64 import in_float64
 from gradscope.records.accumulation import AccumulatedLayer, Accumulation, AccumulationCause
-from gradscope.running.float64 import in_float64
 from gradscope.running.rerun import rerun
 from gradscope.running.step import Step, repeated, zero_gradients
 

@@ -19,10 +19,10 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck
 from gradscope.capture.calls import call_tensors
 from gradscope.capture.hooks import hooked
 from gradscope.capture.recompute import in_backward
+from gradscope.loading.float64 import widened
 from gradscope.nesting import find, replaced
 from gradscope.patterns import Named
 from gradscope.records.gradcheck import GradientCheck
-from gradscope.running.float64 import widened
 from gradscope.running.step import Step
 
 #: Up to so many elements every one of them is moved by itself, above that all in one direction.

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.loading import Batch, Workload
+from gradscope.loading.inputs import Batch
+from gradscope.loading.workload import Workload
 from gradscope.nesting import replaced
 
 
