@@ -82,7 +82,8 @@ class FeatureRun:
             report = FeaturesReport(
                 run, self.action, status="failed", versions=versions(), error=record
             )
-            during = f"while `gradscope features {self.action}` ran the model"
+            where = ", ".join(getattr(error, "__notes__", ()))
+            during = f"while `gradscope features {self.action}` ran the model {where}".rstrip()
             raise ModelError(problem(record, during), report=report) from error
 
     def require_pictures(self, used: int) -> None:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 #: The plane is cut into so many cells a side, each of which shows at most one picture.
 CELLS = 19
 _INCHES, _DPI = (12.0, 9.6), 120
-_THUMBNAIL = 32
+#: The side of a small picture, the larger the fewer there are.
+_SMALLEST, _LARGEST, _TOGETHER = 32, 96, 350
 #: Classes below each other in the legend; of more no name stands in the plane.
 _LINES = 40
 _GREY = (0.35, 0.35, 0.35)
@@ -47,8 +48,10 @@ def scattered(
             rows = np.array([i for i, one in enumerate(labels) if one == label])
             x, y = places[rows].T
             axes.scatter(x, y, s=14, color=color, linewidths=0, label=_words(label))
+        side = round(_TOGETHER / max(1, len(thumbnails)) ** 0.5)
+        side = min(max(side, _SMALLEST), _LARGEST)
         for i, picture in thumbnails.items():
-            image = OffsetImage(np.asarray(_small(picture)), zoom=72 / _DPI)
+            image = OffsetImage(np.asarray(_small(picture, side)), zoom=72 / _DPI)
             frame = {"edgecolor": colors[labels[i]], "linewidth": 1.6}
             axes.add_artist(AnnotationBbox(image, places[i].tolist(), bboxprops=frame, pad=0.1))
         if _several(labels):
@@ -69,7 +72,7 @@ def scattered(
         axes.set_yticks([])
         for spine in axes.spines.values():
             spine.set_color("0.8")
-        axes.margins(0.04)
+        axes.margins(0.05)
         for line, words in enumerate(title):
             size = 14 if line == 0 else 11
             figure.text(0.02, 0.965 - 0.028 * line, words, fontsize=size, va="center")
@@ -136,11 +139,11 @@ def _words(label: str | None) -> str:
     return short.replace("$", r"\$").replace("_", " ", label.startswith("_"))
 
 
-def _small(picture: Image) -> Image:
+def _small(picture: Image, side: int) -> Image:
     from PIL import Image
 
     longest = max(picture.size)
-    if longest < _THUMBNAIL:
-        return magnified(picture, max(1, _THUMBNAIL // longest))
-    size = tuple(max(1, round(side * _THUMBNAIL / longest)) for side in picture.size)
+    if longest < side:
+        return magnified(picture, round(side / longest))
+    size = tuple(max(1, round(each * side / longest)) for each in picture.size)
     return picture.convert("RGB").resize((size[0], size[1]), Image.Resampling.LANCZOS)

@@ -155,7 +155,23 @@ def test_a_model_that_raises_leaves_a_report(run):
     code, out, err = run("activations", "photo.jpg", "-m", "./nets.py:Rows", "-f", "json")
     assert code == 3
     assert json.loads(out)["status"] == "failed"
-    assert "while `gradscope features activations` ran the model" in err
+    assert "while `gradscope features activations` ran the model on photo.jpg" in err
+
+
+def test_the_picture_whose_size_the_model_does_not_take_is_named(run):
+    Path("flat.py").write_text(
+        "from torch import nn\n"
+        "class Flat(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.fc = nn.Linear(768, 3)\n"
+        "    def forward(self, x):\n"
+        "        return self.fc(x.flatten(1))\n"
+    )
+    Image.new("RGB", (30, 20), "red").save("pets/dogs/wide.png")
+    code, out, err = run("embed", "pets", "-m", "./flat.py:Flat")
+    assert (code, out) == (3, "")
+    assert "ran the model on pets/dogs/wide.png" in err
 
 
 def test_without_a_word_the_help_lists_the_actions(run):
@@ -188,6 +204,11 @@ def test_neighbours_of_several_pictures_and_fewer_than_asked_for(run):
     assert code == 0
     assert "there are fewer neighbours than 8: only 3 pictures to search" in out
     assert out.count("pets/cats/0.png") == 2
+    words = ("pets/cats/0.png", "pets", *CONVS, "-k", "5")
+    labels = [
+        one["label"] for one in json.loads(run("neighbors", *words, "-f", "json")[1])["neighbors"]
+    ]
+    assert sorted(labels) == ["cats"] * 2 + ["dogs"] * 3
 
 
 @pytest.mark.parametrize("suffix", ["npz", "csv", "safetensors"])
