@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gradscope.images.lettering import drawable
 from gradscope.images.photos import magnified
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def scattered(
             image = OffsetImage(np.asarray(_small(picture, side)), zoom=72 / _DPI)
             frame = {"edgecolor": colors[labels[i]], "linewidth": 1.6}
             axes.add_artist(AnnotationBbox(image, places[i].tolist(), bboxprops=frame, pad=0.1))
-        if _several(labels):
+        if _legend_width(labels):
             axes.legend(
                 *axes.get_legend_handles_labels(),
                 loc="upper left",
@@ -75,8 +76,10 @@ def scattered(
         axes.margins(0.05)
         for line, words in enumerate(title):
             size = 14 if line == 0 else 11
-            figure.text(0.02, 0.965 - 0.028 * line, words, fontsize=size, va="center")
-        figure.text(0.02, 0.022, foot, fontsize=10, color=_GREY, va="center")
+            figure.text(0.02, 0.965 - 0.028 * line, _plain(words), fontsize=size, va="center")
+        if len(colors) > 2 * _LINES:
+            foot += f" · {len(colors)} classes in the order of their names by hue"
+        figure.text(0.02, 0.022, _plain(foot), fontsize=10, color=_GREY, va="center")
         canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())
     return Image.fromarray(pixels).convert("RGB")
@@ -98,14 +101,10 @@ def spread_out(places: NDArray[np.float64]) -> list[int]:
 
 def _legend_width(labels: Sequence[str | None]) -> float:
     """The share of the figure beside the plane."""
-    if not _several(labels):
-        return 0.0
     names = set(map(_words, labels))
+    if not 1 < len(names) <= 2 * _LINES:
+        return 0.0
     return min(0.4, (0.04 + 0.008 * max(map(len, names))) * -(-len(names) // _LINES))
-
-
-def _several(labels: Sequence[str | None]) -> bool:
-    return len(set(labels)) > 1
 
 
 def _colors(labels: Sequence[str | None]) -> dict[str | None, Any]:
@@ -131,12 +130,17 @@ def _named(axes: Any, place: list[float], label: str) -> None:
 
 
 def _words(label: str | None) -> str:
-    """A class's name, not too long, in which matplotlib finds no formula."""
+    """A class's name, not too long."""
     if label is None:
         return "no class"
     short = label if len(label) <= 24 else f"{label[:23]}…"
     # What begins with an underscore would be left out of the legend.
-    return short.replace("$", r"\$").replace("_", " ", label.startswith("_"))
+    return _plain(short).replace("_", " ", label.startswith("_"))
+
+
+def _plain(text: str) -> str:
+    """Text in which matplotlib finds no formula, in signs that every picture can show."""
+    return drawable(text).replace("$", r"\$")
 
 
 def _small(picture: Image, side: int) -> Image:
