@@ -1,9 +1,9 @@
 """The Python entries: a config or a live model in, a record out. Nothing here prints.
 
 One file for each entry: ``inspecting`` makes a report, ``checking`` one for its findings alone,
-``graphing`` an autograd graph, ``attributing`` attribution maps, ``answering`` answers. ``opened``
-is where each begins, and a keyword that several take is a field of its ``Options``. Names are
-loaded when they are first used: no command waits for what another one needs.
+``graphing`` an autograd graph, ``attributing`` attribution maps, ``answering`` answers, ``diffing``
+a comparison. ``opened`` is where each begins, and a keyword that several take is a field of its
+``Options``. Names are loaded when they are first used: no command waits for what another one needs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         view,
     )
     from gradscope.api.checking import check, check_config
+    from gradscope.api.diffing import diff, diff_configs
     from gradscope.api.graphing import graph, graph_config
     from gradscope.api.inspecting import inspect, inspect_config, layers
     from gradscope.api.pictures import picture_files, read_pictures
@@ -32,6 +33,8 @@ __all__ = [
     "attribute",
     "check",
     "check_config",
+    "diff",
+    "diff_configs",
     "graph",
     "graph_config",
     "inspect",
@@ -50,6 +53,7 @@ _HOMES = {
     "answering": ("why", "why_config"),
     "inspecting": ("inspect", "inspect_config", "layers"),
     "checking": ("check", "check_config"),
+    "diffing": ("diff", "diff_configs"),
     "graphing": ("graph", "graph_config"),
     "attributing": ("Saliency", "SaliencyRequest", "attribute", "saliency", "view"),
     "watching": ("watch",),

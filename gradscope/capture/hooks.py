@@ -33,6 +33,7 @@ __all__ = [
     "hooked",
     "named_modules",
     "named_parameters",
+    "rewired",
     "select_layers",
     "without_own_hooks",
 ]
@@ -169,6 +170,25 @@ def changed(module: nn.Module, change: Callable[[Any], Any]) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+@contextmanager
+def rewired(
+    modules: Sequence[nn.Module],
+    before: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any],
+    after: Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], Any],
+) -> Iterator[None]:
+    """Each call of ``modules`` takes the arguments that ``before`` gives, and returns what
+    ``after`` gives, until leaving."""
+    handles: list[Handle] = []
+    try:
+        for module in modules:
+            handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            handles.append(module.register_forward_hook(after, with_kwargs=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager

@@ -1,0 +1,57 @@
+"""A's weights and batch for B, so that what differs is what the two do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from gradscope.capture.hooks import named_parameters
+from gradscope.loading import Batch, Workload
+from gradscope.nesting import replaced
+
+
+def hand_batch(a: Workload, b: Workload) -> None:
+    """B is called with A's batch, in its own dtype and on its own device."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        own = tensor.dtype == a.dtype and tensor.is_floating_point()
+        dtype = b.dtype if own else tensor.dtype
+        copy = tensor.detach().to(b.device, dtype, copy=True)
+        return copy.requires_grad_(tensor.requires_grad)
+
+    def batches() -> Iterator[Batch]:
+        for batch in a.batches():
+            parts = batch.args, batch.kwargs, batch.target
+            yield Batch(*replaced(parts, torch.Tensor, moved))
+
+    b.batches = batches
+
+
+def equal_parameters(a: Workload, b: Workload, names: Mapping[str, str]) -> int:
+    """How many of B's parameters are A's already; constants, as those of a norm, say nothing."""
+    ours, theirs = _parameters(a), _parameters(b)
+    return sum(
+        torch.equal(theirs[name].detach(), ours[known].detach().to(theirs[name]))
+        for name, known in names.items()
+        if theirs[name].numel() > 1 and bool((theirs[name] != theirs[name].flatten()[0]).any())
+    )
+
+
+@torch.no_grad()
+def hand_weights(a: Workload, b: Workload, names: Mapping[str, str]) -> None:
+    """B's parameters and buffers become A's; ``names`` has A's parameters by B's."""
+    ours, theirs = _parameters(a), _parameters(b)
+    for name, known in names.items():
+        theirs[name].copy_(ours[known])
+    modules = {name.rpartition(".")[0]: known.rpartition(".")[0] for name, known in names.items()}
+    buffers = dict(a.model.named_buffers())
+    for name, buffer in b.model.named_buffers():
+        module, _, own = name.rpartition(".")
+        value = buffers.get(f"{modules.get(module, module)}.{own}".lstrip("."))
+        if value is not None and value.shape == buffer.shape:
+            buffer.copy_(value)
+
+
+def _parameters(workload: Workload) -> dict[str, torch.nn.Parameter]:
+    return {named.name: p for p, named in named_parameters(workload.model).items()}
