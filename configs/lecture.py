@@ -13,6 +13,13 @@ class Triple(nn.Module):
         return x * 3
 
 
+class Double(nn.Module):
+    """b = 2a."""
+
+    def forward(self, a: Tensor) -> Tensor:
+        return 2 * a
+
+
 class Half(nn.Module):
     """z = x / 2."""
 

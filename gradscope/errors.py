@@ -22,9 +22,12 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gradscope.records.answers import WhyReport
+    from gradscope.records.features import FeaturesReport
     from gradscope.records.graph import AutogradGraph
     from gradscope.records.report import Report
     from gradscope.records.saliency import SaliencyReport
+
+    AnyReport = Report | AutogradGraph | SaliencyReport | FeaturesReport | WhyReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,7 @@ class ModelError(GradscopeError):
     def __init__(
         self,
         *problems: Problem | str,
-        report: Report | AutogradGraph | SaliencyReport | WhyReport | None = None,
+        report: AnyReport | None = None,
         help: str | None = None,
     ) -> None:
         super().__init__(*problems, help=help)
@@ -168,7 +171,7 @@ class Interrupted(GradscopeError):
         self,
         message: str,
         *,
-        report: Report | AutogradGraph | SaliencyReport | WhyReport | None = None,
+        report: AnyReport | None = None,
     ) -> None:
         super().__init__(message)
         self.report = report

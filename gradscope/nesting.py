@@ -63,7 +63,9 @@ def replaced(tree: Any, kind: type[Kind], change: Callable[[Kind], Kind]) -> Any
             return changed
         return item
 
-    return one(tree)
+    new = one(tree)
+    done.clear()  # `one` refers to itself: what it refers to would wait for the garbage collector
+    return new
 
 
 def _parts(item: Any) -> list[tuple[Any, Any]] | None:

@@ -25,6 +25,18 @@ def names(package: str) -> list[str]:
     return sorted(name.replace("_", "-") for name in files if not name.startswith("_"))
 
 
+def folders(package: str) -> list[str]:
+    """The folders of a package, sorted: a command with commands of its own is one."""
+    path = importlib.import_module(package).__path__
+    found = [info.name for info in pkgutil.iter_modules(path) if info.ispkg]
+    return sorted(name.replace("_", "-") for name in found if not name.startswith("_"))
+
+
+def commands(package: str) -> list[str]:
+    """The choices of a package whose folders are choices, too."""
+    return sorted([*names(package), *folders(package)])
+
+
 def load(package: str, name: str) -> ModuleType:
     """The module behind a choice.
 

@@ -16,10 +16,10 @@ PACKAGE = Path(gradscope.__file__).parent
 #: A room is a folder or a file at the top of the package. It imports from lower floors only.
 FLOORS = {
     "records": 0, "errors": 0, "plugins": 0, "patterns": 0, "nesting": 0, "typeset": 0,
-    "version": 0, "files": 0, "progress": 0,
+    "version": 0, "files": 0, "progress": 0, "actions": 0,
     "config": 1, "rules": 1, "images": 1, "demo": 1, "runfile": 1,
     "reporters": 2, "loading": 2, "capture": 2,
-    "diagrams": 3, "running": 3, "explain": 3, "saliency": 3,
+    "diagrams": 3, "running": 3, "explain": 3, "saliency": 3, "features": 3,
     "training": 4,
     "api": 5,
     "commands": 6,
@@ -59,7 +59,7 @@ ALSO_PUT_BACK = {
     "running/state.py": {"modules_kept", "random_state_kept", "switches_kept"},
     "running/rerun.py": {"post_accumulate_hooks_disabled"},  # a first run calls them
     # A call of a script's model is run again in the middle of a step that is not ours.
-    "training/sentinel/again.py": {
+    "training/sentinel/rerun.py": {
         "kept_as_found",
         "run_eagerly",
         "deeper_recursion",
@@ -68,6 +68,7 @@ ALSO_PUT_BACK = {
     # Loading draws random numbers and turns switches, and a live model has its mode set for it.
     "api/opened.py": {"kept_as_found", "random_state_kept", "switches_kept"},
     "api/attributing.py": {"run_eagerly"},  # saliency has no steps
+    "api/feature_results.py": {"run_eagerly"},  # nor have features
 }
 
 #: Calls that import what a string names.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,7 +68,7 @@ def commands(names: set[str]) -> set[str]:
     """The commands whose files are among the modules."""
     room = "gradscope.commands."
     files = {name.removeprefix(room) for name in names if name.startswith(room)}
-    return {file for file in files if not file.startswith("_")}
+    return {file for file in files if not re.search(r"(^|\.)_", file)}
 
 
 def completing(words: str) -> dict[str, str]:
@@ -110,6 +111,9 @@ LIGHT = {
     "show of a missing file": (["show", "nowhere.json"], 2),
     "show of a run": (["show", "run.db"], 0),
     "export": (["export", "run.db", "--to", "csv", "run.csv"], 0),
+    "help of features": (["features"], 0),
+    "help of features filters": (["features", "filters", "--help"], 0),
+    "features without a picture": (["features", "filters", "--top", "0"], 2),
     "help of check": (["check", "--help"], 0),
     "check with a wrong config among others": (["check", "demo", "bad.yaml"], 2),
     "check with an unknown rule": (["check", "demo", "--select", "GS9"], 2),
@@ -145,6 +149,12 @@ ASKED = {
     "an unknown command": (["inspct"], 2, set(), {"yaml", "rich"}),
     "an unknown option": (["--colour"], 2, set(), {"yaml", "rich"}),
     "help of one": (["graph", "--help"], 0, {"graph"}, {"yaml"}),
+    "help of one in a folder": (
+        ["features", "filters", "-h"],
+        0,
+        {"features", "features.filters"},
+        {"yaml"},
+    ),
     "an unknown option of one": (["check", "--colour"], 2, {"check"}, set()),
     "an argument missing": (["show"], 2, {"show"}, {"yaml"}),
     "one that runs": (["schema"], 0, {"schema"}, {"rich"}),
@@ -159,7 +169,7 @@ def test_only_the_command_that_was_asked_for_is_imported(arguments, code, asked,
 
 COMPLETED = {
     "a command": ("gradscope in", ["init", "inspect"], set()),
-    "any command": ("gradscope ", plugins.names("gradscope.commands"), set()),
+    "any command": ("gradscope ", plugins.commands("gradscope.commands"), set()),
     "an option": ("gradscope graph --dep", ["--depth"], {"graph"}),
     "an option of no command": ("gradscope --vers", ["--version"], set()),
 }
@@ -174,11 +184,11 @@ def test_completion_imports_no_other_command(words, offered, asked, folder):
 
 
 def test_a_command_imported_for_its_help_is_noticed(folder):
-    planted = "from gradscope import plugins\n"
+    planted = "import importlib\nfrom gradscope import plugins\n"
     planted += "def docstring(room, name, function):\n"
-    planted += "    return getattr(plugins.load(room, name), function).__doc__\n"
+    planted += "    return getattr(importlib.import_module(f'{room}.{name}'), function).__doc__\n"
     planted += "plugins.docstring = docstring"
-    every = {name.replace("-", "_") for name in plugins.names("gradscope.commands")}
+    every = {name.replace("-", "_") for name in plugins.commands("gradscope.commands")}
     assert commands(modules(["--help"], folder, first=planted)[2]) == every
     variables = completing("gradscope in")
     offered = {"init", "inspect"}

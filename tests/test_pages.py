@@ -88,7 +88,7 @@ def test_the_set_up_commands_are_those_that_ci_runs():
 def test_the_readme_is_short_and_leads_to_every_page_and_command():
     assert len(README.encode()) <= 15_000
     assert [page for page in PAGES if page != "README.md" and f"]({page})" not in README] == []
-    commands = plugins.names("gradscope.commands")
+    commands = plugins.commands("gradscope.commands")
     shown = [command.split()[1] for session in sessions(README) for command, *_ in session]
     assert [name for name in commands if name not in shown] == []
 

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
         SaliencyRequest,
         attribute,
         saliency,
-        view,
     )
     from gradscope.api.checking import check, check_config
     from gradscope.api.diffing import diff, diff_configs
     from gradscope.api.graphing import graph, graph_config
     from gradscope.api.inspecting import inspect, inspect_config, layers
     from gradscope.api.pictures import picture_files, read_pictures
+    from gradscope.api.viewing import view
     from gradscope.api.watching import watch
 
 __all__ = [
@@ -55,7 +55,8 @@ _HOMES = {
     "checking": ("check", "check_config"),
     "diffing": ("diff", "diff_configs"),
     "graphing": ("graph", "graph_config"),
-    "attributing": ("Saliency", "SaliencyRequest", "attribute", "saliency", "view"),
+    "attributing": ("Saliency", "SaliencyRequest", "attribute", "saliency"),
+    "viewing": ("view",),
     "watching": ("watch",),
     "pictures": ("picture_files", "read_pictures"),
 }

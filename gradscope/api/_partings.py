@@ -46,6 +46,7 @@ def _departs(report: DiffReport, code: str, rule: str, places: Sequence[Departur
     others = list(dict.fromkeys(_words(p) for p in places[1:] if p.call != first.call))
     more = f"; so do, by themselves, {_some(others)}" if others else ""
     value, limit = first.noise.limit(first.own)
+    noise = first.noise.error if value == first.own.error else first.noise.scale
     known = math.isfinite(value)
     return Finding(
         code=code,
@@ -57,7 +58,7 @@ def _departs(report: DiffReport, code: str, rule: str, places: Sequence[Departur
         advice=_LOOK if first.call else "compare the losses of A and B",
         value=value if known else None,
         threshold=limit if known else None,
-        source="the noise of A, times a factor" if known else None,
+        source=f"{limit / noise:g} times the noise of A" if known else None,
         cause=_cause(report, name),
     )
 

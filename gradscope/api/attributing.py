@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from gradscope import config as configs
 from gradscope import progress
-from gradscope.api.failing import problem
+from gradscope.api.failing import is_own, problem
 from gradscope.api.opened import live_model_kept
 from gradscope.api.pictures import Picture, read_pictures, tensor_pictures
 from gradscope.api.runs import versions
+from gradscope.api.viewing import about, run_of, view
 from gradscope.errors import ConfigError, GradscopeError, ModelError, OptionError
 from gradscope.explain.errors.explain import explain_error
-from gradscope.explain.shared.frames import is_ours
 from gradscope.loading.classes import class_id
 from gradscope.loading.kinds import require_constructed
-from gradscope.loading.viewing import Viewer, live_viewer, load_viewer
-from gradscope.records.run import RunInfo
+from gradscope.loading.viewing import Viewer, live_viewer
 from gradscope.records.saliency import ClassScore, ImageAttribution, SaliencyReport
 from gradscope.running.state import run_eagerly
 from gradscope.saliency import (
@@ -157,42 +154,6 @@ def _word(given: int | str | None) -> str | None:
     return None if given is None else str(given)
 
 
-def view(
-    model: str | None,
-    overrides: Sequence[str] = (),
-    settings: dict[str, Any] | None = None,
-    allow: Sequence[str] = (),
-) -> Viewer:
-    """The model to explain; without a name ResNet-18 with its weights.
-
-    Raises:
-        GradscopeError: as ``saliency``. Where the weights cannot be had, no other network has a say
-            about somebody's photograph: the error says what to do.
-    """
-    settings = settings or {}
-    if model is not None:
-        return load_viewer(_read(model, overrides, settings), allow)
-    resnet = _read("torchvision:resnet18", ["weights=DEFAULT", *overrides], settings)
-    try:
-        return load_viewer(resnet, allow)
-    except ConfigError as error:
-        problem = error.problems[0]
-        if "weights" not in problem.message:
-            raise
-        usual = "without a model, pictures are explained by torchvision's ResNet-18"
-        yours = "name a model of yours: `-m net.yaml` (`-m demo` reads digits)"
-        help = f"{problem.help}; or {yours}" if problem.help else yours
-        raise ConfigError(problem.message, help=help, notes=(usual,)) from error
-
-
-def _read(model: str, overrides: Sequence[str], settings: dict[str, Any]) -> configs.LoadedConfig:
-    """The config, whose mode is eval where neither it nor an override nor a flag says another."""
-    loaded = configs.read(model, overrides, options=settings)
-    if "mode" in loaded.given:
-        return loaded
-    return configs.read(model, overrides, options={"mode": "eval", **settings})
-
-
 def attribute(
     viewer: Viewer,
     pictures: Sequence[Picture],
@@ -229,18 +190,17 @@ def attribute(
     except (GradscopeError, KeyboardInterrupt):
         raise
     except Exception as error:
-        if _is_own(error):
+        if is_own(error):
             raise
         record = explain_error(error, "forward", [], viewer.model)
-        run = _run(viewer, notices, seed)
+        run = run_of(viewer, notices, seed)
         report = SaliencyReport(run, status="failed", versions=versions(), error=record)
-        raised = problem(record)
         during = f"while explaining {_names(some)}"
-        raise ModelError(replace(raised, notes=(during, *raised.notes)), report=report) from error
+        raise ModelError(problem(record, during), report=report) from error
     notices += plan.notices if plan else []
     ordered = [results[i] for i in range(len(pictures))]
     report = SaliencyReport(
-        _run(viewer, notices, seed),
+        run_of(viewer, notices, seed),
         tuple(image for image, _, _ in ordered),
         versions=versions(),
         config=viewer.config,
@@ -342,29 +302,9 @@ def _recorded(
             picture.path, target, score, name, top, tuple(record for record, _ in maps)
         )
         shown = f"class {target}" if name in (None, str(target)) else f"{name} (class {target})"
-        about = f"model: {viewer.name}" + (", random weights" if viewer.random else "")
-        remarks = (about, *picture.photo.remarks)
+        remarks = (about(viewer), *picture.photo.remarks)
         photo = replace(picture.photo, target=shown, score=score, remarks=remarks)
         yield image, photo, tuple(values for _, values in maps)
-
-
-def _run(viewer: Viewer, notices: Sequence[str], seed: int) -> RunInfo:
-    return RunInfo(
-        model=viewer.name,
-        device=str(viewer.device),
-        dtype=str(viewer.dtype).removeprefix("torch."),
-        mode="train" if viewer.model.training else "eval",
-        seed=seed,
-        steps=1,
-        loss="",
-        notices=tuple(notices),
-    )
-
-
-def _is_own(error: Exception) -> bool:
-    """Whether an exception came out of gradscope itself and not of the model that it ran."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and is_ours(frames[-1].filename)
 
 
 def _batches(pictures: Sequence[Picture]) -> Iterator[list[int]]:

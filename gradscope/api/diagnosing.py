@@ -160,13 +160,13 @@ def _lines(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
         return {"links": located(report.links, walk([edge_of(loss)], set()), locate)}
 
 
-def _births(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
+def _non_finite(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """Where NaN or Inf first came from."""
     from gradscope.api.explaining import find_origins
 
     first = run.last if run.first_nonfinite is None else run.first_nonfinite
-    births = find_origins(run.workload, first)
-    return {"births": births} if births else {}
+    origins = find_origins(run.workload, first)
+    return {"non_finite": origins} if origins else {}
 
 
 def _activity(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def _histograms(run: _Run, report: Report, asked: Collection[str]) -> dict[str, 
 _LOOKS = (
     _Look(frozenset({"missing", "zero"}), "why gradients are missing or zero", _answers),
     _Look(frozenset({"elsewhere"}), "what other seeds reach", _elsewhere),
-    _Look(frozenset({"births"}), "where a NaN or Inf comes from", _births),
+    _Look(frozenset({"non_finite"}), "where a NaN or Inf comes from", _non_finite),
     _Look(frozenset({"activity"}), "dead and saturated units", _activity),
     _Look(frozenset({"precision"}), "what other dtypes would lose", _precision),
     _Look(frozenset({"tasks"}), "the gradients of each loss", _tasks),

@@ -12,7 +12,7 @@ from gradscope.explain.missing.explain import explain_missing
 from gradscope.explain.non_finite.explain import explain_non_finite
 from gradscope.explain.zero.explain import explain_zeros
 from gradscope.loading import Workload
-from gradscope.records.answers import Answer, Birth
+from gradscope.records.answers import Answer, NonFiniteOrigin
 from gradscope.records.modules import ParameterStats
 from gradscope.running.rerun import StepsUntilGradient, rerun
 from gradscope.running.step import Step, repeated
@@ -53,7 +53,7 @@ def explained(
     parameters: Sequence[ParameterStats],
     *,
     states: Collection[str] = CAUSED,
-    origins: Sequence[Birth] = (),
+    origins: Sequence[NonFiniteOrigin] = (),
 ) -> tuple[Answer, ...]:
     """Why trainable parameters have no useful gradient, one answer per cause and place.
 
@@ -83,7 +83,7 @@ def explained(
     return tuple(sorted(answers, key=lambda answer: order.get(answer.name, len(order))))
 
 
-def find_origins(workload: Workload, first: int) -> tuple[Birth, ...]:
+def find_origins(workload: Workload, first: int) -> tuple[NonFiniteOrigin, ...]:
     """Where a NaN or an infinity came out of finite numbers.
 
     Args:
@@ -142,7 +142,7 @@ def _without_cause(
         )
 
 
-def _of_origins(origins: Sequence[Birth], names: Sequence[str]) -> Iterator[Answer]:
+def _of_origins(origins: Sequence[NonFiniteOrigin], names: Sequence[str]) -> Iterator[Answer]:
     """One answer per origin, for the parameters that it spread to; an only one has all."""
     left = list(names)
     for origin in origins:
@@ -154,7 +154,7 @@ def _of_origins(origins: Sequence[Birth], names: Sequence[str]) -> Iterator[Answ
             yield _of_origin(origin, behind)
 
 
-def _of_origin(origin: Birth, behind: Sequence[str]) -> Answer:
+def _of_origin(origin: NonFiniteOrigin, behind: Sequence[str]) -> Answer:
     return Answer(
         name=behind[0],
         kind="parameter",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import NoReturn
 
 from gradscope.errors import GradscopeError, Interrupted, ModelError, Problem
 from gradscope.explain.errors.explain import explain_again, explain_error, is_own_bug, worth_again
 from gradscope.explain.errors.explanation import Again
+from gradscope.explain.shared.frames import is_ours
 from gradscope.loading import Workload
 from gradscope.records.answers import WhyReport
 from gradscope.records.errors import ErrorRecord
@@ -79,11 +81,17 @@ def is_users(failure: BaseException) -> bool:
     return not is_own_bug(failure)
 
 
-def problem(error: ErrorRecord | None) -> Problem:
-    """The failure in one sentence, for those who see no table."""
+def is_own(error: BaseException) -> bool:
+    """Whether an exception came out of gradscope itself and not of the model that it ran."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and is_ours(frames[-1].filename)
+
+
+def problem(error: ErrorRecord | None, *during: str) -> Problem:
+    """The failure in one sentence, for those who see no table; ``during`` says when it was."""
     assert error is not None
     first = error.message.splitlines()[0]
     message = first if first == error.exception else f"{error.exception}: {first}"
     where = f" in `{error.name}`" if error.name else " in the model" if error.name == "" else ""
-    notes = (*((f"at {error.location}",) if error.location else ()), *error.details)
+    notes = (*during, *((f"at {error.location}",) if error.location else ()), *error.details)
     return Problem(f"{error.phase} raised{where}: {message}", None, error.advice, notes)

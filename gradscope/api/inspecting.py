@@ -42,6 +42,7 @@ def inspect(
     gradient: Any = None,
     repeats: int | None = None,
     retain_graph: bool | None = None,
+    interventions: Sequence[Mapping[str, Any]] | None = None,
     device: str | None = None,
     dtype: str | None = None,
     autocast: str | None = None,
@@ -76,6 +77,8 @@ def inspect(
         gradient: the external vector for a loss that is not a scalar.
         repeats: backwards through one graph; gradients accumulate.
         retain_graph: as in ``Tensor.backward``.
+        interventions: what is changed on its way, as a config writes it:
+            ``{"layers": "conv1", "at": "grad_output", "do": "clip_norm", "value": 1.0}``.
         device, dtype: where and in what precision a config's model runs; a live module stays.
         autocast: "bfloat16" or "float16".
         seed: set before the inputs are made and again before each forward.
@@ -296,6 +299,7 @@ def _report(workload: Workload, observation: Observation) -> Report:
         modules=observation.modules,
         links=tuple(recorder.links) if recorder else (),
         unregistered=_unregistered(workload, observation),
+        interventions=observation.interventions,
     )
 
 

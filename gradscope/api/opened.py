@@ -51,6 +51,7 @@ class Options:
     gradient: Any = None
     repeats: int | None = None
     retain_graph: bool | None = None
+    interventions: Sequence[Mapping[str, Any]] | None = None
     device: str | None = None
     dtype: str | None = None
     autocast: str | None = None

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gradscope import images
-from gradscope.errors import ConfigError, OptionError
+from gradscope.errors import OptionError
 from gradscope.loading.viewing import Viewer
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def read_pictures(words: Sequence[str | Path], viewer: Viewer) -> list[Picture]:
 def _picture(path: Path, viewer: Viewer) -> Picture:
     name = images.shown(path)
     if path.suffix.lower() == ".npy":
-        values = _array(path)
+        values = images.read_array(path)
         photo = images.Photo(images.input_picture(values), path.name, "")
         return Picture(name, torch.from_numpy(values), photo)
     image = images.read_image(path)
@@ -64,21 +63,6 @@ def _picture(path: Path, viewer: Viewer) -> Picture:
     remarks = images.reading_remarks(path)
     photo = images.Photo(image, path.name, "", None, geometry, tuple(remarks))
     return Picture(name, viewer.transform(image), photo)
-
-
-def _array(path: Path) -> Any:
-    """C×H×W or H×W numbers from a ``.npy``, as float32 [C, H, W]."""
-    help = "save it with `numpy.save`, as float C×H×W or H×W, the way the model takes it"
-    try:
-        values = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        first = str(error).splitlines()[0]
-        raise ConfigError(f"{path} cannot be read as an array: {first}", help=help) from None
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiub":
-        raise ConfigError(f"{path} holds no numbers", help=help)
-    if values.ndim not in (2, 3) or not values.size:
-        raise ConfigError(f"{path} has the shape {list(values.shape)}", help=help)
-    return np.ascontiguousarray(values[None] if values.ndim == 2 else values, dtype=np.float32)
 
 
 def tensor_pictures(tensor: Tensor) -> list[Picture]:

@@ -18,11 +18,14 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle as Handle
 
+from gradscope.errors import OptionError
 from gradscope.patterns import Named, matching
 
 __all__ = [
     "Handle",
     "before_any_call",
+    "change_calls",
+    "change_gradient",
     "change_node",
     "changed",
     "hook_calls",
@@ -33,7 +36,7 @@ __all__ = [
     "hooked",
     "named_modules",
     "named_parameters",
-    "rewired",
+    "select_layer",
     "select_layers",
     "without_own_hooks",
 ]
@@ -72,16 +75,35 @@ def select_layers(model: nn.Module, patterns: Sequence[str]) -> dict[nn.Module, 
     return {module: named for module, named in modules.items() if named.name in chosen}
 
 
+def select_layer(model: nn.Module, pattern: str) -> tuple[str, nn.Module]:
+    """The one module that a pattern selects, with its first name.
+
+    Raises:
+        LayerError: no layer of that name; names the closest.
+        OptionError: a pattern that several layers match.
+    """
+    chosen = [(named.name, module) for module, named in select_layers(model, [pattern]).items()]
+    if len(chosen) > 1:
+        raise OptionError(
+            f"`{pattern}` matches {len(chosen)} layers, and one is wanted",
+            help=f"name one of them, say `{chosen[-1][0]}`",
+        )
+    return chosen[0]
+
+
 def watchable(model: nn.Module) -> list[nn.Module]:
     """The modules that take hooks: all but scripted ones."""
     return [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
 
 
 class OwnHook:
-    """A hook that a copy of its module does without: it is neither copied nor pickled along."""
+    """A hook that a copy of its module does without: it is neither copied nor pickled along.
 
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._function: Callable[..., None] | None = function
+    What its function returns goes on in the place of the arguments, or of the output, of the call.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function: Callable[..., Any] | None = function
         self._handle: Handle | None = None
 
     def held_by(self, handle: Handle) -> OwnHook:
@@ -95,10 +117,11 @@ class OwnHook:
         if self._handle is not None:
             self._handle.remove()
 
-    def __call__(self, *arguments: Any) -> None:
+    def __call__(self, *arguments: Any) -> Any:
         # A model that exports or traces a part of itself must not find the hook in the trace.
         if not (torch.compiler.is_compiling() or torch._C._get_tracing_state()) and self._function:
-            self._function(*arguments)
+            return self._function(*arguments)
+        return None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
         return nullcontext().__exit__
@@ -151,6 +174,17 @@ def hooked(modules: Sequence[nn.Module], before: PreHook, after: PostHook) -> It
 
 def hook_calls(module: nn.Module, before: PreHook, after: PostHook) -> list[OwnHook]:
     """``hooked`` of one module, until what is returned is removed."""
+    return change_calls(module, before, after)
+
+
+def change_calls(
+    module: nn.Module, before: Callable[..., Any], after: Callable[..., Any]
+) -> list[OwnHook]:
+    """Each call of ``module`` goes on with what the two return, unless that is None.
+
+    ``before`` is given (module, args, kwargs) and may return new (args, kwargs); ``after`` is given
+    the output besides and may return another.
+    """
     first, last = OwnHook(before), OwnHook(after)
     return [
         first.held_by(module.register_forward_pre_hook(first, with_kwargs=True)),
@@ -170,25 +204,6 @@ def changed(module: nn.Module, change: Callable[[Any], Any]) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-@contextmanager
-def rewired(
-    modules: Sequence[nn.Module],
-    before: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any],
-    after: Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], Any],
-) -> Iterator[None]:
-    """Each call of ``modules`` takes the arguments that ``before`` gives, and returns what
-    ``after`` gives, until leaving."""
-    handles: list[Handle] = []
-    try:
-        for module in modules:
-            handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            handles.append(module.register_forward_hook(after, with_kwargs=True))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -217,6 +232,13 @@ def _compiled_modules_silent() -> Iterator[None]:
 def hook_tensor(tensor: torch.Tensor, read: Callable[[torch.Tensor | None], None]) -> Handle:
     """Call ``read`` with the gradient of ``tensor`` as it is now, whatever is done to it later."""
     return tensor.register_hook(read)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def change_gradient(
+    tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor | None]
+) -> Handle:
+    """The gradient of ``tensor`` as it is now becomes what ``change`` makes of it; None: stays."""
+    return tensor.register_hook(change)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def hook_node(node: Node, read: Callable[..., None]) -> Handle:

@@ -13,7 +13,6 @@ from gradscope.capture.stats import BLOCK
 _DOT = 16384
 
 
-@torch.no_grad()
 def gradient_norms(gradients: Sequence[torch.Tensor]) -> list[float]:
     """The L2 norm of each gradient; NaN or infinity where one of its elements is.
 
@@ -21,6 +20,8 @@ def gradient_norms(gradients: Sequence[torch.Tensor]) -> list[float]:
     ``capture/stats.py`` does: one float32 sum over millions of elements errs by up to 1e-3. Squares
     outside float32's range are taken in float64.
     """
+    # Of a backward that made a graph; to switch gradients off instead takes longer than a norm.
+    gradients = [g.detach() if g.requires_grad else g for g in gradients]
     norms = [0.0] * len(gradients)
     small, others = [], []
     for number, gradient in enumerate(gradients):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from gradscope.capture.hooks import rewired
+from gradscope.capture.hooks import change_calls
 from gradscope.capture.recompute import in_backward
 from gradscope.nesting import find, replaced
 
@@ -67,9 +67,15 @@ class Taps:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Taps are there until the block ends."""
-        modules = [m for m in self._names if not isinstance(m, torch.jit.ScriptModule)]
-        with rewired(modules, self._before, self._after):
+        handles = []
+        try:
+            for module in self._names:
+                if not isinstance(module, torch.jit.ScriptModule):
+                    handles += change_calls(module, self._before, self._after)
             yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if module not in self._names or in_backward():

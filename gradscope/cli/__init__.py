@@ -5,6 +5,7 @@ A command's file is imported when the command is asked for. Help and completion 
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -61,13 +62,16 @@ def _root(
 
 
 class _Commands(Group):
-    """The commands, listed from their files' text; the one that is asked for is imported."""
+    """The commands of a room, listed from their files' text; the one that is asked for is imported.
 
-    examples = _EXAMPLES
+    A folder in the room is a command that has commands.
+    """
+
+    room = _COMMANDS
 
     @cached_property
     def names(self) -> list[str]:
-        return plugins.names(_COMMANDS)
+        return plugins.commands(self.room)
 
     def list_commands(self, ctx: Context) -> list[str]:
         return self.names
@@ -76,7 +80,7 @@ class _Commands(Group):
         """A command as help and completion show it: its name, and the docstring of its ``run``."""
         if cmd_name not in self.names:
             return None
-        help = plugins.docstring(_COMMANDS, cmd_name, "run")
+        help = plugins.docstring(self.room, cmd_name, "run")
         return TyperCommand(cmd_name, help=help, rich_markup_mode="markdown")
 
     def resolve_command(
@@ -84,15 +88,19 @@ class _Commands(Group):
     ) -> tuple[str | None, AnyCommand | None, list[str]]:
         """The command to run, with its options."""
         name, listed, rest = super().resolve_command(ctx, args)
-        return name, None if listed is None else _imported(args[0]), rest
+        return name, None if listed is None else _imported(self.room, args[0]), rest
 
 
-def _imported(name: str) -> AnyCommand:
+def _imported(room: str, name: str) -> AnyCommand:
     """The command behind a name, as typer makes it of the ``run`` in its file."""
+    if name in plugins.folders(room):
+        inner = f"{room}.{name.replace('-', '_')}"
+        folder = importlib.import_module(inner)
+        return get_command(_group(name, inner, folder.run, folder.EXAMPLES))
     single = typer.Typer(
         add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
     )
-    file = plugins.load(_COMMANDS, name)
+    file = plugins.load(room, name)
     parser = getattr(file, "Parser", None)  # of a command that takes its words in another way
     kind = Command if parser is None else type("Command", (parser, Command), {})
     single.command(name, cls=kind)(file.run)
@@ -102,18 +110,26 @@ def _imported(name: str) -> AnyCommand:
     return command
 
 
-def app() -> typer.Typer:
-    """The app with one command per file of ``gradscope/commands``."""
+def _group(
+    name: str, room: str, run: Callable[..., None], examples: Sequence[Example]
+) -> typer.Typer:
+    """The app with one command per file of a room."""
     made = typer.Typer(
-        name="gradscope",
-        cls=_Commands,
+        name=name,
+        cls=type("Commands", (_Commands,), {"room": room, "examples": examples}),
         no_args_is_help=True,
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
+        add_completion=room == _COMMANDS,
     )
-    made.callback()(_root)
+    made.callback()(run)
     return made
+
+
+def app() -> typer.Typer:
+    """The app with one command per file of ``gradscope/commands``."""
+    return _group("gradscope", _COMMANDS, _root, _EXAMPLES)
 
 
 def main() -> NoReturn:

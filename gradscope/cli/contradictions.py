@@ -22,10 +22,10 @@ def _once(
     flag = option.action == "store_const"
     given = option.const if flag else value
     name = (option._long_opts or option._short_opts)[0]
-    said = name if flag else f"{name} {value}"
-    earlier, before = seen.setdefault(option.dest, (said, given))
+    message = name if flag else f"{name} {value}"
+    earlier, before = seen.setdefault(option.dest, (message, given))
     if before != given:
         raise OptionError(
-            f"`{earlier}` and `{said}` contradict each other", help="give one of them"
+            f"`{earlier}` and `{message}` contradict each other", help="give one of them"
         )
     process(value, state)

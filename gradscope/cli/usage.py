@@ -34,15 +34,19 @@ _KEYS = {
 
 def problem_of(error: ClickException) -> Problem:
     """What is wrong, and how to write it."""
-    commands = plugins.names(_COMMANDS)
+    path, room, commands = ["gradscope"], _COMMANDS, plugins.commands(_COMMANDS)
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
-    command = words[0] if words and words[0] in commands else None
-    lists = f"`{' '.join(filter(None, ['gradscope', command]))} --help` lists what there is"
+    while words and words[0] in commands:
+        path.append(words.pop(0))
+        inner = path[-1] in plugins.folders(room)
+        room = f"{room}.{path[-1].replace('-', '_')}"
+        commands = plugins.commands(room) if inner else []
+    lists = f"`{' '.join(path)} --help` lists what there is"
     if isinstance(error, NoSuchOption):
         return Problem(f"unknown option `{error.option_name}`", help=_meant(error) or lists)
     if isinstance(error, MissingParameter) and error.param is not None:
         return Problem(f"`{error.param.metavar or error.param.name}` is missing", help=lists)
-    if words and command is None:
+    if words and commands:
         close = did_you_mean(words[0], commands)
         help = close or f"the commands are {', '.join(commands)}; a MODEL comes after one of these"
         return Problem(f"unknown command `{words[0]}`", help=help)

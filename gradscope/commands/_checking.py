@@ -164,7 +164,7 @@ def _model(report: Report, options: CheckOptions) -> CheckedModel:
         findings=report.findings,
         error=report.error,
         answers=report.answers,
-        births=report.births,
+        non_finite=report.non_finite,
         precision=report.precision if options.precision else (),
     )
 

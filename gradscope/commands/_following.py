@@ -53,12 +53,12 @@ def watch(opened: RunFile, path: Path, display: DisplayOptions) -> None:
 
 def follow(opened: RunFile) -> None:
     """Write a line for each step, finding and event as it comes."""
-    told: RunHistory | None = None
+    shown: RunHistory | None = None
     for history in _changing(opened, read_history(opened)):
-        lines = list(news(history, told, before=_BEFORE))
+        lines = list(news(history, shown, before=_BEFORE))
         if lines:
             write_output("".join(f"{line}\n" for line in lines), None)
-        told = history
+        shown = history
 
 
 def _changing(opened: RunFile, history: RunHistory) -> Iterator[RunHistory]:

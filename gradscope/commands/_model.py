@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradscope import progress
@@ -104,6 +105,13 @@ def split_words(words: list[str] | None) -> tuple[list[str], list[str]]:
     """The MODELs and the overrides among the words of a command."""
     overrides = [word for word in words or [] if OVERRIDE.match(word)]
     return [word for word in words or [] if not OVERRIDE.match(word)], overrides
+
+
+def split_files(words: list[str] | None) -> tuple[list[str], list[str]]:
+    """The files, which may have ``=`` in their names, and the overrides among a command's words."""
+    given = words or []
+    overrides = [word for word in given if OVERRIDE.match(word) and not Path(word).is_file()]
+    return [word for word in given if word not in overrides], overrides
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

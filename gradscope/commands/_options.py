@@ -18,6 +18,7 @@ from gradscope.commands._write import STDOUT
 #: The panels of `--help`; a command's own options stand under "Options".
 MODEL = "Model"
 LAYERS = "Layers"
+INTERVENTIONS = "Interventions"
 RULES = "Rules"
 TABLES = "Tables"
 OUTPUT = "Output"

@@ -161,6 +161,17 @@ def write_pictures(
     return written
 
 
+def write_pages(pages: Sequence[Image], to: OutputFiles, name: str) -> list[Path]:
+    """The pages of one sheet, written whole; ``name`` is the file's in a folder."""
+    if to.file is not None:
+        to.check((), len(pages))  # all of them, before the first is written
+    written = []
+    for path, page in _placed(pages, to, name):
+        write_output(_encoded(page, path), path, force=to.force)
+        written.append(path)
+    return written
+
+
 def check_maps(folder: Path, names: Sequence[str], methods: Sequence[str], *, force: bool) -> None:
     """Refuse raw maps that could not be written, before anything runs.
 
@@ -207,8 +218,7 @@ def _pictures(
         single = len(rows) == 1 and len(rows[0][1]) == 1
         pages = [images.overlay(rows[0][0], rows[0][1][0])] if single else images.sheets(rows)
         to.check((), len(pages))  # all of them, before the first is written
-        for i, page in enumerate(pages, 1):
-            yield to.page(i), page
+        yield from _placed(pages, to, "")
         return
     for (photo, heats), name, record in zip(rows, names, found.report.images, strict=True):
         name = f"{name}-{_subject(record)}"
@@ -217,7 +227,15 @@ def _pictures(
             if len(heats) == 1
             else images.sheets([(photo, heats)])
         )
-        for i, page in enumerate(pages, 1):
+        yield from _placed(pages, to, name)
+
+
+def _placed(pages: Sequence[Image], to: OutputFiles, name: str) -> Iterator[tuple[Path, Image]]:
+    """Each page with its file."""
+    for i, page in enumerate(pages, 1):
+        if to.file is not None:
+            yield to.page(i), page
+        else:
             yield to.free(name if i == 1 else f"{name}-page-{i}"), page
 
 

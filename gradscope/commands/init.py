@@ -45,6 +45,8 @@ mode: train                           # train | eval
 # loss: cross_entropy                 # mse | bce_with_logits | nll | sum | mean | logit | output
 # backward: {{repeats: 2, retain_graph: true}}
 
+# interventions: [{{layers: conv1, at: grad_output, do: scale, value: 2}}]   # change what flows
+
 layers: ["**"]                        # which modules to show: "conv*", "layer4.**", "type:Conv2d"
 
 # optimizer: {{_target_: torch.optim.SGD, lr: 0.01, momentum: 0.9}}
@@ -137,10 +139,10 @@ def _argument(argument: Argument, indent: str, *, written: bool = False) -> Iter
         wants = wants or (hint if argument.name in _CONFIGS else "")
         yield _line(f"{indent}{argument.name}: {MISSING}", wants)
     else:
-        value, said = _default(argument.default)
-        mark = "" if written and not said else "# "
-        said = ", ".join(filter(None, (wants, said)))
-        yield _line(f"{indent}{mark}{argument.name}: {value}", said)
+        value, message = _default(argument.default)
+        mark = "" if written and not message else "# "
+        message = ", ".join(filter(None, (wants, message)))
+        yield _line(f"{indent}{mark}{argument.name}: {value}", message)
 
 
 def _line(text: str, comment: str) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from gradscope.commands import _completing as completing
 from gradscope.commands._findings import RuleOptions
+from gradscope.commands._interventions import InterventionOptions
 from gradscope.commands._model import importing_torch, read_model
 from gradscope.commands._options import (
     Allow,
@@ -38,6 +39,7 @@ EXAMPLES = (
     ("gradscope inspect model.yaml --steps 20 optimizer=adam", "What 20 steps of Adam do."),
     ("gradscope inspect --columns +params,+flops,+time", "What each layer costs."),
     ("gradscope inspect --bar grad_out --histogram conv1", "Sizes at a glance, and one in detail."),
+    ("gradscope inspect --scale conv2=2 --clip-norm 'fc1@parameter_grad=0.1'", "What if?"),
     ("gradscope inspect model.yaml -o report.json", "A report to keep: `show` displays it again."),
 )
 
@@ -83,6 +85,7 @@ def run(
             autocompletion=completing.layers,
         ),
     ] = None,
+    interventions: InterventionOptions,
     rules: RuleOptions,
     tables: TableOptions,
     running: RunOptions,
@@ -96,11 +99,13 @@ def run(
 
     One table of calls (shapes, statistics, gradients in and out, grad_fn), one of parameters,
     totals, and what is wrong. Findings fail nothing unless --fail-on says so. Without MODEL the
-    bundled demo runs.
+    bundled demo runs. Interventions change what flows, at a PLACE: grad_output (if none is named),
+    grad_input, parameter_grad or activation.
     """
     rules.check()
     output = ReportOutput.of(format, file, display, tables)
     keys = {"layers": layers.layers, "steps": steps, **asdict(running)}
+    keys["interventions"] = interventions.wanted()
     loaded = read_model(words, settings, keys)
     judging = rules.settings(loaded)
     try:

@@ -12,7 +12,7 @@ import typer
 
 from gradscope import images, plugins
 from gradscope.commands import _completing as completing
-from gradscope.commands._model import OVERRIDE, importing_torch
+from gradscope.commands._model import importing_torch, split_files
 from gradscope.commands._options import (
     OUTPUT,
     Allow,
@@ -168,9 +168,8 @@ def run(
         write_output(method_list.render(listed, look), None)
         return
     picture.check()
-    words = words or []
-    paths = [word for word in words if not _is_override(word)]
-    overrides = [word for word in words if _is_override(word)] + (settings or [])
+    paths, overrides = split_files(words)
+    overrides += settings or []
     as_json = _json(format, output)
     if as_json:
         check_output(output, force=force)
@@ -219,11 +218,6 @@ def run(
     written = write_pictures(found, files, overlays, picture)
     text = terminal.render(found.report, look, written)
     write_output(text + _preview(written, look.width, look.color), None)
-
-
-def _is_override(word: str) -> bool:
-    """Whether a word is ``key=value``, and not the name of a file that is there."""
-    return bool(OVERRIDE.match(word)) and not Path(word).is_file()
 
 
 def _json(format: str | None, output: Path | None) -> bool:

@@ -3,10 +3,11 @@
 A new key is a field in schema.py; a check that needs no import is a function that checks.py calls.
 """
 
+from gradscope.config.checks import checked_interventions
 from gradscope.config.inputs import SOURCES, is_keywords, is_source
 from gradscope.config.keys import KeyText, keys
 from gradscope.config.reading import LoadedConfig, check_spec, read
-from gradscope.config.schema import Backward, Config, json_schema
+from gradscope.config.schema import Backward, Config, InterventionConfig, json_schema
 from gradscope.config.specs import LOSSES
 from gradscope.config.targets import REFUSED, Target, is_target, parse_target
 
@@ -16,10 +17,12 @@ __all__ = [
     "SOURCES",
     "Backward",
     "Config",
+    "InterventionConfig",
     "KeyText",
     "LoadedConfig",
     "Target",
     "check_spec",
+    "checked_interventions",
     "is_keywords",
     "is_source",
     "is_target",

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from gradscope.actions import action, action_names
 from gradscope.config.inputs import SOURCES, check_input, check_target
-from gradscope.config.schema import GROUPS, Config, Expected
+from gradscope.config.schema import GROUPS, LISTS, Config, Expected, InterventionConfig
 from gradscope.config.specs import WITHOUT_ARGUMENTS, spec_fault
 from gradscope.config.targets import SPELLINGS, is_target
-from gradscope.config.words import Complaint, Path, describe, dotted, unknown_key
-from gradscope.errors import GradscopeError, did_you_mean
+from gradscope.config.words import Complaint, Path, describe, dotted, shorten, unknown_key
+from gradscope.errors import GradscopeError, OptionError, Problem, did_you_mean
 from gradscope.patterns import Pattern
 
 #: Keys that people look for on the top floor.
@@ -44,12 +45,29 @@ def check(data: Mapping[str, Any], directory: FilePath) -> tuple[Config | None, 
     return (None if complaints else config), complaints
 
 
+def checked_interventions(wanted: Sequence[Mapping[str, Any]]) -> list[InterventionConfig]:
+    """Interventions that no config named.
+
+    Raises:
+        OptionError: everything that is wrong with them.
+    """
+    data = {"model": "demo", "interventions": [dict(one) for one in wanted]}
+    config, complaints = check(data, FilePath())
+    if config is None:
+        raise OptionError(*(Problem(c.message, None, c.help, c.notes) for c in complaints))
+    return config.interventions
+
+
 def _type_complaints(error: ValidationError, data: Mapping[str, Any]) -> Iterator[Complaint]:
     done: set[Path] = set()
     unknown: list[Complaint] = []
     lost: list[Complaint] = []
     for fault in error.errors(include_url=False, include_context=False, include_input=False):
-        if fault["type"] == "missing":
+        if fault["type"] == "missing" and len(fault["loc"]) > 1:
+            around, name = fault["loc"][:-1], fault["loc"][-1]
+            words = f"`{dotted(around)}` lacks the key `{name}`"
+            yield Complaint(around, words, f"write `{name}: …` in it")
+        elif fault["type"] == "missing":
             help = "add one, `model: demo` for example"
             lost.append(Complaint(fault["loc"], f"the key `{fault['loc'][0]}` is missing", help))
         elif fault["type"] == "extra_forbidden":
@@ -79,7 +97,8 @@ def _follow(location: Path, data: Any) -> tuple[Path, Any]:
 def _unknown(path: Path, data: Mapping[str, Any]) -> Complaint:
     if len(path) > 1:
         group = str(path[0])
-        return unknown_key(path, GROUPS[group].model_fields, given=data[group])
+        model, given = GROUPS.get(group) or LISTS[group], data[group]
+        return unknown_key(path, model.model_fields, given=given[path[1]] if path[2:] else given)
     word = str(path[0])
     if word in _BELOW:
         return Complaint(path, f"unknown key `{word}`", f"did you mean `{_BELOW[word]}`?", "key")
@@ -90,11 +109,12 @@ def _unknown(path: Path, data: Mapping[str, Any]) -> Complaint:
 
 def _field(path: Path) -> tuple[FieldInfo, int]:
     """The field that a path lies in, and how deep inside it the path leads."""
-    field = Config.model_fields[str(path[0])]
-    inner = field.annotation
-    if len(path) > 1 and isinstance(inner, type) and issubclass(inner, BaseModel):
-        return inner.model_fields[str(path[1])], len(path) - 2
-    return field, len(path) - 1
+    group = str(path[0])
+    if len(path) > 1 and group in GROUPS:
+        return GROUPS[group].model_fields[str(path[1])], len(path) - 2
+    if len(path) > 2 and group in LISTS:
+        return LISTS[group].model_fields[str(path[2])], len(path) - 3
+    return Config.model_fields[group], len(path) - 1
 
 
 def _wrong_type(path: Path, value: Any) -> Complaint:
@@ -151,11 +171,42 @@ def _grammar_complaints(data: Mapping[str, Any], directory: FilePath) -> Iterato
     if isinstance(backward, Mapping):
         yield from check_target(backward.get("gradient"), ("backward", "gradient"))
     for key in ("layers", "freeze"):
-        patterns = data.get(key)
-        listed = patterns if isinstance(patterns, list) else [patterns]
-        for index, pattern in enumerate(listed):
-            path: Path = (key, index) if isinstance(patterns, list) else (key,)
-            yield from _pattern(pattern, path)
+        yield from _patterns(data.get(key), (key,))
+    interventions = data.get("interventions")
+    for number, one in enumerate(interventions) if isinstance(interventions, list) else ():
+        if isinstance(one, Mapping):
+            yield from _patterns(one.get("layers"), ("interventions", number, "layers"))
+            yield from _intervention(one, ("interventions", number))
+
+
+def _intervention(one: Mapping[str, Any], path: Path) -> Iterator[Complaint]:
+    """An action that there is not, that makes no sense there, or whose value is none."""
+    do, at, value = one.get("do"), one.get("at"), one.get("value")
+    if not isinstance(do, str):
+        return
+    if do not in action_names():
+        help = did_you_mean(do.replace("-", "_"), action_names())
+        listed = f"the actions are {', '.join(action_names())}"
+        yield Complaint((*path, "do"), f"unknown action `{shorten(do)}`", help or listed)
+        return
+    known = action(do)
+    if at is not None and at not in known.places:
+        message = f"`{do}` cannot be done at {at}"
+        yield Complaint((*path, "at"), message, f"it is for {', '.join(known.places)}")
+    key = f"`{dotted((*path, 'value'))}`"
+    if not known.takes and value is not None:
+        yield Complaint((*path, "value"), f"{key} says nothing: `{do}` takes no value", "drop it")
+    elif known.takes and value is None:
+        yield Complaint(path, f"`{do}` needs a value: {known.takes}", "write `value: …` in it")
+    elif known.takes and not known.accepts(value):
+        message = f"{key} expects {known.takes}, found {describe(value)}"
+        yield Complaint((*path, "value"), message)
+
+
+def _patterns(patterns: Any, key: Path) -> Iterator[Complaint]:
+    listed = patterns if isinstance(patterns, list) else [patterns]
+    for index, pattern in enumerate(listed):
+        yield from _pattern(pattern, (*key, index) if isinstance(patterns, list) else key)
 
 
 def _must_build(value: Any, path: Path) -> Iterator[Complaint]:

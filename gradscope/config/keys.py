@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from gradscope.config.schema import GROUPS, Config, expected, json_schema
+from gradscope.config.schema import GROUPS, LISTS, Config, expected, json_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,11 @@ def keys() -> Iterator[KeyText]:
             yield from (KeyText(f"input.{inner}", *texts) for inner, texts in _INPUT.items())
 
 
-def _fields(group: str) -> Iterator[tuple[str, FieldInfo]]:
-    model: type[BaseModel] | None = GROUPS.get(group)
-    yield from model.model_fields.items() if model else ()
+def _fields(key: str) -> Iterator[tuple[str, FieldInfo]]:
+    model: type[BaseModel] | None = GROUPS.get(key) or LISTS.get(key)
+    first = "0." if key in LISTS else ""
+    for name, part in model.model_fields.items() if model else ():
+        yield f"{first}{name}", part
 
 
 def _key(name: str, field: FieldInfo, *, group: bool = False) -> KeyText:

@@ -55,6 +55,8 @@ class Origins:
     def place(self, key: str, *, of_key: bool = False) -> Place | None:
         """Where the dotted ``key`` or its nearest parent was given; None for a default."""
         for name in self.options:
+            if name == "interventions":
+                continue  # flags add to the file's list: what is wrong with one it says itself
             if key == name or key.startswith(f"{name}."):
                 return Place(
                     f"--{name.replace('_', '-')} {_flag(self.options[name])}", key=visible(key)
@@ -65,7 +67,8 @@ class Origins:
                 return place
         if self.file is not None and self.file.root is not None:
             node, used = self.file.find(key.split("."), key=of_key)
-            if used and node is not None:
+            added = key.startswith("interventions.") and used < 2
+            if used and node is not None and not added:
                 return _named(self.file.place(node), key)
         for argument in reversed(self.arguments):
             if argument.key.startswith(f"{key}."):

@@ -196,7 +196,9 @@ def _put_options(data: dict[str, Any], options: Mapping[str, Any]) -> None:
         for parent in parents:
             inner = node.get(parent)
             node[parent] = node = dict(inner) if isinstance(inner, dict) else {}
-        node[last] = _plain(value)
+        # Flags do one thing more each; a key's own list they leave as it is.
+        before = node.get(last) if key == "interventions" else None
+        node[last] = [*before, *_plain(value)] if isinstance(before, list) else _plain(value)
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from gradscope.actions import PLACES, action_names
 from gradscope.config.specs import LOSSES, OPTIMIZERS
 
 DEVICE: Final = r"^(auto|cpu|cuda(:[0-9]+)?|mps|meta)$"
@@ -113,6 +114,40 @@ class Backward(_Strict):
     )
     retain_graph: Annotated[bool, Expected("true or false")] = Field(
         default=False, description="Keep the graph after backward; more than one repeat needs it."
+    )
+
+
+_ACTIONS: Final = action_names()
+_VALUE: Final = {
+    "anyOf": [{"type": "number"}, {"type": "array"}, {"type": "object"}, {"type": "null"}]
+}
+
+
+class InterventionConfig(_Strict):
+    """One change of what flows: which layers, where, what is done, and how much."""
+
+    layers: Patterns = Field(
+        description="The modules; for parameter_grad their own parameters, or parameters by name."
+    )
+    do: Annotated[
+        str,
+        WithJsonSchema({"enum": list(_ACTIONS)}),
+        Expected(f"one of {', '.join(_ACTIONS)}", _ACTIONS),
+    ] = Field(description="The action.")
+    at: Annotated[
+        Literal["grad_output", "grad_input", "parameter_grad", "activation"] | None,
+        Expected(f"one of {', '.join(PLACES)}, or null", PLACES),
+    ] = Field(
+        default=None,
+        description="What is changed: the gradient of the output, the one that goes on to the "
+        "input, that of the parameters, or the output itself; null is grad_output, for detach "
+        "activation.",
+    )
+    value: Annotated[
+        Any, WithJsonSchema(_VALUE), Expected("a number, nested lists of numbers, or {file: PATH}")
+    ] = Field(
+        default=None,
+        description="How much: the limit, the factor, the standard deviation, or what replaces.",
     )
 
 
@@ -230,6 +265,16 @@ class Config(_Strict):
     backward: Annotated[Backward, Expected("a mapping with gradient, repeats, retain_graph")] = (
         Field(default_factory=Backward, description="How backward runs.")
     )
+    interventions: Annotated[
+        list[InterventionConfig],
+        Expected(
+            "a list of mappings with layers, do, at, value",
+            item="a mapping with layers, do, at, value",
+        ),
+    ] = Field(
+        default=[],
+        description="Experiments: hooks that change activations or gradients on their way.",
+    )
     layers: Patterns = Field(
         default=["**"],
         description='Modules to look at, by pattern: "conv*", "layer4.**", "type:Conv2d".',
@@ -280,15 +325,20 @@ class Config(_Strict):
     ] = Field(default_factory=Rules, description="Which rules look, and how strictly.")
 
 
-#: The keys that hold keys of their own.
+#: The keys that hold keys of their own, and those that hold a list of such mappings.
 GROUPS: Final[dict[str, type[BaseModel]]] = {"backward": Backward, "rules": Rules}
+LISTS: Final[dict[str, type[BaseModel]]] = {"interventions": InterventionConfig}
 
 
 def expected(key: str) -> Expected | None:
     """What a dotted key takes; None below a key that has no keys of its own, and for no key."""
     first, _, rest = key.partition(".")
-    fields = GROUPS[first].model_fields if rest and first in GROUPS else Config.model_fields
-    name = rest if rest and first in GROUPS else key
+    number, _, inner = rest.partition(".")
+    fields, name = Config.model_fields, key
+    if rest and first in GROUPS:
+        fields, name = GROUPS[first].model_fields, rest
+    elif first in LISTS and number.isdecimal() and inner:
+        fields, name = LISTS[first].model_fields, inner
     metadata = fields[name].metadata if name in fields else ()
     return next((item for item in metadata if isinstance(item, Expected)), None)
 
@@ -301,7 +351,8 @@ def json_schema() -> dict[str, Any]:
         "demo:lecture, demo:scouter, demo:scouter-negative, "
         "or a mapping {_target_: dotted.Name, argument: value}."
     )
-    groups = [schema["$defs"][group.__name__]["properties"] for group in GROUPS.values()]
+    inner = (*GROUPS.values(), *LISTS.values())
+    groups = [schema["$defs"][group.__name__]["properties"] for group in inner]
     for properties in (schema["properties"], *groups):
         for name, part in properties.items():
             part.pop("title", None)

@@ -120,21 +120,21 @@ def scalar(word: str) -> Any:
 def _syntax(text: Text, error: MarkedYAMLError) -> Problem:
     """PyYAML's error in our form."""
     everything = f"{error.context or ''} {error.problem or ''}"
-    said, help = error.problem or "unreadable", None
+    message, help = error.problem or "unreadable", None
     for sign, saying, remedy in _SAYINGS:
         if re.search(sign, everything):
-            said, help = saying or said, remedy
+            message, help = saying or message, remedy
             break
-    said = re.sub(r"'<stream end>'|'\\x00'", "the end of the text", said)
+    message = re.sub(r"'<stream end>'|'\\x00'", "the end of the text", message)
     mark, context = error.problem_mark or error.context_mark, error.context_mark
     line = text.lines[mark.line] if mark and mark.line < len(text.lines) else ""
-    if "',' or" in said and re.search(r"[\[,]\s*!\w", line):
+    if "',' or" in message and re.search(r"[\[,]\s*!\w", line):
         help = 'put a pattern in quotes, as in `"!fc.**"`: a leading `!` makes it a tag'
     notes: tuple[str, ...] = ()
-    if error.context and context and mark and said == error.problem:
+    if error.context and context and mark and message == error.problem:
         far = context.line != mark.line and text.number is None
         notes = (error.context + f" that starts at line {context.line + 1}" * far,)
-    return Problem(f"not YAML: {said}", _at(text, mark) if mark else None, help, notes)
+    return Problem(f"not YAML: {message}", _at(text, mark) if mark else None, help, notes)
 
 
 def _at(text: Text, mark: Mark) -> Place:

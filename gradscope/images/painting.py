@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,24 @@ def painted(
         box = (0, top, grey.width, min(top + step, grey.height))
         result.paste(_strip(grey.crop(box), layers, top, scale), box)
     if not geometry.sees_all():
-        _outline(result, geometry, times)
+        _outline(result, geometry.seen(), times)
+    return result
+
+
+def framed(photo: Photo, box: tuple[float, float, float, float], times: int) -> Image:
+    """The photograph ``times`` as large, with a line around a part of what the model saw.
+
+    ``box`` is left, top, right and bottom of that part, as shares of the model's input.
+    """
+    result = magnified(photo.picture, times)
+    geometry = photo.geometry or Geometry.whole(photo.picture.size, photo.picture.size)
+    width, height = geometry.input
+    left, top, right, bottom = box
+    corners = [
+        geometry.to_photo(x * width, y * height)
+        for x, y in ((left, top), (right, top), (right, bottom), (left, bottom))
+    ]
+    _outline(result, corners, times)
     return result
 
 
@@ -195,15 +213,15 @@ def _hatch(size: tuple[int, int]) -> Image:
     return Image.fromarray(np.tile(tile, (-(-size[1] // 8), 1))[: size[1]]).convert("RGB")
 
 
-def _outline(canvas: Image, geometry: Geometry, times: int) -> None:
-    """Around what the model saw: black and white, to stand out from any picture."""
+def _outline(canvas: Image, places: Iterable[tuple[float, float]], times: int) -> None:
+    """Around places of the photograph: black and white, to stand out from any picture."""
     from PIL import ImageDraw
 
     thick = max(1, round(max(canvas.size) / 600))
     draw = ImageDraw.Draw(canvas)
     corners = [
         (_drawn_in(x * times, canvas.width, thick), _drawn_in(y * times, canvas.height, thick))
-        for x, y in geometry.seen()
+        for x, y in places
     ]
     draw.line([*corners, corners[0]], fill=(0, 0, 0), width=3 * thick, joint="curve")
     draw.line([*corners, corners[0]], fill=(255, 255, 255), width=thick, joint="curve")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 #: Pillow reads many more; some of them (EPS) start other programs.
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
+_USUAL = {".png", ".jpg", ".jpeg", ".webp"}
+
 
 def find_images(pattern: str, folder: Path, *, place: Place | None = None) -> list[Path]:
     """The picture files that a path or a glob names, sorted; relative to ``folder``.
@@ -57,6 +59,22 @@ def pictures_in(folder: Path) -> list[Path]:
         raise ConfigError(
             f"the folder {shown(folder)} holds no picture",
             help="name another, or a pattern that reaches deeper: `photos/**/*.jpg`",
+        )
+    return files
+
+
+def pictures_below(folder: Path) -> list[Path]:
+    """The pictures in a folder and in all folders below it, by their suffix, sorted.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    kinds = suffixes()
+    files = [p for p in sorted(folder.rglob("*")) if p.suffix.lower() in kinds and p.is_file()]
+    if not files:
+        raise ConfigError(
+            f"the folder {shown(folder)} holds no picture, nor does one below it",
+            help=f"pictures end in {', '.join(sorted(kinds & _USUAL))}, …",
         )
     return files
 
@@ -160,6 +178,27 @@ def read_image(path: Path, *, place: Place | None = None) -> Image:
             place=place,
             help="the file is damaged; make or fetch it again",
         ) from error
+
+
+def read_array(path: Path) -> NDArray[np.float32]:
+    """C×H×W or H×W numbers from a ``.npy``, as float32 [C, H, W].
+
+    Raises:
+        ConfigError: no array, no numbers, or of another shape.
+    """
+    import numpy as np
+
+    help = "save it with `numpy.save`, as float C×H×W or H×W, the way the model takes it"
+    try:
+        values = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        first = str(error).splitlines()[0]
+        raise ConfigError(f"{path} cannot be read as an array: {first}", help=help) from None
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiub":
+        raise ConfigError(f"{path} holds no numbers", help=help)
+    if values.ndim not in (2, 3) or not values.size:
+        raise ConfigError(f"{path} has the shape {list(values.shape)}", help=help)
+    return np.ascontiguousarray(values[None] if values.ndim == 2 else values, dtype=np.float32)
 
 
 def reading_remarks(path: Path) -> tuple[str, ...]:

@@ -63,9 +63,9 @@ def ignored(found: Any, made: Any, kwargs: Mapping[str, Any]) -> Iterator[str]:
     names = [word for word in kwargs if word not in accepted(found)]
     if not names:
         return
-    said = f"{name} takes any name and drops"
+    message = f"{name} takes any name and drops"
     if _is_config(made):
-        said = f"{name} keeps, and nothing reads,"
+        message = f"{name} keeps, and nothing reads,"
         names = [word for word in names if word in vars(made) and not hasattr(type(made), word)]
         read = _words_read(type(made)) if names else frozenset()
         names = [word for word in names if word not in read]
@@ -73,7 +73,7 @@ def ignored(found: Any, made: Any, kwargs: Mapping[str, Any]) -> Iterator[str]:
         return
     for word in names:
         close = did_you_mean(word, accepted(found))
-        yield f"{said} `{word}`" + (f": {close}" if close else "")
+        yield f"{message} `{word}`" + (f": {close}" if close else "")
 
 
 def _is_config(made: Any) -> bool:

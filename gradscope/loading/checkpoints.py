@@ -96,19 +96,19 @@ def _readings(content: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
     levels: list[tuple[str, Mapping[str, Any]]] = [("", content)]
     for _ in range(2):
         levels += [
-            (f"{said} and the wrapper `{key}`".removeprefix(" and "), inner[key])
-            for said, inner in levels
+            (f"{message} and the wrapper `{key}`".removeprefix(" and "), inner[key])
+            for message, inner in levels
             for key in WRAPPERS
             if isinstance(inner.get(key), Mapping)
         ]
     seen: list[int] = []
-    for said, inner in levels:
+    for message, inner in levels:
         if id(inner) in seen:
             continue
         seen.append(id(inner))
         kept = {str(k): v for k, v in inner.items() if _belongs(str(k), v)}
-        yield said, kept
-        stripped: list[tuple[str, dict[str, Any]]] = [(said, kept)]
+        yield message, kept
+        stripped: list[tuple[str, dict[str, Any]]] = [(message, kept)]
         for _ in range(2):
             stripped = [
                 (f"{before} and the prefix `{prefix}`".removeprefix(" and "), _without(s, prefix))

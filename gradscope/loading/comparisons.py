@@ -128,16 +128,16 @@ def _for_each(ids: Tensor, shape: tuple[int, ...]) -> Tensor:
 def _mismatch(ids: Tensor, shape: tuple[int, ...], scores: Tensor) -> Mismatch:
     help = f"give class ids of shape {list(shape)}"
     if ids.ndim == 1 and len(shape) == 1:
-        said = f"the target is {list(ids.shape)}, and the batch wants {list(shape)} class ids"
+        sentence = f"the target is {list(ids.shape)}, and the batch wants {list(shape)} class ids"
         help = f"give {shape[0]} class ids, one for each row of the output"
     else:
-        said = (
+        sentence = (
             f"the target is {list(ids.shape)}; scores {list(scores.shape)} go with class ids "
             f"{list(shape)}"
         )
     places = tuple(scores.shape[:-1])
     if len(places) > 1 and tuple(ids.shape) in (places, (math.prod(places),)):
-        said = (
+        sentence = (
             f"the target is {list(ids.shape)}; of the scores {list(scores.shape)} the classes are "
             f"wanted at dimension 1, and {scores.shape[-1]} stand last"
         )
@@ -147,7 +147,7 @@ def _mismatch(ids: Tensor, shape: tuple[int, ...], scores: Tensor) -> Mismatch:
         )
     if len(shape) > 0 and tuple(ids.shape) == (shape[0], 1, *shape[1:]):
         help = "drop its dimension of one: `target.squeeze(1)`"
-    return Mismatch(said, kind="shape-mismatch", help=help)
+    return Mismatch(sentence, kind="shape-mismatch", help=help)
 
 
 def values(output: Tensor, target: Any, name: str, draws: Draws) -> Tensor:

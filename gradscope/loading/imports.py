@@ -126,17 +126,17 @@ class OwnCode:
         notes = tuple(f"called from {frame}" for frame in frames[1:5]) + notes
         if not frames:
             notes = tuple(f"in {_display(f.filename)}:{f.lineno}, {f.name}" for f in _last(error))
-        said = f"{what}: {type(error).__name__}: {str(error).strip() or 'without a message'}"
+        message = f"{what}: {type(error).__name__}: {str(error).strip() or 'without a message'}"
         if isinstance(error, ImportError):
             missing = error.name if isinstance(error, ModuleNotFoundError) else None
             help = libraries.install(missing) if missing else remedy(error)
-            return TargetError(Problem(said, at, help, notes))
+            return TargetError(Problem(message, at, help, notes))
         if isinstance(error, SystemExit):
             if not what.startswith("importing"):
                 return ModelError(Problem(f"{what}: it ends the process", at, notes=notes))
             help = 'put what runs as a script under `if __name__ == "__main__":`'
             return TargetError(Problem(f"{what}: the file ends the process", at, help, notes))
-        return ModelError(Problem(said, at, remedy(error), notes))
+        return ModelError(Problem(message, at, remedy(error), notes))
 
     def frames(self, error: BaseException) -> list[Place]:
         """The user's own frames of a traceback, outermost first."""

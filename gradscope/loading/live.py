@@ -12,15 +12,17 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from gradscope.config import LOSSES
+from gradscope.config import LOSSES, checked_interventions
 from gradscope.errors import OptionError, did_you_mean, nowhere
 from gradscope.loading import devices, losses, optimizers
+from gradscope.loading import interventions as experiments
 from gradscope.loading.inputs import given, make_batches
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
+from gradscope.loading.sources import Context
 from gradscope.loading.step_methods import check_given, step_method
 from gradscope.loading.targets import Targets
-from gradscope.loading.workload import Workload
+from gradscope.loading.workload import Workload, tensor_of
 from gradscope.loading.wrappers import unwrapped
 from gradscope.nesting import replaced
 
@@ -34,7 +36,8 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
         model: the module; its first parameter says device and dtype. What torch has put around it
             (``DataParallel``, a compiled module) is passed over.
         settings: ``call``, ``loss``, ``optimizer``, ``mode``, ``steps``, ``seed``, ``autocast``,
-            ``backward.gradient``, ``backward.repeats``, ``backward.retain_graph``, each optional.
+            ``backward.gradient``, ``backward.repeats``, ``backward.retain_graph``,
+            ``interventions``, each optional.
         inputs: a tensor, a tuple or list of positional arguments, a mapping of keyword arguments,
             or None to infer.
         target: a tensor, a list of class ids or values, or None.
@@ -54,17 +57,20 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
     first = next(model.parameters(), torch.empty(0))
     seed = settings.get("seed", 0)
     targets = Targets(Path.cwd())
+    kind = ModelKind("python", type(model).__name__)
+    context = Context(
+        *(model, kind, Path.cwd(), nowhere, first.device, first.dtype, targets.instantiate)
+    )
     notices: list[str] = []
     own_target = settings.get("loss") not in (None, "output")
     method = step_method(model, settings.get("call"), own_target=own_target)
     check_given(method, inputs, target, None)
     if inputs is None:
-        name = type(model).__name__
         batches, notices, target = make_batches(
             None,
             target,
             model=model,
-            model_kind=ModelKind("python", name),
+            model_kind=kind,
             directory=Path.cwd(),
             place=nowhere,
             device=first.device,
@@ -82,6 +88,11 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
     spec = wish if callable(wish) else losses.resolve(wish, targets.instantiate)
     mode = settings.get("mode") or ("train" if model.training else "eval")
     steps = settings.get("steps", 1)
+    interventions = experiments.resolve(
+        checked_interventions(settings.get("interventions", ())),
+        model,
+        lambda value, key: tensor_of(value, context, key),
+    )
     return Workload(
         model=model,
         name=type(model).__name__,
@@ -97,7 +108,13 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
         repeats=settings.get("backward.repeats", 1),
         retain_graph=settings.get("backward.retain_graph", False),
         gradient=gradient,
-        notices=[*wrappers, *(method.notices if method else []), *notices],
+        interventions=interventions,
+        notices=[
+            *wrappers,
+            *(method.notices if method else []),
+            *notices,
+            *experiments.notices(interventions),
+        ],
         config={"model": type(model).__qualname__, "mode": mode, "steps": steps, "seed": seed},
         method=method,
         live=True,

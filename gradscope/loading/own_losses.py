@@ -88,9 +88,9 @@ def own_loss(output: Any) -> OwnLoss | None:
         nodes = graph_behind(found)[0]
         left = [one for one, t in able[1:] if not {x.grad_fn for x in tensors_of(t)} <= nodes]
         own = replace(own, left=tuple(left))
-    said = f"; not in it: {few(rest)}" if rest else ""
-    said += f"; without a graph: {few(idle)}" if idle else ""
-    return replace(own, why=own.why + said)
+    message = f"; not in it: {few(rest)}" if rest else ""
+    message += f"; without a graph: {few(idle)}" if idle else ""
+    return replace(own, why=own.why + message)
 
 
 def _able(output: Any, numbers: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
@@ -188,11 +188,11 @@ def _summed(name: str, losses: Mapping[Any, Tensor]) -> OwnLoss:
     alike = len({(number.dtype, number.device) for number in numbers}) == 1
     total = torch.stack(numbers).sum() if alike else sum(numbers[1:], numbers[0])
     rest = [key for key in losses if key not in taken]
-    said = f"; not in it: {few(map(str, rest))}" if rest and not totals else ""
+    message = f"; not in it: {few(map(str, rest))}" if rest and not totals else ""
     of = few(map(str, taken)) if all(isinstance(k, str) for k in taken) else f"{len(taken)} numbers"
-    why = f"the model's own: the sum of {of}{said}"
+    why = f"the model's own: the sum of {of}{message}"
     if totals:
-        why = f"the model's own: {few(map(str, taken))} holds the others{said}"
+        why = f"the model's own: {few(map(str, taken))} holds the others{message}"
     # Beside the one that is called a loss the others may be its parts, kept for a log; beside
     # several, what is not called so is a metric.
     called = any("loss" in str(key).lower() for key in taken)

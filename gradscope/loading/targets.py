@@ -93,8 +93,8 @@ class Targets:
                 help="name its class, or a function that makes one",
             )
         made, file = self.names.instance(target.name)
-        said = f"{key}: made by {file} as it was imported, which ran the whole file"
-        self.notices += [said] if said not in self.notices else []
+        sentence = f"{key}: made by {file} as it was imported, which ran the whole file"
+        self.notices += [sentence] if sentence not in self.notices else []
         return made
 
     def build(self, value: Any, key: str) -> Any:
@@ -134,8 +134,8 @@ class Targets:
             raise
         except (Exception, SystemExit) as error:
             raise self._failed(error, found, name, kwargs, key, like) from error
-        said = (f"{key}: {one}" for one in ignored(found, made, kwargs))
-        self.notices += [one for one in said if one not in self.notices]
+        sentences = (f"{key}: {one}" for one in ignored(found, made, kwargs))
+        self.notices += [one for one in sentences if one not in self.notices]
         return made
 
     def _as_annotated(
@@ -152,8 +152,8 @@ class Targets:
             # omegaconf's takes the whole of it, the others a keyword for each value.
             args, values = ([value], {}) if kind.__name__ == "DictConfig" else ([], value)
             made[word] = self.call(kind, kind.__name__, args, values, f"{key}.{word}")
-            said = f"{key}.{word}: the mapping became `{kind.__name__}`, as {name} annotates it"
-            self.notices += [said] if said not in self.notices else []
+            sentence = f"{key}.{word}: the mapping became `{kind.__name__}`, as {name} annotates it"
+            self.notices += [sentence] if sentence not in self.notices else []
         return made
 
     def _no_download(

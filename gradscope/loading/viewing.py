@@ -61,7 +61,7 @@ def load_viewer(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Viewer:
     given = loaded.config.input
     wanted = given.get("transform") if isinstance(given, Mapping) else None
     transform, label = choose_transform(wanted, context, "input")
-    said = [f"transform: {label}"] if label else []
+    messages = [f"transform: {label}"] if label else []
     learnt = built.weights is not None or loaded.config.checkpoint is not None
     return Viewer(
         model=built.model,
@@ -72,7 +72,7 @@ def load_viewer(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Viewer:
         classes=_given(loaded) or _classes(built.kind),
         named=None if loaded.config.classes is None else loaded.place("classes"),
         random=not learnt and built.kind.library != "demo",
-        notices=[*built.notices, *built.targets.notices, *context.notices, *said],
+        notices=[*built.notices, *built.targets.notices, *context.notices, *messages],
         config=loaded.config.model_dump(mode="json") | {"weights": built.weights},
     )
 

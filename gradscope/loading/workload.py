@@ -12,9 +12,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from gradscope.actions import Intervention
 from gradscope.config import LoadedConfig
 from gradscope.errors import Problem, TargetError
 from gradscope.loading import checkpoints, devices, losses, optimizers, specs, surgery
+from gradscope.loading import interventions as experiments
 from gradscope.loading.inputs import Batch, given, make_batches
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
@@ -44,6 +46,7 @@ class Workload:
     repeats: int = 1
     retain_graph: bool = False
     gradient: Any | None = None  # the external vector, a tensor
+    interventions: tuple[Intervention, ...] = ()
     layers: tuple[str, ...] = ("**",)
     notices: list[str] = field(default_factory=list)  # what was inferred or mended, in sentences
     config: dict[str, Any] = field(default_factory=dict)  # every key's effective value, plain JSON
@@ -82,7 +85,7 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None)
     check_given(method, wanted, config.target if config.target == "random" else None, place("call"))
     criterion_spec = losses.resolve(config.loss, targets.instantiate, place)
     whole = method is not None and method.whole
-    batches, said, target = make_batches(
+    batches, messages, target = make_batches(
         config.input,
         config.target,
         model=model,
@@ -101,7 +104,10 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None)
         batches, target = method.batches(batches, target), target if method.own_target else None
     backward = config.backward
     context = Context(model, kind, loaded.directory, place, device, dtype, targets.instantiate)
-    gradient = _external(backward.gradient, context)
+    gradient = tensor_of(backward.gradient, context, "backward.gradient")
+    interventions = experiments.resolve(
+        config.interventions, model, lambda value, key: tensor_of(value, context, key), place
+    )
     effective = _effective(loaded, device, dtype, built.weights, make_optimizer)
     return Workload(
         model=model,
@@ -120,8 +126,15 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None)
         repeats=backward.repeats,
         retain_graph=backward.retain_graph,
         gradient=gradient,
+        interventions=interventions,
         layers=tuple(config.layers),
-        notices=[*notices, *(method.notices if method else []), *said, *targets.notices],
+        notices=[
+            *notices,
+            *(method.notices if method else []),
+            *messages,
+            *targets.notices,
+            *experiments.notices(interventions),
+        ],
         config=effective,
         kind=kind,
         method=method,
@@ -223,13 +236,13 @@ def _settle(
     return dtype
 
 
-def _external(gradient: Any, context: Context) -> Any:
-    """The external gradient as a tensor: numbers, nested lists of them, a file or a source."""
-    if gradient is None:
+def tensor_of(value: Any, context: Context, key: str) -> Any:
+    """Numbers, nested lists of them, a file or a source as a tensor; None stays."""
+    if value is None:
         return None
-    if isinstance(gradient, (Mapping, str)):
-        return plan_target(gradient, context, "backward.gradient")()
-    return to_tensor(gradient, context, "backward.gradient").to(context.device)
+    if isinstance(value, (Mapping, str)):
+        return plan_target(value, context, key)()
+    return to_tensor(value, context, key).to(context.device)
 
 
 def _optimizer(

@@ -24,12 +24,12 @@ _WRAPPERS = {
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, list[str]]:
     """The module inside of what stands around it, and a sentence for each wrapper."""
-    said: list[str] = []
+    messages: list[str] = []
     while (wrapper := _wrapper(model)) is not None:
         attribute, sentence = _WRAPPERS[wrapper]
         model = getattr(model, attribute)
-        said.append(sentence)
-    return model, said
+        messages.append(sentence)
+    return model, messages
 
 
 def _wrapper(model: nn.Module) -> str | None:

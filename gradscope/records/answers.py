@@ -37,7 +37,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
+class NonFiniteOrigin:
     """Where a NaN or an infinity came out of finite numbers, and what it then spread to.
 
     ``phase`` is input, parameter, forward, loss, backward or step. ``name`` is the module that was

@@ -13,6 +13,7 @@ from gradscope.errors import ConfigError, Place
 from gradscope.records.answers import WhyReport
 from gradscope.records.data import excerpt, from_data, to_data
 from gradscope.records.diff import DiffReport
+from gradscope.records.features import FeaturesReport
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import CheckReport, Report
 from gradscope.records.saliency import SaliencyReport
@@ -32,7 +33,13 @@ MAX_DEPTH = 100
 
 
 def dumps(
-    record: Report | CheckReport | AutogradGraph | SaliencyReport | WhyReport | DiffReport,
+    record: Report
+    | CheckReport
+    | AutogradGraph
+    | SaliencyReport
+    | FeaturesReport
+    | WhyReport
+    | DiffReport,
 ) -> str:
     """The record as one JSON document, keys in the order of the records."""
     data = to_data(record)

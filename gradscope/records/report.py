@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradscope.records.answers import Answer, Birth
+from gradscope.records.answers import Answer, NonFiniteOrigin
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.fields import SPARSE
 from gradscope.records.graph import Chain
 from gradscope.records.histograms import Histogram
+from gradscope.records.interventions import Change
 from gradscope.records.modules import (
     Link,
     ModuleCall,
@@ -89,10 +90,12 @@ class Report(Shown):
     activity: tuple[UnitActivity, ...] = field(default=(), metadata=SPARSE)
     precision: tuple[PrecisionForecast, ...] = field(default=(), metadata=SPARSE)
     answers: tuple[Answer, ...] = field(default=(), metadata=SPARSE)
-    births: tuple[Birth, ...] = field(default=(), metadata=SPARSE)
+    non_finite: tuple[NonFiniteOrigin, ...] = field(default=(), metadata=SPARSE)
     #: The gradients of each of ``losses``. None: nobody asked.
     tasks: TaskGradients | None = field(default=None, metadata=SPARSE)
     histograms: tuple[Histogram, ...] = field(default=(), metadata=SPARSE)
+    #: What the config's interventions changed, and where they changed nothing.
+    interventions: tuple[Change, ...] = field(default=(), metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ class CheckedModel:
     known: tuple[Finding, ...] = ()
     error: ErrorRecord | None = None
     answers: tuple[Answer, ...] = field(default=(), metadata=SPARSE)
-    births: tuple[Birth, ...] = field(default=(), metadata=SPARSE)
+    non_finite: tuple[NonFiniteOrigin, ...] = field(default=(), metadata=SPARSE)
     precision: tuple[PrecisionForecast, ...] = field(default=(), metadata=SPARSE)
 
 

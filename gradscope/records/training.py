@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.report import Finding, Report
 
 
@@ -145,7 +145,7 @@ class TrainingFinding:
     finding: Finding
     steps: tuple[tuple[int, int], ...]
     model: int | None = None
-    origin: Birth | None = None
+    origin: NonFiniteOrigin | None = None
 
     @property
     def key(self) -> tuple[str, str, int | None, str | None]:

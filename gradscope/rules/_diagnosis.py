@@ -7,7 +7,7 @@ from gradscope.rules._settings import RuleSettings
 from gradscope.rules._severity import SEVERITIES
 
 #: What a rule may ask for after the first look; whoever runs the model knows how to take each.
-LOOKS = frozenset({"missing", "elsewhere", "zero", "births", "activity", "precision", "lines"})
+LOOKS = frozenset({"missing", "elsewhere", "zero", "non_finite", "activity", "precision", "lines"})
 
 
 def wanted(report: Report, settings: RuleSettings | None = None) -> frozenset[str]:

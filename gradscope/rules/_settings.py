@@ -58,8 +58,8 @@ class RuleSettings:
             ConfigError: codes, names or thresholds of the config that no rule has, with the lines.
             OptionError: the same of an option, or a preset or a severity that there is not.
         """
-        said = dict(config or {})
-        problems = list(_problems(said, place))
+        sentence = dict(config or {})
+        problems = list(_problems(sentence, place))
         if problems:
             raise ConfigError(*problems)
         select = (select,) if isinstance(select, str) else select
@@ -69,14 +69,14 @@ class RuleSettings:
         _must_be("preset", preset, PRESETS)
         _must_be("severity", fail_on, FAIL_ON)
         return cls(
-            preset=preset or said.get("preset"),
-            select=tuple(select or said.get("select") or ()),
-            ignore=(*(said.get("ignore") or ()), *ignore),
+            preset=preset or sentence.get("preset"),
+            select=tuple(select or sentence.get("select") or ()),
+            ignore=(*(sentence.get("ignore") or ()), *ignore),
             thresholds={
                 lookup(word).code: dict(values)
-                for word, values in (said.get("thresholds") or {}).items()
+                for word, values in (sentence.get("thresholds") or {}).items()
             },
-            fail_on=fail_on or said.get("fail_on"),
+            fail_on=fail_on or sentence.get("fail_on"),
         )
 
     def active(self) -> Iterator[tuple[Entry, Limits]]:
@@ -95,11 +95,11 @@ def _must_be(what: str, word: str | None, choices: Sequence[str] | Mapping[str, 
         raise OptionError(f"unknown {what} `{word}`", help=help)
 
 
-def _problems(said: Mapping[str, Any], place: Where) -> Iterator[Problem]:
+def _problems(sentence: Mapping[str, Any], place: Where) -> Iterator[Problem]:
     for key in ("select", "ignore"):
-        for index, word in enumerate(said.get(key) or ()):
+        for index, word in enumerate(sentence.get(key) or ()):
             yield from _unknown(chosen, word, place(f"rules.{key}.{index}"))
-    for word, values in (said.get("thresholds") or {}).items():
+    for word, values in (sentence.get("thresholds") or {}).items():
         where = f"rules.thresholds.{word}"
         unknown = list(_unknown(lookup, word, place(where, of_key=True)))
         yield from unknown or _wrong_thresholds(word, values, where, place)
@@ -119,10 +119,10 @@ def _wrong_thresholds(
                 did_you_mean(name, names) or help,
             )
         elif not _is_number(value):
-            said = (
+            sentence = (
                 f"the threshold `{name}` of {rule.code} is {value!r}, and must be a number from 0"
             )
-            yield Problem(said, place(f"{where}.{name}"))
+            yield Problem(sentence, place(f"{where}.{name}"))
 
 
 def _is_number(value: Any) -> bool:

@@ -62,12 +62,12 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     All zeros that a few steps end, by one cause, are one finding: they are how a network begins.
     """
     zeros = {p.name: p for p in _zeros(report, limits)}
-    told: set[str] = set()
+    explained: set[str] = set()
     passing: dict[tuple[str | None, str | None], list[Answer]] = {}
     for answer in report.answers:
         if answer.state != "zero" or not zeros.keys() & {answer.name, *answer.behind}:
             continue
-        told |= {answer.name, *answer.behind}
+        explained |= {answer.name, *answer.behind}
         if answer.recovers:
             # The advice says after how many steps.
             passing.setdefault((answer.cause, answer.advice), []).append(answer)
@@ -78,7 +78,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             yield _explained([answer], level)
     for answers in passing.values():
         yield _explained(answers, severity(answers[0]))
-    rest = [name for name in zeros if name not in told]
+    rest = [name for name in zeros if name not in explained]
     for name, behind in Tree(report).gathered(rest):
         yield _unexplained(name, behind)
 

@@ -80,13 +80,13 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         if not one.units or (one.name, one.op) in seen:
             continue
         enough = one.samples >= limits["samples"]
-        share, threshold, said = _each(one, limits) if enough else _whole(one, limits)
+        share, threshold, message = _each(one, limits) if enough else _whole(one, limits)
         if share <= threshold:
             continue
         seen.add((one.name, one.op))
         yield RULE.finding(
             one.name or "",
-            said,
+            message,
             call=one.call,
             value=share,
             threshold=threshold,
@@ -100,15 +100,15 @@ def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
 
     Which units they are is not known; over many steps in a row they are mostly the same.
     """
-    told: set[str] = set()
+    explained: set[str] = set()
     for p, samples in _shares(report, limits) if complete(report) else ():
         stats, owner = p.gradient, p.name.rpartition(".")[0]
         if samples < limits["samples"]:
             continue
-        if stats is None or not stats.numel or stats.zeros == stats.numel or owner in told:
+        if stats is None or not stats.numel or stats.zeros == stats.numel or owner in explained:
             continue
         if _suspicious(p, samples, limits):
-            told.add(owner)
+            explained.add(owner)
             share = (stats.zeros or 0) / stats.numel
             yield RULE.finding(
                 owner,
@@ -132,7 +132,7 @@ def _whole(one: UnitActivity, limits: Limits) -> tuple[float, float, str]:
     values = f"{plural(count, 'value')}, {one.samples} of each unit"
     share, threshold = one.asleep / one.units, limits["share"]
     if share > threshold:
-        said = (
+        message = (
             f"{_of(one, one.asleep)} cannot be woken: with their weights and bias no input of the "
             f"size of these takes them above zero. Seen were {values}."
         )
@@ -140,15 +140,15 @@ def _whole(one: UnitActivity, limits: Limits) -> tuple[float, float, str]:
         return 0.0, threshold, ""
     elif off > _SILENT:
         share, threshold = off, _SILENT
-        said = f"{percent(off)} of {values}, are off behind {one.op}."
+        message = f"{percent(off)} of {values}, are off behind {one.op}."
     else:
         share, threshold = _estimated(one), _held_against(one.samples, threshold)
-        said = (
+        message = (
             f"about {percent(share)} of the {plural(one.units, 'unit')} behind {one.op} are dead: "
             f"{one.dead} were off all the time, more than chance leaves so. It rests on {values}, "
             f"of which {percent(off)} were off."
         )
-    return share, threshold, said
+    return share, threshold, message
 
 
 def _of(one: UnitActivity, count: int) -> str:
@@ -160,7 +160,7 @@ def _estimated(one: UnitActivity) -> float:
     """The share of units that are dead, by a binomial distribution with more zeros than its own.
 
     Of the units that were on at all, the mean number of times tells how often a live unit is on,
-    and with it how many live ones were off by chance. Of one value each nothing can be told.
+    and with it how many live ones were off by chance. Of one value each nothing is known.
     """
     dead = one.dead / one.units
     if one.samples < 2 or one.off is None:

@@ -108,12 +108,12 @@ def _enough(one: UnitActivity, limits: Limits) -> bool:
 
 def _units(one: UnitActivity, limits: Limits) -> Finding | None:
     """Units that are flat nearly always; of few values each, the values that are."""
-    share, said = _said(one, whole=one.samples < limits["samples"])
+    share, message = _said(one, whole=one.samples < limits["samples"])
     if share <= limits["share"]:
         return None
     return RULE.finding(
         one.name or "",
-        said,
+        message,
         call=one.call,
         value=share,
         threshold=limits["share"],

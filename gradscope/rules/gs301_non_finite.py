@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.report import Finding, Report
 from gradscope.rules._history import StepHistory
 from gradscope.rules._reading import nonfinite
@@ -38,26 +38,26 @@ RULE = Rule(
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
-    """The births, where something that matters is not finite."""
+    """The origins, where something that matters is not finite."""
     if _damaged(report) or _activations(report):
-        yield "births"
+        yield "non_finite"
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """Each birth, or, where nobody looked for them, the first place that shows."""
+    """Each origin, or, where nobody looked for them, the first place that shows."""
     damaged = _damaged(report)
-    for birth in report.births:
-        if damaged or birth.phase in ("loss", "parameter", "step"):
-            yield _born(birth, "error")
-        elif birth.kind == "nan":
-            yield _born(birth, "warning")  # something took it out again before it did harm
-    if damaged and not report.births:
-        name, said, count = damaged
-        yield RULE.finding(name, f"{said}.", value=float(count))
+    for origin in report.non_finite:
+        if damaged or origin.phase in ("loss", "parameter", "step"):
+            yield _finding(origin, "error")
+        elif origin.kind == "nan":
+            yield _finding(origin, "warning")  # something took it out again before it did harm
+    if damaged and not report.non_finite:
+        name, message, count = damaged
+        yield RULE.finding(name, f"{message}.", value=float(count))
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
-    """Of a run: the step that was taken with it, where nobody looked for the birth."""
+    """Of a run: the step that was taken with it, where nobody looked for the origin."""
     step = history.now
     if step.nonfinite is not None:
         kind = "a NaN" if step.nonfinite == "nan" else "an infinity"
@@ -69,18 +69,18 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
         )
 
 
-def _born(birth: Birth, severity: str) -> Finding:
-    spread = f" It spread to {listed(birth.spread)}." if birth.spread else ""
-    reason = f" ({birth.reason})" if birth.reason and birth.reason not in birth.message else ""
+def _finding(origin: NonFiniteOrigin, severity: str) -> Finding:
+    spread = f" It spread to {listed(origin.spread)}." if origin.spread else ""
+    reason = f" ({origin.reason})" if origin.reason and origin.reason not in origin.message else ""
     return RULE.finding(
-        birth.name or "",
-        f"{birth.message.rstrip('.')}{reason}.{spread}",
+        origin.name or "",
+        f"{origin.message.rstrip('.')}{reason}.{spread}",
         severity=severity,
-        advice=sentence(birth.advice) if birth.advice else None,
-        call=birth.call,
-        value=None if birth.count is None else float(birth.count),
-        cause=birth.phase,
-        location=birth.location,
+        advice=sentence(origin.advice) if origin.advice else None,
+        call=origin.call,
+        value=None if origin.count is None else float(origin.count),
+        cause=origin.phase,
+        location=origin.location,
     )
 
 

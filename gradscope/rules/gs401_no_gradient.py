@@ -63,13 +63,13 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """One finding per cause and place, or per module where nobody looked for the cause."""
     idle = {name for names in never_called(report).values() for name in names}
     lost = {p.name for p in missing(report)} - idle
-    told: set[str] = set()
+    explained: set[str] = set()
     for answer in report.answers:
         behind = (*answer.behind, answer.name)
         if answer.state == "missing" and answer.cause != "frozen" and lost.intersection(behind):
-            told.update(behind)
+            explained.update(behind)
             yield _explained(report, answer)
-    rest = [p.name for p in missing(report) if p.name in lost - told]
+    rest = [p.name for p in missing(report) if p.name in lost - explained]
     for name, behind in Tree(report).gathered(rest):
         these = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
         yield RULE.finding(

@@ -93,8 +93,8 @@ def _message(names: Sequence[str], lost: int, fate: str, tree: Tree, family: Seq
     without = f"{whose} {plural(lost, 'parameter')} got no gradient"
     if fate == "info":
         runs = "it does run" if len(names) == 1 else "they do run"
-        said = f"forward left out {these} this time, so that {without}"
-        return f"{said}; under another seed or with another batch {runs}."
+        message = f"forward left out {these} this time, so that {without}"
+        return f"{message}; under another seed or with another batch {runs}."
     if fate == "warning":
         ran = sum(_ran(tree, member) for member in family)
         return f"forward left out {these}, and {without}; of their kind {ran} did run."

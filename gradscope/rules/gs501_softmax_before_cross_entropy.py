@@ -62,11 +62,11 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def _finding(
-    link: Link, said: str, *, severity: str | None = None, advice: str | None = None
+    link: Link, message: str, *, severity: str | None = None, advice: str | None = None
 ) -> Finding:
     return RULE.finding(
         where(link),
-        f"{whose(link)} {said}",
+        f"{whose(link)} {message}",
         severity=severity,
         advice=advice,
         call=link.call,

@@ -24,6 +24,7 @@ from gradscope.capture.saved import keeps_scores
 from gradscope.capture.stats import Measured, measure, resolve
 from gradscope.loading import Workload
 from gradscope.patterns import Named
+from gradscope.records.interventions import Change
 from gradscope.records.modules import ModuleCall, ModuleFacts, ParameterStats
 from gradscope.records.run import LossPart, Seconds, StepParameter, StepRecord, Verification
 from gradscope.records.tensors import TensorRecord, TensorStats
@@ -59,6 +60,7 @@ class Observation(Observer):
     parameters: tuple[ParameterStats, ...] = ()
     all_parameters: tuple[ParameterStats, ...] = ()
     modules: tuple[ModuleFacts, ...] = ()
+    interventions: tuple[Change, ...] = ()
     history: list[StepRecord] = field(default_factory=list)
     loss: float | None = None
     loss_nonfinite: str | None = None
@@ -127,6 +129,7 @@ class Observation(Observer):
         self.recorder.free_nodes()
         model, held = step.workload.model, _held(step)
         self.parameters = parameter_stats(model, shown=self.selected, held=held)
+        self.interventions = step.interventions.changes()
         self._read()
         last = step.number + 1 == step.workload.steps
         if last and self.recorder.needs_counting_run:

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from gradscope import progress
 from gradscope.capture.calls import Call, call_tensors
 from gradscope.capture.graph import edge_of, walk
+from gradscope.capture.interventions import Interventions
 from gradscope.capture.recorder import Recorder
 from gradscope.errors import ConfigError
 from gradscope.loading import Batch, Workload, seed_everything
@@ -106,6 +107,7 @@ class Step:
         clone: the batch on tensors of its own.
         kept: at the end of the step it puts back modules that are not the model's, and gradients of
             leaves that are not.
+        interventions: what is changed on its way, in this step as in all others of the run.
         losses: from forward to backward, what the loss is computed of, where it is several.
     """
 
@@ -117,6 +119,7 @@ class Step:
     observer: Observer
     kept: ExitStack
     make_optimizer: Callable[[], Optimizer | None]
+    interventions: Interventions
     losses: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
@@ -151,6 +154,7 @@ class Step:
 
     def compute_gradients(self) -> None:
         """Forward, loss and backward: the graph is gone when it returns."""
+        self.interventions.begin()
         self.backward(self.forward())
 
     def forward(self) -> GraphRoot:
@@ -234,18 +238,31 @@ def steps(workload: Workload, observer: Observer | None = None) -> Generator[Ste
     )
     batches = workload.batches()
     batch: Batch | None = None
-    for number in range(workload.steps):
-        observer.number, observer.phase = number, "input"
-        progress.tell("forward and backward" if workload.steps == 1 else "optimizer steps")
-        if workload.steps > 1:
-            progress.count(number, workload.steps)
-        batch = next(batches, batch)
-        if batch is None:
-            raise ConfigError("the input gives no batch at all", help="yield one or more")
-        zero_gradients(workload.model)
-        clone = cloned_batch(batch)
-        with ExitStack() as kept:
-            yield Step(workload, number, batch, batches, clone, observer, kept, make_optimizer)
+    interventions = Interventions(
+        workload.model, workload.interventions, accumulate=workload.repeats > 1
+    )
+    with interventions.installed():
+        for number in range(workload.steps):
+            observer.number, observer.phase = number, "input"
+            progress.tell("forward and backward" if workload.steps == 1 else "optimizer steps")
+            if workload.steps > 1:
+                progress.count(number, workload.steps)
+            batch = next(batches, batch)
+            if batch is None:
+                raise ConfigError("the input gives no batch at all", help="yield one or more")
+            zero_gradients(workload.model)
+            with ExitStack() as kept:
+                yield Step(
+                    workload=workload,
+                    number=number,
+                    batch=batch,
+                    following=batches,
+                    clone=cloned_batch(batch),
+                    observer=observer,
+                    kept=kept,
+                    make_optimizer=make_optimizer,
+                    interventions=interventions,
+                )
 
 
 @contextmanager

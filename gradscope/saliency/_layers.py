@@ -10,14 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from gradscope.capture.hooks import hooked, named_modules, select_layers, watchable
+from gradscope.capture.hooks import hooked, named_modules, select_layer, watchable
+from gradscope.capture.maps import PASSING, POOLING, as_map, patch_grid
 from gradscope.errors import OptionError
 from gradscope.nesting import find
-from gradscope.saliency._maps import as_map, patch_grid
-
-#: Modules that pass a map on, and modules that make a poorer one of it.
-PASSING = ("Dropout", "DropPath", "StochasticDepth", "Identity")
-POOLING = ("Pool", "Softmax", "Flatten")
 
 WITHOUT_LAYER = (
     "gradient, input-x-gradient, smooth-grad, integrated-gradients, occlusion and rise "
@@ -51,13 +47,8 @@ def named_layer(model: nn.Module, name: str) -> Choice:
         LayerError: no layer of that name; names the closest.
         OptionError: a pattern that several layers match.
     """
-    chosen = [named.name for named in select_layers(model, [name]).values()]
-    if len(chosen) > 1:
-        raise OptionError(
-            f"`{name}` matches {len(chosen)} layers, and a map is of one",
-            help=f"name one of them, say `{chosen[-1]}`",
-        )
-    return Choice(chosen[0], f"layer `{chosen[0]}`, as asked")
+    chosen, _ = select_layer(model, name)
+    return Choice(chosen, f"layer `{chosen}`, as asked")
 
 
 def choose(model: nn.Module, inputs: Tensor, score: Callable[[Tensor], Tensor]) -> Choice:

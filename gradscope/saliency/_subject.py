@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from gradscope.capture.maps import map_of
 from gradscope.errors import OptionError
 from gradscope.saliency._batching import Batches
 from gradscope.saliency._frozen import frozen
 from gradscope.saliency._layers import WITHOUT_LAYER, Choice, choose, named_layer
 from gradscope.saliency._layout import Layout
-from gradscope.saliency._maps import map_of
 from gradscope.saliency._objective import Objective
 from gradscope.saliency._passes import Pass, above_layer, from_input, input_gradient, logits_of
 

@@ -1,4 +1,4 @@
-"""The findings of a training run: what the rules say of its steps, each told once.
+"""The findings of a training run: what the rules say of its steps, each reported once.
 
 A finding has the figures of the first step in which it held; only a worse severity takes their
 place. Its intervals are the steps in which it held: between two looks in a row that found it, it is
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.report import Finding, Report
 from gradscope.records.run import RunInfo
 from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
@@ -25,20 +25,20 @@ Found = dict[Key, tuple[Finding, Runs]]
 
 #: A finding that grows step by step is given again after this many steps.
 _AGAIN = 64
-#: What comes and goes has to hold twice as long each time before it is told, up to so many times.
+#: What comes and goes must hold twice as long each time to be reported, up to so many times.
 _LONGEST = 64
 _NON_FINITE = "GS301"
 
 
 @dataclass(slots=True)
-class _Told:
-    """A finding of the run; ``said`` is how many of its steps were given out."""
+class _Reported:
+    """A finding of the run; ``given`` is how many of its steps were given out."""
 
     finding: Finding
     model: int | None
-    origin: Birth | None = None
+    origin: NonFiniteOrigin | None = None
     steps: Intervals = field(default_factory=Intervals)
-    said: int = 0
+    given: int = 0
 
     def record(self) -> TrainingFinding:
         return TrainingFinding(self.finding, self.steps.all(), self.model, self.origin)
@@ -61,7 +61,7 @@ class _Looks:
 
     any: bool = False
     streaks: dict[Key, _Streak] = field(default_factory=dict)
-    #: How often a finding ended before it was told.
+    #: How often a finding ended before it was reported.
     ended: dict[Key, int] = field(default_factory=dict)
 
 
@@ -90,12 +90,12 @@ class RunFindings:
             for entry, limits in active
             if entry.in_runs is not None and entry.rule.runs is not None
         ]
-        self._born = [
+        self._over_origins = [
             (entry.find, limits)
             for entry, limits in active
             if entry.rule.code == _NON_FINITE and entry.find is not None
         ]
-        self._told: dict[Key, _Told] = {}
+        self._reported: dict[Key, _Reported] = {}
         self._steps: dict[str, tuple[_Looks, StepHistory]] = {}
         self._skips: dict[str, _Looks] = {}
         self._models: dict[int, Sampled] = {}
@@ -152,36 +152,36 @@ class RunFindings:
                 found.setdefault(_key(finding, model, runs), (finding, runs))
         return tuple(self._judged(looks, sample.step, model, found, steps=False))
 
-    def born(
-        self, step: int, births: Sequence[Birth], model: int | None = None
+    def add_origins(
+        self, step: int, origins: Sequence[NonFiniteOrigin], model: int | None = None
     ) -> tuple[TrainingFinding, ...]:
         """Take in, before the step itself, where its NaN or its infinity came from.
 
         Only the first of the run counts: what comes after inherits it.
         """
         found: list[TrainingFinding] = []
-        kind = births[0].kind if births else None
-        report = Report("findings", _NO_RUN, loss_nonfinite=kind, births=tuple(births[:1]))
-        for find, limits in self._born:
+        kind = origins[0].kind if origins else None
+        report = Report("findings", _NO_RUN, loss_nonfinite=kind, non_finite=tuple(origins[:1]))
+        for find, limits in self._over_origins:
             for finding in find(report, limits):
                 runs = Runs(per="run")
                 key = _key(finding, model, runs)
-                if key not in self._told:
-                    told = self._told[key] = _Told(finding, model, births[0])
-                    found += self._holds(told, step, step, steps=False)
+                if key not in self._reported:
+                    reported = self._reported[key] = _Reported(finding, model, origins[0])
+                    found += self._holds(reported, step, step, steps=False)
         return tuple(found)
 
     def all(self) -> tuple[TrainingFinding, ...]:
         """Everything found so far, the worst first, then by code, then as it began."""
-        told = sorted(
-            self._told.values(),
+        reported = sorted(
+            self._reported.values(),
             key=lambda one: (
                 SEVERITIES.index(one.finding.severity),
                 one.finding.code,
                 one.steps.all(),
             ),
         )
-        return tuple(one.record() for one in told)
+        return tuple(one.record() for one in reported)
 
     def _judged(
         self, looks: _Looks, at: int, model: int | None, found: Found, *, steps: bool
@@ -189,40 +189,42 @@ class RunFindings:
         """What is to be given out after a look."""
         for key in [key for key in looks.streaks if key not in found]:
             del looks.streaks[key]
-            told = self._told.get(key)
-            if told is None:
+            reported = self._reported.get(key)
+            if reported is None:
                 looks.ended[key] = looks.ended.get(key, 0) + 1
-            elif told.said < told.steps.count:
-                yield self._given(told)
+            elif reported.given < reported.steps.count:
+                yield self._given(reported)
         for key, (finding, runs) in found.items():
             streak = looks.streaks.get(key)
             if streak is None:
                 streak = looks.streaks[key] = _Streak(finding, at, always=not looks.any)
             streak.count += 1
-            told = self._told.get(key)
-            if not _holds_long(streak, runs, looks.ended.get(key, 0) if told is None else 0, steps):
+            reported = self._reported.get(key)
+            if not _holds_long(
+                streak, runs, looks.ended.get(key, 0) if reported is None else 0, steps
+            ):
                 continue
-            if told is None:
-                told = self._told[key] = _Told(streak.finding, model)
-            elif _worse(finding, told.finding):
+            if reported is None:
+                reported = self._reported[key] = _Reported(streak.finding, model)
+            elif _worse(finding, reported.finding):
                 # Under its first name: that is what a record is known by.
-                name, cause = told.finding.name, told.finding.cause
-                told.finding, told.said = replace(finding, name=name, cause=cause), 0
-            yield from self._holds(told, streak.first, at, steps=steps)
+                name, cause = reported.finding.name, reported.finding.cause
+                reported.finding, reported.given = replace(finding, name=name, cause=cause), 0
+            yield from self._holds(reported, streak.first, at, steps=steps)
         looks.any = True
 
     def _holds(
-        self, told: _Told, first: int, last: int, *, steps: bool
+        self, reported: _Reported, first: int, last: int, *, steps: bool
     ) -> Iterable[TrainingFinding]:
         """It held in these steps: the record, where that is worth giving out now."""
-        more = told.steps.add(min(first, last), max(first, last))
-        grown = told.steps.count - told.said
-        if more or not told.said or grown >= _AGAIN or (grown and not steps):
-            yield self._given(told)
+        more = reported.steps.add(min(first, last), max(first, last))
+        grown = reported.steps.count - reported.given
+        if more or not reported.given or grown >= _AGAIN or (grown and not steps):
+            yield self._given(reported)
 
-    def _given(self, told: _Told) -> TrainingFinding:
-        told.said = told.steps.count
-        return told.record()
+    def _given(self, reported: _Reported) -> TrainingFinding:
+        reported.given = reported.steps.count
+        return reported.record()
 
 
 _NO_RUN = RunInfo("", "", "", "train", 0, 1, "")

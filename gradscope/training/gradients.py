@@ -70,19 +70,27 @@ class GradientReader:
             {p: (id(g), g._version) for p, g in there.items()},
         )
 
-    def small_are_finite(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """In the other steps: whether the gradients of biases and norms are finite.
-
-        There is one in nearly every layer, and what is not finite is so in all that backward
-        comes to later.
-        """
-        small = [p.grad for p in parameters if p.grad is not None and p.numel() <= BLOCK]
-        return all(map(math.isfinite, gradient_norms(small)))
+    @staticmethod
+    def are_finite(parameters: Sequence[nn.Parameter]) -> bool:
+        """In the other steps: whether the gradients of these are finite."""
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        return all(map(math.isfinite, gradient_norms(gradients)))
 
     def ended(self, steps: int) -> None:
         """So many steps have been made: now and then it is measured what reading takes."""
+        if steps % _MEASURED or self._interval.every is not None or not self._seconds:
+            return
         plain = self._interval.plain
-        if steps % _MEASURED or self._interval.every is not None or not plain or not self._seconds:
+        if not plain:
             return
         share = statistics.median(self._seconds) / plain
         self.every = min(_RAREST, max(1, math.ceil(2 * share / self._interval.budget)))
+
+
+def small(parameters: Collection[nn.Parameter]) -> list[nn.Parameter]:
+    """Those whose gradients are read in every step: biases and norms.
+
+    There is one in nearly every layer, and what is not finite is so in all that backward comes to
+    later.
+    """
+    return [p for p in parameters if p.numel() <= BLOCK]

@@ -16,26 +16,23 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import Node
 from torch.optim import Optimizer
 
-from gradscope.capture.graph import free_nodes
 from gradscope.capture.hooks import OwnHook, hook_calls
 from gradscope.capture.recompute import in_backward
 from gradscope.explain.non_finite.steps import StepWatch
-from gradscope.records.answers import Birth
-from gradscope.records.training import TrainingEvent, TrainingRecord, TrainingStep
-from gradscope.training.gradients import GradientReader, Gradients
+from gradscope.records.answers import NonFiniteOrigin
+from gradscope.records.training import TrainingEvent, TrainingStep
+from gradscope.training.current_step import CurrentStep, LossScales
+from gradscope.training.gradients import GradientReader, small
 from gradscope.training.interval import Interval
 from gradscope.training.launch import Script
 from gradscope.training.models import Model, Models
+from gradscope.training.node_stacks import NodeStacks
 from gradscope.training.optimizers import SeenOptimizer, learning_rates, settings
 from gradscope.training.patches import listen
-from gradscope.training.sampler import Sampler
+from gradscope.training.sampling import Sampling
 from gradscope.training.sentinel.sentinel import Sentinel
-
-#: For so many steps at most one sample goes on, where several optimizers take turns.
-_LONGEST_ROUND = 8
 
 
 class Observer:
@@ -43,19 +40,19 @@ class Observer:
 
     Args:
         write: takes the records of each step.
-        born: takes where a NaN or an infinity of a step came from.
+        located: takes where a NaN or an infinity of a step came from.
         interval: which steps are looked at.
         layers: patterns of the modules whose calls are recorded.
         deep: the first and the last step that are watched operation by operation.
         sentinel: whether a NaN or an infinity is located in the step that made it.
         stop_on_nan: whether the script ends at the first of them.
-        failed: told of an error of gradscope's own; from then on nothing is observed.
+        failed: takes an error of gradscope's own; from then on nothing is observed.
     """
 
     def __init__(
         self,
         write: Callable[..., None],
-        born: Callable[[int, tuple[Birth, ...]], None],
+        located: Callable[[int, tuple[NonFiniteOrigin, ...]], None],
         interval: Interval,
         *,
         layers: Sequence[str] = ("**",),
@@ -67,10 +64,9 @@ class Observer:
         self.step = 0
         self.interval = interval
         self.models = Models()
-        self.device: str | None = None
-        self._write, self._born, self._layers, self._failed = write, born, layers, failed
+        self.reader = GradientReader(interval)
+        self._write, self._on_located, self._failed = write, located, failed
         self._stop_on_nan, self._stopping = stop_on_nan, False
-        self._keeps_stacks = False
         self._deep_steps = deep
         self._deep: StepWatch | None = None
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, SeenOptimizer] = (
@@ -80,25 +76,15 @@ class Observer:
         self._sentinel = Sentinel(self._trained) if sentinel else None
         self._patches: ExitStack | None = None
         self._roots: list[OwnHook] = []
-        self._sampler: Sampler | None = None
-        self._round: set[int] = set()
-        self._round_steps = 0
-        self._nodes: list[list[Node]] = []
+        self._sampling = Sampling(layers, self._guarded)
+        self._stacks = NodeStacks()
+        self._scales = LossScales()
+        self._current = CurrentStep()
+        self._scaler_steps: list[int] = []
+        self._located = False
         self._began = self._last = time.perf_counter()
         self._own = 0.0
         self._inside = False
-        # Of the step that is going on:
-        self._losses: list[float | None] = []
-        self._nonfinite: str | None = None
-        self._loss_nonfinite = False
-        self._gradients = Gradients()
-        self._backwards = 0
-        self._read_at = 0  # how many backwards there had been when gradients were read last
-        self._scales: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
-        self._scale: float | None = None
-        self._scaler_steps: list[int] = []
-        self._located = False
-        self.reader = GradientReader(interval)
 
     # ---------------------------------------------------------------- the life of the observer
 
@@ -122,10 +108,8 @@ class Observer:
         if self._deep is not None:
             self._deep.remove()
             self._deep = None
-        self._lines(False)
-        if self._sampler is not None:
-            self._sampler.remove()
-            self._sampler = None
+        self._stacks.end()
+        self._sampling.end()
         if self._sentinel is not None:
             self._sentinel.close()
         for handle in self._roots:
@@ -134,6 +118,11 @@ class Observer:
         if self._patches is not None:
             self._patches.close()
             self._patches = None
+
+    @property
+    def device(self) -> str | None:
+        """Where the first model was that was looked at."""
+        return self._sampling.device
 
     @property
     def time(self) -> float:
@@ -150,10 +139,11 @@ class Observer:
         """A model was made by now, and no step yet."""
         self._guarded(self._optimizer_made, optimizer)
 
-    def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
+    def backward_begins(self, roots: Sequence[torch.Tensor]) -> bool:
         """A loss is there, with its graph."""
-        self._guarded(self._backward_begins, roots)
+        to_the_end = self._guarded(self._backward_begins, roots)
         self._end_script()
+        return bool(to_the_end)
 
     def backward_ended(self) -> None:
         """Gradients are there, as backward left them."""
@@ -173,8 +163,7 @@ class Observer:
 
     def scaled(self, loss: object, scale: torch.Tensor) -> None:
         """A gradient scaler made this loss of another."""
-        if isinstance(loss, torch.Tensor):
-            self._scales = {id(loss): (weakref.ref(loss), scale)}
+        self._scales.add(loss, scale)
 
     def scaler_step(self, optimizer: Optimizer, *, ended: bool) -> None:
         """Whether a scaler left a step out."""
@@ -223,18 +212,14 @@ class Observer:
     def _search(self) -> None:
         if self.models.search():
             self._watch_roots()
-            if self._sampler is not None:
-                self._nodes.append(self._sampler.remove())
-                self._sampler = None
+            self._sampling.end()
             self._arm()
 
     def _compiled(self, what: object) -> None:
         # `module.compile()` compiles a method of it.
         if not isinstance(getattr(what, "__self__", what), nn.Module):
             self.models.traced = True
-        if self._sampler is not None:
-            self._nodes.append(self._sampler.remove())
-            self._sampler = None
+        self._sampling.end()
         for handle in self._roots:
             handle.remove()
         self._roots.clear()
@@ -258,7 +243,7 @@ class Observer:
         self, model: Model, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         if self._sentinel is not None and torch.is_grad_enabled():
-            self._guarded(self._lines, False)
+            self._guarded(self._stacks.end)
             self._guarded(self._sentinel.call_began, model.name, model.module, args, kwargs)
 
     def _call_ended(
@@ -266,8 +251,9 @@ class Observer:
     ) -> None:
         if self._sentinel is not None and torch.is_grad_enabled():
             self._guarded(self._sentinel.call_ended, model.name, model.module, output)
-            if self._sampler is not None and not in_backward():
-                self._guarded(self._lines, True)
+            # Between the model and the backward only: it takes time.
+            if self._sampling.sampler is not None and not in_backward():
+                self._guarded(self._stacks.begin)
 
     def _trained(self) -> list[tuple[str, nn.Module]]:
         return [(model.name, model.module) for model in self.models]
@@ -280,12 +266,12 @@ class Observer:
             self._watch_roots()
         if self._deep_steps is not None:
             self._watch_operations(*self._deep_steps)
-        if self._sampler is None and (self._deep is not None or self.interval.wants()):
+        looked_at = self._sampling.sampler is not None
+        if not looked_at and (self._deep is not None or self.interval.wants()):
             models = list(self.models)
             for model in models:
                 self.models.name(model)
-            self._sampler = Sampler(models, self._layers, self._guarded)
-            self._round, self._round_steps = set(), 0
+            self._sampling.begin(models)
 
     def _watch_operations(self, first: int, last: int) -> None:
         upcoming = self.step + 1
@@ -297,71 +283,54 @@ class Observer:
             self._deep.remove()
             self._deep = None
 
-    def _backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
+    def _backward_begins(self, roots: Sequence[torch.Tensor]) -> bool:
         if not self._any_optimizer and not self.step and not list(self.models):
             self._search()
         if self._deep is not None:
             self._deep.backward_begins(roots)
-        if not self._losses:  # the first of its step: nothing of the one before holds for it
-            self._scale = None
-        self._scale = self._scale_of(roots)
-        self._losses.append(self._loss(roots))
+        current = self._current
+        current.add_loss(roots, self._scales.of(roots))
+        current.backwards += 1
         if self._sentinel is not None and roots:
-            kind = self._sentinel.backward_begins(roots, [])
-            if kind is not None and self._nonfinite is None:
-                self._nonfinite, self._loss_nonfinite = kind, True
-        if self._sampler is not None and roots:
-            if self._sentinel is not None and self._lines(False):
+            current.loss_is(self._sentinel.backward_begins(roots, []))
+        sampler = self._sampling.sampler
+        if sampler is not None and roots:
+            if self._stacks.end() and self._sentinel is not None:
                 self._sentinel.sampled_lines(roots)
-            self._sampler.backward_begins(roots)
+            sampler.backward_begins(roots)
+        return (
+            sampler is not None
+            or self._deep is not None
+            or not self._any_optimizer
+            or self._is_last_read()
+        )
 
-    def _lines(self, on: bool) -> bool:
-        """Have PyTorch keep the stack of each node from now on, or no more; whether it did.
+    def _is_last_read(self) -> bool:
+        """Whether all gradients are read in this step, and no backward is to come before that.
 
-        Between the model and the backward only: it takes time. A script that does so by itself
-        is left alone.
+        Before the last of several nobody asks what has arrived: as many as the steps before had.
         """
-        if self._keeps_stacks == on or (on and torch.is_anomaly_enabled()):
-            return False
-        # Not by its class, which warns.
-        torch.set_anomaly_enabled(on, torch.is_anomaly_check_nan_enabled())
-        self._keeps_stacks = on
-        return not on
-
-    def _scale_of(self, roots: Sequence[torch.Tensor]) -> float | None:
-        for root in roots:
-            reference, factor = self._scales.get(id(root), (None, None))
-            if reference is not None and reference() is root and factor is not None:
-                return float(factor.item())
-        return self._scale
-
-    def _loss(self, roots: Sequence[torch.Tensor]) -> float | None:
-        if len(roots) != 1 or roots[0].numel() != 1 or roots[0].is_complex():
-            return None
-        value = float(roots[0].detach().item()) / (self._scale or 1.0)
-        return value if math.isfinite(value) else None
+        expected = min((o.backwards for o in self._optimizers.values()), default=1)
+        return self.reader.reads_all(self.step) and self._current.backwards >= expected
 
     def _backward_ended(self) -> None:
-        self._backwards += 1
-        if self._sentinel is not None:
-            self._sentinel.backward_ended()
+        current, sampler = self._current, self._sampling.sampler
         if self._deep is not None:
             self._deep.backward_ended()
-        # Before the last of several nobody asks what has arrived: as many as the steps before had.
-        last = self._backwards >= min((o.backwards for o in self._optimizers.values()), default=1)
-        if self._sampler is not None or (last and self.reader.reads_all(self.step)):
-            self._gradients = self.reader.read(self._parameters())
-            self._read_at = self._backwards
-            if self._sampler is not None:
-                self._sampler.backward_ended()
-        elif not self._any_optimizer and not self._small_are_finite(self._parameters()):
-            self._gradients = self.reader.read(self._parameters())
+        if sampler is not None or self._is_last_read():
+            current.read(self.reader, self._parameters())
+            if sampler is not None:
+                sampler.backward_ended()
+        elif not self._any_optimizer and not self._are_finite(small(self._parameters())):
+            current.read(self.reader, self._parameters())
         if not self._any_optimizer:
-            self._finish("", None, None)
+            current.measure_all()
+            self._locate()
+            self._finish(None)
 
-    def _small_are_finite(self, parameters: Sequence[nn.Parameter]) -> bool:
+    def _are_finite(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Without a sentinel nobody asks."""
-        return self._sentinel is None or self.reader.small_are_finite(parameters)
+        return self._sentinel is None or self.reader.are_finite(parameters)
 
     def _parameters(self) -> list[nn.Parameter]:
         """All that may have got a gradient: of the optimizers, or of the models."""
@@ -375,7 +344,7 @@ class Observer:
     ) -> Any:
         known = self._known(optimizer)
         place = 1 if len(args) > 1 else "closure"
-        if self._sampler is not None:
+        if self._sampling.sampler is not None:
             known.settings = settings(optimizer)
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure):
@@ -403,129 +372,65 @@ class Observer:
 
     def _gradients_ready(self, known: SeenOptimizer) -> None:
         """Before the optimizer moves the weights."""
-        there = [p for p in known.held if p.grad is not None]
-        whole = (
-            self.reader.reads_all(self.step)
-            or self._sampler is not None
-            or self._nonfinite is not None
-        )
-        if not whole and self._small_are_finite(there):
+        current, sampler = self._current, self._sampling.sampler
+        whole = sampler is not None or current.nonfinite is not None
+        whole = whole or self.reader.reads_all(self.step)
+        if not whole and self._are_finite(known.small):
             return
-        if self._read_at != self._backwards:  # a backward more than expected: read late
-            self._gradients, self._read_at = self.reader.read(self._parameters()), self._backwards
-        found = self._gradients
-        changed = [p for p in there if found.changed(p)]
-        after = {p: found.norms[p] for p in there if p in found.norms}
-        if changed:
-            after |= self.reader.read(changed).norms
-        self._clipped_norm = math.hypot(*after.values()) if there else None
-        before = [found.norms[p] for p in there if p in found.norms]
-        self._gradient_norm = math.hypot(*before) / (self._scale or 1.0) if before else None
-        if not before:  # nobody called backward: gradients were taken otherwise
-            self._gradient_norm = self._clipped_norm
-        if self._clipped_norm is not None and not math.isfinite(self._clipped_norm):
-            self._nonfinite = self._nonfinite or (
-                "nan" if math.isnan(self._clipped_norm) else "inf"
-            )
-        if self._nonfinite is not None:
-            self._locate()
-        if self._sampler is not None:
-            self._sampler.before_update(known.held)
+        there = [p for p in known.held if p.grad is not None]
+        if not current.is_read:  # a backward more than expected: read late
+            current.read(self.reader, self._parameters())
+        current.measure(there, self.reader)
+        self._locate()
+        if sampler is not None:
+            sampler.before_update(known.held)
         if self._deep is not None:
             self._deep.step_begins()
 
-    _gradient_norm: float | None = None
-    _clipped_norm: float | None = None
-
     def _step_ended(self, optimizer: Optimizer) -> None:
-        known = self._known(optimizer)
+        known = self._optimizers.get(optimizer) or self._known(optimizer)
         known.steps += 1
         if self._deep is not None:
             origins = self._deep.step_ended()
             if origins and not self._located:
                 self._located = True
-                self._born(self.step + 1, origins)
-        self._finish(known.name, optimizer, known)
+                self._on_located(self.step + 1, origins)
+        self._finish(optimizer)
 
-    def _finish(self, name: str, optimizer: Optimizer | None, known: SeenOptimizer | None) -> None:
+    def _finish(self, optimizer: Optimizer | None) -> None:
         """A step has ended: its records, and what is kept of it let go."""
-        if known is None:
-            norms = self._gradients.norms.values()
-            self._gradient_norm = self._clipped_norm = math.hypot(*norms) if norms else None
-            if self._gradient_norm is not None and not math.isfinite(self._gradient_norm):
-                kind = "nan" if math.isnan(self._gradient_norm) else "inf"
-                self._nonfinite = self._nonfinite or kind
-            if self._nonfinite is not None:
-                self._locate()
+        known = None if optimizer is None else self._optimizers[optimizer]
+        current, now = self._current, time.perf_counter()
         self.step += 1
-        now = time.perf_counter()
-        rates = () if optimizer is None else learning_rates(optimizer)
-        sampled = self._sampler is not None
+        sampled = self._sampling.sampler is not None
         step = TrainingStep(
             step=self.step,
-            optimizer=name,
+            optimizer="" if known is None else known.name,
             optimizer_step=self.step if known is None else known.steps,
             time=now - self._began,
             seconds=now - self._last,
-            losses=tuple(self._losses),
-            nonfinite=self._nonfinite,
-            gradient_norm=_finite(self._gradient_norm),
-            clipped_norm=_finite(self._clipped_norm),
-            learning_rates=rates,
-            loss_scale=self._scale,
+            losses=tuple(current.losses),
+            nonfinite=current.nonfinite,
+            gradient_norm=_finite(current.gradient_norm),
+            clipped_norm=_finite(current.clipped_norm),
+            learning_rates=() if optimizer is None else learning_rates(optimizer),
+            loss_scale=current.scale,
             sampled=sampled,
         )
-        records: list[TrainingRecord] = []
-        if self._sampler is not None:
-            records += self._taken(step, known)
-        self._write(*records, step)
-        self._end_round(optimizer, sampled, now)
-        self._last = time.perf_counter()
-
-    def _taken(self, step: TrainingStep, known: SeenOptimizer | None) -> list[TrainingRecord]:
-        assert self._sampler is not None
-        taken = self._sampler.taken(
-            step,
-            None if known is None else known.held,
-            elsewhere={p for other in self._optimizers.values() for p in other.held},
-            settings={} if known is None else known.settings,
-        )
-        records: list[TrainingRecord] = []
-        by_id = {model.id: model for model in self.models}
-        for sample in taken:
-            model = by_id.get(sample.model)
-            if model is not None and not model.recorded:
-                model.recorded = True
-                records.append(model.record(self.step))
-                self.device = self.device or sample.report.run.device
-        return [*records, *taken]
-
-    def _end_round(self, optimizer: Optimizer | None, sampled: bool, now: float) -> None:
-        self._lines(False)
-        known = None if optimizer is None else self._optimizers.get(optimizer)
+        optimizers = list(self._optimizers.values())
+        self._write(*self._sampling.records(step, known, optimizers), step)
+        self._stacks.end()
         if known is not None:
-            known.backwards = max(1, self._backwards)
-        self._backwards, self._read_at, self._losses = 0, 0, []
-        self._nonfinite, self._loss_nonfinite = None, False
-        self._gradients = (
-            Gradients() if known is None else self._gradients.after_step_of(known.held)
-        )
-        self._gradient_norm = self._clipped_norm = None
+            known.backwards = max(1, current.backwards)
+        current.begin(None if known is None else known.held)
         if self._sentinel is not None:
             self._sentinel.step_ended()
-        if len(self._nodes) > 1:  # by now the script has let go of that graph
-            free_nodes(self._nodes.pop(0))
         self.interval.ended(now - self._last, watched=sampled, own=self._own)
         self.reader.ended(self.step)
         self._own = 0.0
-        if self._sampler is not None:
-            self._round.add(id(optimizer))
-            self._round_steps += 1
-            others = {id(o) for o in self._optimizers} - self._round
-            if not others or self._round_steps >= _LONGEST_ROUND:
-                self._nodes.append(self._sampler.remove())
-                self._sampler = None
+        self._sampling.step_ended(optimizer, self._optimizers)
         self._arm()
+        self._last = time.perf_counter()
 
     def _scaler_step(self, optimizer: Optimizer, ended: bool) -> None:
         if not ended:
@@ -536,29 +441,29 @@ class Observer:
                 "skipped-step",
                 "the gradient scaler skipped a step: a scaled gradient was not finite",
                 optimizer=known.name,
-                loss_scale=self._scale,
+                loss_scale=self._current.scale,
             )
-            self._backwards, self._read_at, self._losses = 0, 0, []
-            self._nonfinite, self._loss_nonfinite = None, False
+            self._current.skip()
             if self._sentinel is not None:
                 self._sentinel.step_ended()
 
     # ---------------------------------------------------------------- what is not finite
 
     def _locate(self) -> None:
-        """Where it came from, while the weights are still those of the forward."""
+        """Where what is not finite came from, while the weights are still those of the forward."""
+        current, sampler = self._current, self._sampling.sampler
+        if current.nonfinite is None:
+            return
+        self._stopping = self._stop_on_nan
         if self._sentinel is None or self._located or self._deep is not None:
             # What comes later inherits it; and where every operation is watched, that tells more.
-            self._stopping = self._stop_on_nan
             return
         self._located = True
-        where = "loss" if self._loss_nonfinite else "gradients"
-        with nullcontext() if self._sampler is None else self._sampler.paused():
-            self._born(self.step + 1, self._sentinel.locate(where=where))
-        kind = "NaN" if self._nonfinite == "nan" else "an infinity"
-        place = "the loss" if self._loss_nonfinite else "the gradients"
-        self.event("non-finite", f"{kind} in {place}")
-        self._stopping = self._stop_on_nan
+        where = "loss" if current.in_loss else "gradients"
+        with nullcontext() if sampler is None else sampler.paused():
+            self._on_located(self.step + 1, self._sentinel.locate(where=where))
+        kind = "NaN" if current.nonfinite == "nan" else "an infinity"
+        self.event("non-finite", f"{kind} in the {where}")
 
 
 def _finite(value: float | None) -> float | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
 from torch.optim import Optimizer
 
 from gradscope.training.discovery import variable_name
+from gradscope.training.gradients import small
 
 
 @dataclass(slots=True)
@@ -18,6 +20,7 @@ class SeenOptimizer:
     steps: int = 0
     backwards: int = 1  # in its last step
     held: frozenset[nn.Parameter] = frozenset()
+    small: Sequence[nn.Parameter] = ()  # those of ``held`` whose gradients every step reads
     settings: dict[str, float] = field(default_factory=dict)  # as the step found them
     groups: tuple[int, ...] = ()
 
@@ -28,6 +31,7 @@ class SeenOptimizer:
             return False
         self.groups = groups
         self.held = frozenset(p for g in optimizer.param_groups for p in g["params"])
+        self.small = small(self.held)
         self.name = self.name or variable_name(optimizer) or type(optimizer).__name__
         return True
 

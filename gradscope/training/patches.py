@@ -20,13 +20,17 @@ from gradscope.capture.hooks import hook_node_before, hook_optimizers, without_o
 
 
 class Listener(Protocol):
-    """Who is told of the moments of a training. None of these methods raises."""
+    """What listens to the moments of a training. None of these methods raises."""
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
         """An optimizer is under construction: it has no parameters yet."""
 
-    def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
-        """``torch.autograd.backward`` was called; the graph is whole."""
+    def backward_begins(self, roots: Sequence[torch.Tensor]) -> bool:
+        """``torch.autograd.backward`` was called; the graph is whole.
+
+        Returns:
+            Whether ``backward_ended`` is to be called: to be called by the engine takes time.
+        """
 
     def backward_ended(self) -> None:
         """All gradients of that backward are there."""
@@ -50,7 +54,7 @@ class Listener(Protocol):
 
 
 def listen(listener: Listener) -> ExitStack:
-    """Tell ``listener`` of everything from now on, until the stack is closed."""
+    """Call ``listener`` at each of them from now on, until the stack is closed."""
     patches = ExitStack()
 
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -92,8 +96,7 @@ def _gradients_made(original: Callable[..., Any], listener: Listener) -> Callabl
     def make_gradients(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if sys._getframe(1).f_code is backward:  # `torch.autograd.grad` comes here too
             roots = [t for t in outputs if isinstance(t, torch.Tensor) and t.grad_fn is not None]
-            listener.backward_begins(roots)
-            if roots:
+            if listener.backward_begins(roots) and roots:
                 _when_ended(roots[0], listener)
         return original(outputs, *args, **kwargs)
 

@@ -38,7 +38,7 @@ class Launch:
         def last() -> None:
             # The first to be registered is the last to run: the script's own may still train.
             session.finish(ended)
-            session.tell(self.summary)
+            session.print_summary(self.summary)
 
         atexit.register(last)
         when_imported("torch", session.observe)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import GradscopeError
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.training import (
     StepSample,
     TrainingEvent,
@@ -134,7 +134,7 @@ class Session:
             self.run = replace(self.run, versions=versions)
             self.observer = Observer(
                 self.record,
-                self.born,
+                self.add_origins,
                 Interval(self.settings.first, self.settings.every, self.settings.budget),
                 layers=self.settings.layers,
                 deep=self.settings.deep,
@@ -167,13 +167,13 @@ class Session:
         if self._writer is not None:
             self._writer.add(*records, *found)
         if self.settings.stop_on == "error" and self.observer is not None:
-            told = [one.finding for one in found if isinstance(one, TrainingFinding)]
-            if reaches(told, "error"):
+            findings = [one.finding for one in found if isinstance(one, TrainingFinding)]
+            if reaches(findings, "error"):
                 self.observer.end_script()
 
-    def born(self, step: int, origins: tuple[Birth, ...]) -> None:
+    def add_origins(self, step: int, origins: tuple[NonFiniteOrigin, ...]) -> None:
         """Where a NaN or an infinity of a step that goes on came from."""
-        found = self._findings.born(step, origins)
+        found = self._findings.add_origins(step, origins)
         if self._writer is not None:
             self._writer.add(*found)
 
@@ -229,7 +229,7 @@ class Session:
             self._writer.finish(run)
             self.failure = self.failure or self._writer.failure
 
-    def tell(self, summary: Callable[[Session], str]) -> None:
+    def print_summary(self, summary: Callable[[Session], str]) -> None:
         """Say on standard error what became of the run; a closed one is nobody's trouble."""
         if os.getpid() != self._process or sys.stderr is None:
             return

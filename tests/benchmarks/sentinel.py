@@ -44,7 +44,6 @@ def main() -> None:
         optimizer.zero_grad()
         sentinel.backward_begins([loss], [None])
         loss.backward()
-        sentinel.backward_ended()
         optimizer.step()
         sentinel.step_ended()
 

@@ -2,7 +2,11 @@
 
 ``python -m tests.benchmarks.training`` trains ResNet-18, a GPT-2 of 12 layers and a small MLP, each
 as ``python SCRIPT`` and as ``gradscope run SCRIPT``, in turn, so that a machine whose speed drifts
-slows both alike. It prints the ratios of their wall-clock times and of their peak memory.
+slows both alike. It prints the ratios of their wall-clock times, of the processor's seconds and of
+their peak memory.
+
+``--only MLP --steps 10`` makes other runs of one of them. ``--every 1`` looks at every step, and
+compares what a look takes with what it takes ``inspect``, from its hooks to its records.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 _HEAD = """\
@@ -25,15 +30,34 @@ steps = int(sys.argv[1])
 """
 _TAIL = """
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-began = time.perf_counter()
+began, cpu = time.perf_counter(), time.process_time()
 for step in range(steps):
     inputs, loss = batch()
     optimizer.zero_grad()
     loss(model(inputs)).backward()
     optimizer.step()
-took = time.perf_counter() - began
-print("took", took, "peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+took, cpu = time.perf_counter() - began, time.process_time() - cpu
+print("took", took, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
+#: The same without an optimizer: the backward is all that ends a step.
+_BARE = """
+from gradscope.loading.live import adopt
+from gradscope.running.observe import observe
+inputs, loss = batch()
+workload = adopt(model, {"loss": loss}, inputs=(inputs,))
+def plain():
+    loss(model(inputs)).backward()
+    model.zero_grad()
+def observed():
+    assert observe(workload, layers=("**",)).failure is None
+{0}()
+began, cpu = time.perf_counter(), time.process_time()
+for step in range(steps):
+    {0}()
+took, cpu = time.perf_counter() - began, time.process_time() - cpu
+print("took", took, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+_WAYS = ("plain", "observed")
 SCRIPTS = {
     "ResNet-18, batches of 16 at 64 × 64": (
         _HEAD
@@ -43,8 +67,7 @@ model = torchvision.models.resnet18(num_classes=10)
 def batch():
     wanted = torch.randint(10, (16,))
     return torch.randn(16, 3, 64, 64), lambda found: nn.functional.cross_entropy(found, wanted)
-"""
-        + _TAIL,
+""",
         200,
     ),
     "GPT-2 (12 layers, 85 million), 2 × 64 tokens": (
@@ -57,34 +80,70 @@ def batch():
     return words, lambda found: nn.functional.cross_entropy(
         found.logits[:, :-1].flatten(0, 1), words[:, 1:].flatten()
     )
-"""
-        + _TAIL,
+""",
         40,
     ),
-    "MLP, 784-256-10, batches of 64": (
+    "MLP, 64-128-10, batches of 32": (
         _HEAD
         + """
-model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
+model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 def batch():
-    wanted = torch.randint(10, (64,))
-    return torch.randn(64, 784), lambda found: nn.functional.cross_entropy(found, wanted)
-"""
-        + _TAIL,
+    wanted = torch.randint(10, (32,))
+    return torch.randn(32, 64), lambda found: nn.functional.cross_entropy(found, wanted)
+""",
         10_000,
     ),
 }
 
 
-def measured(command: list[str], folder: str) -> tuple[float, float]:
-    """Seconds of the loop, and the peak memory in KiB, of one process."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Seconds of a loop on the wall and of the processor, and the process's peak in KiB."""
+
+    wall: float
+    cpu: float
+    peak: float
+
+
+def measured(words: list[str], script: str, folder: str) -> Measured:
+    """``python WORDS`` where ``train.py`` is this script."""
+    Path(folder, "train.py").write_text(script, encoding="utf-8")
     home = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": home}
+    command = [sys.executable, *words]
     done = subprocess.run(
         command, check=True, capture_output=True, text=True, cwd=folder, env=environment
     )
-    found = re.search(r"took ([\d.]+) peak (\d+)", done.stdout)
+    found = re.search(r"took ([\d.]+) ([\d.]+) (\d+)", done.stdout)
     assert found is not None, done.stderr
-    return float(found[1]), float(found[2])
+    return Measured(*map(float, found.groups()))
+
+
+def compare(name: str, text: str, steps: int, rounds: int, every: int | None) -> str:
+    """A line of ratios, observed to plain, within rounds."""
+    options = [] if every is None else ["--every", str(every)]
+    plain = ["train.py", str(steps)]
+    watched = ["-m", "gradscope", "run", *options, *plain]
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = [
+            (measured(plain, text + _TAIL, folder), measured(watched, text + _TAIL, folder))
+            for _ in range(rounds)
+        ]
+        milliseconds = statistics.median(before.wall for before, _ in pairs) / steps * 1e3
+        line = f"{name:<46}  {milliseconds:8.2f} ms a step"
+        for what in ("wall", "cpu", "peak"):
+            ratios = [getattr(after, what) / getattr(before, what) for before, after in pairs]
+            median, low, high = statistics.median(ratios), min(ratios), max(ratios)
+            line += f"  {what} {median:.3f} ({low:.3f}–{high:.3f})"
+        if every == 1:
+            bare = [
+                [measured(plain, text + _BARE.replace("{0}", way), folder) for way in _WAYS]
+                for _ in range(rounds)
+            ]
+            looks = statistics.median((b.cpu - a.cpu) / steps * 1e3 for a, b in pairs)
+            own = statistics.median((b.cpu - a.cpu) / steps * 1e3 for a, b in bare)
+            line += f"\n{'':<48}a look {looks:.2f} ms of the processor, inspect's {own:.2f} ms"
+    return line
 
 
 def main() -> None:
@@ -92,27 +151,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-n", "--rounds", type=int, default=5)
     parser.add_argument("--every", type=int, help="look at every Nth step instead of the budget")
+    parser.add_argument("--steps", type=int, help="of each run")
     parser.add_argument("--only", default="", help="scripts whose name begins like this")
     given = parser.parse_args()
-    options = [] if given.every is None else ["--every", str(given.every)]
     for name, (text, steps) in SCRIPTS.items():
-        if not name.startswith(given.only):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "train.py").write_text(text, encoding="utf-8")
-            plain = [sys.executable, "train.py", str(steps)]
-            watched = [sys.executable, "-m", "gradscope", "run", *options, *plain[1:]]
-            pairs = [
-                (measured(plain, folder), measured(watched, folder)) for _ in range(given.rounds)
-            ]
-        times = [after[0] / before[0] for before, after in pairs]
-        memory = [after[1] / before[1] for before, after in pairs]
-        a_step = statistics.median(before[0] for before, _ in pairs) / steps
-        print(
-            f"{name:<46}  {a_step * 1000:8.2f} ms a step  time {statistics.median(times):.3f} "
-            f"({min(times):.3f}–{max(times):.3f})  memory {statistics.median(memory):.3f}",
-            flush=True,
-        )
+        if name.startswith(given.only):
+            print(compare(name, text, given.steps or steps, given.rounds, given.every), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import importlib
 import shlex
 
 import pytest
 from typer._click import Context
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from gradscope import cli, plugins
 
-COMMANDS = plugins.names("gradscope.commands")
+ROOM = "gradscope.commands"
+#: The file of each command by its words; those of a command with commands, too.
+FILES = {
+    " ".join(words): importlib.import_module(".".join((ROOM, *words)))
+    for words in [
+        *((name,) for name in plugins.commands(ROOM)),
+        *((f, name) for f in plugins.folders(ROOM) for name in plugins.names(f"{ROOM}.{f}")),
+    ]
+}
 
 
-def command(name: str):
-    root = get_command(cli.app())
-    with Context(root) as ctx:
-        return root.resolve_command(ctx, [name])[1]
+def command(*words: str):
+    """The command behind the first words, and the words that are its own."""
+    found = get_command(cli.app())
+    while words and isinstance(found, TyperGroup):
+        with Context(found) as ctx:
+            _, found, words = found.resolve_command(ctx, list(words))
+    return found, list(words)
 
 
 def shown(arguments: list[str], monkeypatch, capsys) -> str:
@@ -36,24 +49,23 @@ def invocations(text: str):
         yield rest[: ends[0]] if ends else rest
 
 
-EXAMPLES = {
-    text: name for name in COMMANDS for text, _ in plugins.load("gradscope.commands", name).EXAMPLES
-}
+EXAMPLES = [text for file in FILES.values() for text, _ in file.EXAMPLES]
 
 
 @pytest.mark.parametrize("text", [*EXAMPLES, *(text for text, _ in cli._EXAMPLES)])
 def test_an_example_can_be_typed(text: str) -> None:
     parsed = list(invocations(text))
     assert parsed
-    for name, *arguments in parsed:
-        with command(name).make_context(name, arguments, resilient_parsing=False) as ctx:
-            assert ctx.command.name == name
+    for words in parsed:
+        found, arguments = command(*words)
+        with found.make_context(found.name, arguments, resilient_parsing=False) as ctx:
+            assert ctx.command.name in words
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", FILES)
 def test_a_command_shows_its_examples(name: str, monkeypatch, capsys) -> None:
-    out = shown([name, "--help"], monkeypatch, capsys)
-    examples = plugins.load("gradscope.commands", name).EXAMPLES
+    out = shown([*name.split(), "--help"], monkeypatch, capsys)
+    examples = FILES[name].EXAMPLES
     assert len(examples) >= 2
     for text, what in examples:
         assert name in text
@@ -63,7 +75,7 @@ def test_a_command_shows_its_examples(name: str, monkeypatch, capsys) -> None:
 
 def test_an_example_that_names_no_option_is_noticed() -> None:
     with pytest.raises(Exception, match="No such option"):
-        command("inspect").make_context("inspect", ["--nothing"])
+        command("inspect")[0].make_context("inspect", ["--nothing"])
 
 
 def test_the_root_shows_examples_and_no_types(monkeypatch, capsys) -> None:
@@ -76,5 +88,6 @@ def test_options_stand_in_panels(monkeypatch, capsys) -> None:
     out = shown(["inspect", "--help"], monkeypatch, capsys)
     panels = [line.split("─ ")[1].split(" ─")[0] for line in out.splitlines() if "╭─ " in line]
     assert panels == [
-        *("Arguments", "Options", "Model", "Layers", "Rules", "Tables", "Output", "Help"),
+        *("Arguments", "Options", "Model", "Layers"),
+        *("Interventions", "Rules", "Tables", "Output", "Help"),
     ]

@@ -27,7 +27,7 @@ TABLE = [
     ("Device: cpu", "unknown key `Device`", "did you mean `device`?", 1),
     ("repeats: 2", "unknown key `repeats`", "did you mean `backward.repeats`?", 1),
     ("shape: [1]", "unknown key `shape`", "did you mean `input.shape`?", 1),
-    ("interventions: []", "unknown key `interventions`", "the keys are model, weights, ", 1),
+    ("experiments: []", "unknown key `experiments`", "the keys are model, weights, ", 1),
     (
         "backward: {repeatss: 2}",
         "unknown key `repeatss` in `backward`",

@@ -9,12 +9,13 @@ import pytest
 from gradscope.config import SOURCES, keys
 from gradscope.config.installed import names_of
 from gradscope.config.python_files import attributes_of, classes_of
-from gradscope.config.schema import GROUPS, Config, expected
+from gradscope.config.schema import GROUPS, LISTS, Config, expected
 
 
 def test_every_key_is_listed_with_what_it_takes_and_means() -> None:
     listed = {key.name: key for key in keys()}
     groups = {f"{group}.{name}" for group, model in GROUPS.items() for name in model.model_fields}
+    groups |= {f"{key}.0.{name}" for key, model in LISTS.items() for name in model.model_fields}
     beside = {word for words in SOURCES.values() for word in words}
     inputs = {f"input.{name}" for name in {*SOURCES, *beside}}
     assert set(listed) == {*Config.model_fields, *groups, *inputs}

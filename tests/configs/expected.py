@@ -268,6 +268,50 @@ def mynet() -> Facts:
     return {"loss": loss.item(), "calls": calls, "parameters": found}
 
 
+@config("tensor-hook")
+def tensor_hook() -> Facts:
+    a = {"activation": exact(*[1.0] * 5), "gradient": exact(*[0.8] * 5)}
+    b = {"activation": exact(*[2.0] * 5), "gradient": exact(*[0.4] * 5)}
+    hook = {"before": exact(*[0.2] * 5), "after": exact(*[0.4] * 5), "factor": 2.0}
+    return {
+        "loss": 2.0,
+        "calls": {"": [{"inputs": {"0": a}, "outputs": {"": b}}]},
+        "interventions": [{"name": "", "at": "grad_output", "do": "scale", **hook}],
+    }
+
+
+@config("clipping")
+def clipping() -> Facts:
+    seed()
+    layers = nn.ModuleDict({"conv": nn.Conv2d(3, 10, 2, stride=2), "fc1": nn.Linear(160, 5)})
+    x = normal(1, 3, 8, 8)
+    changes: list[Facts] = []
+
+    def clip(tensor: Tensor, limit: float, name: str, at: str) -> None:
+        def hook(gradient: Tensor) -> Tensor:
+            norm = float(gradient.double().norm())
+            clipped = gradient * min(1.0, limit / norm)
+            after = {"norm": float(clipped.double().norm())}
+            before = {"norm": norm}
+            factor = after["norm"] / norm
+            what = {"name": name, "at": at, "do": "clip_norm", "value": limit}
+            changes.append({**what, "before": before, "after": after, "factor": factor})
+            return clipped
+
+        tensor.register_hook(hook)
+
+    flat = relu(layers["conv"](x)).view(-1)
+    clip(flat, 0.1, "fc1", "grad_input")
+    for name, parameter in layers["conv"].named_parameters():
+        clip(parameter, 0.05, f"conv.{name}", "parameter_grad")
+    loss = 1 - layers["fc1"](flat).mean()
+    loss.backward()
+    assert any(change["factor"] < 1 for change in changes)
+    order = ["fc1", "conv.weight", "conv.bias"]
+    changes.sort(key=lambda change: order.index(change["name"]))
+    return {"loss": loss.item(), "interventions": changes, "parameters": parameters(layers)}
+
+
 @config("rnn-cell")
 def rnn_cell() -> Facts:
     seed()

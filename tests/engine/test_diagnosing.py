@@ -70,7 +70,7 @@ class Exploding(nn.Module):
 BROKEN: dict[str, tuple[type[nn.Module], str, str]] = {
     "missing": (Detached, "GS401", "answers"),
     "zero": (Dead, "GS103", "answers"),
-    "births": (Rooted, "GS301", "births"),
+    "non_finite": (Rooted, "GS301", "non_finite"),
 }
 
 
@@ -102,7 +102,7 @@ def test_a_sound_model_gets_no_deep_look(taken: list[str]) -> None:
     report = gradscope.check(Sound(), inputs())
     assert (report.status, report.findings, taken) == ("ok", (), [])
     assert not report.answers
-    assert not report.births
+    assert not report.non_finite
 
 
 @pytest.mark.parametrize("which", BROKEN)
@@ -184,16 +184,16 @@ def test_ctrl_c_in_a_deep_look_keeps_what_was_found(
 
 
 def test_the_step_that_broke_is_the_one_looked_at() -> None:
-    """The birth is in the second step: the first one's figures are all finite."""
+    """The origin is in the second step: the first one's figures are all finite."""
     torch.manual_seed(4)  # under some others every output falls to 0
     optimizer = {"_target_": "torch.optim.SGD", "lr": 1e30}
     report = gradscope.check(
         Exploding(), inputs(), loss=lambda output: output.mean(), optimizer=optimizer, steps=4
     )
     assert "GS301" in codes(report)
-    assert report.births[0].phase == "forward"
-    assert report.births[0].op is not None
-    assert "exp" in report.births[0].message
+    assert report.non_finite[0].phase == "forward"
+    assert report.non_finite[0].op is not None
+    assert "exp" in report.non_finite[0].message
 
 
 def test_why_finds_the_origin_where_inspect_finds_it() -> None:
@@ -201,10 +201,10 @@ def test_why_finds_the_origin_where_inspect_finds_it() -> None:
     overrides = ["steps=4", "optimizer={_target_: torch.optim.SGD, lr: 1e25}"]
     report = gradscope.inspect("demo", overrides=overrides)
     answers = gradscope.why("demo", overrides=overrides).answers
-    assert report.births[0].name == "conv2"
-    assert report.births[0].phase == "forward"
+    assert report.non_finite[0].name == "conv2"
+    assert report.non_finite[0].phase == "forward"
     assert [(a.state, a.module, a.message) for a in answers] == [
-        ("non-finite", "conv2", report.births[0].message)
+        ("non-finite", "conv2", report.non_finite[0].message)
     ]
 
 
@@ -214,8 +214,8 @@ def test_what_a_step_broke_is_told_from_what_was_broken_before() -> None:
     model = Rooted()
     before = copy.deepcopy(model.state_dict())
     report = gradscope.check(model, inputs(), optimizer=optimizer)
-    assert report.births[0].phase == "forward"
-    assert "sqrt" in report.births[0].message
+    assert report.non_finite[0].phase == "forward"
+    assert "sqrt" in report.non_finite[0].message
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
@@ -224,12 +224,12 @@ def test_a_nan_in_the_target_is_the_targets(ask: Callable[..., Any]) -> None:
     model, target = nn.Linear(8, 4), torch.zeros(6, 4)
     target[2, 3] = torch.nan
     found = ask(model, inputs(), target=target, loss="mse")
-    [told] = found.births if isinstance(found, Report) else found.answers
+    [told] = found.non_finite if isinstance(found, Report) else found.answers
     assert "the target holds NaN before the model runs: 1 of 24 values" in told.message
     bad = inputs()
     bad[0, 0] = torch.nan
     found = ask(model, bad, target=torch.zeros(6, 4), loss="mse")
-    [told] = found.births if isinstance(found, Report) else found.answers
+    [told] = found.non_finite if isinstance(found, Report) else found.answers
     assert "the input holds NaN before the model runs: 1 of 48 values" in told.message
 
 

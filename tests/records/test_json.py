@@ -12,10 +12,11 @@ import pytest
 
 from gradscope.errors import ConfigError
 from gradscope.records import json as record_json
-from gradscope.records.answers import Answer, Birth
+from gradscope.records.answers import Answer, NonFiniteOrigin
 from gradscope.records.errors import ErrorRecord, Frame, RelatedLine
 from gradscope.records.graph import Chain, GraphNode, SavedTensor
 from gradscope.records.histograms import Histogram
+from gradscope.records.interventions import Change
 from gradscope.records.modules import (
     Link,
     ModuleCall,
@@ -116,6 +117,7 @@ FULL = Report(
     precision=(PrecisionForecast("fc", "activation", "float16", 1.0, 6, 0.5, 0.0, 0),),
     answers=(Answer("fc.bias", "parameter", "zero", "message", "masked", recovers=False),),
     losses=(LossPart("ce", 1.0), LossPart("kl", None, "nan")),
+    interventions=(Change("fc", "grad_input", "scale", 2.0, 0, "0", STATS, STATS, 1.0, "note"),),
     tasks=TaskGradients(
         ("ce", "kl"),
         ((0, 1),),
@@ -123,7 +125,9 @@ FULL = Report(
         (SharedLayer("fc", 4, (1.0, 2.0), (0.5,)),),
         (("head", "ce"),),
     ),
-    births=(Birth("nan", "forward", "message", "sqrt", inputs=(STATS,), spread=("fc",)),),
+    non_finite=(
+        NonFiniteOrigin("nan", "forward", "message", "sqrt", inputs=(STATS,), spread=("fc",)),
+    ),
 )
 
 
@@ -178,8 +182,8 @@ def test_what_few_records_fill_is_written_only_there() -> None:
     plain, odd = data()["modules"]
     assert not {"settings", "written", "misspelt"} & plain.keys()
     assert odd["settings"] == {"p": 0.5, "inplace": True, "momentum": None, "count": 3}
-    bare = json.loads(record_json.dumps(replace(FULL, modules=(), links=(), births=())))
-    assert not {"modules", "links", "births"} & bare.keys()
+    bare = json.loads(record_json.dumps(replace(FULL, modules=(), links=(), non_finite=())))
+    assert not {"modules", "links", "non_finite"} & bare.keys()
 
 
 def test_values_are_written_only_where_there_are_any() -> None:

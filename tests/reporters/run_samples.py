@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.report import Finding
 from gradscope.records.tensors import TensorStats
@@ -150,10 +150,10 @@ def small() -> RunHistory:
 
 
 def gan() -> RunHistory:
-    """Two models and two optimizers; a NaN is born at step 89, and the script raises."""
+    """Two models and two optimizers; a NaN is made at step 89, and the script raises."""
     of, looked = 90, (1, 2, 3, 20, 40, 60, 80, 89)
     given = TensorStats((32, 1), "float32", 32, 12.1, 0.4, 1.9, -3.2, 98.31, 2, 0, 0)
-    birth = Birth(
+    origin = NonFiniteOrigin(
         *("nan", "loss"),
         "`log` at train.py:61 (`loss = -torch.log(1 - score).mean()`) made NaN of finite numbers: "
         "log of -0.0312",
@@ -165,9 +165,9 @@ def gan() -> RunHistory:
         spread=("main.0.weight", "main.2.weight", "main.4.weight", "main.6.weight", "main.8"),
         advice="keep its input above 0",
     )
-    born = Finding(
+    made = Finding(
         *("GS301", "non-finite", "error", ""),
-        f"{birth.message}. It spread to `main.0.weight` and 4 more.",
+        f"{origin.message}. It spread to `main.0.weight` and 4 more.",
         "Keep its input above 0.",
         value=2.0,
         cause="loss",
@@ -219,7 +219,7 @@ def gan() -> RunHistory:
             TrainingEvent(89, 17.9, "non-finite", "NaN in the loss"),
         ),
         findings=(
-            TrainingFinding(born, ((89, 90),), 0, birth),
+            TrainingFinding(made, ((89, 90),), 0, origin),
             TrainingFinding(spike, ((71, 71),)),
         ),
         parameters=tuple(
@@ -296,7 +296,9 @@ def hostile() -> RunHistory:
         "[red]help[/red]",
         location="\x1b]0;title\x07",
     )
-    birth = Birth("nan", "for\nward", "boom\x1b[A", op="[i]op", name=names[1], spread=names)
+    origin = NonFiniteOrigin(
+        "nan", "for\nward", "boom\x1b[A", op="[i]op", name=names[1], spread=names
+    )
     whole = (None, None)
     return RunHistory(
         TrainingRun(
@@ -320,7 +322,7 @@ def hostile() -> RunHistory:
         events=(TrainingEvent(1, math.inf, "\x1b[2Jkind", "[b]\nmessage"),),
         findings=(
             TrainingFinding(finding, (), 0),
-            TrainingFinding(finding, tuple((n, n) for n in range(1, 90, 2)), 7, birth),
+            TrainingFinding(finding, tuple((n, n) for n in range(1, 90, 2)), 7, origin),
         ),
         parameters=tuple(series(name, looked, grad_norm=values) for name in names),
         calls=(series(names[1], looked, call=3, out_norm=values),),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradscope.records.answers import Answer, Birth
+from gradscope.records.answers import Answer, NonFiniteOrigin
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.report import PrecisionForecast, Report
 from gradscope.rules import RuleSettings, diagnose, wanted
@@ -45,13 +45,17 @@ def norm(shape: tuple[int, ...], **more: object) -> Report:
     return report(calls=(one,), modules=(facts("bn", kinds=BATCH_NORM),))
 
 
+def origin(message: str) -> NonFiniteOrigin:
+    return NonFiniteOrigin("nan", "forward", message, name="net")
+
+
 SAYS = {
-    "a birth": (
+    "an origin": (
         "GS301",
-        report(loss_nonfinite="nan", births=(Birth("nan", "forward", "sqrt at 0.", name="net"),)),
+        report(loss_nonfinite="nan", non_finite=(origin("sqrt at 0."),)),
         [("error", "net")]),
     "a NaN that does no harm": (
-        "GS301", report(loss=1.0, births=(Birth("nan", "forward", "0 / 0.", name="net"),)),
+        "GS301", report(loss=1.0, non_finite=(origin("0 / 0."),)),
         [("warning", "net")]),
     "a NaN that nobody looked for": (
         "GS301", report(loss_nonfinite="nan", calls=(call("fc", 1, output=NAN),)),
@@ -179,7 +183,7 @@ BY_CONV = (link("Convolution", "NativeBatchNorm", "conv", into_name="bn"),)
 SILENT = {
     "the infinity of a mask": (
         "GS301", report(loss=1.0, calls=(call("mask", 1, output=replace(stats(), inf=4)),),
-                        births=(Birth("inf", "forward", "masked.", name="mask"),))),
+                        non_finite=(NonFiniteOrigin("inf", "forward", "masked.", name="mask"),))),
     "a run in bfloat16": (
         "GS302", report(run={"dtype": "bfloat16"}, precision=forecast(65536.0, 0.6))),
     "few of them": ("GS302", report(precision=forecast(65536.0, 0.01))),
@@ -291,6 +295,6 @@ def test_advice_is_a_sentence():
 
 def test_what_is_asked_for():
     assert wanted(report(parameters=(LOST,))) == {"missing"}
-    assert wanted(report(loss_nonfinite="nan")) == {"births"}
+    assert wanted(report(loss_nonfinite="nan")) == {"non_finite"}
     assert wanted(report(parameters=(parameter("a", 1e-13),))) == {"precision"}
     assert wanted(stack(1.0, 0.5, 0.1)) == frozenset()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.report import Finding, Report
 from gradscope.records.run import RunInfo
@@ -70,7 +70,7 @@ FINDINGS = (
         replace(FINDING, code="GS301", cause=None, call=None),
         ((3, 3),),
         None,
-        Birth("nan", "forward", "message", "sqrt", "fc", inputs=(STATS,), spread=("fc",)),
+        NonFiniteOrigin("nan", "forward", "message", "sqrt", "fc", inputs=(STATS,), spread=("fc",)),
     ),
 )
 

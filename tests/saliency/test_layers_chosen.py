@@ -8,9 +8,9 @@ from saliency.saliency_nets import Pooled, digits, network, trained, vit
 from torch import Tensor, nn
 from torchvision import models
 
+from gradscope.capture.maps import as_map
 from gradscope.errors import OptionError
 from gradscope.saliency import grad_cam
-from gradscope.saliency._maps import as_map
 from gradscope.saliency._subject import Subject
 
 

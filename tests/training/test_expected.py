@@ -11,17 +11,19 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from training.births import Births, births_in
 from training.expected import ALL, BACKWARD, NAN_SCRIPTS, Expected
+from training.non_finite_steps import NonFiniteStep, first_non_finite
 
 pytestmark = pytest.mark.slow
 
 
-def _in_its_own_process(expected: Expected, *arguments: str) -> Births:
+def _in_its_own_process(expected: Expected, *arguments: str) -> NonFiniteStep:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch"])
     with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(births_in, expected.path, arguments, located=not arguments).result()
+        return pool.submit(
+            first_non_finite, expected.path, arguments, located=not arguments
+        ).result()
 
 
 @pytest.mark.parametrize("expected", [pytest.param(e, id=e.script) for e in ALL])
@@ -30,8 +32,8 @@ def test_the_table(expected: Expected):
     assert found.step == expected.step
     assert found.loss == (expected not in BACKWARD)
     if expected.ops:
-        made = [b for b in found.births if any(_same(op, b.op) for op in expected.ops)]
-        assert made, found.births
+        made = [b for b in found.non_finite if any(_same(op, b.op) for op in expected.ops)]
+        assert made, found.non_finite
         assert any(expected.line in b.line for b in made), made
         # In backward its gradient is bad, its result was not, or was thrown away.
         assert made[0].in_backward == (expected in BACKWARD) or expected.script == "where_trap"

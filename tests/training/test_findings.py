@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from rules.made import call, facts, parameter, report, stack, stats
 
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.json import to_data
 from gradscope.records.report import Report
 from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
@@ -336,18 +336,18 @@ def test_a_skipped_step_adds_nothing_to_the_past():
 
 def test_the_first_nan_of_the_run_is_told_with_its_origin():
     found = only("GS301")
-    birth = Birth("nan", "forward", "`log` of 0 gave -inf", name="head", count=1)
-    (one,) = found.born(900, [birth], model=0)
-    assert (one.origin, one.model, one.steps) == (birth, 0, ((900, 900),))
+    origin = NonFiniteOrigin("nan", "forward", "`log` of 0 gave -inf", name="head", count=1)
+    (one,) = found.add_origins(900, [origin], model=0)
+    assert (one.origin, one.model, one.steps) == (origin, 0, ((900, 900),))
     found.step(step(900, nonfinite="nan"))
     found.sample(sample(900, replace(HEALTHY, loss_nonfinite="nan")))
     for number in (901, 902):
         found.step(step(number, nonfinite="nan"))
-    assert found.born(901, [birth]) == ()
+    assert found.add_origins(901, [origin]) == ()
     (one,) = found.all()
-    assert (one.steps, one.origin, one.finding.severity) == (((900, 902),), birth, "error")
-    assert only("GS1").born(900, [birth]) == ()
-    assert only("GS301").born(900, []) == ()
+    assert (one.steps, one.origin, one.finding.severity) == (((900, 902),), origin, "error")
+    assert only("GS1").add_origins(900, [origin]) == ()
+    assert only("GS301").add_origins(900, []) == ()
 
 
 def test_a_nan_that_nobody_located():
@@ -361,7 +361,7 @@ def test_a_nan_that_nobody_located():
 
 def test_the_worst_severity_stays():
     grave = replace(HEALTHY, loss_nonfinite="nan")
-    mild = replace(HEALTHY, births=(Birth("nan", "forward", "a NaN that is masked"),))
+    mild = replace(HEALTHY, non_finite=(NonFiniteOrigin("nan", "forward", "a NaN that is masked"),))
     for order in ((mild, grave), (grave, mild)):
         found = only("GS301")
         for number, kind in enumerate(order, 1):

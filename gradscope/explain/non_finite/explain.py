@@ -14,7 +14,7 @@ from gradscope.explain.non_finite.messages import records, unseen
 from gradscope.explain.non_finite.watch import NonFiniteWatch
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.nesting import find
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 
 
 def explain_non_finite(
@@ -24,7 +24,7 @@ def explain_non_finite(
     step: Callable[[], None] | None = None,
     *,
     inputs: Mapping[str, Any] | None = None,
-) -> tuple[Birth, ...]:
+) -> tuple[NonFiniteOrigin, ...]:
     """The operations that made a NaN or an infinity of finite numbers, oldest first.
 
     Runs one step under a mode that looks at the result of every operation. Only for when something
@@ -66,7 +66,7 @@ def explain_call(
     *,
     inputs: Mapping[str, Any] | None = None,
     line: tuple[str, int] | None = None,
-) -> tuple[Birth, ...]:
+) -> tuple[NonFiniteOrigin, ...]:
     """The same of one call of a module by itself, whose loss is out of reach.
 
     Args:
@@ -92,9 +92,9 @@ def _run_call(
     forward: Callable[[], Any],
     backward: Callable[[Any], Iterable[tuple[str, torch.Tensor]]] | None,
     watch: NonFiniteWatch,
-) -> tuple[Birth, ...]:
+) -> tuple[NonFiniteOrigin, ...]:
     """Run the call; what was found not finite without an origin."""
-    left: list[Birth] = []
+    left: list[NonFiniteOrigin] = []
     with hooked(watchable(model), watch.enter, watch.leave):
         try:
             with watch.active():
@@ -112,7 +112,7 @@ def _run_call(
     return tuple(left)
 
 
-def _came_unseen(watch: NonFiniteWatch, output: Any) -> Iterator[Birth]:
+def _came_unseen(watch: NonFiniteWatch, output: Any) -> Iterator[NonFiniteOrigin]:
     """What is not finite in what a call gave, and comes from no operation that was seen."""
     with watch.quiet():
         for name, tensor in find(output, torch.Tensor):
@@ -127,9 +127,9 @@ def _run(
     backward: Callable[[torch.Tensor], None],
     step: Callable[[], None] | None,
     watch: NonFiniteWatch,
-) -> tuple[Birth, ...]:
+) -> tuple[NonFiniteOrigin, ...]:
     """Run the step; what was found not finite without an origin."""
-    left: list[Birth] = []
+    left: list[NonFiniteOrigin] = []
     with hooked(watchable(model), watch.enter, watch.leave):
         try:
             with watch.active():
@@ -160,7 +160,7 @@ def gradients(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 
 def stays(
     watch: NonFiniteWatch, phase: str, tensors: Iterable[tuple[str, torch.Tensor]]
-) -> Iterator[Birth]:
+) -> Iterator[NonFiniteOrigin]:
     """Note what of these is not finite; those of them that have no known origin."""
     with watch.quiet():
         for name, tensor in tensors:

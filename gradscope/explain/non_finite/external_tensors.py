@@ -10,7 +10,7 @@ from torch import nn
 
 from gradscope.capture.stats import measure
 from gradscope.explain.non_finite.levels import INF, NAN, broken, level, only_negative
-from gradscope.explain.non_finite.origins import NonFiniteOrigin, NonFiniteOrigins
+from gradscope.explain.non_finite.origins import ObservedOrigin, ObservedOrigins
 from gradscope.explain.non_finite.reasons import Reason
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.tensors import tensors_in
@@ -28,7 +28,7 @@ class ExternalTensors:
         origins: where they are registered.
     """
 
-    def __init__(self, model: nn.Module, origins: NonFiniteOrigins) -> None:
+    def __init__(self, model: nn.Module, origins: ObservedOrigins) -> None:
         self._model = model
         self._origins = origins
 
@@ -83,7 +83,7 @@ class ExternalTensors:
         count = _count(tensor, found)
         reason = Reason(_share(tensor, count), _LOOK, count)
         return self._origins.add(
-            NonFiniteOrigin(
+            ObservedOrigin(
                 found,
                 "input",
                 None,
@@ -104,7 +104,7 @@ class ExternalTensors:
             return 0
         count = _count(tensor, found)
         mask = self._origins.add(
-            NonFiniteOrigin(
+            ObservedOrigin(
                 found,
                 phase,
                 None,

@@ -15,7 +15,7 @@ from gradscope.explain.non_finite.arithmetic import reason_of
 from gradscope.explain.non_finite.elements import unseen_element
 from gradscope.explain.non_finite.levels import INF, broken, level
 from gradscope.explain.non_finite.messages import records
-from gradscope.explain.non_finite.origins import NonFiniteOrigin
+from gradscope.explain.non_finite.origins import ObservedOrigin
 from gradscope.explain.non_finite.places import Places, Written
 from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason
 from gradscope.explain.shared.call_site import CallSite
@@ -27,7 +27,7 @@ from gradscope.explain.shared.node_forward import (
     saved_by,
 )
 from gradscope.explain.shared.operations import by_node, node_name
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 
 #: Operations that put a number, which their nodes do not keep, among those of a tensor.
 _PUTS = ("masked_fill", "where", "index_fill", "index_put", "constant_pad_nd", "copy_slices")
@@ -40,7 +40,7 @@ def explain_graph(
     nodes: Sequence[Node],
     known: Mapping[Edge, torch.Tensor],
     written: Callable[[Node], Written],
-) -> tuple[Birth, ...]:
+) -> tuple[NonFiniteOrigin, ...]:
     """The operations of a graph that made a NaN or an infinity of finite numbers, oldest first.
 
     Args:
@@ -75,11 +75,11 @@ class _Replay:
         self.own: dict[Edge, str] = {}
         self.given = self._enter(known.values())
 
-    def _enter(self, known: Iterable[torch.Tensor]) -> NonFiniteOrigin | None:
+    def _enter(self, known: Iterable[torch.Tensor]) -> ObservedOrigin | None:
         """What is not finite where the graph begins is nobody's here."""
         broken = [tensor for tensor in known if level(tensor)]
         worst = max(map(level, broken), default=0)
-        given = NonFiniteOrigin(
+        given = ObservedOrigin(
             worst, "forward", None, CallSite(), Reason("given"), deliberate=worst == INF
         )
         for tensor in broken:
@@ -192,7 +192,7 @@ class _Replay:
         """An origin that is known by its result alone."""
         if own := self._own(node):
             return self.watch.origins.add(
-                NonFiniteOrigin(found, "loss", own, at.site, Reason(_OWN, count=None))
+                ObservedOrigin(found, "loss", own, at.site, Reason(_OWN, count=None))
             )
         name = by_node(node).name
         put = found == INF and name in _PUTS
@@ -205,5 +205,5 @@ class _Replay:
             reason = replace(reason, count=int(broken(value, found).sum()), total=value.numel())
         op = at.function or name
         return self.watch.origins.add(
-            NonFiniteOrigin(found, "loss", op, at.site, reason, deliberate=put)
+            ObservedOrigin(found, "loss", op, at.site, reason, deliberate=put)
         )

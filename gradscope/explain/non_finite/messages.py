@@ -6,22 +6,24 @@ from collections.abc import Collection, Iterable
 
 from gradscope.capture.stats import Measured, resolve
 from gradscope.explain.non_finite.levels import INF, KINDS, NAN
-from gradscope.explain.non_finite.origins import NonFiniteOrigin
+from gradscope.explain.non_finite.origins import ObservedOrigin
 from gradscope.explain.shared.call_site import CallSite
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 
 _ADVICE = "follow what went in back to where it grew so large, or became 0"
 #: What a run is given goes by these names where there is one of each.
 _ROLES = ("input", "target")
 
 
-def records(origins: Iterable[NonFiniteOrigin], parameters: Collection[str]) -> tuple[Birth, ...]:
+def records(
+    origins: Iterable[ObservedOrigin], parameters: Collection[str]
+) -> tuple[NonFiniteOrigin, ...]:
     """The records of origins; ``parameters`` are the names of the model's."""
     listed = list(origins)
     measured: list[Measured] = [item for origin in listed for item in origin.inputs]
     done = resolve(measured)
     return tuple(
-        Birth(
+        NonFiniteOrigin(
             kind=KINDS[origin.kind],
             phase=origin.phase,
             message=_message(origin),
@@ -39,9 +41,9 @@ def records(origins: Iterable[NonFiniteOrigin], parameters: Collection[str]) -> 
     )
 
 
-def unseen(kind: int, phase: str, what: str) -> Birth:
+def unseen(kind: int, phase: str, what: str) -> NonFiniteOrigin:
     """Something is not finite, and no operation was seen to make it."""
-    return Birth(
+    return NonFiniteOrigin(
         kind=KINDS[kind],
         phase=phase,
         message=f"{what} is {_kind_text(kind)}, and no operation that can be watched made it so:"
@@ -50,7 +52,7 @@ def unseen(kind: int, phase: str, what: str) -> Birth:
     )
 
 
-def reason(origin: NonFiniteOrigin) -> str:
+def reason(origin: ObservedOrigin) -> str:
     """The arithmetic, with what the same function then made of it."""
     text = origin.reason.counted
     if origin.and_then is None:
@@ -71,7 +73,7 @@ def compact(names: list[str], module: str | None, parameters: Collection[str]) -
     )
 
 
-def _home(origin: NonFiniteOrigin) -> str | None:
+def _home(origin: ObservedOrigin) -> str | None:
     """The module that made it, or that owns the parameter."""
     if origin.phase == "parameter" and origin.name:
         return origin.name.rpartition(".")[0]
@@ -86,7 +88,7 @@ def _kind_text(kind: int) -> str:
     return "NaN" if kind == NAN else "infinite"
 
 
-def _message(origin: NonFiniteOrigin) -> str:
+def _message(origin: ObservedOrigin) -> str:
     what = "NaN" if origin.kind == NAN else "an infinity"
     name = f"`{origin.name}`"
     if origin.phase == "input" and origin.op is None:
@@ -117,7 +119,7 @@ def _message(origin: NonFiniteOrigin) -> str:
     return f"`{origin.op}`{_at(origin.site)} made {what} of {of}: {text}{_then(origin)}."
 
 
-def _then(origin: NonFiniteOrigin) -> str:
+def _then(origin: ObservedOrigin) -> str:
     became_nan = origin.became_nan
     if became_nan is None or origin.kind != INF:
         return ""

@@ -25,7 +25,7 @@ class BecameNaN:
 
 
 @dataclass(slots=True)
-class NonFiniteOrigin:
+class ObservedOrigin:
     """Where an operation made what is not finite, or something that was there before.
 
     Attributes:
@@ -66,16 +66,16 @@ class NonFiniteOrigin:
         return self.phase, self.op, site.file, site.line, site.module, name, self.deliberate
 
 
-class NonFiniteOrigins:
+class ObservedOrigins:
     """All origins, oldest first; a set of them is an int, one bit for each."""
 
     def __init__(self) -> None:
-        self.all: list[NonFiniteOrigin] = []
+        self.all: list[ObservedOrigin] = []
         self._known: dict[object, int] = {}
         # A weak reference keeps the address from being given to another storage.
         self._held: dict[int, tuple[StorageWeakRef, int]] = {}
 
-    def add(self, origin: NonFiniteOrigin) -> int:
+    def add(self, origin: ObservedOrigin) -> int:
         """The bit of an origin; that of an earlier one where the same line made the same."""
         number = self._known.setdefault(origin.key, len(self.all))
         if number == len(self.all):
@@ -91,7 +91,7 @@ class NonFiniteOrigins:
                 return 1 << number
         return 0
 
-    def members(self, mask: int) -> Iterator[NonFiniteOrigin]:
+    def members(self, mask: int) -> Iterator[ObservedOrigin]:
         """The origins of a mask, oldest first."""
         while mask:
             yield self.all[(mask & -mask).bit_length() - 1]
@@ -132,7 +132,7 @@ class NonFiniteOrigins:
         for origin in made or self.members(mask):
             origin.reached = True
 
-    def reported(self) -> Iterable[NonFiniteOrigin]:
+    def reported(self) -> Iterable[ObservedOrigin]:
         """What there is to tell of."""
         return [origin for origin in self.all if origin.reached]
 

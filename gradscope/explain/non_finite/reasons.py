@@ -1,7 +1,7 @@
 """The arithmetic that made what is not finite, in words, with the values that met.
 
-What one operation of PyTorch's core does is in ``_births_elements`` (one element at a time) and
-``_births_folds`` (rows, sums, products of matrices).
+What one operation of PyTorch's core does is in ``elements`` (one element at a time) and
+``reductions`` (rows, sums, products of matrices).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from gradscope.explain.non_finite.messages import records
 from gradscope.explain.non_finite.places import Places, Written
 from gradscope.explain.non_finite.watch import NonFiniteWatch
 from gradscope.explain.shared.node_forward import NodeForward, bound, undone
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class KeptNode:
     written: Written
 
 
-def explain_slopes(nodes: Iterable[KeptNode]) -> tuple[Birth, ...]:
+def explain_slopes(nodes: Iterable[KeptNode]) -> tuple[NonFiniteOrigin, ...]:
     """Which operations have a slope that is not finite where they were taken, the latest first.
 
     Each is run again by itself, and a gradient of ones is sent into it.

@@ -13,7 +13,7 @@ from gradscope.capture.hooks import hooked, watchable
 from gradscope.explain.non_finite.explain import gradients, stays
 from gradscope.explain.non_finite.messages import records
 from gradscope.explain.non_finite.watch import NonFiniteWatch
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 
 
 class StepWatch:
@@ -29,7 +29,7 @@ class StepWatch:
         self._model = _together(models)
         self._watch = NonFiniteWatch(self._model, last)
         self._stack = ExitStack()
-        self._left: list[Birth] = []
+        self._left: list[NonFiniteOrigin] = []
         self._stack.enter_context(
             hooked(watchable(self._model), self._watch.enter, self._watch.leave)
         )
@@ -57,7 +57,7 @@ class StepWatch:
         """The optimizer moves the weights."""
         self._watch.context.stage = "step"
 
-    def step_ended(self) -> tuple[Birth, ...]:
+    def step_ended(self) -> tuple[NonFiniteOrigin, ...]:
         """The origins of what is not finite since the last step ended, oldest first."""
         self._left += stays(self._watch, "step", self._model.named_parameters())
         self._watch.external.kept_in_state()

@@ -19,7 +19,7 @@ from gradscope.explain.non_finite.external_tensors import ExternalTensors
 from gradscope.explain.non_finite.functions import CurrentFunction
 from gradscope.explain.non_finite.levels import FINITE, INF, NAN, level, level_of_number
 from gradscope.explain.non_finite.node_sites import NodeSites
-from gradscope.explain.non_finite.origins import BecameNaN, NonFiniteOrigin, NonFiniteOrigins
+from gradscope.explain.non_finite.origins import BecameNaN, ObservedOrigin, ObservedOrigins
 from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason
 from gradscope.explain.non_finite.schemas import LEAVES_TORCH, OperatorSchema, entries, schema_of
 from gradscope.explain.shared.module_calls import ModuleCalls
@@ -49,7 +49,7 @@ class NonFiniteWatch:
         calls: ModuleCalls | None = None,
     ) -> None:
         self.calls = calls or ModuleCalls(model, last)
-        self.origins = NonFiniteOrigins()
+        self.origins = ObservedOrigins()
         self.external = ExternalTensors(model, self.origins)
         self._function = CurrentFunction()
         self.context = RunContext(model, self.calls, self._function, NodeSites())
@@ -189,7 +189,7 @@ class NonFiniteWatch:
         context = self.context.now()
         reason = Reason(f"{value} in the source", "a large finite number in its place stays finite")
         return self.origins.add(
-            NonFiniteOrigin(
+            ObservedOrigin(
                 found,
                 context.phase,
                 context.op,
@@ -214,7 +214,7 @@ class NonFiniteWatch:
         shown_first = [*forward, *result.tensors()][:_INPUTS]
         measured: list[Measured] = [measure(t) for t in shown_first]
         return self.origins.add(
-            NonFiniteOrigin(
+            ObservedOrigin(
                 result.kind,
                 context.phase,
                 context.op,

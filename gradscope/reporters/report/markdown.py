@@ -13,6 +13,7 @@ from gradscope.reporters.markdown_text import escaped, fenced
 from gradscope.reporters.report import _chains, _checked, _histograms, _precision, _summary
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
+from gradscope.reporters.report.tables.interventions import interventions
 from gradscope.reporters.report.tables.tasks import tasks
 
 suffix = ".md"
@@ -47,9 +48,9 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
         steps = derive.history(report)
         if steps:
             yield table_block(steps)
-        shared = tasks(report, view)
-        if shared is not None:
-            yield table_block(shared)
+        for table in (interventions(report, view), tasks(report, view)):
+            if table is not None:
+                yield table_block(table)
     for table in _histograms.tables(report.histograms):
         yield table_block(table)
     for chain in report.chains:  # somebody asked for each of them

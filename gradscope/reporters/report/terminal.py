@@ -15,6 +15,7 @@ from gradscope.reporters.header import header
 from gradscope.reporters.report import _chains, _checked, _histograms, _precision, _summary
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
+from gradscope.reporters.report.tables.interventions import interventions
 from gradscope.reporters.report.tables.tasks import tasks
 from gradscope.typeset.console import (
     Line,
@@ -66,9 +67,9 @@ def _blocks(report: Report, view: View) -> Iterator[Iterable[Text]]:
         steps = derive.history(report)
         if steps:
             yield table_lines(steps, view.width)
-        shared = tasks(report, view)
-        if shared is not None:
-            yield table_lines(shared, view.width)
+        for table in (interventions(report, view), tasks(report, view)):
+            if table is not None:
+                yield table_lines(table, view.width)
     for table in _histograms.tables(report.histograms):
         yield table_lines(table, view.width)
     for chain in report.chains:  # somebody asked for each of them

@@ -19,7 +19,7 @@ from gradscope.explain.non_finite.places import Written
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.frames import user_line
 from gradscope.explain.shared.operations import node_name
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 
 #: Nodes of a loss that are looked at; one that is longer is a loop over a sequence.
 _MOST = 4096
@@ -110,7 +110,7 @@ def explain_loss(
     calls: Sequence[Span],
     known: Mapping[Edge, torch.Tensor],
     lines: LossLines,
-) -> tuple[Birth, ...]:
+) -> tuple[NonFiniteOrigin, ...]:
     """The operations of the loss that made what is not finite, oldest first.
 
     Args:

@@ -14,11 +14,11 @@ from gradscope.capture.hooks import Handle
 from gradscope.capture.recompute import in_backward
 from gradscope.explain.non_finite.levels import FINITE, KINDS, NAN, level
 from gradscope.explain.non_finite.slopes import explain_slopes
-from gradscope.records.answers import Birth
-from gradscope.training.sentinel.again import results_again, run_again
+from gradscope.records.answers import NonFiniteOrigin
 from gradscope.training.sentinel.calls import RecordedCall
 from gradscope.training.sentinel.habits import Habits
 from gradscope.training.sentinel.loss import LossLines, explain_loss, loss_part
+from gradscope.training.sentinel.rerun import rerun, rerun_results
 from gradscope.training.sentinel.steep import SteepPlans
 from gradscope.training.sentinel.unlocated import given, unlocated
 
@@ -44,7 +44,7 @@ class Sentinel:
         self._habits: dict[tuple[int, bool], Habits] = {}
         self._lines = LossLines()
         self._plans = SteepPlans()
-        self._loss: list[Birth] = []
+        self._loss: list[NonFiniteOrigin] = []
         self._handles: list[Handle] = []  # of calls that are done with, while their graph lives on
         self._worst = FINITE
         self._in_a_row = 0
@@ -96,10 +96,7 @@ class Sentinel:
         self._worst = max(self._worst, worst)
         return KINDS[worst]
 
-    def backward_ended(self) -> None:
-        """The backward is over."""
-
-    def locate(self, *, where: str) -> tuple[Birth, ...]:
+    def locate(self, *, where: str) -> tuple[NonFiniteOrigin, ...]:
         """The origins of what is not finite in this step, oldest first; before the optimizer's.
 
         Where none can be told, one record that says what is known.
@@ -157,14 +154,14 @@ class Sentinel:
         self._lines.learn(part)
         self._plans.learn(part, self._made(roots))
 
-    def _in_forward(self, calls: Sequence[RecordedCall]) -> tuple[Birth, ...]:
+    def _in_forward(self, calls: Sequence[RecordedCall]) -> tuple[NonFiniteOrigin, ...]:
         """The first call that makes it; those whose results were seen to be finite do not."""
         for call in calls:
             if call.level != FINITE and (found := self._run(call, backward=False)):
                 return found
         return ()
 
-    def _in_backward(self, calls: Sequence[RecordedCall]) -> tuple[Birth, ...]:
+    def _in_backward(self, calls: Sequence[RecordedCall]) -> tuple[NonFiniteOrigin, ...]:
         """The latest call that makes it of finite gradients; else the loss did."""
         if self._external:
             return (given(self._external),)
@@ -176,7 +173,7 @@ class Sentinel:
     def _known(self) -> Iterator[tuple[Edge, torch.Tensor]]:
         """What the calls returned, by the edges at which the loss took it."""
         for call in self._calls:
-            results = (call.alive() or results_again(call)) if call.returned else None
+            results = (call.alive() or rerun_results(call)) if call.returned else None
             if results is None or len(results) != len(call.results):
                 continue
             call.level = max(map(level, results), default=FINITE)
@@ -184,8 +181,8 @@ class Sentinel:
                 if edge is not None:
                     yield edge, result.detach()
 
-    def _run(self, call: RecordedCall, *, backward: bool) -> tuple[Birth, ...]:
-        return run_again(call, alone=len(self._models()) <= 1, backward=backward)
+    def _run(self, call: RecordedCall, *, backward: bool) -> tuple[NonFiniteOrigin, ...]:
+        return rerun(call, alone=len(self._models()) <= 1, backward=backward)
 
     def _made(self, roots: Sequence[torch.Tensor]) -> int:
         """How many nodes were made since the last call returned."""

@@ -1,19 +1,19 @@
-"""What is told of a NaN or an infinity whose origin was not found."""
+"""What is said of a NaN or an infinity whose origin was not found."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from gradscope.explain.non_finite.levels import KINDS, NAN
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 from gradscope.training.sentinel.calls import RecordedCall
 
 _ADVICE = "run `gradscope check` on the model with this batch, which watches the loss too"
 
 
-def given(worst: int) -> Birth:
+def given(worst: int) -> NonFiniteOrigin:
     """The script itself gave backward a gradient that is not finite."""
-    return Birth(
+    return NonFiniteOrigin(
         kind=KINDS[worst],
         phase="input",
         message=f"the gradient that backward was given holds {_text(worst)}.",
@@ -21,7 +21,7 @@ def given(worst: int) -> Birth:
     )
 
 
-def unlocated(where: str, worst: int, calls: Sequence[RecordedCall]) -> Birth:
+def unlocated(where: str, worst: int, calls: Sequence[RecordedCall]) -> NonFiniteOrigin:
     """The step was run again, as far as that goes, and nothing was found."""
     if where == "loss":
         held, phase = f"the loss is {_text(worst)}", "loss"
@@ -37,7 +37,9 @@ def unlocated(where: str, worst: int, calls: Sequence[RecordedCall]) -> Birth:
         else:
             seen = "the backward of the models, run again, made only finite numbers of finite ones"
     known = [held, seen, *_doubts(calls)]
-    return Birth(kind=KINDS[worst], phase=phase, message="; ".join(known) + ".", advice=_ADVICE)
+    return NonFiniteOrigin(
+        kind=KINDS[worst], phase=phase, message="; ".join(known) + ".", advice=_ADVICE
+    )
 
 
 def _doubts(calls: Sequence[RecordedCall]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Healthy models have no births, whatever they mask with -inf."""
+"""Healthy models have no origins, whatever they mask with -inf."""
 
 from __future__ import annotations
 

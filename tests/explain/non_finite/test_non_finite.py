@@ -17,7 +17,7 @@ from torch import nn
 from explain.non_finite import backward, forward, loss, outside
 from explain.non_finite.cases import ORIGINS, Program, broken_in
 from gradscope.explain.non_finite.explain import explain_non_finite
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 from gradscope.running.state import kept_as_found
 
 # Importing them fills the table.
@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 
-def origins_of(program: Program) -> tuple[Birth, ...]:
+def origins_of(program: Program) -> tuple[NonFiniteOrigin, ...]:
     def backward(loss: torch.Tensor) -> None:
         loss.backward()
 

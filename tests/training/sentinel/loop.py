@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 from gradscope.running.trace import stacks_kept
 from gradscope.training.sentinel.sentinel import Sentinel
 
@@ -82,7 +82,7 @@ class Loop:
     sentinel: Sentinel = field(init=False)
     number: int = 0
     where: str | None = None
-    births: tuple[Birth, ...] = ()
+    non_finite: tuple[NonFiniteOrigin, ...] = ()
 
     def __post_init__(self) -> None:
         self.sentinel = Sentinel(lambda: list(self.program.models.items()))
@@ -108,7 +108,7 @@ class Loop:
                 self.where = "gradients"
             where = self.where
             if where is not None:
-                self.births = around(lambda where=where: self.sentinel.locate(where=where))
+                self.non_finite = around(lambda where=where: self.sentinel.locate(where=where))
                 return number
             optimizer.step()
             self.sentinel.step_ended()
@@ -129,4 +129,3 @@ class Loop:
         if self.sentinel.backward_begins([loss], [None]):
             self.where = "loss"
         loss.backward()
-        self.sentinel.backward_ended()

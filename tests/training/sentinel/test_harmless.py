@@ -117,9 +117,9 @@ def test_a_model_that_does_much_beside(where: str, capsys: pytest.CaptureFixture
     np.random.seed(0)
     run = Loop(busy(where))
     assert run.run(put_back(run)) == 6
-    (birth,) = run.births
+    (origin,) = run.non_finite
     expected = ("forward", "mul", "") if where == "forward" else ("backward", "SqrtBackward0", None)
-    assert (birth.phase, birth.op, birth.name) == expected
+    assert (origin.phase, origin.op, origin.name) == expected
     assert capsys.readouterr().out == "forward\n" * 6  # what it printed once more is not seen
 
 

@@ -40,14 +40,14 @@ def test_broken_program(name: str) -> None:
     case, run = CASES[name], loop(name, mended=False)
     step = run.run()
     assert step == BAD if name not in BY_ITSELF else step is not None
-    (birth,) = run.births
+    (origin,) = run.non_finite
     expected = case.expected
-    assert (birth.phase, birth.op, birth.name) == (expected.phase, expected.op, expected.module)
-    assert expected.reason in (birth.reason or ""), birth
+    assert (origin.phase, origin.op, origin.name) == (expected.phase, expected.op, expected.module)
+    assert expected.reason in (origin.reason or ""), origin
     if name in NO_LINE:
-        assert birth.location is None
+        assert origin.location is None
     elif expected.line:
-        assert birth.location == case.line()
+        assert origin.location == case.line()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -7,16 +7,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 from training.sentinel.loop import BAD, Loop, Program
 from training.sentinel.programs import data, scored
 
 
-def births(program: Program) -> tuple[Birth, ...]:
+def origins(program: Program) -> tuple[NonFiniteOrigin, ...]:
     torch.manual_seed(0)
     run = Loop(program)
     assert run.run() == BAD
-    return run.births
+    return run.non_finite
 
 
 def test_inputs_that_were_overwritten() -> None:
@@ -35,9 +35,9 @@ def test_inputs_that_were_overwritten() -> None:
         loop.backward(loop.call("net", x).mean())
         x.fill_(1.0)
 
-    (birth,) = births(Program({"net": net}, step))
-    assert (birth.kind, birth.phase, birth.op) == ("inf", "loss", None)
-    assert birth.message == (
+    (origin,) = origins(Program({"net": net}, step))
+    assert (origin.kind, origin.phase, origin.op) == ("inf", "loss", None)
+    assert origin.message == (
         "the loss is infinite; the models' forward, run again, made only finite numbers of finite"
         " ones, and what the loss did with it cannot be read off its graph; the inputs of `net`"
         " were overwritten before it could be run again."
@@ -64,13 +64,13 @@ def test_a_function_of_ones_own_in_the_loss(way: str) -> None:
         Odd.broken = way if broken else ""
         return Odd.apply(out).abs().sum()
 
-    (birth,) = births(scored(loss))
+    (origin,) = origins(scored(loss))
     if way == "forward":
-        assert (birth.phase, birth.op) == ("loss", "Odd")
-        assert "which is not run again" in (birth.reason or "")
+        assert (origin.phase, origin.op) == ("loss", "Odd")
+        assert "which is not run again" in (origin.reason or "")
     else:
-        assert (birth.phase, birth.op) == ("backward", None)
-        assert birth.message == (
+        assert (origin.phase, origin.op) == ("backward", None)
+        assert origin.message == (
             "gradients are not finite, the loss is; what the loss sent to the models was not finite"
             " already, and its graph is gone."
         )
@@ -98,8 +98,8 @@ def test_a_compiled_module() -> None:
         x[0, 0] = 0.0 if number == BAD else 1.0
         loop.backward(F.cross_entropy(loop.call("net", x), y))
 
-    (birth,) = births(Program({"net": net}, step))
-    assert (birth.phase, birth.op, birth.name) == ("forward", "log", "")
+    (origin,) = origins(Program({"net": net}, step))
+    assert (origin.phase, origin.op, origin.name) == ("forward", "log", "")
     compiled = len(graphs)
     net(data(1)[0])
     assert len(graphs) == compiled  # what was compiled still holds
@@ -112,13 +112,13 @@ def test_a_gradient_that_the_script_gave() -> None:
     given = torch.full_like(out, float("inf"))
     assert run.sentinel.backward_begins([out], [given]) is None
     out.backward(given)
-    (birth,) = run.sentinel.locate(where="gradients")
-    assert (birth.kind, birth.phase) == ("inf", "input")
+    (origin,) = run.sentinel.locate(where="gradients")
+    assert (origin.kind, origin.phase) == ("inf", "input")
     run.sentinel.close()
 
 
 def test_a_step_of_nothing() -> None:
     run = Loop(Program({"net": nn.Linear(4, 3)}, lambda loop, number: None))
     assert run.run() is None
-    (birth,) = run.sentinel.locate(where="gradients")
-    assert birth.op is None
+    (origin,) = run.sentinel.locate(where="gradients")
+    assert origin.op is None

@@ -48,9 +48,9 @@ def answers(
         if not found:
             _check(history, step)
     shown = qualified(replace(chosen, findings=tuple(found)))
-    said = list(_bad(shown))
+    sentence = list(_bad(shown))
     asked = zip(chosen.parameters or chosen.calls, shown.parameters or shown.calls, strict=True)
-    said += [
+    sentence += [
         _measured(full)
         for own, full in asked
         if (patterns or (step is None and lost_steps(own)))
@@ -58,10 +58,10 @@ def answers(
     ]
     return WhyReport(
         run=_run_info(history, sample),
-        status="ok" if all(severity(answer) is None for answer in said) else "findings",
+        status="ok" if all(severity(answer) is None for answer in sentence) else "findings",
         versions=history.run.versions,
         checked=len(chosen.parameters),
-        answers=tuple(said),
+        answers=tuple(sentence),
         scope=looked_at(history) if step is None else f"at step {count(step)}",
     )
 

@@ -20,12 +20,12 @@ MOST = 12
 
 def lines(events: Sequence[TrainingEvent], *, whole: bool = True) -> Iterator[Line]:
     """A line for each event, one for those that differ in figures alone; a page has the first."""
-    told = list(_lines(events))
-    if whole or len(told) <= MOST:
-        yield from told
+    lines = list(_lines(events))
+    if whole or len(lines) <= MOST:
+        yield from lines
         return
-    yield from told[:MOST]
-    yield Line(f"… {count(len(told) - MOST)} more: `--table events` shows all")
+    yield from lines[:MOST]
+    yield Line(f"… {count(len(lines) - MOST)} more: `--table events` shows all")
 
 
 def _lines(events: Sequence[TrainingEvent]) -> Iterator[Line]:

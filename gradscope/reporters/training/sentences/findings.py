@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.history import RunHistory
 from gradscope.records.report import CheckedModel, CheckReport, Finding
 from gradscope.records.run import RunInfo
@@ -37,35 +37,35 @@ def _beside(one: TrainingFinding) -> Beside:
     return Beside(stretches(one.steps), details)
 
 
-def origin_lines(birth: Birth, one: TrainingFinding) -> Iterator[Line]:
+def origin_lines(origin: NonFiniteOrigin, one: TrainingFinding) -> Iterator[Line]:
     """Where it was made: step, phase, module, operation and line; what it was given; its spread."""
-    what = {"nan": "NaN", "inf": "infinity"}.get(birth.kind, plain(birth.kind))
-    where = [f"in the {plain(birth.phase)}"]
-    if birth.name:
-        where[0] += f" of {label(birth.name, birth.call)}"
+    what = {"nan": "NaN", "inf": "infinity"}.get(origin.kind, plain(origin.kind))
+    where = [f"in the {plain(origin.phase)}"]
+    if origin.name:
+        where[0] += f" of {label(origin.name, origin.call)}"
     if one.steps:
         where.insert(0, f"at step {count(one.steps[0][0])}")
-    if birth.op:
-        where.append(f"by `{plain(birth.op)}`")
-    if birth.location:
-        where.append(f"at {plain(birth.location)}")
-    if birth.reason:
-        where.append(plain(birth.reason))
+    if origin.op:
+        where.append(f"by `{plain(origin.op)}`")
+    if origin.location:
+        where.append(f"at {plain(origin.location)}")
+    if origin.reason:
+        where.append(plain(origin.reason))
     yield Line(", ".join(where), f"{what} made:", indent=1)
-    told = birth.message.rstrip(".")
-    if told and told not in one.finding.message:
-        yield Line(plain(birth.message), indent=1)
-    if birth.inputs:
-        yield Line(given(birth), "given:", indent=1)
-    if birth.spread:
-        yield Line(some_names(birth.spread, _NAMES), "spread to:", indent=1)
-    if birth.advice and birth.advice.rstrip(".").lower() not in one.finding.advice.lower():
-        yield Line(plain(birth.advice), "help:", indent=1)
+    message = origin.message.rstrip(".")
+    if message and message not in one.finding.message:
+        yield Line(plain(origin.message), indent=1)
+    if origin.inputs:
+        yield Line(given(origin), "given:", indent=1)
+    if origin.spread:
+        yield Line(some_names(origin.spread, _NAMES), "spread to:", indent=1)
+    if origin.advice and origin.advice.rstrip(".").lower() not in one.finding.advice.lower():
+        yield Line(plain(origin.advice), "help:", indent=1)
 
 
-def given(birth: Birth) -> str:
+def given(origin: NonFiniteOrigin) -> str:
     """What the operation was given."""
-    return "; ".join(map(_tensor, birth.inputs))
+    return "; ".join(map(_tensor, origin.inputs))
 
 
 def _tensor(stats: TensorStats) -> str:
@@ -82,13 +82,13 @@ def as_check(history: RunHistory) -> CheckReport:
 
     When a finding held stands in its message.
     """
-    said = []
+    sentence = []
     for one in qualified(history).findings:
         when = stretches(one.steps)
         message = f"{one.finding.message.rstrip('.')} ({when})." if when else one.finding.message
-        said.append(replace(one.finding, message=message))
-    status = "findings" if said else "ok"
-    model = CheckedModel(status, run_info(history), findings=tuple(said))
+        sentence.append(replace(one.finding, message=message))
+    status = "findings" if sentence else "ok"
+    model = CheckedModel(status, run_info(history), findings=tuple(sentence))
     return CheckReport(status=status, versions=history.run.versions, models=(model,))
 
 

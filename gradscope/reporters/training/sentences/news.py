@@ -13,18 +13,18 @@ from gradscope.typeset.numbers import count
 from gradscope.typeset.text import plain
 
 
-def news(history: RunHistory, told: RunHistory | None, *, before: int) -> Iterator[str]:
-    """What ``told`` did not say yet; at the beginning the last steps, and all else.
+def news(history: RunHistory, shown: RunHistory | None, *, before: int) -> Iterator[str]:
+    """What ``shown`` did not say yet; at the beginning the last steps, and all else.
 
     At the end of the run a line says how it ended.
     """
-    last = told.last_step if told else max(0, history.last_step - before)
+    last = shown.last_step if shown else max(0, history.last_step - before)
     lines = [
         (
             event.step,
             f"event: step {count(event.step)}, {plain(event.kind)}: {plain(event.message)}",
         )
-        for event in history.events[len(told.events) if told else 0 :]
+        for event in history.events[len(shown.events) if shown else 0 :]
     ]
     lines += [
         (step.step, f"step {count(step.step)}: {', '.join(facts_of_step(step))}")
@@ -32,7 +32,7 @@ def news(history: RunHistory, told: RunHistory | None, *, before: int) -> Iterat
         if step.step > last
     ]
     yield from (line for _, line in sorted(lines, key=lambda pair: pair[0]))
-    known = {found.key for found in told.findings} if told else set()
+    known = {found.key for found in shown.findings} if shown else set()
     keys = [found.key for found in history.findings]
     named = qualified(history)
     _, beside = findings.with_steps(named)

@@ -15,7 +15,7 @@ from torch import nn
 from gradscope.explain.non_finite.explain import explain_call
 from gradscope.loading.wrappers import unwrapped
 from gradscope.nesting import find
-from gradscope.records.answers import Birth
+from gradscope.records.answers import NonFiniteOrigin
 from gradscope.running.state import (
     deeper_recursion,
     kept_as_found,
@@ -25,7 +25,7 @@ from gradscope.running.state import (
 from gradscope.training.sentinel.calls import RecordedCall, cloned, tensors_of
 
 
-def run_again(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[Birth, ...]:
+def rerun(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[NonFiniteOrigin, ...]:
     """The origins of what is not finite in a call, oldest first; everything is left as it was.
 
     Args:
@@ -56,7 +56,7 @@ def run_again(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[Birth
         )
 
 
-def results_again(call: RecordedCall) -> list[torch.Tensor] | None:
+def rerun_results(call: RecordedCall) -> list[torch.Tensor] | None:
     """What a call returned, computed once more; None where that is not to be had."""
     if not call.repeatable:
         return None

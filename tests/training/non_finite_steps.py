@@ -41,19 +41,19 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Births:
-    """What was seen in a script: the first step that was not finite, if any, and its births."""
+class NonFiniteStep:
+    """What was seen in a script: the first step that was not finite, if any, and its origins."""
 
     step: int | None
     loss: bool
-    births: tuple[Seen, ...]
+    non_finite: tuple[Seen, ...]
 
 
 class _Watch(TorchDispatchMode):
     def __init__(self, script: Path) -> None:
         super().__init__()
         self.script, self.source = str(script), script.read_text(encoding="utf-8").splitlines()
-        self.births: list[Seen] = []
+        self.non_finite: list[Seen] = []
         self.steps = 0
         self.bad: int | None = None
         self.bad_loss = False
@@ -71,7 +71,7 @@ class _Watch(TorchDispatchMode):
             name = function._schema.name.removeprefix("aten::")
             filled = any(part in name for part in _FILL)
             if not filled and level(result) > before:
-                self.births.append(self._seen(name))
+                self.non_finite.append(self._seen(name))
         finally:
             self.busy = False
         return result
@@ -118,7 +118,9 @@ class _Enough(BaseException):
     """The first bad step has ended; what follows is only its consequence."""
 
 
-def births_in(script: Path, arguments: Sequence[str], *, located: bool = True) -> Births:
+def first_non_finite(
+    script: Path, arguments: Sequence[str], *, located: bool = True
+) -> NonFiniteStep:
     """Run the script in this process, whose state it changes: call this in one of its own.
 
     Unless ``located`` it is only seen whether and when a step is not finite.
@@ -146,5 +148,5 @@ def births_in(script: Path, arguments: Sequence[str], *, located: bool = True) -
             suppress(_Enough),
         ):
             runpy.run_path(str(script), run_name="__main__")
-    births = tuple(seen for seen in watch.births if seen.step == watch.bad)
-    return Births(watch.bad, watch.bad_loss, births)
+    origins = tuple(seen for seen in watch.non_finite if seen.step == watch.bad)
+    return NonFiniteStep(watch.bad, watch.bad_loss, origins)

@@ -6,6 +6,9 @@ from torch import Tensor, nn
 
 from gradscope.errors import OptionError
 
+#: Modules that pass a map on, and modules that make a poorer one of it.
+PASSING = ("Dropout", "DropPath", "StochasticDepth", "Identity")
+POOLING = ("Pool", "Softmax", "Flatten")
 #: Tokens that stand in front of the patches: class, distillation, registers.
 MOST_SPECIAL = 16
 
@@ -31,6 +34,8 @@ def as_map(
     if not output.is_floating_point():
         return None
     if output.dim() == 3:
+        if isinstance(module, nn.RNNBase):
+            return None  # steps of a sequence, whatever their number
         grid = _grid(output.shape[1], size, patches)
         if grid is None:
             return None

@@ -1,0 +1,97 @@
+"""What every ``gradscope features`` has in common: how a model is run, and what is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gradscope.api.failing import is_own, problem
+from gradscope.api.runs import versions
+from gradscope.api.viewing import run_of
+from gradscope.errors import ConfigError, GradscopeError, ModelError
+from gradscope.explain.errors.explain import explain_error
+from gradscope.loading.viewing import Viewer
+from gradscope.records.features import FeaturesReport, SkippedImage
+from gradscope.running.state import run_eagerly
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class FeatureResult:
+    """The report, and ``draw``, which makes its pictures."""
+
+    report: FeaturesReport
+    draw: Callable[[], list[Image]]
+
+
+@dataclass(slots=True)
+class FeatureRun:
+    """One action on one model: what is noted on the way, until it is a report."""
+
+    viewer: Viewer
+    action: str
+    notices: list[str] = field(default_factory=list)
+    skipped: list[SkippedImage] = field(default_factory=list)
+
+    @property
+    def seed(self) -> int:
+        """Of whatever is drawn at random."""
+        return int(self.viewer.config.get("seed") or 0)
+
+    def report(self, layers: Sequence[str], **found: Any) -> FeaturesReport:
+        """The record of what was found; skipped pictures are counted in a notice."""
+        notices = [*self.viewer.notices, *self.notices]
+        if self.viewer.random:
+            notices.append(
+                "weights: random, so nothing here was learnt: `weights=DEFAULT` or "
+                "`checkpoint=FILE` loads learnt ones"
+            )
+        return FeaturesReport(
+            run_of(self.viewer, notices, self.seed),
+            self.action,
+            tuple(layers),
+            skipped=tuple(self.skipped),
+            versions=versions(),
+            config=self.viewer.config,
+            **found,
+        )
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Within this the model runs; what it raises becomes an error with a report.
+
+        Raises:
+            ModelError: the model raised.
+        """
+        try:
+            with run_eagerly():
+                yield
+        except (GradscopeError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            if is_own(error):
+                raise
+            record = explain_error(error, "forward", [], self.viewer.model)
+            run = run_of(self.viewer, [*self.viewer.notices, *self.notices], self.seed)
+            report = FeaturesReport(
+                run, self.action, status="failed", versions=versions(), error=record
+            )
+            during = f"while `gradscope features {self.action}` ran the model"
+            raise ModelError(problem(record, during), report=report) from error
+
+    def require_pictures(self, used: int) -> None:
+        """Refuse to go on without a single picture.
+
+        Raises:
+            ConfigError: each was skipped; the first reason is told.
+        """
+        if not used:
+            first = self.skipped[0]
+            raise ConfigError(
+                f"none of {len(self.skipped)} pictures can be used; the first, {first.image}: "
+                f"{first.reason}"
+            )

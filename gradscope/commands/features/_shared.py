@@ -1,0 +1,160 @@
+"""What the commands of ``gradscope features`` share: options, the model, the way out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from gradscope import images
+from gradscope.commands import _completing as completing
+from gradscope.commands._options import MODEL, OUTPUT, Allow, DisplayOptions, Force, RunOptions, Set
+from gradscope.commands._pictures import OutputFiles, output_files, write_pages
+from gradscope.commands._progress import shown_progress
+from gradscope.commands._views import choose_format, text_view
+from gradscope.commands._write import check_output, keep_stdout_clean, write_output
+from gradscope.errors import ModelError, OptionError
+from gradscope.reporters.features import json, terminal
+from gradscope.reporters.text_view import TextView
+
+if TYPE_CHECKING:
+    from gradscope.api.feature_results import FeatureResult
+    from gradscope.loading.viewing import Viewer
+
+ROOM = "gradscope.reporters.features"
+
+
+@dataclass(frozen=True, slots=True)
+class ViewerOptions:
+    """Which model looks."""
+
+    panel: ClassVar[str] = MODEL
+
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "-m",
+            "--model",
+            metavar="MODEL",
+            autocompletion=completing.models,
+            help="A YAML config or a spec. Without one: `demo` for its own digits; for other "
+            "pictures torchvision's ResNet-18 with its weights.",
+        ),
+    ] = None
+    settings: Set = None
+    allow: Allow = None
+
+
+@dataclass(frozen=True, slots=True)
+class SheetOptions:
+    """Where the picture or the figures go."""
+
+    panel: ClassVar[str] = OUTPUT
+
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="A picture (.png, .jpg, .webp, .pdf), a `.json` report, or a folder.",
+        ),
+    ] = None
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "-f",
+            "--format",
+            metavar="FORMAT",
+            help="terminal or json; json writes no picture.",
+            autocompletion=completing.files_of(ROOM),
+        ),
+    ] = None
+    force: Force = False
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureOutput:
+    """Where a result goes, checked before anything runs."""
+
+    files: OutputFiles
+    json_to: Path | None
+    as_json: bool
+    look: TextView
+
+    @classmethod
+    def of(cls, sheet: SheetOptions, display: DisplayOptions) -> FeatureOutput:
+        """What the options ask for.
+
+        Raises:
+            OptionError: an unknown format or suffix, or a file that exists or cannot be written.
+        """
+        look, output = text_view(display), sheet.output
+        as_json = output is not None and output.suffix.lower() == ".json"
+        if sheet.format is not None:
+            as_json = choose_format(sheet.format, None, ROOM) == "json"
+        files = output_files(None if as_json else output, force=sheet.force)
+        if as_json:
+            check_output(output, force=sheet.force)
+        else:
+            files.check(["features"])
+        return cls(files, output if as_json else None, as_json, look)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Within this the model runs: what it prints is not the result, what it raises is told."""
+        try:
+            with keep_stdout_clean(), shown_progress():
+                yield
+        except ModelError as error:
+            if self.as_json and error.report is not None:
+                from gradscope.records.json import dumps
+
+                write_output(dumps(error.report), self.json_to, force=self.files.force)
+            raise
+
+    def write(self, result: FeatureResult, *name: str) -> None:
+        """The picture, called ``name``, and what there is to say; or the report."""
+        if self.as_json:
+            text = json.render(result.report, self.look)
+            write_output(text, self.json_to, force=self.files.force)
+            return
+        with keep_stdout_clean(), shown_progress():
+            pages = result.draw()
+        stem = "-".join(re.sub(r"[^\w.-]+", "-", word).strip("-.")[:60] for word in name if word)
+        written = write_pages(pages, self.files, stem)
+        text = terminal.render(result.report, self.look, written)
+        write_output(text, None)
+        width = self.look.width
+        if written and self.look.color and width and written[0].suffix.lower() != ".pdf":
+            write_output("\n" + images.preview(pages[0], min(width, 100), True), None)
+
+
+def viewer_of(
+    options: ViewerOptions, running: RunOptions, overrides: list[str], *, demo: bool
+) -> Viewer:
+    """The model that looks; ``demo`` where none is named, or else ResNet-18 with its weights.
+
+    Raises:
+        GradscopeError: the config or an option is not right, or the model raised.
+    """
+    from gradscope.api import view
+
+    keys = {key: value for key, value in asdict(running).items() if value is not None}
+    model = options.model or ("demo" if demo else None)
+    return view(model, [*overrides, *(options.settings or [])], keys, options.allow or ())
+
+
+def at_least(number: int, least: int, option: str) -> None:
+    """Refuse a count that counts nothing.
+
+    Raises:
+        OptionError: it is below ``least``.
+    """
+    if number < least:
+        raise OptionError(f"`{option} {number}` is too few", help=f"give {least} or more")

@@ -1,0 +1,80 @@
+"""``gradscope features activations``: what the channels of layers respond to."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gradscope.commands import _completing as completing
+from gradscope.commands._model import importing_torch, split_files
+from gradscope.commands._options import (
+    Debug,
+    DisplayOptions,
+    LayerOptions,
+    RunOptions,
+    takes_groups,
+)
+from gradscope.commands.features._shared import (
+    FeatureOutput,
+    SheetOptions,
+    ViewerOptions,
+    at_least,
+    viewer_of,
+)
+
+EXAMPLES = (
+    ("gradscope features activations", "The channels of the bundled network, on a digit."),
+    (
+        "gradscope features activations cat.jpg -l layer1 -l layer4",
+        "A photograph in an early and a late layer of ResNet-18.",
+    ),
+    (
+        "gradscope features activations photos/ -l layer3 --top 12",
+        "Of a folder, the pictures and places that excite each channel most.",
+    ),
+)
+
+
+@takes_groups
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="IMAGE|KEY=VALUE",
+            help="Picture files, folders, patterns, `.npy` arrays, and config keys to override.",
+            autocompletion=completing.pictures,
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    layers: LayerOptions,
+    top: Annotated[
+        int, typer.Option(metavar="N", help="Draw the N strongest channels of each layer.")
+    ] = 24,
+    viewer: ViewerOptions,
+    running: RunOptions,
+    sheet: SheetOptions,
+    display: DisplayOptions,
+    debug: Debug = False,
+) -> None:
+    """Draw what the channels of a layer respond to: the strongest first, dead ones counted.
+
+    One picture: its map in each channel. Several, or a folder with those below it: the pictures
+    that excite each channel most, and where. Without `-l` the layer is the last one with a map.
+    """
+    at_least(top, 1, "--top")
+    paths, overrides = split_files(words)
+    output = FeatureOutput.of(sheet, display)
+    with output.running(), importing_torch():
+        from gradscope.api.layer_pictures import activations
+        from gradscope.api.opened import without
+        from gradscope.demo import DIGITS
+        from gradscope.features.pictures import sources
+
+        pictures = sources(paths or [DIGITS[0][0]])
+        model = viewer_of(viewer, running, overrides, demo=not paths)
+        patterns = without(layers.layers or ["**"] * bool(layers.exclude), layers.exclude or ())
+        found = activations(model, pictures, patterns, top)
+    name = pictures[0].stem if len(pictures) == 1 else "pictures"
+    output.write(found, "activations", name, "-".join(found.report.layers))

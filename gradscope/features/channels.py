@@ -1,0 +1,140 @@
+"""What the channels of a layer respond to: how strongly, in which pictures, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from gradscope.capture.maps import as_map, patch_grid
+from gradscope.errors import OptionError
+from gradscope.features.outputs import Layer, batch_first
+from gradscope.records.features import ChannelStats, Excitation
+
+
+def as_channels(
+    values: Tensor, layer: Layer, model: nn.Module, inputs: Tensor
+) -> tuple[Tensor, bool]:
+    """A layer's output as [N, channels, h, w], and whether h × w are places in the picture.
+
+    Tokens of patches are folded to their grid. Of what is no map, a sequence [N, T, K] has T × 1
+    places and a vector [N, K] has one.
+
+    Raises:
+        OptionError: not one output for each picture, or of five dimensions and more.
+    """
+    rows, size = len(inputs), (inputs.shape[2], inputs.shape[3])
+    values, patches = batch_first(values, layer, rows), patch_grid(model, inputs)
+    # Without patches, the number of tokens alone says nothing of a grid.
+    if values.dim() == 4 or patches is not None:
+        made = as_map(values, size, module=layer.module, patches=patches)
+        if made is not None:
+            return made, True
+    if values.dim() == 2:
+        return values[:, :, None, None], False
+    if values.dim() == 3:
+        return values.transpose(1, 2).unsqueeze(3), False
+    if values.dim() == 4:
+        return values, False
+    raise OptionError(
+        f"layer `{layer.title}` gives {list(values.shape)}, which has no channels to list",
+        help="name a layer that gives [N, channels, height, width], [N, tokens, channels] "
+        "or [N, units]",
+    )
+
+
+@dataclass(slots=True, eq=False)
+class ChannelSweep:
+    """What all pictures that went by did to a layer's channels, in memory that does not grow.
+
+    ``best`` are the ``keep`` largest values of each channel [K, keep], each of another picture,
+    with the picture's number and the place in the map. ``grids`` are the maps' heights and widths
+    by the picture's number.
+    """
+
+    layer: Layer
+    keep: int
+    is_map: bool = True
+    grids: dict[int, tuple[int, int]] = field(default_factory=dict)
+    count: int = 0
+    total: Tensor = field(default_factory=lambda: torch.zeros(0))
+    nonzero: Tensor = field(default_factory=lambda: torch.zeros(0))
+    lowest: Tensor = field(default_factory=lambda: torch.zeros(0))
+    best: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+    pictures: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.long))
+    places: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.long))
+
+    def add(self, maps: Tensor, is_map: bool, pictures: list[int]) -> None:
+        """Take in maps [N, K, h, w] of the pictures with those numbers.
+
+        Raises:
+            OptionError: other channels than before.
+        """
+        maps = maps.cpu().float()
+        channels, self.is_map = maps.shape[1], self.is_map and is_map
+        self.grids |= dict.fromkeys(pictures, (maps.shape[2], maps.shape[3]))
+        if not self.count:
+            self.total = torch.zeros(channels, dtype=torch.float64)
+            self.nonzero = torch.zeros(channels, dtype=torch.float64)
+            self.lowest = torch.full((channels,), torch.inf)
+            self.best = torch.empty(channels, 0)
+            self.pictures = self.places = torch.empty(channels, 0, dtype=torch.long)
+        if channels != len(self.total):
+            raise OptionError(
+                f"layer `{self.layer.title}` gives {channels} channels for this picture, "
+                f"and {len(self.total)} for the ones before",
+                help="give all pictures one size: `input.transform={resize: 256, crop: 224}`",
+            )
+        flat = maps.flatten(2)
+        self.count += flat.shape[0] * flat.shape[2]
+        self.total += flat.abs().sum((0, 2), dtype=torch.float64)
+        self.nonzero += (flat != 0).sum((0, 2))
+        self.lowest = torch.minimum(self.lowest, flat.amin((0, 2)))
+        most = flat.max(dim=2)
+        numbers = torch.tensor(pictures).expand(channels, -1)
+        # Sorted by value and then by picture, so that the batches make no difference.
+        best = torch.cat([self.best, most.values.T], dim=1)
+        order = best.argsort(dim=1, descending=True, stable=True)[:, : self.keep]
+        self.best = best.gather(1, order)
+        self.pictures = torch.cat([self.pictures, numbers], dim=1).gather(1, order)
+        self.places = torch.cat([self.places, most.indices.T], dim=1).gather(1, order)
+
+    def stats(self) -> list[ChannelStats]:
+        """A record for each channel, the strongest first."""
+        found = [
+            ChannelStats(
+                layer=self.layer.title,
+                channel=i,
+                strength=float(self.total[i]) / self.count,
+                min=float(self.lowest[i]),
+                max=float(self.best[i, 0]),
+                active=float(self.nonzero[i]) / self.count,
+                dead=not bool(self.nonzero[i]),
+            )
+            for i in range(len(self.total))
+        ]
+        return sorted(found, key=lambda one: (-one.strength, one.channel))
+
+    def excitations(self, channel: int, names: list[str]) -> list[Excitation]:
+        """The pictures that excite a channel most, the first the most."""
+        return [
+            Excitation(
+                layer=self.layer.title,
+                channel=channel,
+                rank=rank,
+                image=names[picture],
+                value=value,
+                row=place // self.grids[picture][1] if self.is_map else None,
+                column=place % self.grids[picture][1] if self.is_map else None,
+            )
+            for rank, (value, picture, place) in enumerate(
+                zip(
+                    self.best[channel].tolist(),
+                    self.pictures[channel].tolist(),
+                    self.places[channel].tolist(),
+                    strict=True,
+                ),
+                1,
+            )
+        ]

@@ -1,0 +1,149 @@
+"""Many pictures on their way through a model: read when their turn comes, and let go again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gradscope import images, progress
+from gradscope.errors import ConfigError
+from gradscope.loading.viewing import Viewer
+from gradscope.records.features import SkippedImage
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+#: Pictures that go through the model together: no more than these, nor than so many values.
+BATCH, BATCH_VALUES = 64, 8 * 3 * 224 * 224
+#: As many shapes of inputs wait for a full batch; pictures of more go in smaller ones.
+_SHAPES = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """Where a picture comes from: a file, or one that is at hand.
+
+    ``values`` are of an array or tensor that is the model's input already, [C, H, W].
+    """
+
+    name: str
+    label: str | None = None
+    path: Path | None = None
+    stored: Image | None = None
+    values: Tensor | None = None
+
+    def input(self, viewer: Viewer) -> Tensor:
+        """What the model gets of it, [C, H, W].
+
+        Raises:
+            ConfigError: the file is broken, or no picture.
+        """
+        if self.values is not None:
+            return self.values
+        if self.is_array:
+            assert self.path is not None
+            return torch.from_numpy(images.read_array(self.path))
+        return viewer.transform(self.picture())
+
+    def picture(self) -> Image:
+        """The picture to look at.
+
+        Raises:
+            ConfigError: the file is broken, or no picture.
+        """
+        if self.values is not None:
+            return images.input_picture(self.values.detach().cpu().float().numpy())
+        if self.stored is not None:
+            return self.stored
+        assert self.path is not None
+        if self.is_array:
+            return images.input_picture(images.read_array(self.path))
+        return images.read_image(self.path)
+
+    def photo(self, viewer: Viewer) -> images.Photo:
+        """The picture, and which part of it the model sees."""
+        picture = self.picture()
+        geometry = None
+        if self.values is None and not self.is_array:
+            geometry = images.trace(viewer.transform, picture.size, picture.mode)
+        return images.Photo(picture, Path(self.name).name, "", geometry=geometry)
+
+    @property
+    def stem(self) -> str:
+        """Its name without folders and suffix."""
+        return Path(self.name).stem
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is a file with the model's input in it."""
+        return self.path is not None and self.path.suffix.lower() == ".npy"
+
+
+def sources(words: Sequence[str | Path]) -> list[Source]:
+    """The pictures of files, patterns and folders, each once.
+
+    Folders are searched to their depths; the first folder below one is the label.
+
+    Raises:
+        ConfigError: no such file, or a pattern or a folder without a picture.
+    """
+    here = Path.cwd()
+    found: dict[Path, Source] = {}
+    for word in words:
+        inside = here / Path(word).expanduser()
+        if inside.is_dir():
+            for path in images.pictures_below(inside):
+                parts = path.relative_to(inside).parts
+                label = parts[0] if len(parts) > 1 else None
+                found.setdefault(path, Source(images.shown(path), label, path))
+        else:
+            for path in images.find_images(str(word), here):
+                found.setdefault(path, Source(images.shown(path), None, path))
+    return list(found.values())
+
+
+def batches(
+    pictures: Sequence[Source],
+    viewer: Viewer,
+    skipped: list[SkippedImage],
+    *,
+    numbers: Sequence[int] | None = None,
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Inputs [N, C, H, W] of one shape, on the model's device, with the numbers of their pictures.
+
+    What is broken is left out and noted in ``skipped``. ``numbers`` are those wanted; without them
+    all are.
+    """
+    wanted = range(len(pictures)) if numbers is None else numbers
+    waiting: dict[tuple[int, ...], list[tuple[int, Tensor]]] = {}
+    done = 0
+
+    def batch(shape: tuple[int, ...]) -> tuple[list[int], Tensor]:
+        ready = waiting.pop(shape)
+        inputs = torch.stack([values for _, values in ready])
+        return [i for i, _ in ready], inputs.to(viewer.device, viewer.dtype)
+
+    for i in wanted:
+        try:
+            values = pictures[i].input(viewer)
+        except ConfigError as error:
+            skipped.append(SkippedImage(pictures[i].name, error.problems[0].message))
+            done += 1
+            continue
+        shape = tuple(values.shape)
+        waiting.setdefault(shape, []).append((i, values))
+        most = max(1, min(BATCH, BATCH_VALUES // max(1, values.numel())))
+        if len(waiting[shape]) >= most or len(waiting) > _SHAPES:
+            full = max(waiting, key=lambda one: len(waiting[one]))
+            done += len(waiting[full])
+            yield batch(full)
+            progress.count(done, len(wanted))
+    for shape in list(waiting):
+        done += len(waiting[shape])
+        yield batch(shape)
+        progress.count(done, len(wanted))

@@ -1,0 +1,120 @@
+"""What a model's layers look for and how they see pictures, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradscope.records.errors import ErrorRecord
+from gradscope.records.fields import SPARSE
+from gradscope.records.run import RunInfo
+
+
+@dataclass(frozen=True, slots=True)
+class FilterStats:
+    """One filter of a convolution: its L2 norm, and the filter that is most like it.
+
+    ``cosine`` is between the two; None where either is zero or there is no other.
+    """
+
+    filter: int
+    norm: float
+    dead: bool = False
+    nearest: int | None = None
+    cosine: float | None = None
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStats:
+    """One channel of a layer over all pictures and places. ``active`` is the share that is not 0.
+
+    ``strength`` is the mean absolute value; ``dead`` says that every value was 0.
+    """
+
+    layer: str
+    channel: int
+    strength: float
+    min: float
+    max: float
+    active: float
+    dead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Excitation:
+    """A picture that excites a channel, and where: a cell of the layer's map, None without one."""
+
+    layer: str
+    channel: int
+    rank: int
+    image: str
+    value: float
+    row: int | None = None
+    column: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbor:
+    """A picture that lies near another in the space of a layer's features."""
+
+    query: str
+    rank: int
+    image: str
+    distance: float
+    label: str | None = None
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedImage:
+    """A picture's place in the plane."""
+
+    image: str
+    x: float
+    y: float
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MaximizedChannel:
+    """What gradient ascent made of a channel's activation, from the first picture to the last."""
+
+    layer: str
+    channel: int
+    start: float
+    reached: float
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedImage:
+    """A file that could not be used, and why."""
+
+    image: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FeaturesReport:
+    """Everything one ``gradscope features`` learned; ``action`` is its second word.
+
+    ``figures`` are numbers of the whole, by name.
+    """
+
+    run: RunInfo
+    action: str
+    layers: tuple[str, ...] = ()
+    images: int = 0
+    figures: dict[str, Any] = field(default_factory=dict)
+    filters: tuple[FilterStats, ...] = field(default=(), metadata=SPARSE)
+    channels: tuple[ChannelStats, ...] = field(default=(), metadata=SPARSE)
+    excitations: tuple[Excitation, ...] = field(default=(), metadata=SPARSE)
+    neighbors: tuple[Neighbor, ...] = field(default=(), metadata=SPARSE)
+    embedded: tuple[EmbeddedImage, ...] = field(default=(), metadata=SPARSE)
+    maximized: tuple[MaximizedChannel, ...] = field(default=(), metadata=SPARSE)
+    skipped: tuple[SkippedImage, ...] = field(default=(), metadata=SPARSE)
+    schema: str = "gradscope.features/1"
+    status: str = "ok"  # ok | failed
+    versions: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    error: ErrorRecord | None = None

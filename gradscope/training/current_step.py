@@ -1,0 +1,122 @@
+"""The step that is going on: what is known of its losses and of its gradients so far."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from gradscope.training.gradients import GradientReader, Gradients
+
+
+class LossScales:
+    """What a gradient scaler multiplied the latest loss with."""
+
+    def __init__(self) -> None:
+        self._of: tuple[weakref.ref[torch.Tensor], torch.Tensor] | None = None
+
+    def add(self, loss: object, scale: torch.Tensor) -> None:
+        """A scaler made this loss of another."""
+        if isinstance(loss, torch.Tensor):
+            self._of = weakref.ref(loss), scale
+
+    def of(self, roots: Sequence[torch.Tensor]) -> float | None:
+        """The factor of the one that a backward begins with; None where it was not scaled."""
+        if self._of is None:
+            return None
+        loss = self._of[0]()
+        return float(self._of[1].item()) if any(root is loss for root in roots) else None
+
+
+@dataclass(slots=True)
+class CurrentStep:
+    """Filled while a step goes on, and begun anew after it.
+
+    Attributes:
+        losses: of each backward, without the scaler's factor; None where it is no finite scalar.
+        scale: the scaler's factor.
+        nonfinite: "nan" or "inf", the first that was seen.
+        in_loss: whether it was seen in a loss, before any gradient.
+        backwards: how many have ended.
+        gradients: as a backward left them.
+        gradient_norm: of all that the optimizer holds, as backward left them, unscaled.
+        clipped_norm: of the same as the optimizer got them.
+    """
+
+    losses: list[float | None] = field(default_factory=list)
+    scale: float | None = None
+    nonfinite: str | None = None
+    in_loss: bool = False
+    backwards: int = 0
+    gradients: Gradients = field(default_factory=Gradients)
+    gradient_norm: float | None = None
+    clipped_norm: float | None = None
+    _read_after: int = 0  # how many backwards, when the gradients were read last
+
+    def add_loss(self, roots: Sequence[torch.Tensor], scale: float | None) -> None:
+        """A backward begins with these; of several scales in a step the last holds."""
+        if not self.losses:  # the first of its step: nothing of the one before holds for it
+            self.scale = None
+        self.scale = self.scale if scale is None else scale
+        self.losses.append(_finite_scalar(roots, self.scale or 1.0))
+
+    def loss_is(self, kind: str | None) -> None:
+        """Whether the loss was "nan" or "inf"."""
+        if kind is not None and self.nonfinite is None:
+            self.nonfinite, self.in_loss = kind, True
+
+    def read(self, reader: GradientReader, parameters: Sequence[nn.Parameter]) -> None:
+        """Read all gradients as they are now."""
+        self.gradients, self._read_after = reader.read(parameters), self.backwards
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the gradients were read after the last backward."""
+        return self._read_after == self.backwards
+
+    def measure(self, parameters: Sequence[nn.Parameter], reader: GradientReader) -> None:
+        """The norms of these parameters' gradients, as read and as the optimizer gets them now."""
+        read = self.gradients
+        changed = [p for p in parameters if read.changed(p)]
+        before = [read.norms[p] for p in parameters if p in read.norms]
+        now = {p: read.norms[p] for p in parameters if p in read.norms}
+        if changed:
+            now |= reader.read(changed).norms
+        self.clipped_norm = math.hypot(*now.values()) if parameters else None
+        # Without a backward the gradients were taken otherwise.
+        self.gradient_norm = (
+            math.hypot(*before) / (self.scale or 1.0) if before else self.clipped_norm
+        )
+        self._see(self.clipped_norm)
+
+    def measure_all(self) -> None:
+        """The norms of all gradients that were read, where no optimizer takes them."""
+        norms = self.gradients.norms.values()
+        self.gradient_norm = self.clipped_norm = math.hypot(*norms) if norms else None
+        self._see(self.clipped_norm)
+
+    def begin(self, held: Collection[nn.Parameter] | None = None) -> None:
+        """The next one; gradients of parameters that were not ``held`` wait for their optimizer."""
+        self.gradients = Gradients() if held is None else self.gradients.after_step_of(held)
+        self.gradient_norm = self.clipped_norm = None
+        self.skip()
+
+    def skip(self) -> None:
+        """The optimizer leaves this one out: what its backwards gave is of no use."""
+        self.backwards, self._read_after, self.losses = 0, 0, []
+        self.nonfinite, self.in_loss = None, False
+
+    def _see(self, norm: float | None) -> None:
+        if norm is not None and not math.isfinite(norm):
+            self.nonfinite = self.nonfinite or ("nan" if math.isnan(norm) else "inf")
+
+
+def _finite_scalar(roots: Sequence[torch.Tensor], scale: float) -> float | None:
+    if len(roots) != 1 or roots[0].numel() != 1 or roots[0].is_complex():
+        return None
+    value = float(roots[0].detach().item()) / scale
+    return value if math.isfinite(value) else None

@@ -1,0 +1,32 @@
+"""The Python stack of each node of the autograd graph, which PyTorch keeps on demand."""
+
+from __future__ import annotations
+
+import torch
+
+
+class NodeStacks:
+    """Has PyTorch keep them for a while: it takes time.
+
+    A script that does so by itself (``torch.autograd.set_detect_anomaly``) is left alone.
+    """
+
+    def __init__(self) -> None:
+        self._kept = False
+
+    def begin(self) -> None:
+        """Keep those of the nodes that are made from now on."""
+        if not (self._kept or torch.is_anomaly_enabled()):
+            self._set(True)
+
+    def end(self) -> bool:
+        """Keep no more; whether they were kept."""
+        kept = self._kept
+        if kept:
+            self._set(False)
+        return kept
+
+    def _set(self, on: bool) -> None:
+        # Not by its class, which warns.
+        torch.set_anomaly_enabled(on, torch.is_anomaly_check_nan_enabled())
+        self._kept = on

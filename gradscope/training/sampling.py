@@ -1,0 +1,85 @@
+"""Which step has a sampler, and for how long: until all optimizers that take turns had theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from torch.autograd.graph import Node
+
+from gradscope.capture.graph import free_nodes
+from gradscope.records.training import TrainedModel, TrainingRecord, TrainingStep
+from gradscope.training.models import Model
+from gradscope.training.optimizers import SeenOptimizer
+from gradscope.training.sampler import Sampler
+
+#: For so many steps at most one sample goes on, where several optimizers take turns.
+_LONGEST_ROUND = 8
+
+
+class Sampling:
+    """The sampler of the step that is going on, where it is looked at.
+
+    Args:
+        layers: patterns of the modules whose calls are recorded.
+        guard: calls every hook, and deals with what it raises.
+    """
+
+    def __init__(self, layers: Sequence[str], guard: Callable[..., Any]) -> None:
+        self.sampler: Sampler | None = None
+        self.device: str | None = None  # of the first model that was looked at
+        self._layers, self._guard = layers, guard
+        self._models: dict[int, Model] = {}
+        self._optimizers: set[int] = set()  # that made a step since the sampler was set
+        self._steps = 0
+        self._nodes: list[list[Node]] = []  # that were seen, of the latest samples
+
+    def begin(self, models: Sequence[Model]) -> None:
+        """Look at these models from now on."""
+        self._models = {model.id: model for model in models}
+        self._optimizers, self._steps = set(), 0
+        self.sampler = Sampler(models, self._layers, self._guard)
+
+    def end(self) -> None:
+        """Take every hook away."""
+        if self.sampler is not None:
+            self._nodes.append(self.sampler.remove())
+            self.sampler = None
+
+    def records(
+        self,
+        step: TrainingStep,
+        optimizer: SeenOptimizer | None,
+        optimizers: Collection[SeenOptimizer],
+    ) -> list[TrainingRecord]:
+        """What was seen in a step that has ended: models that were not recorded yet, and samples.
+
+        Args:
+            step: its vital signs.
+            optimizer: the one that made it.
+            optimizers: all that there are.
+        """
+        if self.sampler is None:
+            return []
+        held = None if optimizer is None else optimizer.held
+        settings = {} if optimizer is None else optimizer.settings
+        elsewhere = {p for other in optimizers for p in other.held}
+        samples = self.sampler.taken(step, held, elsewhere=elsewhere, settings=settings)
+        models: list[TrainedModel] = []
+        for sample in samples:
+            model = self._models[sample.model]
+            if not model.recorded:
+                model.recorded = True
+                models.append(model.record(step.step))
+                self.device = self.device or sample.report.run.device
+        return [*models, *samples]
+
+    def step_ended(self, optimizer: object, optimizers: Iterable[object]) -> None:
+        """A step has ended; the sampler stays while another optimizer is to make its own."""
+        if len(self._nodes) > 1:  # by now the script has let go of that graph
+            free_nodes(self._nodes.pop(0))
+        if self.sampler is not None:
+            self._optimizers.add(id(optimizer))
+            self._steps += 1
+            if self._steps >= _LONGEST_ROUND or not set(map(id, optimizers)) - self._optimizers:
+                self.end()

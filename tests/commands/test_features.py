@@ -1,0 +1,163 @@
+"""``gradscope features`` from end to end: pictures and figures, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gradscope import cli
+from gradscope.demo import DIGITS
+
+EIGHT = str(DIGITS[0][0])
+NETS = Path(__file__).parents[1] / "features" / "feature_nets.py"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a photograph, and pictures in two classes with a broken file among them."""
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text(NETS.read_text())
+    noise = np.random.default_rng(0)
+    for label in ("cats", "dogs"):
+        Path("pets", label).mkdir(parents=True)
+        for i in range(3):
+            pixels = noise.integers(0, 255, (16, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(f"pets/{label}/{i}.png")
+    Path("pets/dogs/torn.png").write_bytes(b"\x89PNG torn")
+    ramp = np.linspace(0, 255, 90 * 120 * 3).reshape(90, 120, 3).astype(np.uint8)
+    Image.fromarray(ramp).save("photo.jpg")
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder, monkeypatch, capsys):
+    """Exit code, standard output and standard error of a command line."""
+
+    def call(*arguments: str):
+        monkeypatch.setattr("sys.argv", ["gradscope", "features", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return stop.value.code, *capsys.readouterr()
+
+    return call
+
+
+def refused(run, *arguments: str) -> str:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    return err
+
+
+def test_filters_of_the_demo(run):
+    code, out, _ = run("filters")
+    assert code == 0
+    assert "conv1 · filters 10 · dead 0 · near duplicates 0" in out
+    assert "wrote filters-conv1.png" in out
+    with Image.open("filters-conv1.png") as picture:
+        assert min(picture.size) > 200
+    assert "wrote filters-conv1-2.png" in run("filters")[1]
+
+
+def test_filters_as_json(run):
+    code, out, _ = run("filters", "conv2", "-f", "json")
+    data = json.loads(out)
+    assert (code, data["schema"], data["action"]) == (0, "gradscope.features/1", "filters")
+    assert data["layers"] == ["conv2"]
+    norms = [one["norm"] for one in data["filters"]]
+    assert len(norms) == 20 and norms == sorted(norms, reverse=True)
+    assert not list(Path().glob("*.png"))
+    assert run("filters", "conv2", "-o", "report.json")[:2] == (0, "")
+    assert json.loads(Path("report.json").read_text())["filters"] == data["filters"]
+
+
+def test_activations_of_a_digit_are_drawn_strongest_first(run):
+    code, out, _ = run("activations", "-o", "sheet.png", "--top", "3")
+    assert code == 0
+    assert "relu2 · 1 picture · dead 4" in out
+    assert "channels of relu2, the strongest first" in out
+    assert "wrote sheet.png" in out
+
+
+def test_activations_of_several_layers(run):
+    code, out, _ = run("activations", EIGHT, "-m", "demo", "-l", "relu*", "--exclude", "relu3")
+    assert code == 0
+    assert "channels of relu1" in out and "channels of relu2" in out
+    assert "wrote activations-digit-8-relu1-relu2.png" in out
+
+
+def test_a_folder_shows_what_excites_a_channel_and_what_was_skipped(run):
+    model = ("-m", "./nets.py:Convs")
+    code, out, _ = run("activations", "pets", *model, "-l", "relu", "--top", "2")
+    assert code == 0
+    assert "relu · 6 pictures" in out
+    assert "skipped 1 picture" in out and "torn.png" in out
+    assert "the picture that excites each channel most" in out
+    assert "weights: random" in out
+    data = json.loads(run("activations", "pets", *model, "-l", "relu", "-f", "json")[1])
+    assert [one["image"] for one in data["skipped"]] == ["pets/dogs/torn.png"]
+    ranks = [one["rank"] for one in data["excitations"]]
+    assert ranks == [1, 2, 3, 4, 5, 6] * 6
+
+
+@pytest.mark.parametrize("where", ["photo.jpg", "pets"])
+def test_a_sequence_has_no_map_and_says_so(run, where):
+    transform = "input.transform={resize: [16, 16]}"
+    code, out, err = run("activations", where, "-m", "./nets.py:Rows", "-l", "lstm", transform)
+    assert code == 0, err
+    assert "no map: lstm has units, and no places in the picture" in out
+
+
+def test_mixed_sizes_run_one_shape_after_the_other(run):
+    Image.new("RGB", (30, 20), "red").save("pets/cats/wide.png")
+    code, out, _ = run("activations", "pets", "-m", "./nets.py:Convs", "-l", "relu", "-f", "json")
+    assert code == 0
+    assert json.loads(out)["images"] == 7
+
+
+def test_bad_input_is_refused(run):
+    Path("empty").mkdir()
+    Path("torn").mkdir()
+    Path("torn/a.png").write_bytes(b"\x89PNG torn")
+    assert "unknown command `filtres`" in refused(run, "filtres")
+    assert "did you mean `filters`?" in refused(run, "filtres")
+    assert "holds no picture" in refused(run, "activations", "empty", "-m", "demo")
+    assert "none of 1 pictures can be used" in refused(run, "activations", "torn", "-m", "demo")
+    assert "there is no picture" in refused(run, "activations", "nowhere.png", "-m", "demo")
+    assert "matches no layer" in refused(run, "filters", "conv9")
+    assert "`fc1` is a Linear" in refused(run, "filters", "fc1")
+    assert "one LAYER, please" in refused(run, "filters", "conv1", "conv2")
+    assert "`--top 0` is too few" in refused(run, "filters", "--top", "0")
+    assert "unknown format `xml`" in refused(run, "filters", "-f", "xml")
+    Path("there.png").touch()
+    assert "exists" in refused(run, "filters", "-o", "there.png")
+
+
+def test_a_layer_that_never_runs_is_refused(run):
+    Path("idle.py").write_text(
+        "from torch import nn\n"
+        "class Idle(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.conv, self.spare = nn.Conv2d(3, 2, 3), nn.Conv2d(3, 2, 3)\n"
+        "    def forward(self, x):\n"
+        "        return self.conv(x)\n"
+    )
+    err = refused(run, "activations", "photo.jpg", "-m", "./idle.py:Idle", "-l", "spare")
+    assert "layer `spare` gave no tensor" in err
+
+
+def test_a_model_that_raises_leaves_a_report(run):
+    code, out, err = run("activations", "photo.jpg", "-m", "./nets.py:Rows", "-f", "json")
+    assert code == 3
+    assert json.loads(out)["status"] == "failed"
+    assert "while `gradscope features activations` ran the model" in err
+
+
+def test_without_a_word_the_help_lists_the_actions(run):
+    code, out, _ = run()
+    assert code == 0
+    assert "filters" in out and "activations" in out and "Examples" in out

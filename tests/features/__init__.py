@@ -1,0 +1,1 @@
+"""Tests of filters, activations and the space of features."""
