@@ -54,12 +54,12 @@ def _departs(report: DiffReport, code: str, rule: str, places: Sequence[Departur
         severity="error",
         name=name,
         call=call,
-        message=_message(first, rule == "forward-departs") + more,
+        message=_message(first, rule == "forward-departs") + _weights(report, name) + more,
         advice=_LOOK if first.call else "compare the losses of A and B",
         value=value if known else None,
         threshold=limit if known else None,
         source=f"{limit / noise:g} times the noise of A" if known else None,
-        cause=_cause(report, name),
+        cause="loss" if first.call is None else "batch" if first.batch else "layer",
     )
 
 
@@ -94,12 +94,13 @@ def _off(place: Departure) -> str:
     return f"{larger} throughout, by {value:.1e} of itself"
 
 
-def _cause(report: DiffReport, name: str) -> str | None:
-    """The module's parameters that are not A's."""
+def _weights(report: DiffReport, name: str) -> str:
+    """The module's first parameter that is not A's."""
     for one in report.parameters:
-        if one.name.rpartition(".")[0] == name and (one.value.error or 0) > report.step:
-            return f"its `{one.name.rpartition('.')[2]}` is not A's: off by {one.value.error:.1e}"
-    return None
+        module, _, own = one.name.rpartition(".")
+        if module == name and (one.value.error or 0) > report.step:
+            return f"; its `{own}` is not A's, but off by {one.value.error:.1e}"
+    return ""
 
 
 def _lost(report: DiffReport) -> Iterator[Finding]:

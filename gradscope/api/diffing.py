@@ -122,8 +122,8 @@ def _handed_over(
         said.append("batch: A's, for both")
     else:
         said.append("batch: each its own, for the configs ask for others")
-    equal, every = equal_parameters(*workloads, names), len(names)
-    known = f"{equal} of {every} parameters are equal"
+    equal, every = equal_parameters(*workloads, names)
+    known = f"{equal} of {every} that are no constants are equal"
     if any(workload.live for workload in workloads):
         said.append(f"weights: each its own; {known}")
     elif any(one[key] != other[key] for key in _WEIGHTS):

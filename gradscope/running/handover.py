@@ -28,14 +28,18 @@ def hand_batch(a: Workload, b: Workload) -> None:
     b.batches = batches
 
 
-def equal_parameters(a: Workload, b: Workload, names: Mapping[str, str]) -> int:
-    """How many of B's parameters are A's already; constants, as those of a norm, say nothing."""
+def equal_parameters(a: Workload, b: Workload, names: Mapping[str, str]) -> tuple[int, int]:
+    """How many of B's parameters are A's already, and how many there are.
+
+    Constants, as those of a norm at its beginning, say nothing and are not counted.
+    """
     ours, theirs = _parameters(a), _parameters(b)
-    return sum(
+    equal = [
         torch.equal(theirs[name].detach(), ours[known].detach().to(theirs[name]))
         for name, known in names.items()
-        if theirs[name].numel() > 1 and bool((theirs[name] != theirs[name].flatten()[0]).any())
-    )
+        if bool((theirs[name] != theirs[name].flatten()[:1]).any())
+    ]
+    return sum(equal), len(equal)
 
 
 @torch.no_grad()

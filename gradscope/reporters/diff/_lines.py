@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records.diff import DiffReport
+from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
 from gradscope.reporters.header import loss_facts, run_facts
+from gradscope.reporters.labels import label
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import number, plural
 from gradscope.typeset.text import plain
@@ -42,9 +44,7 @@ def verdict(report: DiffReport) -> Iterator[Line]:
         worst = max((error for error in errors if error is not None), default=None)
         off = "" if worst is None else f"; the largest error is {worst:.1e}"
         if code in codes:
-            finding = codes[code]
-            where = plain(finding.name) or "the model itself"
-            yield Line(f"departs first in {where}{off}", f"{way}:", "bad")
+            yield Line(f"departs first in {_where(codes[code])}{off}", f"{way}:", "bad")
         elif errors:
             what = plural(len(errors), "output" if way == "forward" else "gradient")
             yield Line(f"no place departs: {what} compared{off}", f"{way}:", "good")
@@ -54,3 +54,9 @@ def verdict(report: DiffReport) -> Iterator[Line]:
             "error counts",
             "noise:",
         )
+
+
+def _where(finding: Finding) -> str:
+    if finding.cause in ("loss", "batch"):
+        return f"the {finding.cause}"
+    return label(finding.name, finding.call) if finding.name else "the model itself"
