@@ -16,7 +16,7 @@ from gradscope.records.shown import shown_by
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.api import check, diff, graph, inspect, saliency, watch, why
+    from gradscope.api import check, diff, features, graph, inspect, saliency, watch, why
     from gradscope.errors import GradscopeError
     from gradscope.records.answers import WhyReport
     from gradscope.records.diff import DiffReport
@@ -32,6 +32,7 @@ __all__ = [
     "__version__",
     "check",
     "diff",
+    "features",
     "graph",
     "inspect",
     "saliency",
@@ -47,6 +48,7 @@ _HOMES = {
     "WhyReport": "records.answers",
     "check": "api",
     "diff": "api",
+    "features": "api",
     "graph": "api",
     "inspect": "api",
     "watch": "api",
@@ -58,15 +60,12 @@ shown_by("gradscope.api.showing")
 
 
 class _Package(ModuleType):
-    """This package, whose ``saliency`` is the entry, and not the room of that name below it."""
+    """This package, of which ``saliency`` and ``features`` are entries, not the rooms below it."""
 
-    @property
-    def saliency(self) -> Any:
-        return __getattr__("saliency")
-
-    @saliency.setter
-    def saliency(self, room: ModuleType) -> None:
-        """Python binds a room here when it is imported; it stays in ``sys.modules``."""
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Python binds a room here when it is imported; it stays in ``sys.modules``.
+        if not (name in ("saliency", "features") and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+#: Control and format characters, surrogates, separators of lines and paragraphs.
+_UNPRINTABLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
 if TYPE_CHECKING:
     from gradscope.records.answers import WhyReport
     from gradscope.records.features import FeaturesReport
@@ -86,13 +89,13 @@ class Problem:
         lines += [f"{gutter}= note: {note}" for note in self.notes]
         if self.help:
             lines.append(f"{gutter}= help: {self.help}")
-        return _safe("\n".join(lines))
+        return visible("\n".join(lines))
 
 
-def _safe(text: str) -> str:
-    """``text`` with escapes for the control characters with which it could drive a terminal."""
+def visible(text: str) -> str:
+    """Lines of text with escapes for the characters with which it could drive a terminal."""
     return "".join(
-        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs") else ascii(c)[1:-1]
+        c if c in "\n\t" or unicodedata.category(c) not in _UNPRINTABLE else ascii(c)[1:-1]
         for c in text
     )
 

@@ -11,7 +11,8 @@ _FILE = re.compile(r"# ([\w-]+\.py)$", re.MULTILINE)
 
 def all_pages(root: Path) -> dict[str, str]:
     """The text of each page by its path below ``root``."""
-    paths = [root / "README.md", root / "CONTRIBUTING.md", *sorted(root.glob("docs/*.md"))]
+    named = [root / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")]
+    paths = [*named, *sorted(root.glob("docs/*.md"))]
     return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 

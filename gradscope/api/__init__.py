@@ -2,8 +2,9 @@
 
 One file for each entry: ``inspecting`` makes a report, ``checking`` one for its findings alone,
 ``graphing`` an autograd graph, ``attributing`` attribution maps, ``answering`` answers, ``diffing``
-a comparison. ``opened`` is where each begins, and a keyword that several take is a field of its
-``Options``. Names are loaded when they are first used: no command waits for what another one needs.
+a comparison, ``feature_arrays`` features. ``opened`` is where each begins, and a keyword that
+several take is a field of its ``Options``. Names are loaded when they are first used: no command
+waits for what another one needs.
 """
 
 from __future__ import annotations
@@ -12,15 +13,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gradscope.api._attributions import SaliencyRequest
     from gradscope.api.answering import why, why_config
-    from gradscope.api.attributing import (
-        Saliency,
-        SaliencyRequest,
-        attribute,
-        saliency,
-    )
+    from gradscope.api.attributing import Saliency, attribute, saliency
     from gradscope.api.checking import check, check_config
     from gradscope.api.diffing import diff, diff_configs
+    from gradscope.api.feature_arrays import features
     from gradscope.api.graphing import graph, graph_config
     from gradscope.api.inspecting import inspect, inspect_config, layers
     from gradscope.api.pictures import picture_files, read_pictures
@@ -35,6 +33,7 @@ __all__ = [
     "check_config",
     "diff",
     "diff_configs",
+    "features",
     "graph",
     "graph_config",
     "inspect",
@@ -55,7 +54,9 @@ _HOMES = {
     "checking": ("check", "check_config"),
     "diffing": ("diff", "diff_configs"),
     "graphing": ("graph", "graph_config"),
-    "attributing": ("Saliency", "SaliencyRequest", "attribute", "saliency"),
+    "_attributions": ("SaliencyRequest",),
+    "attributing": ("Saliency", "attribute", "saliency"),
+    "feature_arrays": ("features",),
     "viewing": ("view",),
     "watching": ("watch",),
     "pictures": ("picture_files", "read_pictures"),

@@ -2,64 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from gradscope import progress
+from gradscope import images, progress
+from gradscope.api._attributions import SaliencyRequest, pixels_of, planned, recorded
 from gradscope.api.failing import is_own, problem
 from gradscope.api.opened import live_model_kept
 from gradscope.api.pictures import Picture, read_pictures, tensor_pictures
 from gradscope.api.runs import versions
-from gradscope.api.viewing import about, run_of, view
-from gradscope.errors import ConfigError, GradscopeError, ModelError, OptionError
+from gradscope.api.viewing import run_of, view
+from gradscope.errors import GradscopeError, ModelError, OptionError
 from gradscope.explain.errors.explain import explain_error
-from gradscope.loading.classes import class_id
+from gradscope.files import check_file, write_file
 from gradscope.loading.kinds import require_constructed
-from gradscope.loading.viewing import Viewer, live_viewer
-from gradscope.records.saliency import ClassScore, ImageAttribution, SaliencyReport
+from gradscope.loading.viewing import Viewer, live_viewer, picture_input
+from gradscope.nesting import find
+from gradscope.records.saliency import ImageAttribution, SaliencyReport
 from gradscope.running.state import run_eagerly
-from gradscope.saliency import (
-    AttributionPlan,
-    RecordedMap,
-    Subject,
-    explain,
-    method_names,
-    options_of,
-    read_options,
-)
-from gradscope.typeset.numbers import plural
+from gradscope.saliency import AttributionPlan, ModelInputs, RecordedMap, Subject, explain
 
 if TYPE_CHECKING:
     from gradscope.images import Photo
 
-#: The method where none is asked for.
-USUAL = "grad-cam"
-#: As many classes of each picture are listed.
-TOP = 5
 #: As many pictures are explained side by side.
 BATCH = 8
-
-
-@dataclass(frozen=True, slots=True)
-class SaliencyRequest:
-    """What to explain and how; ``None`` methods are the default one, alone or for the contrasts.
-
-    Class names and numbers are as the user wrote them; without a target each picture's best class
-    is explained.
-    """
-
-    methods: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    target: str | None = None
-    versus: str | None = None
-    why_not: str | None = None
-    layer: str | None = None
-    check: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -79,16 +51,55 @@ class Saliency:
     def _repr_html_(self) -> str:
         return self.report._repr_html_()
 
+    def save(
+        self,
+        path: str | Path,
+        *,
+        alpha: float | None = None,
+        colormap: str = images.USUAL,
+        crop: bool = False,
+        force: bool = False,
+    ) -> None:
+        """Write the pictures to one file, as ``-o`` does, or with ``.json`` the report.
+
+        Args:
+            path: where to; more pages than one are numbered.
+            alpha: how much the strongest colour hides of the photograph, above 0, up to 1.
+            colormap: the colours of unsigned maps.
+            crop: draw only what the model saw.
+            force: replace a file that is there.
+
+        Raises:
+            OptionError: no format has the suffix, or a file exists or cannot be written.
+        """
+        path = Path(path).expanduser()
+        if path.suffix.lower() == ".json":
+            self.report.save(path, force=force)
+            return
+        images.check_look(alpha, colormap)
+        images.check_suffix(path)
+        rows = images.rows(
+            self.report, self.photos, self.maps, alpha=alpha, colormap=colormap, crop=crop
+        )
+        pages = images.pages(rows)
+        files = images.page_files(path, len(pages))
+        for file in files:
+            check_file(file, force=force)
+        for file, page in zip(files, pages, strict=True):
+            write_file(images.encoded(page, file), file, force=force)
+
 
 def saliency(
     model: nn.Module | str | Path | None,
-    pictures: Tensor | Sequence[str | Path] | str | Path,
+    pictures: Tensor | Mapping[str, Any] | tuple[Any, ...] | Sequence[str | Path] | str | Path,
     *,
+    input: str | int | None = None,
     methods: Sequence[str] = (),
     target: int | str | None = None,
     versus: int | str | None = None,
     why_not: int | str | None = None,
     layer: str | None = None,
+    pixels: str | tuple[int, int] | None = None,
     options: Sequence[str] = (),
     check: bool = False,
     mode: str | None = None,
@@ -103,12 +114,17 @@ def saliency(
     Args:
         model: a live module, which is given back exactly as it was, a config, a spec, or None for
             torchvision's ResNet-18 with its ImageNet weights.
-        pictures: files, patterns, or a tensor [N, C, H, W] that the model takes as it is.
+        pictures: files, patterns, or a tensor [N, C, H, W] that the model takes as it is; of a
+            live model with several inputs a tuple of all, or a mapping of keyword arguments.
+        input: which of several inputs is explained, by its number or name; the others are held
+            fixed. None is the only one that is a picture.
         methods: names as ``gradscope saliency --methods`` lists them; none is Grad-CAM.
         target: the class, by number or name; None is each picture's best one.
         versus: also explain why the target rather than this class.
         why_not: also explain what speaks against this class.
         layer: the layer of the CAM kinds; None lets it be chosen.
+        pixels: which of a segmentation count: "predicted", those predicted as the class, which is
+            the default; "all"; or one, as (row, column) of the picture.
         options: ``name=value`` for the methods, as ``n_steps=100``.
         check: also run the trust checks that cost further passes.
         mode: "eval" or "train"; None is a config's own, or else eval.
@@ -130,24 +146,48 @@ def saliency(
         versus=_word(versus),
         why_not=_word(why_not),
         layer=layer,
+        pixels=",".join(map(str, pixels)) if isinstance(pixels, tuple) else pixels,
         check=check,
     )
     several = [pictures] if isinstance(pictures, str | Path) else pictures
     if isinstance(model, nn.Module):
         require_constructed(model)
-        if not isinstance(pictures, Tensor):
-            raise OptionError(
-                "a live model has no transform for picture files",
-                help="give a tensor [N, C, H, W] that the model takes",
-            )
+        viewer, tensor = _live(model, pictures, _word(input))
         with live_model_kept(model, mode or "eval"):
-            return attribute(live_viewer(model), tensor_pictures(pictures), request, seed=seed)
+            return attribute(viewer, tensor_pictures(tensor), request, seed=seed)
+    if isinstance(several, Mapping) or any(isinstance(one, Tensor) for one in _items(several)):
+        raise OptionError(
+            "a config's model takes its other inputs from the config",
+            help="name them under `input:`, and give here the pictures alone",
+        )
     settings = {"mode": mode, "device": device, "dtype": dtype, "seed": seed}
     given = {key: value for key, value in settings.items() if value is not None}
-    viewer = view(None if model is None else str(model), overrides, given, allow)
+    viewer = view(
+        None if model is None else str(model), overrides, given, allow, input=_word(input)
+    )
     if isinstance(several, Tensor):
         return attribute(viewer, tensor_pictures(several), request, seed=seed)
     return attribute(viewer, read_pictures(several, viewer), request, seed=seed)
+
+
+def _items(given: Any) -> Sequence[Any]:
+    return () if isinstance(given, Tensor) else given
+
+
+def _live(model: nn.Module, given: Any, name: str | None) -> tuple[Viewer, Tensor]:
+    """The caller's module, and the tensor of its inputs that is explained."""
+    if isinstance(given, Tensor):
+        given = (given,)
+    elif not isinstance(given, Mapping | tuple) or not any(find(given, Tensor)):
+        raise OptionError(
+            "a live model has no transform for picture files",
+            help="give a tensor [N, C, H, W] that the model takes",
+        )
+    args, kwargs = ((), given) if isinstance(given, Mapping) else (tuple(given), {})
+    if name is None and len(args) == 1 and isinstance(args[0], Tensor):
+        return live_viewer(model), args[0]
+    inputs = picture_input(args, kwargs, name)
+    return live_viewer(model, inputs), inputs.pictures
 
 
 def _word(given: int | str | None) -> str | None:
@@ -176,17 +216,24 @@ def attribute(
             "weights: random, so the maps say nothing about pictures: `weights=DEFAULT` or "
             "`checkpoint=FILE` loads learnt ones"
         )
+    others = _others(viewer, len(pictures), notices)
+    pixels = pixels_of(request.pixels, pictures)
     try:
         with run_eagerly():
             for places in _batches(pictures):
                 inputs = torch.stack([pictures[i].values for i in places])
                 inputs = inputs.to(viewer.device, viewer.dtype)
                 some = [pictures[i] for i in places]
+                which: dict[str, Any] = {
+                    "others": None if others is None else others.some(places),
+                    "pixels": pixels[places] if isinstance(pixels, Tensor) else pixels,
+                }
                 if plan is None:
-                    plan = _plan(viewer, inputs[:1], request, seed)
+                    plan = planned(viewer, inputs, request, seed, which)
                 with progress.within(_which(len(results), places, len(pictures))):
-                    subject, found = _explained(viewer, inputs, plan, some, len(pictures))
-                results.update(zip(places, _recorded(viewer, subject, some, found), strict=True))
+                    subject, found = _explained(viewer, inputs, plan, some, len(pictures), which)
+                made = recorded(viewer, subject, some, found, request.pixels)
+                results.update(zip(places, made, strict=True))
     except (GradscopeError, KeyboardInterrupt):
         raise
     except Exception as error:
@@ -209,12 +256,31 @@ def attribute(
     return Saliency(report, tuple(photo for _, photo, _ in ordered), maps)
 
 
+def _others(viewer: Viewer, pictures: int, notices: list[str]) -> ModelInputs | None:
+    """What the model takes beside so many pictures, a row for each; None where it takes nothing."""
+    given = viewer.inputs
+    if given is None:
+        return None
+    found = ModelInputs.of(given.args, given.kwargs, given.pictures)
+    if found.names:
+        listed = ", ".join(f"`{name}`" for name in found.names)
+        row = found.rows not in (1, pictures)
+        held = f"{listed} held fixed" + (", the first row for every picture" if row else "")
+        notices.append(f"input: `{given.name}` is explained; {held}")
+    return found if found.rows == pictures else found.first(pictures)
+
+
 def _explained(
-    viewer: Viewer, inputs: Tensor, plan: AttributionPlan, pictures: Sequence[Picture], whole: int
+    viewer: Viewer,
+    inputs: Tensor,
+    plan: AttributionPlan,
+    pictures: Sequence[Picture],
+    whole: int,
+    which: dict[str, Any],
 ) -> tuple[Subject, list[list[RecordedMap]]]:
     """The maps of some pictures; of several sizes the ones that cannot be explained are named."""
     try:
-        return explain(viewer.model, inputs, plan)
+        return explain(viewer.model, inputs, plan, **which)
     except OptionError as error:
         if len(pictures) == whole:
             raise
@@ -238,73 +304,6 @@ def _names(pictures: Sequence[Picture]) -> str:
     """Pictures that share a pass, by the first one's name."""
     more = f" and {len(pictures) - 1} more of its size" if len(pictures) > 1 else ""
     return f"{pictures[0].path}{more}"
-
-
-def _plan(viewer: Viewer, first: Tensor, request: SaliencyRequest, seed: int) -> AttributionPlan:
-    """Names become class ids and methods; the first picture tells how many classes there are."""
-    lenient = "all" in request.methods
-    pair = request.versus is not None or request.why_not is not None
-    methods = method_names() if lenient else list(dict.fromkeys(request.methods))
-    if not methods and not pair:
-        methods = [USUAL]
-    chosen = {name: options_of(name) for name in methods}  # unknown ones are refused here
-    classes = 0
-    words = (request.target, request.versus, request.why_not, viewer.named)
-    if any(word is not None for word in words):
-        with Subject(viewer.model, first, seed=seed) as subject:
-            classes = subject.logits.shape[1]
-    if viewer.named is not None and viewer.classes and len(viewer.classes) != classes:
-        raise ConfigError(
-            f"`classes` has {plural(len(viewer.classes), 'name')}, the model has {classes} classes",
-            place=viewer.named,
-            help="give a name for each class, in the order of their numbers",
-        )
-
-    def number(word: str | None) -> int | None:
-        return None if word is None else class_id(word, viewer.classes, classes)
-
-    target, versus = number(request.target), number(request.versus)
-    if target is not None and target == versus:
-        raise OptionError(
-            f"class {target} cannot be compared with itself",
-            help="`--versus` takes another class than `--target`",
-        )
-    return AttributionPlan(
-        methods=read_options(request.options, list(chosen)),
-        lenient=lenient,
-        target=target,
-        versus=versus,
-        why_not=number(request.why_not),
-        layer=request.layer,
-        check=request.check,
-        seed=seed,
-    )
-
-
-def _recorded(
-    viewer: Viewer,
-    subject: Subject,
-    pictures: Sequence[Picture],
-    found: Sequence[Sequence[RecordedMap]],
-) -> Iterator[tuple[ImageAttribution, Photo, tuple[Tensor, ...]]]:
-    classes = subject.logits.shape[1]
-    names = viewer.classes if viewer.classes and len(viewer.classes) == classes else None
-    shares = subject.logits.float().softmax(1)
-    for i, (picture, maps) in enumerate(zip(pictures, found, strict=True)):
-        target, score = int(subject.target[i]), float(subject.scores[i])
-        best = subject.logits[i].float().topk(min(TOP, classes))
-        top = tuple(
-            ClassScore(c, float(v), float(shares[i, c]), names[c] if names else None)
-            for v, c in zip(best.values, best.indices.tolist(), strict=True)
-        )
-        name = names[target] if names else None
-        image = ImageAttribution(
-            picture.path, target, score, name, top, tuple(record for record, _ in maps)
-        )
-        shown = f"class {target}" if name in (None, str(target)) else f"{name} (class {target})"
-        remarks = (about(viewer), *picture.photo.remarks)
-        photo = replace(picture.photo, target=shown, score=score, remarks=remarks)
-        yield image, photo, tuple(values for _, values in maps)
 
 
 def _batches(pictures: Sequence[Picture]) -> Iterator[list[int]]:

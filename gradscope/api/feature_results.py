@@ -12,6 +12,7 @@ from gradscope.api.runs import versions
 from gradscope.api.viewing import run_of
 from gradscope.errors import ConfigError, GradscopeError, ModelError
 from gradscope.explain.errors.explain import explain_error
+from gradscope.features.vectors import FeatureArray
 from gradscope.loading.viewing import Viewer
 from gradscope.records.features import FeaturesReport, SkippedImage
 from gradscope.running.state import run_eagerly
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class FeatureResult:
-    """The report, and ``draw``, which makes its pictures."""
+    """The report; ``draw`` makes its pictures; ``features`` are those that it rests on, if any."""
 
     report: FeaturesReport
     draw: Callable[[], list[Image]]
+    features: FeatureArray | None = None
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What layers look for and respond to: filters, activations."""
+"""What layers look for and respond to: filters, activations, the pictures that channels want."""
 
 from __future__ import annotations
 
@@ -6,18 +6,32 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from gradscope import images, progress
 from gradscope.api.feature_results import FeatureResult, FeatureRun
 from gradscope.api.viewing import about
+from gradscope.errors import OptionError
 from gradscope.features.activation_sheet import excitation_sheet, map_rows
 from gradscope.features.channels import ChannelSweep, as_channels
 from gradscope.features.filter_sheet import filter_sheet
 from gradscope.features.filters import filter_bank
-from gradscope.features.outputs import Layer, last_map, layers_matching, require_called, run
+from gradscope.features.maximize import channel_count, input_range, maximized
+from gradscope.features.outputs import (
+    Layer,
+    last_features,
+    last_map,
+    layers_matching,
+    one_layer,
+    require_called,
+    run,
+)
 from gradscope.features.pictures import Source, batches
+from gradscope.features.space_sheets import maximized_sheet
 from gradscope.loading.viewing import Viewer
+from gradscope.records.features import MaximizedChannel
+from gradscope.typeset.numbers import plural
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -102,6 +116,69 @@ def activations(
         return images.sheets(map_rows(photo, maps, sizes[0], about(viewer), top))
 
     return FeatureResult(report, draw)
+
+
+def maximize(
+    viewer: Viewer,
+    pattern: str | None,
+    channels: Sequence[int] | None,
+    *,
+    top: int,
+    steps: int,
+    size: int | None,
+) -> FeatureResult:
+    """The pictures that channels of a layer want, the first ``top`` where none is named.
+
+    Without a pattern the layer is the last linear one, whose channels are the classes.
+
+    Raises:
+        GradscopeError: no such layer or channel, no gradient, or the model raised.
+    """
+    task = FeatureRun(viewer, "maximize")
+    within, remark = input_range(viewer, size)
+    task.notices += [remark] * bool(remark)
+    grey = (within.input(torch.full_like(within.black, 0.5))[None]).to(viewer.device, viewer.dtype)
+    with task.running():
+        if pattern is None:
+            layer = replace(last_features(viewer.model, grey), reads=False)
+            task.notices.append(f"layer `{layer.title}`: the last linear layer")
+        else:
+            layer = one_layer(viewer.model, pattern)
+        whole = channel_count(viewer, layer, grey)
+        wanted = list(range(min(top, whole))) if channels is None else list(channels)
+        for channel in wanted:
+            if not 0 <= channel < whole:
+                raise OptionError(
+                    f"layer `{layer.title}` has no channel {channel}",
+                    help=f"its channels are 0 to {whole - 1}",
+                )
+        progress.tell("climbing")
+        found = maximized(viewer, layer, wanted, within, steps=steps, seed=task.seed)
+    stuck = [str(c) for c, a, b in zip(wanted, found.start, found.reached, strict=True) if a == b]
+    if stuck:
+        task.notices.append(
+            f"channel {', '.join(stuck)}: no gradient where the climb begins, nothing was reached; "
+            "another `--seed` begins elsewhere"
+        )
+    if channels is None and whole > len(wanted):
+        task.notices.append(f"the first {len(wanted)} of {whole} channels: `--top` takes more")
+    report = task.report(
+        [layer.title],
+        figures={"channels": whole, "steps": steps},
+        maximized=tuple(
+            MaximizedChannel(layer.title, *row)
+            for row in zip(wanted, found.start, found.reached, strict=True)
+        ),
+    )
+    classes = viewer.classes or ()
+    are_classes = pattern is None and len(classes) == whole
+    names = [f"class {classes[c]}" if are_classes else "" for c in wanted]
+    title = [f"what channels of {layer.title} want: {plural(steps, 'step')} up", about(viewer)]
+    foot = [
+        "below each picture: the channel's mean activation on noise, and on the picture",
+        "smooth steps (1/f), the picture shifted at random before each (Olah et al. 2017, Distill)",
+    ]
+    return FeatureResult(report, lambda: maximized_sheet(found, wanted, names, title, foot))
 
 
 def _maps(

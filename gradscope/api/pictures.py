@@ -80,3 +80,29 @@ def tensor_pictures(tensor: Tensor) -> list[Picture]:
         )
         for i, one in enumerate(tensor.detach().cpu())
     ]
+
+
+def pixel_in_input(picture: Picture, row: int, column: int) -> tuple[int, int]:
+    """Row and column in the model's input of a pixel of the picture.
+
+    Raises:
+        OptionError: the picture has no such pixel, or the model does not see it.
+    """
+    height, width = picture.values.shape[-2:]
+    geometry = picture.photo.geometry
+    across, down = geometry.photo if geometry else (width, height)
+    name = f"pixel {row},{column}"
+    if row >= down or column >= across:
+        raise OptionError(
+            f"{picture.photo.name} has no {name}: it has {down} rows and {across} columns",
+            help="`--pixels ROW,COLUMN` counts from 0, from the upper left corner",
+        )
+    if geometry is None:
+        return row, column
+    x, y = geometry.to_input(column + 0.5, row + 0.5)
+    if not (0 <= x < width and 0 <= y < height):
+        raise OptionError(
+            f"the model does not see {name} of {picture.photo.name}: its transform cuts it off",
+            help="`--crop` draws what the model sees; `input.transform` sets what it does",
+        )
+    return int(y), int(x)

@@ -16,8 +16,12 @@ def view(
     overrides: Sequence[str] = (),
     settings: dict[str, Any] | None = None,
     allow: Sequence[str] = (),
+    *,
+    input: str | None = None,
 ) -> Viewer:
     """The model that looks at pictures; without a name ResNet-18 with its weights.
+
+    ``input`` is the one of several inputs that takes the pictures.
 
     Raises:
         GradscopeError: the config or an option is not right, or the model raised. Where the weights
@@ -26,10 +30,10 @@ def view(
     """
     settings = settings or {}
     if model is not None:
-        return load_viewer(_read(model, overrides, settings), allow)
+        return load_viewer(_read(model, overrides, settings), allow, input=input)
     resnet = _read("torchvision:resnet18", ["weights=DEFAULT", *overrides], settings)
     try:
-        return load_viewer(resnet, allow)
+        return load_viewer(resnet, allow, input=input)
     except ConfigError as error:
         problem = error.problems[0]
         if "weights" not in problem.message:

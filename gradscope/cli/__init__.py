@@ -25,7 +25,7 @@ from gradscope import plugins
 from gradscope.cli import completion
 from gradscope.cli.help import Command, Example, Group
 from gradscope.cli.usage import problem_of
-from gradscope.errors import GradscopeError
+from gradscope.errors import GradscopeError, visible
 from gradscope.version import __version__
 
 _COMMANDS = "gradscope.commands"
@@ -190,7 +190,7 @@ def main() -> NoReturn:
 
 def _say(text: str) -> None:
     try:
-        print(text, file=sys.stderr)
+        print(visible(text), file=sys.stderr)
     except BrokenPipeError:
         _leave_pipe(sys.stderr)
 
@@ -198,7 +198,7 @@ def _say(text: str) -> None:
 def _traceback() -> None:
     import traceback
 
-    traceback.print_exc()
+    _say(traceback.format_exc().rstrip())
 
 
 def _leave_pipe(stream: TextIO) -> None:

@@ -5,24 +5,22 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from gradscope import images
 from gradscope.commands._completing import one_of
 from gradscope.commands._write import STDOUT, check_output, write_output
-from gradscope.errors import OptionError, did_you_mean
+from gradscope.errors import OptionError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from gradscope.api import Saliency
     from gradscope.records.saliency import ImageAttribution
-
-FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".pdf": "PDF"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class PictureOptions:
             "blue to red.",
             autocompletion=one_of(images.COLORMAPS),
         ),
-    ] = "inferno"
+    ] = images.USUAL
     crop: Annotated[bool, typer.Option("--crop", help="Draw only the part that the model saw.")] = (
         False
     )
@@ -57,14 +55,7 @@ class PictureOptions:
         Raises:
             OptionError: a share that is none, or an unknown colour map.
         """
-        if self.alpha is not None and not 0 < self.alpha <= 1:
-            raise OptionError(f"`--alpha {self.alpha:g}` is no share", help="above 0, up to 1")
-        if self.colormap not in images.COLORMAPS:
-            raise OptionError(
-                f"unknown colour map `{self.colormap}`",
-                help=did_you_mean(self.colormap, images.COLORMAPS)
-                or f"one of {', '.join(images.COLORMAPS)}",
-            )
+        images.check_look(self.alpha, self.colormap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +73,12 @@ class OutputFiles:
             OptionError: the one file exists, or a folder is not there or not writable.
         """
         if self.file is not None:
-            for page in range(1, pages + 1):
-                check_output(self.page(page), force=self.force)
+            for file in images.page_files(self.file, pages):
+                check_output(file, force=self.force)
             return
         for name in names:
             # The class and the layer are still to come, and what exists is not overwritten.
             check_output(self.folder / f"{name}.png", force=True)
-
-    def free(self, name: str) -> Path:
-        """The file of that name in the folder; numbered where it is taken and to stay."""
-        path, number = self.folder / f"{name}.png", 1
-        while path.exists() and not self.force:
-            number += 1
-            path = self.folder / f"{name}-{number}.png"
-        return path
-
-    def page(self, number: int) -> Path:
-        """The file of a page, where one file's name stands for all."""
-        assert self.file is not None
-        return self.file if number == 1 else self.file.with_stem(f"{self.file.stem}-{number}")
 
 
 def output_files(output: Path | None, *, force: bool) -> OutputFiles:
@@ -113,22 +91,28 @@ def output_files(output: Path | None, *, force: bool) -> OutputFiles:
         return OutputFiles(force=force)
     if output.is_dir():
         return OutputFiles(folder=output, force=force)
-    if output.suffix.lower() in FORMATS:
-        return OutputFiles(file=output, force=force)
     if output == STDOUT:
         raise OptionError(
             "pictures are not written to standard output",
             help="`-f json` writes the report there; else name a file or a folder",
         )
     if not output.suffix:
+        suffixes = ", ".join(images.PICTURES)
         raise OptionError(
             f"`{output}` is no folder, and has no suffix to tell the format",
-            help=f"create it: mkdir -p '{output}'; or use one of {', '.join(FORMATS)}, .json",
+            help=f"create it: mkdir -p '{output}'; or use one of {suffixes}, .json",
         )
-    raise OptionError(
-        f"the suffix `{output.suffix}` of `{output}` is no picture's",
-        help=f"use one of {', '.join(FORMATS)}, .json for the report, or a folder",
-    )
+    images.check_suffix(output)
+    return OutputFiles(file=output, force=force)
+
+
+def free_file(folder: Path, stem: str, suffix: str, *, force: bool) -> Path:
+    """The file of that name in the folder; numbered where it is taken and to stay."""
+    path, number = folder / f"{stem}{suffix}", 1
+    while path.exists() and not force:
+        number += 1
+        path = folder / f"{stem}-{number}{suffix}"
+    return path
 
 
 def file_names(paths: Sequence[str]) -> list[str]:
@@ -156,7 +140,7 @@ def write_pictures(
     """Overlays or contact sheets, written whole; the paths, in the order of the pictures."""
     written = []
     for path, picture in _pictures(found, to, names, looks):
-        write_output(_encoded(picture, path), path, force=to.force)
+        write_output(images.encoded(picture, path), path, force=to.force)
         written.append(path)
     return written
 
@@ -167,34 +151,20 @@ def write_pages(pages: Sequence[Image], to: OutputFiles, name: str) -> list[Path
         to.check((), len(pages))  # all of them, before the first is written
     written = []
     for path, page in _placed(pages, to, name):
-        write_output(_encoded(page, path), path, force=to.force)
+        write_output(images.encoded(page, path), path, force=to.force)
         written.append(path)
     return written
-
-
-def check_maps(folder: Path, names: Sequence[str], methods: Sequence[str], *, force: bool) -> None:
-    """Refuse raw maps that could not be written, before anything runs.
-
-    Raises:
-        OptionError: a file that exists, or cannot be written.
-    """
-    for name in names:
-        for method in methods:
-            check_output(_map_file(folder, name, method), force=force)
 
 
 def saved_maps(found: Saliency, folder: Path, names: Sequence[str], *, force: bool) -> Saliency:
     """The raw maps as files, and the report that names them."""
     import numpy as np
 
-    methods_of = [[record.method for record in image.maps] for image in found.report.images]
-    for name, methods in zip(names, methods_of, strict=True):
-        check_maps(folder, [name], methods, force=force)
     pictures = []
     for image, maps, name in zip(found.report.images, found.maps, names, strict=True):
         records = []
         for record, values in zip(image.maps, maps, strict=True):
-            path = _map_file(folder, name, record.method)
+            path = free_file(folder, f"{name}-{record.method}", ".npy", force=force)
             data = io.BytesIO()
             np.save(data, values.numpy())
             write_output(data.getvalue(), path, force=force)
@@ -206,37 +176,24 @@ def saved_maps(found: Saliency, folder: Path, names: Sequence[str], *, force: bo
 def _pictures(
     found: Saliency, to: OutputFiles, names: Sequence[str], looks: PictureOptions
 ) -> Iterator[tuple[Path, Image]]:
-    photos = [images.cropped(photo) if looks.crop else photo for photo in found.photos]
-    rows = [
-        (
-            photo,
-            [_heat(record, values, looks) for record, values in zip(image.maps, maps, strict=True)],
-        )
-        for photo, image, maps in zip(photos, found.report.images, found.maps, strict=True)
-    ]
+    rows = images.rows(found.report, found.photos, found.maps, **asdict(looks))
     if to.file is not None:
-        single = len(rows) == 1 and len(rows[0][1]) == 1
-        pages = [images.overlay(rows[0][0], rows[0][1][0])] if single else images.sheets(rows)
+        pages = images.pages(rows)
         to.check((), len(pages))  # all of them, before the first is written
         yield from _placed(pages, to, "")
         return
-    for (photo, heats), name, record in zip(rows, names, found.report.images, strict=True):
-        name = f"{name}-{_subject(record)}"
-        pages = (
-            [images.overlay(photo, heats[0])]
-            if len(heats) == 1
-            else images.sheets([(photo, heats)])
-        )
-        yield from _placed(pages, to, name)
+    for row, name, record in zip(rows, names, found.report.images, strict=True):
+        yield from _placed(images.pages([row]), to, f"{name}-{_subject(record)}")
 
 
 def _placed(pages: Sequence[Image], to: OutputFiles, name: str) -> Iterator[tuple[Path, Image]]:
     """Each page with its file."""
+    if to.file is not None:
+        yield from zip(images.page_files(to.file, len(pages)), pages, strict=True)
+        return
     for i, page in enumerate(pages, 1):
-        if to.file is not None:
-            yield to.page(i), page
-        else:
-            yield to.free(name if i == 1 else f"{name}-page-{i}"), page
+        stem = name if i == 1 else f"{name}-page-{i}"
+        yield free_file(to.folder, stem, ".png", force=to.force), page
 
 
 def _subject(image: ImageAttribution) -> str:
@@ -246,22 +203,3 @@ def _subject(image: ImageAttribution) -> str:
     layers = {record.layer for record in image.maps}
     words += [layer for layer in layers if layer and len(layers) == 1]
     return "-".join(re.sub(r"[^\w.-]+", "-", word).strip("-.")[:40] for word in words)
-
-
-def _heat(record: Any, values: Any, looks: PictureOptions) -> images.HeatMap:
-    remarks = (record.note,) if record.note else ()
-    what = record.options.get("class")
-    name = record.method if what is None else f"{record.method} {what}"
-    return images.HeatMap(
-        *(name, values.numpy(), record.signed, remarks), looks.alpha, looks.colormap
-    )
-
-
-def _encoded(picture: Image, path: Path) -> bytes:
-    data = io.BytesIO()
-    picture.save(data, FORMATS[path.suffix.lower()])
-    return data.getvalue()
-
-
-def _map_file(folder: Path, name: str, method: str) -> Path:
-    return folder / f"{name}-{method}.npy"

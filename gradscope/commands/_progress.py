@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gradscope.progress import Stage, heard
+from gradscope.typeset.text import plain
 
 #: Seconds after which a reader wonders whether anything happens at all.
 PATIENCE = 2.0
@@ -98,7 +99,7 @@ class _Line:
         counted = stage.whole is not None
         self._bar.update(
             self._task,
-            description=": ".join(word for word in stage.words if word),
+            description=plain(": ".join(word for word in stage.words if word)),
             total=stage.whole,
             completed=stage.done or 0,
             left="left" if counted else "",

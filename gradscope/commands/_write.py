@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradscope.errors import OptionError
+from gradscope.errors import OptionError, visible
 from gradscope.files import check_file, is_stream, whole_file, write_file
 
 STDOUT = Path("-")
@@ -20,10 +20,25 @@ def keep_stdout_clean() -> Iterator[None]:
     """Within this, what the user's code prints goes to standard error: it is not the result.
 
     Where there are real streams their descriptors are turned too, for what a library in C, another
-    process or a kept ``sys.__stdout__`` writes.
+    process or a kept ``sys.__stdout__`` writes. Whatever folder that code changes to, the result's
+    path means the same behind it.
     """
-    with contextlib.redirect_stdout(sys.stderr), _descriptor_turned():
+    with contextlib.redirect_stdout(sys.stderr), _descriptor_turned(), _folder_kept():
         yield
+
+
+@contextlib.contextmanager
+def _folder_kept() -> Iterator[None]:
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:  # removed while somebody was in it
+        yield
+        return
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
 
 
 @contextlib.contextmanager
@@ -95,7 +110,7 @@ def check_output(path: Path | None, *, force: bool = False) -> None:
 
 def say(notice: str) -> None:
     """A word beside the result, which goes to standard output."""
-    print(f"note: {notice}", file=sys.stderr)
+    print(visible(f"note: {notice}"), file=sys.stderr)
 
 
 def _write_stdout(data: bytes) -> None:

@@ -14,7 +14,7 @@ import typer
 from gradscope import plugins
 from gradscope.commands._options import Debug, Force
 from gradscope.commands._write import STDOUT, output_file
-from gradscope.errors import OptionError
+from gradscope.errors import OptionError, visible
 from gradscope.files import whole_folder
 from gradscope.runfile.reader import RunFile
 
@@ -56,7 +56,7 @@ def run(
     with RunFile.open(path) as recorded, _output(export, destination, force) as place:
         export.write(recorded, place)
     if destination != STDOUT:
-        print(f"wrote {destination}", file=sys.stderr)
+        print(visible(f"wrote {destination}"), file=sys.stderr)
 
 
 def _output(export: ModuleType, path: Path, force: bool) -> AbstractContextManager[Path]:

@@ -19,6 +19,7 @@ from gradscope.commands._write import STDOUT, write_output
 from gradscope.config import check_spec
 from gradscope.config.specs import is_own
 from gradscope.config.targets import MISSING
+from gradscope.errors import visible
 
 if TYPE_CHECKING:
     from gradscope.loading.signatures import Argument
@@ -100,7 +101,7 @@ def run(
     if path != STDOUT:
         open_ = sum(f": {MISSING}" in line for line in lines)
         first = f"write a value for each of its {open_} `{MISSING}`, then" if open_ else "next:"
-        print(f"wrote {path}; {first} gradscope inspect {shown}", file=sys.stderr)
+        print(visible(f"wrote {path}; {first} gradscope inspect {shown}"), file=sys.stderr)
 
 
 def _model(spec: str, folder: Path, allow: Sequence[str]) -> Iterator[str]:

@@ -25,7 +25,6 @@ from gradscope.commands._options import (
 )
 from gradscope.commands._pictures import (
     PictureOptions,
-    check_maps,
     file_names,
     output_files,
     saved_maps,
@@ -50,6 +49,7 @@ EXAMPLES = (
         "Every method, and its trust.",
     ),
     ("gradscope saliency cat.jpg --crop --alpha 0.6 --colormap viridis", "Another look."),
+    ("gradscope saliency street.jpg -m unet.yaml --pixels 120,64", "Why this pixel is its class."),
     ("gradscope saliency digits/ -m demo -o maps", "A folder of pictures, a map each, in `maps`."),
 )
 
@@ -104,6 +104,22 @@ def run(
             metavar="LAYER",
             help="The layer of the CAM kinds.",
             autocompletion=completing.layers,
+        ),
+    ] = None,
+    input: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of several inputs the one that is explained, by name or number; the config's "
+            "others are held fixed.",
+        ),
+    ] = None,
+    pixels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHICH",
+            help="Of a segmentation: `predicted` as the class (default), `all`, or ROW,COLUMN.",
+            autocompletion=completing.one_of(("predicted", "all")),
         ),
     ] = None,
     option: Annotated[
@@ -173,7 +189,8 @@ def run(
     as_json = _json(format, output)
     if as_json:
         check_output(output, force=force)
-    _check_folder(save_maps)
+    if save_maps is not None:
+        check_output(save_maps / "map.npy", force=True)  # what exists is not overwritten
     files = output_files(None if as_json else output, force=force)
     if not paths:
         from gradscope.demo import DIGITS
@@ -189,6 +206,7 @@ def run(
         versus=versus,
         why_not=why_not,
         layer=layer,
+        pixels=pixels,
         check=check,
     )
     maps = _map_names(request)
@@ -197,13 +215,11 @@ def run(
             # What is missing or in the way is said before weights are fetched.
             found_files = picture_files(paths)
             names = file_names([images.shown(path) for path in found_files])
-            if save_maps is not None:
-                check_maps(save_maps, names, maps, force=force)
             overlays = [f"{name}-{_file_suffix(maps)}" for name in names]
             if not as_json:
                 files.check(overlays, images.page_count(len(found_files), len(maps)))
             keys = {key: value for key, value in asdict(running).items() if value is not None}
-            viewer = view(model, overrides, keys, allow or ())
+            viewer = view(model, overrides, keys, allow or (), input=input)
             pictures = read_pictures(found_files, viewer)
             found = attribute(viewer, pictures, request, seed=running.seed)
     except ModelError as error:
@@ -230,11 +246,6 @@ def _json(format: str | None, output: Path | None) -> bool:
             help="`terminal` or `json`; pictures are chosen by the suffix of `-o`",
         )
     return format == "json"
-
-
-def _check_folder(folder: Path | None) -> None:
-    if folder is not None and not folder.is_dir():
-        raise OptionError(f"no such folder: `{folder}`", help=f"create it: mkdir -p '{folder}'")
 
 
 def _map_names(request: SaliencyRequest) -> list[str]:

@@ -10,7 +10,6 @@ import argparse
 import io
 import math
 import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from gradscope.demo import DIGITS, WEIGHTS
+from gradscope.demo.all_digits import all_digits
 from gradscope.demo.networks import LectureNet, SimpleNet
 from gradscope.demo.scouter import NegativeScouterNet, ScouterNet
 
@@ -68,22 +68,12 @@ class Split:
 
 
 def load_split() -> Split:
-    """scikit-learn's 1797 digits, 8×8 in 0…16, scaled to the networks' 28×28.
-
-    The scaled pixels are rounded to 8 bits, so that a digit written as PNG is the very image that
-    the networks know.
-    """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        sys.exit("error: training needs scikit-learn\n  = help: pip install 'gradscope[train]'")
-    digits = load_digits()
-    small = np.rint(digits.images * (255 / 16)).astype(np.uint8)
-    scaled = [Image.fromarray(s).resize((28, 28), Image.Resampling.BILINEAR) for s in small]
-    images = torch.from_numpy(np.stack([np.asarray(s) for s in scaled])).unsqueeze(1) / 255
-    labels = torch.from_numpy(np.asarray(digits.target, dtype=np.int64))
+    """scikit-learn's digits as ``all_digits`` makes pictures of them, every fifth held out."""
+    pictures, labels = all_digits()
+    images = torch.from_numpy(np.stack([np.asarray(p) for p in pictures])).unsqueeze(1) / 255
     held = torch.arange(len(labels)) % 5 == 0
-    return Split(images[~held], labels[~held], images[held], labels[held])
+    named = torch.tensor(labels)
+    return Split(images[~held], named[~held], images[held], named[held])
 
 
 def train(recipe: Recipe, split: Split, *, seed: int) -> nn.Module:

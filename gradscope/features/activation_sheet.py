@@ -87,7 +87,7 @@ def excitation_sheet(
         f"{min(top, len(stats))} of {plural(len(sweep.total), 'channel')}",
         about,
     ]
-    return images.grid(head, tiles, sweep.best.shape[1], side=SIDE, foot=foot)
+    return images.grid(head, images.in_rows(tiles, sweep.best.shape[1]), side=SIDE, foot=foot)
 
 
 def _best(

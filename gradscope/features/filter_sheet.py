@@ -34,8 +34,7 @@ def filter_sheet(bank: FilterBank, about: str, top: int) -> list[Image]:
     title = [f"filters of {bank.layer} · {bank.kind} {shape(bank.shape)}", about]
     return images.grid(
         title,
-        tiles,
-        ACROSS,
+        images.in_rows(tiles, ACROSS),
         side=SIDE,
         scale=None if colors else scale,
         foot=_foot(bank, scale, colors, top),

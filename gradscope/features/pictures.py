@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from gradscope import images, progress
-from gradscope.errors import ConfigError
+from gradscope.demo.all_digits import all_digits
+from gradscope.errors import ConfigError, OptionError
 from gradscope.loading.viewing import Viewer
 from gradscope.records.features import SkippedImage
 
@@ -105,6 +106,26 @@ def sources(words: Sequence[str | Path]) -> list[Source]:
             for path in images.find_images(str(word), here):
                 found.setdefault(path, Source(images.shown(path), None, path))
     return list(found.values())
+
+
+def tensor_sources(tensor: Tensor) -> list[Source]:
+    """The pictures of a tensor [N, C, H, W] that the model takes as it is.
+
+    Raises:
+        OptionError: a tensor of another shape.
+    """
+    if tensor.dim() != 4 or not len(tensor):
+        raise OptionError(f"a tensor {list(tensor.shape)}", help="pictures are [N, C, H, W]")
+    return [Source(f"[{i}]", values=one) for i, one in enumerate(tensor.detach())]
+
+
+def digits() -> list[Source]:
+    """Every handwritten digit of scikit-learn's, whose class is its label."""
+    pictures, labels = all_digits()
+    return [
+        Source(f"digit {i}", str(label), stored=picture)
+        for i, (picture, label) in enumerate(zip(pictures, labels, strict=True))
+    ]
 
 
 def batches(

@@ -40,10 +40,14 @@ class Tile:
     marked: bool = False
 
 
+def in_rows(tiles: Sequence[Tile], columns: int) -> list[Sequence[Tile]]:
+    """Tiles in rows of so many."""
+    return [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
+
+
 def grid(
     title: Sequence[str],
-    tiles: Sequence[Tile],
-    columns: int,
+    rows: Sequence[Sequence[Tile]],
     *,
     side: int,
     scale: Scale | None = None,
@@ -53,14 +57,12 @@ def grid(
 
     Args:
         title: sentences above the first row: what was seen, of which model.
-        tiles: row by row.
-        columns: tiles in a row.
+        rows: of tiles.
         side: of the square that each picture is fitted to.
         scale: of the colours that all pictures share.
         foot: sentences below the last row.
     """
-    columns = min(columns, max(1, len(tiles)))
-    rows = [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
+    columns = max(map(len, rows), default=1)
     parts = [rows[i : i + ROWS] for i in range(0, len(rows), ROWS)] or [[]]
     width = max(columns * (side + _GAP) + _GAP, 480)
     count = f" · page {{}} of {len(parts)}" if len(parts) > 1 else ""
@@ -114,7 +116,7 @@ def _line(row: Sequence[Tile], side: int) -> Image:
     for i, picture in enumerate(pictures):
         x = i * (side + _GAP)
         write(canvas, (x, 0), above[i], _SMALL, INK)
-        canvas.paste(picture, (x + (side - picture.width) // 2, top))
+        canvas.paste(picture, (x, top))
         write(canvas, (x, top + tallest + _RIM), below[i], _SMALL, DIM)
     return canvas
 

@@ -66,6 +66,8 @@ def painted(
         result.paste(_strip(grey.crop(box), layers, top, scale), box)
     if not geometry.sees_all():
         _outline(result, geometry.seen(), times)
+    if photo.pixel is not None:
+        _mark(result, geometry, photo.pixel, times)
     return result
 
 
@@ -225,6 +227,20 @@ def _outline(canvas: Image, places: Iterable[tuple[float, float]], times: int) -
     ]
     draw.line([*corners, corners[0]], fill=(0, 0, 0), width=3 * thick, joint="curve")
     draw.line([*corners, corners[0]], fill=(255, 255, 255), width=thick, joint="curve")
+
+
+def _mark(canvas: Image, geometry: Geometry, pixel: tuple[int, int], times: int) -> None:
+    """A ring around a pixel of the model's input: black and white, as the outline is."""
+    from PIL import ImageDraw
+
+    row, column = pixel
+    x, y = (place * times for place in geometry.to_photo(column + 0.5, row + 0.5))
+    size = max(canvas.size)
+    thick, radius = max(1, round(size / 400)), max(5, round(size / 50))
+    draw = ImageDraw.Draw(canvas)
+    for color, width in (((0, 0, 0), 3 * thick), ((255, 255, 255), thick)):
+        around = radius + width / 2
+        draw.ellipse((x - around, y - around, x + around, y + around), outline=color, width=width)
 
 
 def _drawn_in(place: float, side: int, thick: int) -> float:

@@ -24,6 +24,7 @@ class Photo:
     """A photograph as ``read_image`` gives it, and what the model made of it.
 
     ``geometry`` is from ``trace``; without one the model's input is taken as the whole picture.
+    ``pixel`` is the row and column of one in the model's input that is to be marked.
     """
 
     picture: Image
@@ -32,6 +33,7 @@ class Photo:
     score: float | None = None
     geometry: Geometry | None = None
     remarks: tuple[str, ...] = ()
+    pixel: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

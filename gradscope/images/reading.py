@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import ConfigError, Place, closest_file
 
@@ -263,14 +263,24 @@ def input_picture(values: NDArray[np.float32]) -> Image:
     picture, any other number their mean.
     """
     import numpy as np
-    from PIL import Image
 
     array = np.asarray(values, dtype=np.float64)
     array = array[None] if array.ndim == 2 else array
     array = array if len(array) == 3 else array.mean(axis=0, keepdims=True)
     finite = array[np.isfinite(array)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    shares = (array - low) / (high - low) if high > low else np.full_like(array, 0.5)
-    pixels = np.rint(np.nan_to_num(shares, nan=0.5, posinf=1.0, neginf=0.0) * 255)
+    return from_shares((array - low) / (high - low) if high > low else np.full_like(array, 0.5))
+
+
+def from_shares(shares: NDArray[np.floating[Any]]) -> Image:
+    """A picture of brightness ``[C, H, W]`` from 0 to 1: three channels in colour, else their mean.
+
+    What is no number is grey.
+    """
+    import numpy as np
+    from PIL import Image
+
+    array = shares if len(shares) in (1, 3) else shares.mean(axis=0, keepdims=True)
+    pixels = np.rint(np.nan_to_num(array, nan=0.5, posinf=1.0, neginf=0.0).clip(0, 1) * 255)
     pixels = pixels.astype(np.uint8)
     return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0).copy())

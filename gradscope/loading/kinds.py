@@ -33,6 +33,11 @@ class ModelKind:
     data_config: dict[str, Any] | None = None  # timm: timm.data.resolve_model_data_config(model)
     category: str = "classification"  # torchvision: classification, segmentation, detection, ...
 
+    @property
+    def of_the_hub(self) -> bool:
+        """Whether the config's model is an id of the hub, which it so asks for."""
+        return self.library == "hf" and self.tokenizer == self.name and not Path(self.name).exists()
+
 
 @dataclass(frozen=True)
 class Request:

@@ -43,8 +43,8 @@ def install(module: str) -> str:
     package = module.partition(".")[0]
     if package in _EXTRAS:
         return f"pip install 'gradscope[{_EXTRAS[package]}]'"
-    if package in ("torchvision", "pandas"):
-        return f"pip install {package}"
+    if package in ("torchvision", "pandas", "umap"):
+        return f"pip install {'umap-learn' if package == 'umap' else package}"
     return f"install the package that provides `{package}`, or mend the import"
 
 

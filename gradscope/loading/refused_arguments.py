@@ -20,13 +20,18 @@ _REFUSED = {
     "allow_all_kernels": "it fetches and runs kernels from anywhere",
     "use_kernels": "it fetches and runs kernels",
     "kernel_config": "it fetches and runs kernels",
+    "auto_map": "it names code that comes with the weights",
 }
-# Refused for timm: each makes the builder fetch or read a file that nobody looked at.
+# Refused for timm, to which transformers passes them on: each makes the builder fetch or read a
+# file that nobody looked at.
 _REFUSED_TIMM = {
     "checkpoint_path": "the builder would read a file of its own",
     "pretrained_cfg": "it names files and addresses to load from",
     "pretrained_cfg_overlay": "it names files and addresses to load from",
     "load_custom": "it names a loader",
+    "pretrained_path": "the builder would read a file of its own",
+    "teacher_pretrained_path": "the builder would read a file of its own",
+    "teacher_pretrained_cfg_overlay": "it names files and addresses to load from",
 }
 _REFUSED_TORCHVISION = {
     "pretrained": "it is the old form of weights",
@@ -43,29 +48,36 @@ SAFE = {"trust_remote_code": False, "weights_only": True}
 def check_arguments(name: str, found: Any, arguments: Mapping[str, Any], place: At) -> None:
     """Refuse arguments that would open a side door; ``place(argument)`` says where it stands."""
     module = getattr(found, "__module__", None) or ""
+    # What a container holds may be meant for transformers.
+    home = "transformers" if is_container(found) else module
     refused = dict(_REFUSED)
-    if below(module, ["timm"]):
+    if below(home, ["timm", "transformers"]):
         refused |= _REFUSED_TIMM
     if below(module, ["torchvision.models"]):
         refused |= _REFUSED_TORCHVISION
     for argument, value in arguments.items():
-        if argument in refused:
-            raise ConfigError(
-                f"`{argument}` may not be given to `{name}`: {refused[argument]}",
-                place=place(argument),
-                help=_INSTEAD.get(argument, f"leave `{argument}` out"),
-            )
-        # What a container holds may be meant for transformers.
-        home = "transformers" if is_container(found) else module
-        _check_value(name, home, argument, value, place(argument))
+        _check_value(name, home, refused, argument, value, place(argument))
 
 
-def _check_value(name: str, module: str, argument: str, value: Any, place: Place | None) -> None:
-    """Refuse values that make transformers or timm fetch something which nobody asked for."""
+def _check_value(
+    name: str,
+    module: str,
+    refused: Mapping[str, str],
+    argument: str,
+    value: Any,
+    place: Place | None,
+) -> None:
+    """Refuse an argument, and what makes transformers or timm fetch what nobody asked for."""
+    if argument in refused:
+        raise ConfigError(
+            f"`{argument}` may not be given to `{name}`: {refused[argument]}",
+            place=place,
+            help=_INSTEAD.get(argument, f"leave `{argument}` out"),
+        )
     library = below(module, ["transformers"])
     if library and isinstance(value, Mapping):  # the config of a part
         for inner, part in value.items():
-            _check_value(name, module, str(inner), part, place)
+            _check_value(name, module, refused, str(inner), part, place)
     elif library and "_implementation" in argument and re.search("[/:@]", str(value)):
         raise ConfigError(
             f"`{argument}: {value}` may not be given to `{name}`: it fetches and runs a kernel",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from gradscope.loading.names import Names
 from gradscope.loading.policy import below, is_module, torchvision_name
 from gradscope.loading.refused_arguments import check_arguments, safe_arguments
 from gradscope.loading.signatures import arguments, check, unknown_argument
+from gradscope.loading.wall import Wall, WalledPartial
 
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 # The built-in losses that take arguments, by torch's names for them.
@@ -117,19 +120,22 @@ class Targets:
         *,
         partial: bool = False,
         like: Any = None,
+        downloads: bool = False,
     ) -> Any:
         """Call (or bind) what ``name`` stands for, and say whose fault it is when that fails.
 
-        ``like`` is what the arguments are passed on to, to know which names it takes.
+        ``like`` is what the arguments are passed on to, to know which names it takes; ``downloads``
+        is whether weights were asked for.
         """
         named = {**_by_name(found, args), **kwargs}
         check_arguments(name, found, named, lambda word: self.place(f"{key}.{word}"))
         kwargs = self._as_annotated(found, name, {**kwargs, **safe_arguments(found)}, key)
         check(found, name, args, kwargs, key, self.place, partial=partial)
         if partial:
-            return functools.partial(found, *args, **kwargs)
+            return self._bound(found, name, args, kwargs, key)
         try:
-            made = found(*args, **kwargs)
+            with self.wall(found, name, key, downloads=downloads) or nullcontext():
+                made = found(*args, **kwargs)
         except GradscopeError:
             raise
         except (Exception, SystemExit) as error:
@@ -137,6 +143,28 @@ class Targets:
         sentences = (f"{key}: {one}" for one in ignored(found, made, kwargs))
         self.notices += [one for one in sentences if one not in self.notices]
         return made
+
+    def wall(
+        self, found: Any, name: str, key: str = "model", *, downloads: bool = False
+    ) -> Wall | None:
+        """The wall around a library's code; None for the user's own, and what --allow lets in."""
+        module = getattr(found, "__module__", None) or ""
+        resolved = f"{module}.{getattr(found, '__qualname__', '')}"
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if self.own.owns(file) or self.names.policy.allows(resolved):
+            return None
+        package = module.partition(".")[0]
+        place = self.place(key)
+        return Wall(name, place, package=package, downloads=downloads, owns=self.own.owns)
+
+    def _bound(
+        self, found: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], key: str
+    ) -> functools.partial[Any]:
+        if self.wall(found, name, key) is None:
+            return functools.partial(found, *args, **kwargs)
+        bound = WalledPartial(found, *args, **kwargs)
+        bound.wall = lambda: self.wall(found, name, key) or nullcontext()
+        return bound
 
     def _as_annotated(
         self, found: Any, name: str, kwargs: Mapping[str, Any], key: str

@@ -12,11 +12,14 @@ from torch import Tensor, nn
 
 from gradscope import images
 from gradscope.config import LoadedConfig
-from gradscope.errors import ConfigError, Place
+from gradscope.config.inputs import is_keywords
+from gradscope.errors import ConfigError, OptionError, Place
+from gradscope.loading.inputs import make_batches
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.sources.context import Context
 from gradscope.loading.sources.pictures import choose_transform
-from gradscope.loading.workload import build_model
+from gradscope.loading.workload import BuiltModel, build_model
+from gradscope.nesting import find
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,7 +30,8 @@ class Viewer:
     """A model and what it makes of a picture: ``transform`` gives [C, H, W] as the model takes it.
 
     ``classes`` are names by class id, where the weights come with them or the config has them, and
-    then ``named`` is where; ``random`` says that the weights were drawn, not learnt.
+    then ``named`` is where; ``random`` says that the weights were drawn, not learnt. ``inputs`` is
+    everything that a model of several inputs takes.
     """
 
     model: nn.Module
@@ -40,13 +44,59 @@ class Viewer:
     random: bool = False
     notices: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
+    inputs: PictureInput | None = None
 
 
-def load_viewer(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Viewer:
-    """The model that a config names, in the config's mode, and its way of seeing pictures.
+@dataclass(frozen=True)
+class PictureInput:
+    """All inputs of a model; the tensor ``pictures`` among them, of that name, is explained."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    name: str
+    pictures: Tensor
+
+
+def picture_input(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None
+) -> PictureInput:
+    """The inputs, of which that of a name is explained: ``1``, ``image``, ``batch.image``.
+
+    Without a name it is the only floating tensor [N, C, H, W].
 
     Raises:
-        GradscopeError: as ``load``; the config's own input is not made.
+        OptionError: no such input, or several that could be meant.
+    """
+    found = dict(find({**{str(i): each for i, each in enumerate(args)}, **kwargs}, Tensor))
+    pictures = [key for key, t in found.items() if t.dim() == 4 and t.is_floating_point()]
+    listed = ", ".join(f"`{key}` {list(tensor.shape)}" for key, tensor in found.items())
+    if name is None and len(pictures) != 1:
+        several = f"{len(pictures)} inputs of the model are pictures"
+        raise OptionError(
+            several if pictures else "no input of the model is a picture [N, C, H, W]",
+            help=f"`--input NAME` says which is explained: {listed or 'there is no tensor'}",
+        )
+    if name is not None and name not in found:
+        raise OptionError(f"the model has no input `{name}`", help=f"its inputs: {listed}")
+    if name is not None and name not in pictures:
+        raise OptionError(
+            f"the input `{name}` is {list(found[name].shape)}, which is no picture",
+            help="what is explained is floating, [N, C, H, W]; the other inputs are held fixed",
+        )
+    name = name or pictures[0]
+    return PictureInput(args, kwargs, name, found[name])
+
+
+def load_viewer(
+    loaded: LoadedConfig, allow: Sequence[str] = (), *, input: str | None = None
+) -> Viewer:
+    """The model that a config names, in the config's mode, and its way of seeing pictures.
+
+    ``input`` names the one that is explained. The config's own input is made only where it has
+    several parts, or one is named.
+
+    Raises:
+        GradscopeError: as ``load``; an input that is not there or is no picture.
     """
     built = build_model(loaded, allow)
     context = Context(
@@ -58,9 +108,15 @@ def load_viewer(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Viewer:
         built.dtype,
         built.targets.instantiate,
     )
-    given = loaded.config.input
+    given: Any = loaded.config.input
+    inputs, key = None, "input"
+    if input is not None or isinstance(given, list) or is_keywords(given):
+        inputs = picture_input(*_call(loaded, built, context), input)
+        key = f"input.{inputs.name}"
+        for part in inputs.name.split("."):
+            given = _part(given, part)
     wanted = given.get("transform") if isinstance(given, Mapping) else None
-    transform, label = choose_transform(wanted, context, "input")
+    transform, label = choose_transform(wanted, context, key)
     messages = [f"transform: {label}"] if label else []
     learnt = built.weights is not None or loaded.config.checkpoint is not None
     return Viewer(
@@ -74,7 +130,36 @@ def load_viewer(loaded: LoadedConfig, allow: Sequence[str] = ()) -> Viewer:
         random=not learnt and built.kind.library != "demo",
         notices=[*built.notices, *built.targets.notices, *context.notices, *messages],
         config=loaded.config.model_dump(mode="json") | {"weights": built.weights},
+        inputs=inputs,
     )
+
+
+def _call(
+    loaded: LoadedConfig, built: BuiltModel, context: Context
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the config's first batch."""
+    batches, notices, _ = make_batches(
+        loaded.config.input,
+        None,
+        model=built.model,
+        model_kind=built.kind,
+        directory=loaded.directory,
+        place=loaded.place,
+        device=built.device,
+        dtype=built.dtype,
+        seed=loaded.config.seed,
+        instantiate=built.targets.instantiate,
+    )
+    context.notices.extend(notices)
+    batch = next(batches())
+    return batch.args, batch.kwargs
+
+
+def _part(given: Any, name: str) -> Any:
+    """The source of an input inside a config's; None where a function makes them all."""
+    if isinstance(given, list):
+        return given[int(name)]
+    return given.get(name) if is_keywords(given) else given
 
 
 def _given(loaded: LoadedConfig) -> tuple[str, ...] | None:
@@ -112,7 +197,7 @@ def _classes(kind: ModelKind) -> tuple[str, ...] | None:
     return None
 
 
-def live_viewer(model: nn.Module) -> Viewer:
+def live_viewer(model: nn.Module, inputs: PictureInput | None = None) -> Viewer:
     """The caller's own module, for tensors that are its input already."""
     first = next(model.parameters(), torch.empty(0))
     return Viewer(
@@ -122,4 +207,5 @@ def live_viewer(model: nn.Module) -> Viewer:
         device=first.device,
         dtype=first.dtype,
         config={"model": type(model).__qualname__},
+        inputs=inputs,
     )

@@ -18,6 +18,7 @@ from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import CheckReport, Report
 from gradscope.records.saliency import SaliencyReport
 from gradscope.records.soundness import faults
+from gradscope.typeset.text import printable_json
 
 #: What a saved record is called, the command that writes one, and the command that shows it.
 _WORDS: dict[type, tuple[str, str, str]] = {
@@ -44,7 +45,8 @@ def dumps(
     """The record as one JSON document, keys in the order of the records."""
     data = to_data(record)
     head = {"schema": data.pop("schema"), "status": data.pop("status")}
-    return json.dumps({**head, **data}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps({**head, **data}, indent=1, ensure_ascii=False, allow_nan=False)
+    return printable_json(text) + "\n"
 
 
 def loads(text: str, kind: type[_Record], *, file: str = "report") -> _Record:

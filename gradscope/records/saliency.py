@@ -12,12 +12,18 @@ from gradscope.records.shown import Shown
 
 @dataclass(frozen=True, slots=True)
 class ClassScore:
-    """One class as the model sees the picture: its logit, and its share after softmax."""
+    """One class as the model sees the picture: its logit, and its share after softmax.
+
+    In a segmentation ``score`` is the mean logit over the pixels that count, and ``pixels`` the
+    share of the picture's that are predicted as the class. There, and where the model gives a
+    single number, ``probability`` is None.
+    """
 
     id: int
     score: float
-    probability: float
+    probability: float | None
     name: str | None = None
+    pixels: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +47,10 @@ class Attribution:
 
 @dataclass(frozen=True, slots=True)
 class ImageAttribution:
-    """One picture and its maps. ``score`` is the logit of the target; ``top`` the best classes."""
+    """One picture and its maps. ``score`` is the logit of the target; ``top`` the best classes.
+
+    ``pixels`` are those of a segmentation that count: ``predicted``, ``all`` or ``ROW,COLUMN``.
+    """
 
     path: str
     target: int
@@ -49,6 +58,7 @@ class ImageAttribution:
     target_name: str | None = None
     top: tuple[ClassScore, ...] = ()
     maps: tuple[Attribution, ...] = ()
+    pixels: str | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)

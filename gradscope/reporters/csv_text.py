@@ -10,7 +10,7 @@ import csv
 from collections.abc import Iterable, Sequence
 from io import StringIO
 
-from gradscope.typeset.text import plain
+from gradscope.typeset.fields import csv_field
 
 Field = str | int | float | bool | None
 
@@ -20,16 +20,5 @@ def written(header: Sequence[str], rows: Iterable[Sequence[Field]]) -> str:
     out = StringIO()
     writer = csv.writer(out)
     writer.writerow(header)
-    writer.writerows([_field(value) for value in row] for row in rows)
+    writer.writerows(map(csv_field, row) for row in rows)
     return out.getvalue()
-
-
-def _field(value: Field) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        text = plain(value)
-        return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
-    return repr(value)

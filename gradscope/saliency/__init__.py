@@ -13,23 +13,32 @@ from gradscope.records.saliency import MethodText
 
 if TYPE_CHECKING:
     from gradscope.saliency._explaining import AttributionPlan, RecordedMap, explain
+    from gradscope.saliency._forward import probabilities
+    from gradscope.saliency._inputs import ModelInputs
     from gradscope.saliency._options import method_names, options_of, read_options
+    from gradscope.saliency._segmentation import read_pixels
     from gradscope.saliency._subject import Subject
 
 __all__ = [
     "AttributionPlan",
+    "ModelInputs",
     "RecordedMap",
     "Subject",
     "explain",
     "method_names",
     "methods",
     "options_of",
+    "probabilities",
     "read_options",
+    "read_pixels",
 ]
 
 _HOMES = {
     "_explaining": ("AttributionPlan", "RecordedMap", "explain"),
+    "_forward": ("probabilities",),
+    "_inputs": ("ModelInputs",),
     "_options": ("method_names", "options_of", "read_options"),
+    "_segmentation": ("read_pixels",),
     "_subject": ("Subject",),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,10 @@ from gradscope.saliency._checks.completeness import completeness
 from gradscope.saliency._checks.curves import curves
 from gradscope.saliency._checks.randomisation import randomisation
 from gradscope.saliency._checks.spread import spread
+from gradscope.saliency._inputs import ModelInputs
 from gradscope.saliency._layers import Choice
 from gradscope.saliency._objective import Objective
+from gradscope.saliency._segmentation import Pixels
 from gradscope.saliency._subject import Subject
 
 #: The checks that make a map again take no more samples than these.
@@ -36,7 +38,8 @@ class AttributionPlan:
     """What is to be made, with what was found out once for all pictures.
 
     ``methods`` are names with their options; with ``lenient`` those that cannot work on this model
-    are left out, and ``notices`` say so. ``versus`` and ``why_not`` are class ids.
+    are left out, and ``notices`` say so. ``versus`` and ``why_not`` are class ids; ``background``
+    is a class of a segmentation that is explained only where it is the target.
     """
 
     methods: Mapping[str, Mapping[str, Any]]
@@ -44,6 +47,7 @@ class AttributionPlan:
     target: int | None = None
     versus: int | None = None
     why_not: int | None = None
+    background: int | None = None
     layer: str | Choice | None = None
     check: bool = False
     seed: int = 0
@@ -57,9 +61,16 @@ class AttributionPlan:
 
 
 def explain(
-    model: nn.Module, inputs: Tensor, plan: AttributionPlan
+    model: nn.Module,
+    inputs: Tensor,
+    plan: AttributionPlan,
+    *,
+    others: ModelInputs | None = None,
+    pixels: Pixels | None = None,
 ) -> tuple[Subject, list[list[RecordedMap]]]:
     """The maps of pictures [N, C, H, W], a list for each; the subject has scores and logits.
+
+    ``others`` are the inputs that are held fixed, ``pixels`` those of a segmentation that count.
 
     Raises:
         OptionError: a method that cannot work on this model, unless the plan is lenient.
@@ -75,6 +86,9 @@ def explain(
         seed=plan.seed,
         whole=_shares(plan),
         batches=plan.batches,
+        others=others,
+        pixels=pixels,
+        background=plan.background,
     )
     with subject:
         for name, options in list(plan.methods.items()):
@@ -95,6 +109,10 @@ def explain(
         plan.layer = subject._layer or plan.layer
         plan.batches = subject.measured
         _ = subject.scores  # while the model is as the subject needs it
+        if subject.segmentation is not None:
+            plan.say(f"segmentation: the score is {subject.segmentation.score}")
+            for i, records in enumerate(found):
+                found[i] = _with_absence(subject, i, records)
     if any(record.layer for records in found for record, _ in records):
         plan.say(subject.layer_description)
     for note in subject.notes:
@@ -176,6 +194,17 @@ def _recorded(
         checks={key: value for key, value in checks.items() if key != "blank"},
     )
     return record, values
+
+
+def _with_absence(subject: Subject, i: int, records: list[RecordedMap]) -> list[RecordedMap]:
+    """The records, saying so where a segmentation has no pixel of the class in this picture."""
+    if subject.segmentation is None or not bool(subject.segmentation.absent[i]):
+        return records
+    absent = f"no pixel is predicted as class {int(subject.target[i])}, so all of them count"
+    return [
+        (replace(record, note="; ".join(filter(None, (record.note, absent)))), values)
+        for record, values in records
+    ]
 
 
 def _pairs(subject: Subject, plan: AttributionPlan) -> list[list[RecordedMap]]:

@@ -14,6 +14,7 @@ from gradscope.capture.hooks import hooked, named_modules, select_layer, watchab
 from gradscope.capture.maps import PASSING, POOLING, as_map, patch_grid
 from gradscope.errors import OptionError
 from gradscope.nesting import find
+from gradscope.saliency._forward import Forward
 
 WITHOUT_LAYER = (
     "gradient, input-x-gradient, smooth-grad, integrated-gradients, occlusion and rise "
@@ -36,6 +37,7 @@ class _Candidate:
     name: str
     edge: GradientEdge
     tokens: bool
+    channels: int
     shape: tuple[int, int]
     fold: Callable[[Tensor], Tensor | None]
 
@@ -51,34 +53,52 @@ def named_layer(model: nn.Module, name: str) -> Choice:
     return Choice(chosen, f"layer `{chosen}`, as asked")
 
 
-def choose(model: nn.Module, inputs: Tensor, score: Callable[[Tensor], Tensor]) -> Choice:
+def choose(forward: Forward, score: Callable[[Tensor], Tensor]) -> Choice:
     """The last layer whose map the score depends on, by a run on the first image.
 
     Convolutional maps count whatever the layer; of token sequences those of norms, and only where
     the score's gradient reaches the patches: after the last attention of a transformer that reads
     its class token, no patch has any.
 
+    The last maps of a segmentation are its answer itself: there it is the last of those with the
+    fewest positions, where the network sees most around each (the bottleneck of a U-Net, as in
+    Vinogradova et al. 2020, arXiv 2002.11434), and no class maps.
+
     Raises:
         OptionError: the model makes no spatial map.
     """
+    model, inputs = forward.model, forward.pictures
     # A batch norm that is training wants more than one value per channel.
     images = inputs if model.training else inputs[:1]
     x = images.detach().clone().requires_grad_()
     search = _Search(model, x)
     with torch.enable_grad(), hooked(search.modules, search.before, search.after):
         total = score(x).sum()
-    kept = _first_that_counts(search.candidates, total)
+    found = forward.segmentation
+    candidates = search.candidates
+    if found is not None:
+        candidates = _coarsest(candidates, found.shares.shape[1])
+    kept = _first_that_counts(candidates, total)
     if kept is None:
         raise OptionError(
             "no layer of this model makes a spatial map that the score depends on",
             help=WITHOUT_LAYER,
         )
     rows, columns = kept.shape
-    if kept.tokens:
+    if found is not None:
+        description = f"layer `{kept.name}`: the last one with the coarsest map"
+    elif kept.tokens:
         description = f"layer `{kept.name}`: the last norm whose patches reach the score"
     else:
         description = f"layer `{kept.name}`: the last one with a spatial map"
     return Choice(kept.name, f"{description} ({rows} × {columns})")
+
+
+def _coarsest(candidates: list[_Candidate], classes: int) -> list[_Candidate]:
+    """The maps with the fewest positions, without those that have a channel for each class."""
+    inner = [one for one in candidates if one.channels != classes] or candidates
+    fewest = min((one.shape[0] * one.shape[1] for one in inner), default=0)
+    return [one for one in inner if one.shape[0] * one.shape[1] == fewest]
 
 
 def _first_that_counts(candidates: list[_Candidate], total: Tensor) -> _Candidate | None:
@@ -159,5 +179,6 @@ class _Search:
         shape = (folded.shape[2], folded.shape[3])
         if tensor is self._last:
             self.candidates.pop()  # changed in place: the former map is no more
-        self.candidates.append(_Candidate(name, get_gradient_edge(tensor), tokens, shape, fold))
+        edge, channels = get_gradient_edge(tensor), folded.shape[1]
+        self.candidates.append(_Candidate(name, edge, tokens, channels, shape, fold))
         self._last = tensor

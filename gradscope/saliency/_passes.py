@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,9 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from gradscope.capture.hooks import changed
 from gradscope.errors import OptionError
 from gradscope.nesting import find, replaced
+
+#: Inputs [M, C, H, W] → the scores [M, classes] of a model.
+Scores = Callable[[Tensor], Tensor]
 
 
 @dataclass(slots=True)
@@ -44,24 +47,6 @@ class Pass:
         return None
 
 
-def logits_of(output: Any, rows: int) -> Tensor:
-    """The first floating tensor [rows, classes] of a model's output, at whatever depth.
-
-    Raises:
-        OptionError: there is none.
-    """
-    tensors = list(find(output, Tensor))
-    for _, tensor in tensors:
-        if tensor.dim() == 2 and tensor.is_floating_point() and len(tensor) == rows:
-            return tensor
-    shapes = ", ".join(str(list(tensor.shape)) for _, tensor in tensors) or "no tensor"
-    raise OptionError(
-        f"the model's output has no scores [{rows}, classes] to explain: it is {shapes}",
-        help="saliency explains classifiers; check the size of the input, or wrap the model in "
-        "one that returns class scores",
-    )
-
-
 def input_gradient(score: Tensor, inputs: Tensor, *, keep: bool) -> Tensor:
     """d score / d inputs; ``keep`` leaves the graph for another backward.
 
@@ -79,15 +64,15 @@ def input_gradient(score: Tensor, inputs: Tensor, *, keep: bool) -> Tensor:
     return gradient
 
 
-def above_layer(model: nn.Module, inputs: Tensor, layer: nn.Module) -> Pass:
+def above_layer(forward: Scores, inputs: Tensor, layer: nn.Module) -> Pass:
     """A forward whose graph begins at the layer's output: nothing below it is kept or recorded."""
     calls: list[LayerCall] = []
     with torch.enable_grad(), _as_leaf(layer, calls):
-        logits = logits_of(model(inputs.clone()), len(inputs))
+        logits = forward(inputs.clone())
     return Pass(logits, inputs, calls)
 
 
-def from_input(model: nn.Module, inputs: Tensor, layer: nn.Module | None = None) -> Pass:
+def from_input(forward: Scores, inputs: Tensor, layer: nn.Module | None = None) -> Pass:
     """A forward whose graph begins at ``inputs``, which are for it alone to mark.
 
     The layer's calls are noted on the way.
@@ -97,7 +82,7 @@ def from_input(model: nn.Module, inputs: Tensor, layer: nn.Module | None = None)
     noted = _noted(layer, calls) if layer is not None else nullcontext()
     with torch.enable_grad(), noted:
         # A copy: a model may normalise its input in place, which a leaf refuses.
-        logits = logits_of(model(x.clone()), len(x))
+        logits = forward(x.clone())
     return Pass(logits, x, calls)
 
 

@@ -15,11 +15,14 @@ from torch.nn.functional import interpolate
 from gradscope.capture.maps import map_of
 from gradscope.errors import OptionError
 from gradscope.saliency._batching import Batches
+from gradscope.saliency._forward import Forward
 from gradscope.saliency._frozen import frozen
+from gradscope.saliency._inputs import ModelInputs
 from gradscope.saliency._layers import WITHOUT_LAYER, Choice, choose, named_layer
 from gradscope.saliency._layout import Layout
 from gradscope.saliency._objective import Objective
-from gradscope.saliency._passes import Pass, above_layer, from_input, input_gradient, logits_of
+from gradscope.saliency._passes import Pass, above_layer, from_input, input_gradient
+from gradscope.saliency._segmentation import Pixels, Segmentation
 
 __all__ = ["Objective", "Subject"]
 
@@ -37,6 +40,9 @@ class Subject:
         whole: keep the graph of the first forward down to the input, so that one forward serves
             the methods that read the input's gradient and those that read the layer's.
         batches: the batch size that another subject measured for this model.
+        others: what the model is called with besides the images.
+        pixels: which pixels of a segmentation count; None: those predicted as the class.
+        background: a class of a segmentation that is explained only where it is asked for.
 
     Attributes:
         layout: how the inputs are stored for passes with a graph.
@@ -54,6 +60,9 @@ class Subject:
         seed: int = 0,
         whole: bool = False,
         batches: Batches | None = None,
+        others: ModelInputs | None = None,
+        pixels: Pixels | None = None,
+        background: int | None = None,
     ) -> None:
         self.model = model
         self.inputs = inputs.detach()
@@ -61,6 +70,9 @@ class Subject:
         self.shared: dict[object, Any] = {}
         self.notes: list[str] = []
         self._requested = (objective or Objective()).to(inputs.device)
+        others = (others or ModelInputs()).to(inputs.device)
+        target = self._requested.target
+        self._forward = Forward(model, self.inputs, others, pixels, target, background)
         self._layer = named_layer(model, layer) if isinstance(layer, str) else layer
         self._whole = whole
         self._batches = batches
@@ -84,15 +96,49 @@ class Subject:
         if "_layer_pass" in self.__dict__ or self._layer is not None:
             return self._layer_pass.logits.detach()
         with torch.inference_mode():
-            logits = logits_of(self.model(self.inputs.clone()), len(self.inputs))
+            logits = self.scores_by_class(self.inputs.clone())
         return logits.clone()
+
+    @property
+    def segmentation(self) -> Segmentation | None:
+        """What a segmentation found in the images, and which pixels count; None of a classifier."""
+        _ = self.logits
+        return self._forward.segmentation
+
+    @property
+    def pixels(self) -> Pixels | None:
+        """Which pixels of a segmentation were asked for."""
+        return self._forward.pixels
+
+    def scores_by_class(self, inputs: Tensor, owners: Tensor | None = None) -> Tensor:
+        """The scores [M, classes] of other inputs; the rest as for ``score``."""
+        return self._forward(inputs, self._everyone(len(inputs)) if owners is None else owners)
+
+    def output(self) -> Any:
+        """What the model gives for the images, whole."""
+        return self._forward.output(self.inputs.clone(), self._everyone(len(self.inputs)))
+
+    def again(self, model: nn.Module | None = None, *, seed: int | None = None) -> Subject:
+        """The same question to another model of its kind, or under another seed."""
+        other = Subject(
+            model or self.model,
+            self.inputs,
+            Objective(self.target, self.objective.versus),
+            layer=self._layer,
+            seed=self.seed if seed is None else seed,
+            batches=self.batches,
+        )
+        other._forward = replace(self._forward, model=other.model)
+        return other
 
     @cached_property
     def objective(self) -> Objective:
         """The objective with its target known: the class asked for, or the highest logit's."""
         objective = self._requested
         if objective.target is None:
-            objective = replace(objective, target=self.logits.argmax(dim=1))
+            found = self.segmentation
+            best = self.logits.argmax(dim=1) if found is None else found.target
+            objective = replace(objective, target=best)
         objective.check(self.logits.shape[1])
         return objective
 
@@ -114,8 +160,8 @@ class Subject:
         ``owners`` [M] says which image each row belongs to; without it the rows are k copies of
         the N images, one after the other (row i is image i % N's).
         """
-        logits = logits_of(self.model(inputs.clone()), len(inputs))
-        return self.objective(logits, self._everyone(len(inputs)) if owners is None else owners)
+        owners = self._everyone(len(inputs)) if owners is None else owners
+        return self.objective(self.scores_by_class(inputs.clone(), owners), owners)
 
     def _everyone(self, rows: int) -> Tensor:
         return torch.arange(rows, device=self.inputs.device) % len(self.inputs)
@@ -126,7 +172,7 @@ class Subject:
         return self._from_input(layer)
 
     def _from_input(self, layer: nn.Module | None) -> Pass:
-        return self.layout.run(self.inputs, lambda x: from_input(self.model, x, layer))
+        return self.layout.run(self.inputs, lambda x: from_input(self.scores_by_class, x, layer))
 
     def graph_to_input(self) -> tuple[Tensor, Tensor]:
         """The score [N] with its graph, and the input [N, C, H, W] that is the graph's leaf."""
@@ -151,12 +197,15 @@ class Subject:
         if self._layer is None:
             if self.inputs.dim() != 4:
                 raise OptionError("the model's input is no picture", help=WITHOUT_LAYER)
-            self._layer = choose(self.model, self.inputs, self._guess)
+            self._layer = choose(self._forward, self._guess)
         return self._layer
 
     def _guess(self, inputs: Tensor) -> Tensor:
-        logits = logits_of(self.model(inputs.clone()), len(inputs))
-        return self._requested(logits, self._everyone(len(inputs)))
+        logits, found = self.scores_by_class(inputs.clone()), self._forward.segmentation
+        objective = self._requested
+        if found is not None and objective.target is None:
+            objective = replace(objective, target=found.target)
+        return objective(logits, self._everyone(len(inputs)))
 
     @property
     def layer(self) -> str:
@@ -172,7 +221,12 @@ class Subject:
         if self._whole and self._layer and self._input_pass.calls:
             return self._input_pass
         layer = self.model.get_submodule(self.layer)
-        run = self.layout.run(self.inputs, lambda x: above_layer(self.model, x, layer))
+        if self._forward.others.names:  # a layer that sees other inputs too, in calls of their own
+            run = self._from_input(layer)
+        else:
+            run = self.layout.run(
+                self.inputs, lambda x: above_layer(self.scores_by_class, x, layer)
+            )
         self.__dict__.setdefault("logits", run.logits.detach())
         if not run.calls:
             raise OptionError(
@@ -253,6 +307,6 @@ class Subject:
         counted = objective or self.objective
 
         def run(inputs: Tensor, rows: slice) -> Tensor:
-            return counted(logits_of(self.model(inputs), len(inputs)), everyone[rows])
+            return counted(self._forward(inputs, everyone[rows]), everyone[rows])
 
         return self.batches.scores(make, run, count)

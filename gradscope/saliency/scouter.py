@@ -75,7 +75,7 @@ def _attention(subject: Subject) -> Tensor:
     if not modules:
         raise OptionError("this model has no slot-attention head to read", help=WITHOUT_HEAD)
     with torch.no_grad(), hooked(modules, before, after):
-        subject.model(subject.inputs.clone())
+        subject.output()
     if not found:
         name = type(modules[-1]).__name__
         raise OptionError(

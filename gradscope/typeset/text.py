@@ -28,6 +28,18 @@ def _escape(character: str) -> str:
     )
 
 
+def printable_json(text: str) -> str:
+    """A JSON text in which each character that does not print is written as JSON's escape."""
+    return re.sub(r"[^\x00-\x7e]", lambda found: _json_escape(found[0]), text)
+
+
+def _json_escape(character: str) -> str:
+    if character.isprintable() or unicodedata.category(character) not in _UNPRINTABLE:
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
+
+
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key that puts ``layer2`` before ``layer10``."""
     # isdecimal and the length: "²" has no int(), and int() refuses to read thousands of digits.

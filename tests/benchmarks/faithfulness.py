@@ -2,8 +2,7 @@
 
 ``python -m tests.benchmarks.faithfulness`` prints a Markdown table for each network, best first:
 the deletion and insertion areas of every method that works on it and of random maps. Networks bear
-missing pixels differently well, so that areas of one do not compare with those of another. It needs
-scikit-learn (the extra ``train``).
+missing pixels differently well, so that areas of one do not compare with those of another.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -161,3 +162,142 @@ def test_without_a_word_the_help_lists_the_actions(run):
     code, out, _ = run()
     assert code == 0
     assert "filters" in out and "activations" in out and "Examples" in out
+
+
+CONVS = ("-m", "./nets.py:Convs")
+
+
+def test_neighbours_of_a_picture_in_the_folder_itself(run):
+    Path("pets/cats/copy.png").write_bytes(Path("pets/cats/1.png").read_bytes())
+    words = ("neighbors", "pets/cats/1.png", "pets", *CONVS, "-k", "3")
+    code, out, err = run(*words)
+    assert code == 0, err
+    assert "same features" in out and "skipped 1 picture" in out
+    assert "wrote neighbors-1-input-of-fc.png" in out
+    data = json.loads(run(*words, "-f", "json")[1])
+    assert [one["rank"] for one in data["neighbors"]] == [1, 2, 3]
+    assert data["neighbors"][0]["image"] == "pets/cats/copy.png"
+    assert data["neighbors"][0]["distance"] == 0
+    assert data["neighbors"][0]["label"] == "cats"
+    assert "pets/cats/1.png" not in [one["image"] for one in data["neighbors"]]
+
+
+def test_neighbours_of_several_pictures_and_fewer_than_asked_for(run):
+    words = ("photo.jpg", "pets/dogs/0.png", "pets/cats", *CONVS, "--metric", "l2")
+    code, out, _ = run("neighbors", *words)
+    assert code == 0
+    assert "there are fewer neighbours than 8: only 3 pictures to search" in out
+    assert out.count("pets/cats/0.png") == 2
+
+
+@pytest.mark.parametrize("suffix", ["npz", "csv", "safetensors"])
+def test_saved_features_are_those_of_the_entry(run, suffix):
+    import gradscope
+
+    code, _, err = run("embed", "pets", *CONVS, "--save-features", f"f.{suffix}", "-f", "json")
+    assert code == 0, err
+    files = sorted(str(one) for one in Path("pets").rglob("?.png"))
+    wanted = gradscope.features("./nets.py:Convs", files)
+    if suffix == "npz":
+        saved = np.load("f.npz", allow_pickle=False)
+        values, names, labels = saved["features"], saved["images"], saved["labels"]
+        assert str(saved["layer"]) == "input of fc"
+    elif suffix == "csv":
+        rows = [line.split(",") for line in Path("f.csv").read_text().splitlines()]
+        assert rows[0] == ["image", "class", *map(str, range(6))]
+        names, labels = [row[0] for row in rows[1:]], [row[1] for row in rows[1:]]
+        values = np.array([row[2:] for row in rows[1:]], dtype=np.float32)
+    else:
+        from safetensors import safe_open
+
+        with safe_open("f.safetensors", framework="numpy") as file:
+            values, meta = file.get_tensor("features"), file.metadata()
+        names, labels = json.loads(meta["images"]), json.loads(meta["labels"])
+    assert list(names) == files
+    assert list(labels) == ["cats"] * 3 + ["dogs"] * 3
+    np.testing.assert_array_equal(values, wanted)
+
+
+def test_a_plane_of_two_classes(run):
+    code, out, err = run("embed", "pets", *CONVS, "--cache", "c.safetensors")
+    assert code == 0, err
+    assert "classes 2 · k-NN accuracy" in out and "trustworthiness" in out
+    assert "0 of 7 pictures were in it" in out
+    assert "wrote tsne-input-of-fc.png" in out
+    code, out, _ = run("embed", "pets", *CONVS, "--cache", "c.safetensors", "--method", "pca")
+    assert "6 of 7 pictures were in it" in out
+
+
+@pytest.mark.parametrize(
+    ("where", "said"), [("pets/cats", "no classes"), ("one", "one class")], ids=["none", "one"]
+)
+def test_a_plane_without_classes_to_tell_apart(run, where, said):
+    shutil.copytree("pets/cats", "one/cats")
+    for path in (Path("pets/cats/3.png"), Path("one/cats/3.png")):
+        path.write_bytes(Path("pets/dogs/0.png").read_bytes())
+    code, out, err = run("embed", where, *CONVS, "-l", "relu", "--pool", "max")
+    assert code == 0, err
+    assert said in out and "k-NN accuracy 0" not in out
+
+
+def test_the_pictures_that_channels_want(run):
+    words = ("input.transform={resize: [16, 16]}", *CONVS, "--steps", "3")
+    code, out, err = run("maximize", "conv:1,4", *words)
+    assert code == 0, err
+    assert "wrote maximize-conv-1-4.png" in out
+    data = json.loads(run("maximize", *words, "--top", "2", "-f", "json")[1])
+    assert [(one["layer"], one["channel"]) for one in data["maximized"]] == [("fc", 0), ("fc", 1)]
+    assert any("the first 2 of 5 channels" in notice for notice in data["run"]["notices"])
+
+
+def test_features_that_cannot_be_compared_are_skipped_and_named(run):
+    Path("bad.py").write_text(
+        "from torch import nn\n"
+        "class Bad(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.same = nn.Identity()\n"
+        "    def forward(self, x):\n"
+        "        x = x.mean((2, 3))\n"
+        "        return self.same(x.log())\n"
+    )
+    Image.new("RGB", (16, 16)).save("pets/cats/black.png")
+    Image.new("RGB", (16, 16), "white").save("pets/cats/white.png")
+    model = ("-m", "./bad.py:Bad", "-l", "same")
+    data = json.loads(run("neighbors", "pets/cats/0.png", "pets", *model, "-f", "json")[1])
+    reasons = {Path(one["image"]).name: one["reason"] for one in data["skipped"]}
+    assert "not finite" in reasons["black.png"] and "no direction" in reasons["white.png"]
+    data = json.loads(run("embed", "pets", *model, "--method", "pca", "-f", "json")[1])
+    assert data["images"] == 7
+    err = refused(run, "neighbors", "pets/cats/black.png", "pets", *model)
+    assert "pets/cats/black.png cannot be used: its features are not finite" in err
+
+
+def test_bad_input_of_the_space_is_refused(run):
+    Path("few").mkdir()
+    Image.new("RGB", (16, 16)).save("few/a.png")
+    assert "`photo.jpg` alone has no neighbours" in refused(run, "neighbors", "photo.jpg")
+    assert "`-k 0` is too few" in refused(run, "neighbors", "photo.jpg", "pets", "-k", "0")
+    assert "unknown metric" in refused(run, "neighbors", "photo.jpg", "pets", *CONVS, "--metric=x")
+    assert "1 pictures are too few" in refused(run, "embed", "few", *CONVS)
+    assert "unknown method `tnse`" in refused(run, "embed", "pets", *CONVS, "--method", "tnse")
+    assert "unknown pooling `avg`" in refused(run, "embed", "pets", *CONVS, "--pool", "avg")
+    assert "is no safetensors file" in refused(run, "embed", "pets", *CONVS, "--cache", "c.npz")
+    assert "names no format of features" in refused(run, "embed", "--save-features", "f.txt")
+    Path("f.npz").touch()
+    assert "exists" in refused(run, "embed", "--save-features", "f.npz")
+    assert "`x` in `conv:x` is no channel" in refused(run, "maximize", "conv:x", *CONVS)
+    assert "has no channel 99" in refused(run, "maximize", "conv:99", *CONVS)
+    assert "`--size 2` is too few" in refused(run, "maximize", "--size", "2")
+    Path("empty").mkdir()
+    assert "holds no picture" in refused(run, "neighbors", "photo.jpg", "empty", *CONVS)
+
+
+@pytest.mark.slow
+def test_without_arguments_the_digits_are_shown(run):
+    code, out, _ = run("neighbors")
+    assert code == 0 and "1,797 pictures" in out and "wrote neighbors-digit-40" in out
+    code, out, _ = run("embed", "--method", "pca")
+    assert code == 0 and "classes 10 · k-NN accuracy 0.99" in out
+    code, out, _ = run("maximize", "--steps", "2")
+    assert code == 0 and "wrote maximize-out.png" in out

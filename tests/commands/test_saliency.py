@@ -12,8 +12,10 @@ import pytest
 import torch
 from PIL import Image
 
+import gradscope
 from gradscope import cli, plugins
 from gradscope.demo import DIGITS
+from gradscope.errors import OptionError
 
 EIGHT = str(DIGITS[0][0])
 
@@ -364,3 +366,79 @@ def test_a_picture_that_is_there_is_kept_and_the_next_is_numbered(
     assert run(monkeypatch, *words, "--target", "cow", "--force", "--alpha", "0.3") == 0
     assert first.stat().st_mtime_ns > before
     assert not Path("photo-grad-cam-cow-conv-3.png").exists()
+
+
+SEGMENTATION = """
+import torch
+from torch import nn
+class Seg(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 3, 1)
+    def forward(self, x):
+        return {"out": self.head(self.conv(x).relu())}
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4 + 2, 3)
+    def forward(self, image, numbers):
+        return self.fc(torch.cat([self.conv(image).relu().mean((2, 3)), numbers], 1))
+"""
+
+
+def test_a_pixel_of_a_segmentation(folder: Path, monkeypatch, capsys) -> None:
+    Path("seg.py").write_text(SEGMENTATION)
+    words = ("photo.jpg", "-m", "seg.py:Seg", "input.transform.crop=[40, 60]")
+    assert run(monkeypatch, *words, "--pixels", "45,60", "-o", "one.png") == 0
+    out = capsys.readouterr().out
+    assert "logit at 45,60  of the pixels" in out
+    with Image.open("one.png") as picture:
+        assert min(picture.size) > 80
+    assert run(monkeypatch, *words, "-f", "json") == 0
+    (image,) = json.loads(capsys.readouterr().out)["images"]
+    assert image["pixels"] == "predicted"
+    assert sum(one["pixels"] for one in image["top"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("pixel", "message"),
+    [("45,120", "has no pixel"), ("2,60", "does not see"), ("x", "names no pixels")],
+)
+def test_pixels_that_are_not_there(pixel, message, folder: Path, monkeypatch, capsys) -> None:
+    Path("seg.py").write_text(SEGMENTATION)
+    words = ("photo.jpg", "-m", "seg.py:Seg", "input.transform.crop=[40, 60]")
+    assert run(monkeypatch, *words, "--pixels", pixel) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "[{image: photo.jpg}, {values: [[1, 2]]}]",
+        "{image: {image: photo.jpg}, numbers: {shape: [1, 2]}}",
+    ],
+)
+def test_an_input_is_explained_and_the_others_are_held(
+    given, folder: Path, monkeypatch, capsys
+) -> None:
+    Path("two.py").write_text(SEGMENTATION)
+    words = ("photo.jpg", "photo.jpg", "-m", "two.py:Two", f"input={given}", "-f", "json")
+    assert run(monkeypatch, *words) == 0
+    notices = json.loads(capsys.readouterr().out)["run"]["notices"]
+    assert any("is explained" in notice and "held fixed" in notice for notice in notices)
+    assert run(monkeypatch, *words, "--input", "nothing") == 2
+    assert "the model has no input `nothing`" in capsys.readouterr().err
+
+
+def test_pictures_are_saved_from_a_program(folder: Path) -> None:
+    made = gradscope.saliency("demo", EIGHT, methods=["gradient", "occlusion"])
+    made.save("sheet.png", crop=True)
+    made.save("report.json")
+    with Image.open("sheet.png") as picture:
+        assert min(picture.size) > 200
+    assert json.loads(Path("report.json").read_text())["schema"] == "gradscope.saliency/1"
+    for name, message in (("sheet.png", "exists"), ("sheet.txt", "no picture's")):
+        with pytest.raises(OptionError, match=message):
+            made.save(name)
+    with pytest.raises(OptionError, match="unknown colour map"):
+        made.save("other.png", colormap="jet")

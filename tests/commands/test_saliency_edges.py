@@ -84,16 +84,17 @@ def test_every_picture_has_files_of_its_own(
     assert {path.name for path in Path("maps").iterdir()} == saved
 
 
-def test_a_map_that_exists_stops_before_anything_is_run_or_written(
+def test_a_map_that_exists_stays_and_the_next_is_numbered(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("maps").mkdir()
     Path("maps/x-why-not.npy").touch()
-    monkeypatch.setattr(api, "attribute", lambda *_, **__: pytest.fail("it ran"))
     words = ("--method", "gradient", "--why-not", "1", "--save-maps", "maps")
-    assert run(monkeypatch, "a/x.png", *NET, *words) == 2
-    assert "`maps/x-why-not.npy` exists" in capsys.readouterr().err
-    assert [path.name for path in Path("maps").iterdir()] == ["x-why-not.npy"]
+    assert run(monkeypatch, "a/x.png", *NET, *words) == 0
+    assert "maps/x-why-not-2.npy" in capsys.readouterr().out
+    assert Path("maps/x-why-not.npy").stat().st_size == 0
+    assert run(monkeypatch, "a/x.png", *NET, *words, "--force") == 0
+    assert Path("maps/x-why-not.npy").stat().st_size > 0
 
 
 def test_a_later_page_that_exists_stops_before_the_first_is_written(

@@ -406,6 +406,18 @@ ARGUMENTS = {
         "types.SimpleNamespace",
         {"text_config": {"attn_implementation": "evil/kernel"}},
     ),
+    "timm through transformers": (
+        "transformers.AutoBackbone.from_config",
+        {"config": None, "pretrained_cfg": {"url": "x"}},
+    ),
+    "a teacher of timm": (
+        "timm.task.DistillationTeacher",
+        {"model_name_or_module": "resnet18", "pretrained_cfg_overlay": {"file": "x"}},
+    ),
+    "code of a part": (
+        "transformers.DetrConfig",
+        {"backbone_config": {"model_type": "x", "auto_map": {"AutoBackbone": "evil--net.Net"}}},
+    ),
     "code in a namespace": ("argparse.Namespace", {"trust_remote_code": True}),
     "all kernels": (
         "transformers.AutoModel.from_pretrained",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,22 +11,25 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from gradscope import images
+from gradscope import images, plugins
 from gradscope.commands import _completing as completing
 from gradscope.commands._options import MODEL, OUTPUT, Allow, DisplayOptions, Force, RunOptions, Set
 from gradscope.commands._pictures import OutputFiles, output_files, write_pages
 from gradscope.commands._progress import shown_progress
 from gradscope.commands._views import choose_format, text_view
-from gradscope.commands._write import check_output, keep_stdout_clean, write_output
+from gradscope.commands._write import check_output, keep_stdout_clean, output_file, write_output
 from gradscope.errors import ModelError, OptionError
 from gradscope.reporters.features import json, terminal
 from gradscope.reporters.text_view import TextView
 
 if TYPE_CHECKING:
     from gradscope.api.feature_results import FeatureResult
+    from gradscope.features.vectors import FeatureArray
     from gradscope.loading.viewing import Viewer
 
 ROOM = "gradscope.reporters.features"
+#: The suffixes of features' formats, which import torch.
+SAVED = (".npz", ".csv", ".safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,76 @@ class ViewerOptions:
     ] = None
     settings: Set = None
     allow: Allow = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceOptions:
+    """Which features are compared, and which files keep them."""
+
+    panel: ClassVar[str] = "Features"
+
+    layer: Annotated[
+        str | None,
+        typer.Option(
+            "-l",
+            "--layer",
+            metavar="LAYER",
+            help="Whose output is the features. Without one: what the last linear layer reads.",
+            autocompletion=completing.layers,
+        ),
+    ] = None
+    pool: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="mean or max over the places of a map or the steps of a sequence; none keeps all.",
+            autocompletion=completing.one_of(("mean", "max", "none")),
+        ),
+    ] = "mean"
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.safetensors",
+            help="Keep features in this file and take from it what is there for the same weights, "
+            "transform and pictures.",
+        ),
+    ] = None
+    save_features: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Save the features: .npz, .csv or .safetensors."),
+    ] = None
+
+    def check(self, *, force: bool) -> None:
+        """Refuse files that could not be written, before anything runs.
+
+        Raises:
+            OptionError: a suffix that is no format's, or a file that exists or cannot be written.
+        """
+        if self.cache is not None:
+            if self.cache.suffix.lower() != ".safetensors":
+                raise OptionError(
+                    f"`--cache {self.cache}` is no safetensors file",
+                    help="let its name end in `.safetensors`",
+                )
+            check_output(self.cache, force=True)
+        if self.save_features is not None:
+            if self.save_features.suffix.lower() not in SAVED:
+                raise OptionError(
+                    f"the suffix `{self.save_features.suffix}` of `{self.save_features}` names no "
+                    "format of features",
+                    help=f"use one of {', '.join(SAVED)}",
+                )
+            check_output(self.save_features, force=force)
+
+    def save(self, features: FeatureArray | None, *, force: bool) -> list[Path]:
+        """Write the features where that was asked for; the files."""
+        if self.save_features is None or features is None:
+            return []
+        room = "gradscope.features.formats"
+        name = plugins.by_suffix(room, self.save_features, otherwise="name it so")
+        with output_file(self.save_features, force=force) as path:
+            plugins.load(room, name).write(features, path)
+        return [self.save_features]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +191,11 @@ class FeatureOutput:
                 write_output(dumps(error.report), self.json_to, force=self.files.force)
             raise
 
-    def write(self, result: FeatureResult, *name: str) -> None:
-        """The picture, called ``name``, and what there is to say; or the report."""
+    def write(self, result: FeatureResult, *name: str, also: Sequence[Path] = ()) -> None:
+        """The picture, called ``name``, and what there is to say; or the report.
+
+        ``also`` are files that are written by now.
+        """
         if self.as_json:
             text = json.render(result.report, self.look)
             write_output(text, self.json_to, force=self.files.force)
@@ -128,7 +204,7 @@ class FeatureOutput:
             pages = result.draw()
         stem = "-".join(re.sub(r"[^\w.-]+", "-", word).strip("-.")[:60] for word in name if word)
         written = write_pages(pages, self.files, stem)
-        text = terminal.render(result.report, self.look, written)
+        text = terminal.render(result.report, self.look, [*written, *also])
         write_output(text, None)
         width = self.look.width
         if written and self.look.color and width and written[0].suffix.lower() != ".pdf":

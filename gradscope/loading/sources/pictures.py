@@ -13,8 +13,10 @@ from torch import Tensor
 
 from gradscope import images
 from gradscope.config.targets import is_target
+from gradscope.errors import ConfigError, GradscopeError
 from gradscope.loading.sources.context import Build, Context, in_channels
 from gradscope.loading.sources.tensors import Modifiers, finish
+from gradscope.loading.wall import Wall
 
 Transform = Callable[[Image.Image], Tensor]
 
@@ -106,7 +108,8 @@ def _own(context: Context) -> tuple[Transform, str] | None:
         timm_data = importlib.import_module("timm.data")
         preset, label = timm_data.create_transform(**kind.data_config), "timm's own transform"
     elif kind.library == "hf" and _has_processor(kind.tokenizer):
-        preset, label = _hf_processor(kind.tokenizer), "the model's own image processor"
+        preset = _hf_processor(str(kind.tokenizer), context)
+        label = "the model's own image processor"
     if preset is None:
         return None
     grey = in_channels(context.model) == 1
@@ -124,12 +127,36 @@ def _has_processor(folder: str | None) -> bool:
     return bool(folder) and Path(str(folder), "preprocessor_config.json").is_file()
 
 
-def _hf_processor(folder: str | None) -> Callable[[Image.Image], Tensor]:
+def _hf_processor(folder: str, context: Context) -> Callable[[Image.Image], Tensor]:
     transformers: Any = importlib.import_module("transformers")
-    processor = transformers.AutoImageProcessor.from_pretrained(
-        folder, trust_remote_code=False, local_files_only=True
-    )
-    return lambda image: processor(images=[image], return_tensors="pt")["pixel_values"][0]
+
+    def broken(error: Exception) -> ConfigError:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return context.error(
+            "model",
+            f"the image processor of {context.kind.name} cannot be used: {lines[0]}",
+            "mend its preprocessor_config.json, or say what to do: `input: {transform: {resize: "
+            "224}}`",
+        )
+
+    def transform(image: Image.Image) -> Tensor:
+        try:
+            return torch.as_tensor(
+                processor(images=[image], return_tensors="pt")["pixel_values"][0]
+            )
+        except Exception as error:  # of any type: the file may hold any value
+            raise broken(error) from error
+
+    try:
+        with Wall("AutoImageProcessor", context.place("model")):
+            processor = transformers.AutoImageProcessor.from_pretrained(
+                folder, trust_remote_code=False, local_files_only=True
+            )
+    except GradscopeError:
+        raise
+    except Exception as error:  # OSError, ValueError, KeyError: by what is wrong with the file
+        raise broken(error) from error
+    return transform
 
 
 def _pixels(context: Context) -> Transform:

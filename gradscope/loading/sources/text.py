@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradscope.errors import GradscopeError
 from gradscope.loading.sources.context import Build, Context
 from gradscope.loading.sources.tensors import Modifiers, finish
+from gradscope.loading.wall import Wall
 
 
 def plan_tokens(
@@ -69,8 +71,12 @@ def _tokenizer(context: Context, place: str) -> Any:
     if context.kind.library != "hf" or not source:
         raise context.error(place, "this model has no tokenizer to read `text` with", remedy)
     transformers: Any = importlib.import_module("transformers")
+    wall = Wall("AutoTokenizer", context.place(place), downloads=context.kind.of_the_hub)
     try:
-        return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        with wall:
+            return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except GradscopeError:
+        raise
     except Exception as error:  # OSError, ValueError, ImportError, KeyError: by what is missing
         text = str(error).strip()
         first = text.splitlines()[0] if text else type(error).__name__

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gradscope.errors import ConfigError, Place, did_you_mean
+from gradscope.errors import ConfigError, GradscopeError, Place, did_you_mean
 from gradscope.images import shown
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.libraries import hub, require
@@ -115,11 +115,15 @@ def _config(transformers: ModuleType, source: str, request: Request) -> Any:
     refuse_kernels(dict(request.kwargs), f"`{request.spec}`", request.place())
     if request.args:
         raise ConfigError(f"`{request.spec}` takes named arguments only", place=request.place())
+    local = Path(source).exists()
+    read = transformers.AutoConfig.from_pretrained
     try:
-        with nullcontext() if Path(source).exists() else hub():
-            config, unknown = transformers.AutoConfig.from_pretrained(
+        with nullcontext() if local else hub(), _wall(read, request, local):
+            config, unknown = read(
                 source, return_unused_kwargs=True, trust_remote_code=False, **extra
             )
+    except GradscopeError:
+        raise
     except Exception as error:  # transformers raises OSError, ValueError and its hub's own
         raise _unavailable(error, source, request) from error
     unknown = [name for name in unknown if name in extra]
@@ -131,6 +135,11 @@ def _config(transformers: ModuleType, source: str, request: Request) -> Any:
             help=did_you_mean(unknown[0], fields) or f"it has {', '.join(fields[:12])}, …",
         )
     return config
+
+
+def _wall(found: Any, request: Request, local: bool) -> AbstractContextManager[None]:
+    """An id is of the hub, and asks for it."""
+    return request.targets.wall(found, request.spec, downloads=not local) or nullcontext()
 
 
 def _unavailable(error: Exception, source: str, request: Request) -> ConfigError:
@@ -174,7 +183,7 @@ def _pretrained(
     local = Path(source).exists()
     for safetensors in (True, False):  # pickles second, and those only as plain weights
         try:
-            with nullcontext() if local else hub():
+            with nullcontext() if local else hub(), _wall(builder, request, local):
                 model, info = builder(
                     source,
                     config=config,
@@ -185,6 +194,8 @@ def _pretrained(
                     **call,
                     **revision,
                 )
+        except GradscopeError:
+            raise
         except Exception as error:  # OSError, ValueError, UnpicklingError, the hub's own
             reasons.append(error)
             continue

@@ -53,7 +53,9 @@ def build(request: Request) -> Built:
         arguments = {**kwargs, "pretrained": pretrained}
         like = timm.models.model_entrypoint(name.partition(".")[0])
         return request.targets.call(
-            timm.create_model, request.spec, [name, *request.args], arguments, "model", like=like
+            *(timm.create_model, request.spec, [name, *request.args], arguments, "model"),
+            like=like,
+            downloads=pretrained,
         )
 
     if not load:

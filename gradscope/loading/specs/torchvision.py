@@ -53,7 +53,9 @@ def build(request: Request) -> Built:
     if loaded is not None:
         fetch(loaded, request)
     kwargs["weights"] = loaded
-    model = request.targets.call(builder, request.spec, request.args, kwargs, "model")
+    model = request.targets.call(
+        *(builder, request.spec, request.args, kwargs, "model"), downloads=loaded is not None
+    )
     kind = ModelKind(
         "torchvision",
         request.name,

@@ -13,7 +13,8 @@ from gradscope.reporters.features._tables import tables
 from gradscope.reporters.header import header, run_facts
 from gradscope.reporters.text_view import TextView
 from gradscope.typeset.console import dimmed, printed, stacked, table_lines
-from gradscope.typeset.numbers import number, plural
+from gradscope.typeset.figures import figure_words
+from gradscope.typeset.numbers import plural
 from gradscope.typeset.text import plain
 
 suffix = ".txt"
@@ -52,7 +53,5 @@ def _summary(report: FeaturesReport) -> str:
     parts = [", ".join(map(plain, report.layers))]
     if report.images:
         parts.append(plural(report.images, "picture"))
-    for name, value in report.figures.items():
-        shown = number(value) if isinstance(value, float) else str(value)
-        parts.append(f"{name.replace('_', ' ')} {shown}")
+    parts += map(plain, figure_words(report.figures))
     return " · ".join(part for part in parts if part)

@@ -18,6 +18,7 @@ from gradscope.reporters.finding_identity import fingerprint
 from gradscope.reporters.report import _checked
 from gradscope.reporters.report._source_lines import source_line
 from gradscope.reporters.report._view import View
+from gradscope.typeset.text import printable_json
 
 suffix = ".sarif"
 
@@ -52,7 +53,8 @@ def render_check(check: CheckReport, view: View) -> str:
         "results": results,
     }
     document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
-    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+    return printable_json(text) + "\n"
 
 
 def _rules(check: CheckReport, texts: Sequence[RuleText]) -> dict[str, dict[str, Any]]:

@@ -20,6 +20,9 @@ from gradscope.typeset.text import plain
 
 suffix = ".txt"
 
+#: Pixels of a segmentation whose mean is the score; else it is a single one.
+_SEVERAL = ("predicted", "all")
+
 
 def render(report: SaliencyReport, view: TextView, written: Sequence[Path] = ()) -> str:
     """The classes that the model saw and the maps that were made, picture by picture.
@@ -46,11 +49,15 @@ def _classes(image: ImageAttribution) -> Table:
     for one in image.top:
         explained = "explained" if one.id == image.target else ""
         name = _class(one.id, one.name)
-        rows.append((name, number(one.score), _share(one.probability), explained))
+        share = one.probability if image.pixels is None else one.pixels
+        rows.append((name, number(one.score), "" if share is None else _share(share), explained))
     if image.target not in {one.id for one in image.top}:
         name = _class(image.target, image.target_name)
         rows.append((name, number(image.score), "", "explained"))
-    headings = (Heading("class", False), Heading("logit"), Heading("share"), Heading("", False))
+    logit, part = ("logit", "share") if image.pixels is None else ("mean logit", "of the pixels")
+    if image.pixels not in (None, *_SEVERAL):
+        logit = f"logit at {image.pixels}"
+    headings = (Heading("class", False), Heading(logit), Heading(part), Heading("", False))
     cells = tuple(tuple(Cell(cell) for cell in row) for row in rows)
     path = Path(image.path)
     # One from elsewhere, as the bundled digits are, by its name alone.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradscope.saliency._checks import CheckResults
-from gradscope.saliency._passes import logits_of
+from gradscope.saliency._forward import probabilities
 from gradscope.saliency._subject import Subject
 
 
@@ -68,7 +68,7 @@ def areas(subject: Subject, maps: Tensor, *, steps: int = 20, baseline: float = 
 
     def run(batch: Tensor, items: slice) -> Tensor:
         owner = torch.arange(items.start, items.stop, device=batch.device) % images
-        shares = logits_of(subject.model(batch), len(batch)).float().softmax(1)
+        shares = probabilities(subject.scores_by_class(batch, owner))
         return shares.gather(1, target[owner, None])[:, 0]
 
     half = images * (steps + 1)

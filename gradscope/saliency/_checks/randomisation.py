@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gradscope.saliency._checks import CheckResults
 from gradscope.saliency._checks._ranking import spearman
-from gradscope.saliency._subject import Objective, Subject
+from gradscope.saliency._subject import Subject
 
 Attribute = Callable[[Subject], Tensor]
 
@@ -41,20 +41,11 @@ def randomisation(
         for _, layer in layers[done:stop]:
             _shuffle(layer, draw)
         done = stop
-        changed = _again(subject, model, attribute)
+        with subject.again(model) as other:
+            changed = attribute(other)
         for rows, before, after in zip(cascade, maps, changed, strict=True):
             rows.append((layers[stop - 1][0], spearman(before.abs(), after.abs())))
     return [{"similarity": rows[-1][1] if rows else None, "cascade": rows} for rows in cascade]
-
-
-def _again(subject: Subject, model: nn.Module, attribute: Attribute) -> Tensor:
-    objective = Objective(subject.target, subject.objective.versus)
-    inputs, layer = subject.inputs, subject._layer
-    batches = subject.batches
-    with Subject(
-        model, inputs, objective, layer=layer, seed=subject.seed, batches=batches
-    ) as other:
-        return attribute(other)
 
 
 def _from_the_output(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from gradscope.saliency._checks import CheckResults
 from gradscope.saliency._checks._ranking import spearman
 from gradscope.saliency._checks.randomisation import Attribute
-from gradscope.saliency._subject import Objective, Subject
+from gradscope.saliency._subject import Subject
 
 
 def spread(
@@ -22,13 +22,9 @@ def spread(
     mean map's range (None where that is constant); ``seed_similarity`` the lowest rank correlation
     of two of the maps.
     """
-    objective = Objective(subject.target, subject.objective.versus)
     drawn = [maps]
     for seed in range(subject.seed + 1, subject.seed + seeds):
-        inputs, layer, batches = subject.inputs, subject._layer, subject.batches
-        with Subject(
-            subject.model, inputs, objective, layer=layer, seed=seed, batches=batches
-        ) as other:
+        with subject.again(seed=seed) as other:
             drawn.append(attribute(other))
     return [_of_one(torch.stack([m[i].double() for m in drawn])) for i in range(len(maps))]
 

@@ -1,0 +1,129 @@
+"""A layer's features of many pictures, one vector for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor, nn
+
+from gradscope.api.feature_results import FeatureRun
+from gradscope.api.opened import live_model_kept
+from gradscope.api.viewing import view
+from gradscope.errors import ConfigError, OptionError
+from gradscope.features.cache import FeatureCache
+from gradscope.features.pictures import Source, sources, tensor_sources
+from gradscope.features.vectors import FeatureArray, check_pooling, features_of
+from gradscope.loading.kinds import require_constructed
+from gradscope.loading.viewing import live_viewer
+from gradscope.records.features import SkippedImage
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def features(
+    model: nn.Module | str | Path | None,
+    images: Tensor | Sequence[str | Path] | str | Path,
+    layer: str | None = None,
+    *,
+    pool: str = "mean",
+    cache: str | Path | None = None,
+    mode: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    overrides: Sequence[str] = (),
+    allow: Sequence[str] = (),
+) -> NDArray[np.float32]:
+    """A layer's features of pictures, as ``gradscope features`` compares them.
+
+    Args:
+        model: a spec or a YAML path; None is ResNet-18 with its weights; or a live module, which is
+            given back as it was.
+        images: files, patterns, folders with those below them, or a tensor [N, C, H, W] that the
+            model takes as it is; of a live module it is always a tensor.
+        layer: whose output is taken, the last call's; None is what the last linear layer reads.
+        pool: what becomes of the places of a map or the steps of a sequence: ``mean``, ``max``, or
+            ``none``, which keeps them all.
+        cache: a ``.safetensors`` file of features that were computed before; made if it is not
+            there.
+        mode: "eval" or "train"; None is a config's own, or else eval.
+        device, dtype: where and in what precision a config's model runs; a live module stays.
+        overrides: ``key=value`` pairs on top of a config.
+        allow: import patterns that a config may use, as ``--allow``.
+
+    Returns:
+        [N, D] float32, in the order of the pictures; folders are sorted.
+
+    Raises:
+        GradscopeError: a name or an option is not right, a picture cannot be read, or the model
+            raised.
+    """
+    if isinstance(model, nn.Module):
+        require_constructed(model)
+        if not isinstance(images, Tensor):
+            raise OptionError(
+                "a live model has no transform for picture files",
+                help="give a tensor [N, C, H, W] that the model takes",
+            )
+        kept: AbstractContextManager[None] = live_model_kept(model, mode or "eval")
+        viewer = live_viewer(model)
+    else:
+        settings = {"mode": mode, "device": device, "dtype": dtype}
+        given = {key: value for key, value in settings.items() if value is not None}
+        viewer = view(None if model is None else str(model), overrides, given, allow)
+        kept = nullcontext()
+    several = [images] if isinstance(images, str | Path) else images
+    pictures = tensor_sources(several) if isinstance(several, Tensor) else sources(several)
+    task = FeatureRun(viewer, "features")
+    with kept:
+        found = collected(task, pictures, layer, pool, None if cache is None else Path(cache))
+    if task.skipped:
+        first, more = task.skipped[0], len(task.skipped) - 1
+        raise ConfigError(
+            f"{first.image}: {first.reason}" + (f" (and {more} more)" if more else ""),
+            help="leave it out; `gradscope features` skips such pictures",
+        )
+    return found.values
+
+
+def collected(
+    task: FeatureRun,
+    pictures: Sequence[Source],
+    pattern: str | None,
+    pooling: str,
+    cache: Path | None,
+) -> FeatureArray:
+    """The features of every picture that can be used; the task notes the layer and the others.
+
+    Raises:
+        GradscopeError: as ``features``.
+    """
+    check_pooling(pooling)
+    opened = FeatureCache.open(cache, task.viewer, pattern, pooling) if cache else nullcontext()
+    with task.running(), opened as file:
+        found = features_of(
+            pictures, task.viewer, pattern, task.skipped, pooling=pooling, cache=file
+        )
+    if pattern is None and found.layer:
+        task.notices.append(f"features: {found.layer}, the last linear layer")
+    if file is not None:
+        task.notices.append(f"cache {cache}: {file.hits} of {len(pictures)} pictures were in it")
+    return found
+
+
+def usable(task: FeatureRun, found: FeatureArray, *, directions: bool) -> FeatureArray:
+    """The features that can be compared; the task notes the pictures of the others.
+
+    ``directions`` also leaves out those that are all 0, between which there is no angle.
+    """
+    finite = np.asarray(np.isfinite(found.values).all(axis=1))
+    kept = finite & found.values.any(axis=1) if directions else finite
+    for i in np.flatnonzero(~kept):
+        reason = "all its features are 0: it has no direction" if finite[i] else ""
+        reason = reason or "its features are not finite: NaN or Inf"
+        task.skipped.append(SkippedImage(found.names[i], reason))
+    return found if kept.all() else found.only(np.flatnonzero(kept).tolist())

@@ -1,0 +1,81 @@
+"""``gradscope features embed``: how pictures lie in the space of a layer's features."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gradscope.commands import _completing as completing
+from gradscope.commands._model import importing_torch, split_files
+from gradscope.commands._options import Debug, DisplayOptions, RunOptions, takes_groups
+from gradscope.commands.features._shared import (
+    FeatureOutput,
+    SheetOptions,
+    SpaceOptions,
+    ViewerOptions,
+    viewer_of,
+)
+
+EXAMPLES = (
+    ("gradscope features embed", "The plane of 1,797 digits, as the bundled network sees them."),
+    (
+        "gradscope features embed pets/ -m ./net.py:Net checkpoint=net.pt -o pets.png",
+        "A network of yours; each folder in `pets` is a class.",
+    ),
+    (
+        "gradscope features embed pets/ -l layer4 --save-features pets.npz -f json",
+        "ResNet-18's features of a layer for other tools, and the places as data.",
+    ),
+)
+
+
+@takes_groups
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FOLDER|KEY=VALUE",
+            help="Pictures, or folders of which each folder within is a class; and config keys.",
+            autocompletion=completing.pictures,
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="tsne, umap (where umap-learn is installed) or pca.",
+            autocompletion=completing.one_of(("tsne", "umap", "pca")),
+        ),
+    ] = "tsne",
+    space: SpaceOptions,
+    viewer: ViewerOptions,
+    running: RunOptions,
+    sheet: SheetOptions,
+    display: DisplayOptions,
+    debug: Debug = False,
+) -> None:
+    """Lay out pictures in the plane by a layer's features, and say how far that can be trusted.
+
+    A picture's class is the folder that it lies in. The plot shows classes by colour and name, and
+    some of the pictures. k-NN accuracy is measured in feature space, trustworthiness in the plane.
+    """
+    paths, overrides = split_files(words)
+    output = FeatureOutput.of(sheet, display)
+    space.check(force=sheet.force)
+    with output.running(), importing_torch():
+        from gradscope.api.feature_space import embed
+        from gradscope.features.pictures import digits, sources
+
+        found = embed(
+            viewer_of(viewer, running, overrides, demo=not paths),
+            sources(paths) if paths else digits(),
+            space.layer,
+            method=method,
+            pooling=space.pool,
+            cache=space.cache,
+        )
+    also = space.save(found.features, force=sheet.force)
+    output.write(found, method, found.report.layers[0], also=also)

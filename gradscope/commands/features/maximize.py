@@ -1,0 +1,91 @@
+"""``gradscope features maximize``: the picture that a channel wants."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gradscope.commands import _completing as completing
+from gradscope.commands._model import importing_torch, split_words
+from gradscope.commands._options import Debug, DisplayOptions, RunOptions, takes_groups
+from gradscope.commands.features._shared import (
+    FeatureOutput,
+    SheetOptions,
+    ViewerOptions,
+    at_least,
+    viewer_of,
+)
+from gradscope.errors import OptionError
+
+EXAMPLES = (
+    ("gradscope features maximize", "What each class of the bundled network wants to see."),
+    (
+        "gradscope features maximize layer4:17 -m torchvision:resnet18 weights=DEFAULT",
+        "One channel of a pretrained network.",
+    ),
+    ("gradscope features maximize conv2 --top 20 -o wants.png", "Many channels of a layer."),
+)
+
+
+@takes_groups
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LAYER[:CHANNEL]|KEY=VALUE",
+            help="A layer (default: the last linear one), a channel of it, several with commas; "
+            "and config keys to override.",
+            show_default=False,
+            autocompletion=completing.layers,
+        ),
+    ] = None,
+    *,
+    steps: Annotated[int, typer.Option(metavar="N", help="Steps of the climb.")] = 128,
+    top: Annotated[
+        int, typer.Option(metavar="N", help="Without CHANNEL: the first N of the layer.")
+    ] = 12,
+    size: Annotated[
+        int | None,
+        typer.Option(metavar="PIXELS", help="The picture's side, where the transform takes any."),
+    ] = None,
+    viewer: ViewerOptions,
+    running: RunOptions,
+    sheet: SheetOptions,
+    display: DisplayOptions,
+    debug: Debug = False,
+) -> None:
+    """Draw the picture that a channel wants: gradient ascent on the picture, from seeded noise.
+
+    What is climbed is the mean over the channel's map, in smooth steps (1/f) of one length, the
+    picture shifted at random before each (Erhan et al. 2009; Olah et al. 2017).
+    """
+    at_least(steps, 1, "--steps")
+    at_least(top, 1, "--top")
+    if size is not None:
+        at_least(size, 8, "--size")
+    layers, overrides = split_words(words)
+    if len(layers) > 1:
+        raise OptionError(f"one LAYER, please: got {', '.join(f'`{one}`' for one in layers)}")
+    pattern, channels = _channels(layers[0]) if layers else (None, None)
+    output = FeatureOutput.of(sheet, display)
+    with output.running(), importing_torch():
+        from gradscope.api.layer_pictures import maximize
+
+        model = viewer_of(viewer, running, overrides, demo=True)
+        found = maximize(model, pattern, channels, top=top, steps=steps, size=size)
+    few = [str(c) for c in channels or ()][:4]
+    output.write(found, "maximize", found.report.layers[0], *few)
+
+
+def _channels(word: str) -> tuple[str, list[int] | None]:
+    """``conv2:3,7`` as the layer and its channels; None where no channel is named."""
+    layer, colon, numbers = word.rpartition(":")
+    if not colon or layer in ("type", "re", "!type", "!re"):
+        return word, None
+    try:
+        return layer, [int(number) for number in numbers.split(",")]
+    except ValueError:
+        raise OptionError(
+            f"`{numbers}` in `{word}` is no channel", help=f"write a number: `{layer}:0`"
+        ) from None

@@ -1,0 +1,97 @@
+"""``gradscope features neighbors``: the pictures that a layer finds most like one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gradscope.commands import _completing as completing
+from gradscope.commands._model import importing_torch, split_files
+from gradscope.commands._options import Debug, DisplayOptions, RunOptions, takes_groups
+from gradscope.commands.features._shared import (
+    FeatureOutput,
+    SheetOptions,
+    SpaceOptions,
+    ViewerOptions,
+    at_least,
+    viewer_of,
+)
+from gradscope.errors import OptionError
+
+EXAMPLES = (
+    ("gradscope features neighbors", "The digits that the bundled network finds most like an 8."),
+    (
+        "gradscope features neighbors cat.jpg photos/ -k 12 --cache photos.safetensors",
+        "Of a folder; the next search begins with the features of this one.",
+    ),
+    (
+        "gradscope features neighbors cat.jpg photos/ -l layer3 --metric l2 -f json",
+        "In an earlier layer of ResNet-18, by L2, as data.",
+    ),
+)
+
+
+@takes_groups
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="IMAGE… FOLDER|KEY=VALUE",
+            help="Pictures, last the folder to search (with those below it), and config keys.",
+            autocompletion=completing.pictures,
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    k: Annotated[int, typer.Option("-k", metavar="N", help="So many neighbours.")] = 8,
+    metric: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="cosine or l2.",
+            autocompletion=completing.one_of(("cosine", "l2")),
+        ),
+    ] = "cosine",
+    space: SpaceOptions,
+    viewer: ViewerOptions,
+    running: RunOptions,
+    sheet: SheetOptions,
+    display: DisplayOptions,
+    debug: Debug = False,
+) -> None:
+    """Find the pictures of a folder that lie nearest to one in the space of a layer's features.
+
+    The search is scikit-learn's. A picture that lies in the folder itself is not its own neighbour.
+    """
+    at_least(k, 1, "-k")
+    paths, overrides = split_files(words)
+    if len(paths) == 1:
+        raise OptionError(
+            f"`{paths[0]}` alone has no neighbours",
+            help="name a picture, and then the folder to search",
+        )
+    output = FeatureOutput.of(sheet, display)
+    space.check(force=sheet.force)
+    with output.running(), importing_torch():
+        from gradscope.api.feature_space import neighbors
+        from gradscope.features.pictures import digits, sources
+
+        if paths:
+            queries, pool = sources(paths[:-1]), sources(paths[-1:])
+        else:
+            pool = digits()
+            # An 8 that was held out of training.
+            queries = [next(one for one in pool[::5] if one.label == "8")]
+        found = neighbors(
+            viewer_of(viewer, running, overrides, demo=not paths),
+            queries,
+            pool,
+            space.layer,
+            k=k,
+            metric=metric,
+            pooling=space.pool,
+            cache=space.cache,
+        )
+    also = space.save(found.features, force=sheet.force)
+    output.write(found, "neighbors", queries[0].stem, found.report.layers[0], also=also)

@@ -1,0 +1,202 @@
+"""Features that were computed before, in a file: for the same weights, transform and pictures."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from torch import Tensor, nn
+
+from gradscope import progress
+from gradscope.errors import ConfigError
+from gradscope.features.pictures import Source
+from gradscope.files import check_file, whole_file
+from gradscope.loading.viewing import Viewer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_FORMAT = "gradscope.feature-cache/1"
+_DIGEST = 16
+#: Seconds after which what was computed since is written: no more than these are lost to a kill.
+_EVERY = 30.0
+
+
+class FeatureCache:
+    """The features that a file holds under one key; what was added is in it after ``open``.
+
+    The key is of everything that features depend on beside the picture: weights, the modules' code,
+    mode, dtype, layer, pooling, and what the transform makes of two test pictures. A picture is
+    known by its content, wherever it lies. Other keys' features stay in the file.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        self.path, self.key = path, key
+        self.tensors, self.metadata = _read(path)
+        self.layer: str | None = self.metadata.get(key)
+        digests = self.tensors.get(f"{key}.pictures", np.empty((0, _DIGEST), dtype=np.uint8))
+        self._rows = {one.tobytes(): i for i, one in enumerate(digests)}
+        self._digests: list[bytes] = []  # of the pictures that were asked for
+        self.hits = 0
+        self._new: dict[bytes, NDArray[np.float32]] = {}
+        self._saved = time.monotonic()
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, path: Path, viewer: Viewer, pattern: str | None, pooling: str
+    ) -> Iterator[FeatureCache]:
+        """The cache, written when the block ends, also where it is interrupted.
+
+        Raises:
+            ConfigError: the file is no feature cache.
+            OptionError: it cannot be written.
+        """
+        check_file(path, force=True)
+        cache = cls(path, _key(viewer, pattern, pooling))
+        try:
+            yield cache
+        finally:
+            cache.save()
+
+    def known(
+        self, pictures: Sequence[Source]
+    ) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
+        """Features [N, D] of the pictures, and which rows are filled; None where none is known."""
+        progress.tell("looking up pictures in the cache")
+        self._digests = []
+        for i, picture in enumerate(pictures, 1):
+            self._digests.append(_digest(picture))
+            progress.count(i, len(pictures))
+        used = np.array([digest in self._rows for digest in self._digests], dtype=bool)
+        self.hits = int(used.sum())
+        if not self.hits:
+            return None, used
+        stored = self.tensors[f"{self.key}.features"]
+        rows = np.empty((len(pictures), stored.shape[1]), dtype=np.float32)
+        for i in np.flatnonzero(used).tolist():
+            rows[i] = stored[self._rows[self._digests[i]]]
+        return rows, used
+
+    def add(self, numbers: Sequence[int], rows: NDArray[np.float32], layer: str) -> None:
+        """Take in the features of the pictures with those numbers among the ones asked for."""
+        self.layer = layer
+        for number, row in zip(numbers, rows, strict=True):
+            if self._digests[number]:
+                self._new[self._digests[number]] = row
+        if time.monotonic() - self._saved > _EVERY:
+            self.save()
+
+    def save(self) -> None:
+        """Write the file whole, if there is anything new.
+
+        Raises:
+            OptionError: it cannot be written.
+        """
+        if not self._new or self.layer is None:
+            return
+        new = np.frombuffer(b"".join(self._new), dtype=np.uint8).reshape(-1, _DIGEST)
+        for name, rows in (("pictures", new), ("features", np.stack(list(self._new.values())))):
+            before = self.tensors.get(f"{self.key}.{name}")
+            parts = [rows] if before is None else [before, rows]
+            self.tensors[f"{self.key}.{name}"] = np.concatenate(parts)
+        for digest in self._new:
+            self._rows[digest] = len(self._rows)
+        self._new.clear()
+        self.metadata[self.key] = self.layer
+        with whole_file(self.path, force=True) as temporary:
+            save_file(self.tensors, temporary, metadata={**self.metadata, "format": _FORMAT})
+        self._saved = time.monotonic()
+
+
+def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    if not path.exists():
+        return {}, {}
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if metadata.pop("format", None) != _FORMAT:
+                raise ValueError("another kind of safetensors file")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        for key in metadata:
+            pictures, features = tensors[f"{key}.pictures"], tensors[f"{key}.features"]
+            if pictures.shape != (len(features), _DIGEST) or features.ndim != 2:
+                raise ValueError("its parts do not fit each other")
+    except (SafetensorError, ValueError, KeyError, OSError) as error:
+        raise ConfigError(
+            f"{path} is no feature cache: {error}",
+            help="name another file for `--cache`, or delete this one",
+        ) from None
+    return tensors, metadata
+
+
+def _digest(picture: Source) -> bytes:
+    """What a picture holds; empty for a file that cannot be read."""
+    made = hashlib.blake2b(digest_size=_DIGEST)
+    if picture.values is not None:
+        _add(made, picture.values)
+    elif picture.stored is not None:
+        made.update(f"{picture.stored.mode} {picture.stored.size}".encode())
+        made.update(picture.stored.tobytes())
+    else:
+        assert picture.path is not None
+        try:
+            made.update(picture.path.suffix.encode() + picture.path.read_bytes())
+        except OSError:
+            return b""
+    return made.digest()
+
+
+def _key(viewer: Viewer, pattern: str | None, pooling: str) -> str:
+    """One word for all that the features of a picture depend on beside the picture."""
+    model = viewer.model
+    made = hashlib.blake2b(digest_size=_DIGEST)
+    said = (torch.__version__, model, model.training, viewer.dtype, viewer.device.type)
+    made.update(repr((*map(str, said), pattern, pooling)).encode())
+    for kind in sorted({type(m) for m in model.modules()}, key=_place):
+        made.update(_source(kind).encode())
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        made.update(name.encode())
+        _add(made, value)
+    for picture in _test_pictures():
+        try:
+            _add(made, viewer.transform(picture))
+        except Exception as error:  # of the user's own transform; real pictures may suit it
+            made.update(repr(error).encode())
+    return made.hexdigest()
+
+
+def _place(kind: type[nn.Module]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _source(kind: type[nn.Module]) -> str:
+    if not kind.__module__.startswith("torch."):
+        with suppress(OSError, TypeError):
+            return inspect.getsource(kind)
+    return _place(kind)
+
+
+def _add(made: Any, tensor: Tensor) -> None:
+    values = tensor.detach().cpu().contiguous()
+    made.update(f"{values.dtype} {list(values.shape)}".encode())
+    made.update(values.reshape(-1).view(torch.uint8).numpy())
+
+
+def _test_pictures() -> Iterator[Image.Image]:
+    """Two pictures of different shape and kind, in which no two pixels nearby are alike."""
+    for width, height, channels in ((293, 251, 3), (240, 310, 1)):
+        count = np.arange(width * height * channels, dtype=np.uint64)
+        pixels = (count * np.uint64(2654435761) >> np.uint64(7)).astype(np.uint8)
+        shape = (height, width, channels) if channels > 1 else (height, width)
+        yield Image.fromarray(pixels.reshape(shape))

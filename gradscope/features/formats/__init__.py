@@ -1,0 +1,1 @@
+"""Files of features: a format is a file with ``suffix`` and ``write(features, path)``."""

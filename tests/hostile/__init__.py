@@ -1,0 +1,1 @@
+"""Input that somebody made to harm, and models that misbehave."""
