@@ -15,7 +15,7 @@ from gradscope.api.failing import problem
 from gradscope.api.opened import Options, opened, read
 from gradscope.api.runs import run_info, versions
 from gradscope.config import LoadedConfig
-from gradscope.errors import ModelError
+from gradscope.errors import ModelError, OptionError
 from gradscope.explain.errors.explain import explain_error
 from gradscope.loading import Workload
 from gradscope.records.diff import DiffReport
@@ -89,6 +89,7 @@ def _compared(
 ) -> DiffReport:
     renamings = [Renaming(text) for text in match]
     with opened(sources[0], options, Report) as a, opened(sources[1], options, Report) as b:
+        _refuse_what_shows_nothing(a, b)
         names = align_parameters(shapes(a), shapes(b), renamings)
         notices = _handed_over(sources, (a, b), names)
         files = [one.file if isinstance(one, LoadedConfig) else None for one in sources]
@@ -103,6 +104,25 @@ def _compared(
             a=replace(report.a, file=files[0]),
             b=replace(report.b, file=files[1]),
             notices=(*notices, *found.notices),
+        )
+
+
+def _refuse_what_shows_nothing(*workloads: Workload) -> None:
+    """Refuse to call equal what was not looked at.
+
+    Raises:
+        OptionError: there are no values, or one of the two is compiled.
+    """
+    if any(workload.device.type == "meta" for workload in workloads):
+        raise OptionError("`meta` has shapes alone: there is nothing to compare", help="use `cpu`")
+    compiled = [
+        any(said.startswith("torch.compile") for said in run_info(workload, ()).notices)
+        for workload in workloads
+    ]
+    if compiled[0] != compiled[1]:
+        raise OptionError(
+            f"{'AB'[compiled[1]]} is compiled, and would run as it was written",
+            help="what the compiler makes of a model cannot be compared with it here",
         )
 
 

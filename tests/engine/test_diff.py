@@ -344,3 +344,23 @@ def test_random_numbers_are_the_same_for_both():
     assert compared(a, b).status == "ok"
     b.body[1].p = 0.4
     assert compared(a, b).findings[0].name == "body.1"
+
+
+def test_a_compiled_model_is_not_called_equal_to_itself():
+    a = net()
+    b = copy.deepcopy(a)
+    b.head.compile(backend="eager")
+    with pytest.raises(OptionError, match="B is compiled"):
+        compared(a, b)
+
+
+def test_there_is_nothing_to_compare_without_values():
+    a, b = (config.read("demo", [f"device={device}"]) for device in ("cpu", "meta"))
+    with pytest.raises(OptionError, match="shapes alone"):
+        diff_configs(a, b)
+
+
+def test_another_batch_is_the_first_finding():
+    a, b = (config.read("demo:lecture", [f"input.shape=[{n},1,28,28]"]) for n in (2, 4))
+    found = diff_configs(a, b).findings[0]
+    assert (found.code, found.cause, found.value) == ("GD101", "batch", None)
