@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gradscope.api._attributions import SaliencyRequest
     from gradscope.api.answering import why, why_config
-    from gradscope.api.attributing import Saliency, attribute, saliency
+    from gradscope.api.attributing import attribute, saliency
     from gradscope.api.checking import check, check_config
     from gradscope.api.diffing import diff, diff_configs
     from gradscope.api.feature_arrays import features
     from gradscope.api.graphing import graph, graph_config
     from gradscope.api.inspecting import inspect, inspect_config, layers
     from gradscope.api.pictures import picture_files, read_pictures
+    from gradscope.api.saliency_results import Saliency
     from gradscope.api.viewing import view
     from gradscope.api.watching import watch
 
@@ -55,7 +56,8 @@ _HOMES = {
     "diffing": ("diff", "diff_configs"),
     "graphing": ("graph", "graph_config"),
     "_attributions": ("SaliencyRequest",),
-    "attributing": ("Saliency", "attribute", "saliency"),
+    "attributing": ("attribute", "saliency"),
+    "saliency_results": ("Saliency",),
     "feature_arrays": ("features",),
     "viewing": ("view",),
     "watching": ("watch",),

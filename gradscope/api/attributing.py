@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from gradscope import images, progress
+from gradscope import progress
 from gradscope.api._attributions import SaliencyRequest, pixels_of, planned, recorded
 from gradscope.api.failing import is_own, problem
 from gradscope.api.opened import live_model_kept
 from gradscope.api.pictures import Picture, read_pictures, tensor_pictures
 from gradscope.api.runs import versions
+from gradscope.api.saliency_results import Saliency
 from gradscope.api.viewing import run_of, view
 from gradscope.errors import GradscopeError, ModelError, OptionError
 from gradscope.explain.errors.explain import explain_error
-from gradscope.files import check_file, write_file
 from gradscope.loading.kinds import require_constructed
 from gradscope.loading.viewing import Viewer, live_viewer, picture_input
 from gradscope.nesting import find
@@ -32,61 +31,6 @@ if TYPE_CHECKING:
 
 #: As many pictures are explained side by side.
 BATCH = 8
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Saliency:
-    """The report, and for each of its pictures the photograph and the raw maps [H, W]."""
-
-    report: SaliencyReport
-    photos: tuple[Photo, ...]
-    maps: tuple[tuple[Tensor, ...], ...]
-
-    def __repr__(self) -> str:
-        return repr(self.report)
-
-    def __str__(self) -> str:
-        return str(self.report)
-
-    def _repr_html_(self) -> str:
-        return self.report._repr_html_()
-
-    def save(
-        self,
-        path: str | Path,
-        *,
-        alpha: float | None = None,
-        colormap: str = images.USUAL,
-        crop: bool = False,
-        force: bool = False,
-    ) -> None:
-        """Write the pictures to one file, as ``-o`` does, or with ``.json`` the report.
-
-        Args:
-            path: where to; more pages than one are numbered.
-            alpha: how much the strongest colour hides of the photograph, above 0, up to 1.
-            colormap: the colours of unsigned maps.
-            crop: draw only what the model saw.
-            force: replace a file that is there.
-
-        Raises:
-            OptionError: no format has the suffix, or a file exists or cannot be written.
-        """
-        path = Path(path).expanduser()
-        if path.suffix.lower() == ".json":
-            self.report.save(path, force=force)
-            return
-        images.check_look(alpha, colormap)
-        images.check_suffix(path)
-        rows = images.rows(
-            self.report, self.photos, self.maps, alpha=alpha, colormap=colormap, crop=crop
-        )
-        pages = images.pages(rows)
-        files = images.page_files(path, len(pages))
-        for file in files:
-            check_file(file, force=force)
-        for file, page in zip(files, pages, strict=True):
-            write_file(images.encoded(page, file), file, force=force)
 
 
 def saliency(

@@ -26,6 +26,7 @@ def run_info(workload: Workload, notices: Sequence[str], **more: Any) -> RunInfo
         seed=workload.seed,
         loss=workload.criterion.name,
         loss_inferred=workload.criterion.inferred,
+        target_drawn=workload.criterion.drawn,
         without_graph=workload.criterion.without_graph,
         autocast=None if workload.autocast is None else _name(workload.autocast),
         repeats=workload.repeats,

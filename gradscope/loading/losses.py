@@ -83,6 +83,7 @@ class Criterion:
         self.external_gradient = external_gradient
         self.name = spec if isinstance(spec, str) else _called(spec) if spec else "inferred"
         self.inferred = False
+        self.drawn = False  # whether the target is one of random numbers
         self.without_graph: tuple[str, ...] = ()
         self.parts: Mapping[str, Tensor] = {}
         self.notices: list[str] = []
@@ -103,6 +104,7 @@ class Criterion:
             loss = self._users(self.spec, output, target, draws)
         for notice in draws.notices:
             self._say(notice)
+        self.drawn = self.drawn or bool(draws.notices)
         return loss
 
     def _say(self, notice: str) -> None:

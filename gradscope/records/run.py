@@ -40,6 +40,8 @@ class RunInfo:
     #: because they have no graph.
     loss_inferred: bool = field(default=False, metadata=SPARSE)
     without_graph: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    #: Whether the target was drawn at random, for none was given.
+    target_drawn: bool = field(default=False, metadata=SPARSE)
     #: What names the model: a config, or the source file of a spec. None: neither, or a live model.
     file: str | None = field(default=None, metadata=SPARSE)
 

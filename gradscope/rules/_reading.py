@@ -101,6 +101,12 @@ def is_inferred(report: Report) -> bool:
     return report.run.loss_inferred
 
 
+def is_guessed(report: Report) -> bool:
+    """Whether the loss is a guess: there is none of the model's own, and no target was given."""
+    run = report.run
+    return run.loss_inferred and (run.target_drawn or run.loss == "sum")
+
+
 def of_library(report: Report, names: Iterable[str]) -> bool:
     """Whether an installed library's code decides about all these modules and parameters.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-from gradscope.records.modules import ParameterStats, UnitActivity
+from gradscope.records.modules import ModuleCall, ParameterStats, UnitActivity
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, complete
 from gradscope.rules._rule import OWN, Limits, Rule, Runs, Threshold
@@ -19,10 +20,12 @@ RULE = Rule(
         "Counts the units (channels, or features of the last axis) behind a nonlinearity that are "
         "on in under 1 % of their values, and says on how many values of each unit that rests. Off "
         "is a rectifier at zero, and a smooth one (GELU, SiLU) where its slope is next to nothing. "
-        "A few values of a unit say little of it, so with fewer than 16 the layer is judged as a "
-        "whole: units count that no input like the batch can wake, by the weights and the bias in "
-        "front; where 99 % of all values of the layer are off; and from two values on, the share "
-        "of dead units is estimated: how many more are always off than chance would leave so."
+        "A few values of a unit say little of it, and those of one picture or one sentence are "
+        "alike, so that they count as the square root of their number. With fewer than 16 the "
+        "layer is judged as a whole: units count that no input like the batch can wake, by the "
+        "weights and the bias in front; where 99 % of all values of the layer are off; and from "
+        "two values on, the share of dead units is estimated: how many more are always off than "
+        "chance would leave so."
     ),
     why=(
         "A dead ReLU passes no gradient back, so its unit never comes back by itself; what is left "
@@ -52,7 +55,12 @@ RULE = Rule(
             source="SageMaker Debugger, TheDeepChecker",
             presets={"sagemaker": 0.5, "deepchecker": 0.5, "autotrainer": 0.7},
         ),
-        Threshold("samples", 16, "values of each unit, below which the layer is judged as a whole"),
+        Threshold(
+            "samples",
+            16,
+            "values of each unit, below which the layer is judged as a whole; those of one sample "
+            "count as the square root of their number",
+        ),
         Threshold("values", 64, "values of all units together, below which nothing is estimated"),
     ),
     runs=Runs(samples=10),
@@ -76,11 +84,13 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """One finding per nonlinearity, at the first call that shows it."""
     seen: set[tuple[str | None, str]] = set()
+    rows = {(call.name, call.call): _rows(call) for call in report.calls}
     for one in report.activity:
         if not one.units or (one.name, one.op) in seen:
             continue
-        enough = one.samples >= limits["samples"]
-        share, threshold, message = _each(one, limits) if enough else _whole(one, limits)
+        samples = _independent(one, rows.get((one.name or "", one.call or 0)))
+        enough = samples >= limits["samples"]
+        share, threshold, message = _each(one, limits) if enough else _whole(one, samples, limits)
         if share <= threshold:
             continue
         seen.add((one.name, one.op))
@@ -126,7 +136,20 @@ def _each(one: UnitActivity, limits: Limits) -> tuple[float, float, str]:
     return share, limits["share"], f"{_of(one, one.dead)} {_off(one.samples)}."
 
 
-def _whole(one: UnitActivity, limits: Limits) -> tuple[float, float, str]:
+def _rows(call: ModuleCall) -> int | None:
+    """How many samples a call's output has, if it is a tensor of some."""
+    shape = call.outputs[0].activation.shape if call.outputs else ()
+    return shape[0] if shape else None
+
+
+def _independent(one: UnitActivity, rows: int | None) -> float:
+    """How many values of a unit are worth counting, of which each sample has as many."""
+    if rows is None or not 0 < rows <= one.samples:
+        return one.samples
+    return math.sqrt(rows * one.samples)
+
+
+def _whole(one: UnitActivity, samples: float, limits: Limits) -> tuple[float, float, str]:
     """The same by all values of the layer: what is proven, what is plain, then what is likely."""
     off, count = one.off or 0.0, one.units * one.samples
     values = f"{plural(count, 'value')}, {one.samples} of each unit"
@@ -142,7 +165,7 @@ def _whole(one: UnitActivity, limits: Limits) -> tuple[float, float, str]:
         share, threshold = off, _SILENT
         message = f"{percent(off)} of {values}, are off behind {one.op}."
     else:
-        share, threshold = _estimated(one), _held_against(one.samples, threshold)
+        share, threshold = _estimated(one, samples), _held_against(samples, threshold)
         message = (
             f"about {percent(share)} of the {plural(one.units, 'unit')} behind {one.op} are dead: "
             f"{one.dead} were off all the time, more than chance leaves so. It rests on {values}, "
@@ -156,25 +179,25 @@ def _of(one: UnitActivity, count: int) -> str:
     return f"{count} of {plural(one.units, 'unit')} behind {one.op} ({share})"
 
 
-def _estimated(one: UnitActivity) -> float:
+def _estimated(one: UnitActivity, samples: float) -> float:
     """The share of units that are dead, by a binomial distribution with more zeros than its own.
 
     Of the units that were on at all, the mean number of times tells how often a live unit is on,
     and with it how many live ones were off by chance. Of one value each nothing is known.
     """
     dead = one.dead / one.units
-    if one.samples < 2 or one.off is None:
+    if samples < 2 or one.off is None:
         return 0.0
     mean = (1 - one.off) / (1 - dead)  # how often those were on that were on at all
     low, high = 0.0, 1.0
     for _ in range(60):  # mean = p / (1 - (1 - p)^n), which grows with p
         p = (low + high) / 2
-        low, high = (p, high) if p < mean * (1 - (1 - p) ** one.samples) else (low, p)
-    by_chance = (1 - low) ** one.samples
+        low, high = (p, high) if p < mean * (1 - (1 - p) ** samples) else (low, p)
+    by_chance = (1 - low) ** samples
     return max(0.0, (dead - by_chance) / (1 - by_chance)) if by_chance < 1 else 0.0
 
 
-def _held_against(samples: int, share: float) -> float:
+def _held_against(samples: float, share: float) -> float:
     """The fewer values, the more must be dead: an estimate from two values is off by a third."""
     return float(share + (1 - share) * 2 ** (-samples / 4))
 

@@ -11,6 +11,7 @@ from gradscope.rules._reading import (
     Tree,
     asks_elsewhere,
     in_library_code,
+    is_guessed,
     is_inferred,
     missing,
     never_called,
@@ -95,12 +96,21 @@ def _explained(report: Report, answer: Answer) -> Finding:
         f"{answer.message.rstrip('.')}{where}; behind it {plural(count, 'parameter')} without a "
         f"gradient{there}.",
         severity=severity,
-        advice=sentence(answer.advice) if answer.advice else None,
+        advice=_advice(report, answer, severity),
         call=answer.call,
         value=float(count),
         cause=answer.cause,
         location=answer.location,
     )
+
+
+def _advice(report: Report, answer: Answer, severity: str) -> str | None:
+    if not answer.advice:
+        return None
+    if severity == "warning" and answer.cause == "not-in-loss" and is_guessed(report):
+        named = "The loss was inferred: name yours by `loss`"
+        return f"{named}. If it is no part of that, {answer.advice.rstrip('.')}."
+    return sentence(answer.advice)
 
 
 def _severity(report: Report, cause: str | None, behind: Sequence[str]) -> str:

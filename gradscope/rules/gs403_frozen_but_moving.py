@@ -23,7 +23,8 @@ RULE = Rule(
         "wrote to its running statistics or a dropout dropped. It speaks of part of the model "
         "only: where nothing trains at all there is nothing to say. It is only worth knowing where "
         "gradients go through the frozen part to what trains in front of it: dropout beside "
-        "adapters, and the statistics of a discriminator in its generator's step."
+        "adapters, and the statistics of a discriminator in its generator's step. So it is with a "
+        "generator in its discriminator's step, where all that trains sees other inputs too."
     ),
     why=(
         "`requires_grad = False` stops the weights and nothing else. The running statistics drift "
@@ -57,10 +58,13 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
                 (moved if written else dropped).append(_Moving(facts, part))
     train = _Training(report)
     critics = [one for one in moved if train.front_only(one.facts.name)]
-    for group in _alike([one for one in moved if one not in critics]):
+    makers = [one for one in moved if train.more_often(one.facts)]
+    for group in _alike([one for one in moved if one not in critics and one not in makers]):
         yield _statistics(group)
     if critics:
         yield _critic(critics)
+    if makers:
+        yield _maker(makers)
     between = next((one for one in dropped if train.in_front(one.facts.name)), None)
     if between is not None:
         yield _between(between.facts, len(dropped))
@@ -84,10 +88,20 @@ class _Training:
         owners = {p.name.rpartition(".")[0] for p in report.parameters if p.requires_grad}
         self._order = {call.name: call.order for call in reversed(report.calls)}
         self._trains = [self._order[name] for name in owners if name in self._order]
+        self._through = {c.name for c in report.calls if any(t.requires_grad for t in c.inputs)}
+        self._calls = [facts.calls for facts in report.modules if facts.name in owners]
 
     def in_front(self, name: str) -> bool:
         """Whether something that trains runs in front of a module: gradients go through it."""
-        return name in self._order and min(self._trains, default=math.inf) < self._order[name]
+        return name in self._through and min(self._trains, default=math.inf) < self._order[name]
+
+    def more_often(self, facts: ModuleFacts) -> bool:
+        """Whether no gradient goes through a module, and all that trains runs more often than it.
+
+        So it is with a generator in its discriminator's step, which sees real samples too.
+        """
+        known = facts.name in self._order and facts.name not in self._through
+        return known and min(self._calls, default=0) > facts.calls
 
     def front_only(self, name: str) -> bool:
         """Whether all that trains runs in front, as with a discriminator in a generator's step."""
@@ -127,6 +141,19 @@ def _critic(group: list[_Moving]) -> Finding:
         severity="info",
         advice="Nothing to mend in a discriminator, whose own step trains it. A network that only "
         f"measures, as for a perceptual loss, wants `{_way(group[0].part)}.eval()`.",
+        value=float(len(group)),
+        cause="batch-norm",
+    )
+
+
+def _maker(group: list[_Moving]) -> Finding:
+    return RULE.finding(
+        group[0].facts.name,
+        f"{_whose(group)} {_wrote(group)}{others(len(group) - 1, 'norm')}; all that trains sees "
+        "other inputs too.",
+        severity="info",
+        advice="Nothing to mend in a generator, whose own step trains it. A network that only "
+        f"makes features wants `{_way(group[0].part)}.eval()`.",
         value=float(len(group)),
         cause="batch-norm",
     )

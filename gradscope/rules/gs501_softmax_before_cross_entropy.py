@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.modules import Link
 from gradscope.records.report import Finding, Report
 from gradscope.rules._losses import LOG_SOFTMAX, unique, where, whose
+from gradscope.rules._reading import is_guessed
 from gradscope.rules._rule import Limits, Rule, Runs
 
 RULE = Rule(
@@ -18,7 +19,8 @@ RULE = Rule(
         "Looks in the autograd graph for a softmax whose output goes into a log-softmax, which is "
         "what cross entropy begins with, or into a negative log-likelihood, which wants "
         "logarithms. A log-softmax in front of a cross entropy is a warning: computed twice, it "
-        "changes nothing."
+        "changes nothing. So is a softmax where the cross entropy was inferred from the output's "
+        "shape and no target was given: your own loss may read probabilities, as a policy's does."
     ),
     why=(
         "The second softmax sees scores between 0 and 1 only: with ten classes the loss cannot "
@@ -32,6 +34,10 @@ RULE = Rule(
     runs=Runs(samples=1, parameters="all"),
 )
 _SOFTMAX = "SoftmaxBackward0"
+_GUESSED = (
+    "The cross entropy was inferred. If it is your loss, drop the softmax and give it the raw "
+    "scores; a loss that reads probabilities is named by `loss`."
+)
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
@@ -44,7 +50,13 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """One finding per place."""
     for link in unique(report):
         if link.op == _SOFTMAX and link.into == LOG_SOFTMAX:
-            yield _finding(link, "softmax goes into a cross entropy, which applies its own.")
+            guessed = is_guessed(report)
+            yield _finding(
+                link,
+                "softmax goes into a cross entropy, which applies its own.",
+                severity="warning" if guessed else None,
+                advice=_GUESSED if guessed else None,
+            )
         elif link.op == _SOFTMAX and link.into.startswith("NllLoss"):
             yield _finding(
                 link,

@@ -142,7 +142,7 @@ def test_a_step_of_several_models_as_json_names_them(recorded: Path, gradscope: 
         (["--step", "41"], "there is no step 41", "the run has steps 1 to 40"),
         (["--step", "0"], "there is no step 0", "the run has steps 1 to 40"),
         (["-l", "layer9"], "pattern `layer9` matches no layer", "the names start with"),
-        (["--table", "stesp"], "a run has no table `stesp`", "did you mean `steps`?"),
+        (["--table", "stesp"], "unknown table `stesp`", "did you mean `steps`?"),
         (["--columns", "gard"], "unknown column `gard`", "did you mean `grad`?"),
         (["--sort", "norm:up"], "unknown direction `up`", "write `:asc` or `:desc`"),
         (["--top", "0"], "`--top 0` would show nothing", "give 1 or more"),

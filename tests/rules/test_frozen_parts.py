@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -110,6 +111,33 @@ def test_a_frozen_generator_in_its_discriminators_step():
     model.g.requires_grad_(False)
     found = said(model, torch.randn(8, 8), "GS403", lambda out: F.softplus(-out).mean(), None)
     assert [f[:3] for f in found] == [("warning", "batch-norm", "g.1")]
+
+
+class Discriminating(Gan):
+    """The discriminator's step: it reads real samples first, then what the generator made."""
+
+    def __init__(self, detached):
+        super().__init__()
+        self.g[1] = nn.BatchNorm1d(16)
+        self.g.requires_grad_(False)
+        self.detached = detached
+
+    def forward(self, z):
+        real = self.d(torch.randn(len(z), 16))
+        made = self.g(z)
+        return real, self.d(made.detach() if self.detached else made)
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_frozen_generator_behind_the_first_call_of_its_discriminator(detached):
+    def loss(out):
+        real, made = out
+        return F.softplus(-real).mean() + F.softplus(made).mean()
+
+    model = Discriminating(detached)
+    ((severity, cause, name, message),) = said(model, torch.randn(8, 8), "GS403", loss, None)
+    assert (severity, cause, name) == ("info", "batch-norm", "g.1")
+    assert "all that trains sees other inputs too" in message
 
 
 def test_a_margin_that_the_batch_satisfies():

@@ -73,6 +73,16 @@ SAYS = {
     "units outside every module": (
         "GS201", report(activity=(UnitActivity("relu", None, None, 4, 64, dead=4),)),
         [("warning", "")]),
+    "every channel of one picture": (
+        "GS201",
+        report(calls=(call("act", 0, output=stats((1, 48, 5, 5))),),
+               activity=(UnitActivity("relu", "act", 0, 48, 25, dead=48, off=1.0),)),
+        [("warning", "act")]),
+    "more than half of the channels of many pictures": (
+        "GS201",
+        report(calls=(call("act", 0, output=stats((16, 48, 5, 5))),),
+               activity=(UnitActivity("relu", "act", 0, 48, 400, dead=25, off=0.7),)),
+        [("warning", "act")]),
     "units at a flat end": (
         "GS202", report(activity=(UnitActivity("tanh", "act", 0, 32, 64, saturated=17),)),
         [("warning", "act")]),
@@ -144,6 +154,11 @@ SILENT = {
                                 for n, r in (("a", 1e-8), ("b", 1e-3), ("c", 1e-3))))),
     "frozen in the optimizer": (
         "GS104", report(parameters=(parameter("a", None, update_ratio=0.0),))),
+    "more than half of the channels of one picture": (
+        # Channels answer to what is in a picture, and its 25 places hold much the same.
+        "GS201",
+        report(calls=(call("act", 0, output=stats((1, 48, 5, 5))),),
+               activity=(UnitActivity("relu", "act", 0, 48, 25, dead=25, off=0.7),))),
     "half of the units": (
         "GS201", report(activity=(UnitActivity("relu", "act", 0, 32, 64, dead=16),))),
     "units that are seldom on, of eight values each": (

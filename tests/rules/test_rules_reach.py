@@ -136,6 +136,14 @@ SAYS = {
         [("info", "a")]),
     "softmax and cross entropy": (
         "GS501", report(links=(link("Softmax", "LogSoftmax"), NLL)), [("error", "net")]),
+    "softmax and a cross entropy that was inferred": (
+        "GS501",
+        report(run={**INFERRED, "target_drawn": True}, links=(link("Softmax", "LogSoftmax"), NLL)),
+        [("warning", "net")]),
+    "softmax and an inferred cross entropy with the user's target": (
+        "GS501",
+        report(run=INFERRED, links=(link("Softmax", "LogSoftmax"), NLL)),
+        [("error", "net")]),
     "softmax and likelihood": (
         "GS501", report(links=(link("Softmax", "NllLoss2D"),)), [("error", "net")]),
     "twice the same": (

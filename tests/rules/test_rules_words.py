@@ -83,9 +83,13 @@ def test_an_inferred_loss_excuses_what_is_not_used_and_no_detach():
     lost = parameter("a.weight", None)
     run = {"loss_inferred": True}
     for cause, severity in (("not-in-loss", "warning"), ("detached", "error")):
-        answers = (loses("a.weight", cause),)
+        answers = (replace(loses("a.weight", cause), advice="add it to the loss"),)
         (found,) = of("GS401", report(run=run, parameters=(lost,), answers=answers))
         assert found.severity == severity
+        (found,) = of(
+            "GS401", report(run=run | {"loss": "sum"}, parameters=(lost,), answers=answers)
+        )
+        assert ("name yours by `loss`" in str(found.advice)) == (severity == "warning")
     assert "A path that is cut is an error." in lookup("GS401").what
 
 
