@@ -64,6 +64,10 @@ class Taps:
         self._counts: Counter[str] = Counter()
         self._running: list[tuple[nn.Module, int]] = []
 
+    def arm(self) -> None:
+        """Backward starts."""
+        self.armed = True
+
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Taps are there until the block ends."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 
 from gradscope.capture.hooks import named_parameters
 from gradscope.loading import Batch, Workload
 from gradscope.nesting import replaced
+from gradscope.running.rerun import rerun
 
 
 def hand_batch(a: Workload, b: Workload) -> None:
-    """B is called with A's batch, in its own dtype and on its own device."""
+    """B is called with A's first batch, in its own dtype and on its own device."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         own = tensor.dtype == a.dtype and tensor.is_floating_point()
@@ -20,12 +21,10 @@ def hand_batch(a: Workload, b: Workload) -> None:
         copy = tensor.detach().to(b.device, dtype, copy=True)
         return copy.requires_grad_(tensor.requires_grad)
 
-    def batches() -> Iterator[Batch]:
-        for batch in a.batches():
-            parts = batch.args, batch.kwargs, batch.target
-            yield Batch(*replaced(parts, torch.Tensor, moved))
-
-    b.batches = batches
+    with rerun(a) as step:
+        parts = step.clone.args, step.clone.kwargs, step.clone.target
+        batch = Batch(*replaced(parts, torch.Tensor, moved))
+    b.batches = lambda: iter([batch])
 
 
 def equal_parameters(a: Workload, b: Workload, names: Mapping[str, str]) -> tuple[int, int]:

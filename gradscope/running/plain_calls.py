@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from gradscope.errors import GradscopeError
 from gradscope.loading import Workload
 from gradscope.nesting import find
 from gradscope.running.rerun import rerun
-from gradscope.running.step import Observer
+from gradscope.running.step import GraphRoot, Observer, Step
 
 #: A call by its module's name and its number.
 CallKey = tuple[str, int]
@@ -53,6 +53,21 @@ class PlainStep:
     parameters: Gradients
 
 
+@dataclass(kw_only=True)
+class LossKept(Observer):
+    """Keeps what backward starts from, and says when it is there."""
+
+    arm: Callable[[], None] = lambda: None
+    loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
+
+    def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
+        """Forward is done."""
+        assert isinstance(root, torch.Tensor)
+        self.loss = root.detach().clone()
+        self.arm()
+        return super().leaves(step, root)
+
+
 class StepFailed(Exception):
     """A step raised, which is the cause; ``phase`` says in which part, ``notes`` what else."""
 
@@ -67,16 +82,15 @@ def plain_step(workload: Workload) -> PlainStep:
     Raises:
         StepFailed: the model, its loss or its backward raised.
     """
-    model, observer = workload.model, Observer()
+    model, observer = workload.model, LossKept()
     calls = _Calls({module: named.name for module, named in named_modules(model).items()})
     try:
         with (
             rerun(workload, observer=observer) as step,
             hooked(watchable(model), calls.before, calls.after),
         ):
-            loss = step.loss()
-            step.backward(loss)
-            return PlainStep(calls.found, loss.detach().clone(), gradients_of(model))
+            step.compute_gradients()
+            return PlainStep(calls.found, observer.loss, gradients_of(model))
     except GradscopeError:
         raise
     except Exception as failure:

@@ -18,7 +18,7 @@ from gradscope.capture.differences import Difference, difference
 from gradscope.capture.hooks import named_modules
 from gradscope.capture.taps import TapKey, Taps
 from gradscope.loading import Workload
-from gradscope.running.plain_calls import CallKey, Gradients, gradients_of
+from gradscope.running.plain_calls import CallKey, Gradients, LossKept, gradients_of
 from gradscope.running.rerun import rerun
 
 
@@ -188,14 +188,13 @@ def tapped_step(
     model = workload.model
     names = {module: named.name for module, named in named_modules(model).items()}
     taps = Taps(names, listener, untapped)
-    with rerun(workload, weights=True) as step:
+    observer = LossKept(arm=taps.arm)
+    with rerun(workload, observer=observer, weights=True) as step:
         if isinstance(listener, Comparison) and listener.noise:
             _move(model, listener)
         with taps.installed():
-            loss = step.loss()
-            taps.armed = True
-            step.backward(loss)
-        listener.end(loss.detach().clone(), gradients_of(model))
+            step.compute_gradients()
+        listener.end(observer.loss, gradients_of(model))
 
 
 @torch.no_grad()
