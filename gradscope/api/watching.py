@@ -87,7 +87,7 @@ def watch(
 
     Args:
         model: what is trained, or several.
-        optimizer: what makes the steps, or several; None finds them when they make one.
+        optimizer: what makes the steps, or several; None finds those that hold a parameter of it.
         every: look at every so many steps; None keeps to the budget.
         budget: the share of the time that looking may take.
         first: so many steps are looked at in any case.

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch.nn.parameter import is_lazy
 
-from gradscope.capture.stats import BLOCK, SMALL, Measured, finish, measure, on_host
+from gradscope.capture.reductions import BLOCK
+from gradscope.capture.stats import SMALL, Measured, finish, measure, on_host
 from gradscope.records.tensors import TensorStats
 
 _ROWS = 1 << 19  # elements that are held in float64 at a time

@@ -1,4 +1,4 @@
-"""The models that a script trains, and the names that it has for them.
+"""The models that a script trains, their optimizers, and the names that it has for them.
 
 A model is an outermost module: one that no other live module holds. They are looked for among all
 live objects when an optimizer is made, which is after its model was made and before its first step.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from gradscope.loading.wrappers import unwrapped
 
@@ -33,6 +34,17 @@ def outermost_modules() -> list[nn.Module]:
         for child in (module.__dict__.get("_modules") or {}).values()
     }
     return [module for module in modules if id(module) not in held and _trains(module)]
+
+
+def optimizers_of(models: Sequence[nn.Module]) -> list[Optimizer]:
+    """The live optimizers that hold a parameter of these."""
+    mine = {id(parameter) for model in models for parameter in model.parameters()}
+    found = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
+    return [
+        one
+        for one in found
+        if any(id(p) in mine for group in one.param_groups for p in group["params"])
+    ]
 
 
 def _trains(module: nn.Module) -> bool:

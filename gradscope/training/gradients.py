@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from gradscope.capture.norms import gradient_norms
-from gradscope.capture.stats import BLOCK
+from gradscope.capture.reductions import BLOCK
 from gradscope.training.interval import Interval
 
 #: Over so many readings of all gradients it is measured what one takes, and how rare they may get.

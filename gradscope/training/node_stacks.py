@@ -12,16 +12,17 @@ class NodeStacks:
     """
 
     def __init__(self) -> None:
-        self._kept = False
+        #: Whether they are kept now.
+        self.kept = False
 
     def begin(self) -> None:
         """Keep those of the nodes that are made from now on."""
-        if not (self._kept or torch.is_anomaly_enabled()):
+        if not (self.kept or torch.is_anomaly_enabled()):
             self._set(True)
 
     def end(self) -> bool:
         """Keep no more; whether they were kept."""
-        kept = self._kept
+        kept = self.kept
         if kept:
             self._set(False)
         return kept
@@ -29,4 +30,4 @@ class NodeStacks:
     def _set(self, on: bool) -> None:
         # Not by its class, which warns.
         torch.set_anomaly_enabled(on, torch.is_anomaly_check_nan_enabled())
-        self._kept = on
+        self.kept = on

@@ -24,6 +24,7 @@ from gradscope.explain.non_finite.steps import StepWatch
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.training import TrainingEvent, TrainingStep
 from gradscope.training.current_step import CurrentStep, LossScales
+from gradscope.training.discovery import optimizers_of
 from gradscope.training.gradients import GradientReader, small
 from gradscope.training.interval import Interval
 from gradscope.training.launch import Script
@@ -95,10 +96,10 @@ class Observer:
     def watch(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Look at these models and no others, from the first step on.
 
-        Without optimizers, those count that make a step.
+        Without optimizers, those count that hold a parameter of the models.
         """
         self.models.only(models)
-        for optimizer in optimizers:
+        for optimizer in optimizers or optimizers_of(models):
             self._any_optimizer = True
             self._optimizers[optimizer] = SeenOptimizer()
         self._guarded(self._search)
@@ -243,7 +244,8 @@ class Observer:
         self, model: Model, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         if self._sentinel is not None and torch.is_grad_enabled():
-            self._guarded(self._stacks.end)
+            if self._stacks.kept:
+                self._guarded(self._stacks.end)
             self._guarded(self._sentinel.call_began, model.name, model.module, args, kwargs)
 
     def _call_ended(
@@ -310,8 +312,10 @@ class Observer:
 
         Before the last of several nobody asks what has arrived: as many as the steps before had.
         """
+        if not self.reader.reads_all(self.step):
+            return False
         expected = min((o.backwards for o in self._optimizers.values()), default=1)
-        return self.reader.reads_all(self.step) and self._current.backwards >= expected
+        return self._current.backwards >= expected
 
     def _backward_ended(self) -> None:
         current, sampler = self._current, self._sampling.sampler
@@ -417,8 +421,7 @@ class Observer:
             loss_scale=current.scale,
             sampled=sampled,
         )
-        optimizers = list(self._optimizers.values())
-        self._write(*self._sampling.records(step, known, optimizers), step)
+        self._write(*self._sampling.records(step, known, self._optimizers), step)
         self._stacks.end()
         if known is not None:
             known.backwards = max(1, current.backwards)

@@ -111,7 +111,8 @@ def _when_ended(root: torch.Tensor, listener: Listener) -> None:
 
     def began(gradients: object) -> None:
         handle.remove()
-        engine.queue_callback(listener.backward_ended)
+        # In two rounds: what averages gradients over processes does so in a callback of the first.
+        engine.queue_callback(lambda: engine.queue_callback(listener.backward_ended))
 
     handle = hook_node_before(node, began)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch.autograd.graph import Node
@@ -50,7 +50,7 @@ class Sampling:
         self,
         step: TrainingStep,
         optimizer: SeenOptimizer | None,
-        optimizers: Collection[SeenOptimizer],
+        optimizers: Mapping[Any, SeenOptimizer],
     ) -> list[TrainingRecord]:
         """What was seen in a step that has ended: models that were not recorded yet, and samples.
 
@@ -63,7 +63,7 @@ class Sampling:
             return []
         held = None if optimizer is None else optimizer.held
         settings = {} if optimizer is None else optimizer.settings
-        elsewhere = {p for other in optimizers for p in other.held}
+        elsewhere = {p for other in optimizers.values() for p in other.held}
         samples = self.sampler.taken(step, held, elsewhere=elsewhere, settings=settings)
         models: list[TrainedModel] = []
         for sample in samples:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from gradscope.capture.stats import Deferred, _exact, _flat, measure, resolve
+from gradscope.capture.reductions import exact, flat_elements
+from gradscope.capture.stats import Deferred, measure, resolve
 from gradscope.records.tensors import TensorStats
 
 pytestmark = pytest.mark.numbers
@@ -150,7 +151,7 @@ def test_the_path_of_accelerators_and_of_extremes(tensor):
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
     head = TensorStats(tuple(tensor.shape), "", tensor.numel())
-    deferred = Deferred(head, _exact(*_flat(tensor)), None)
+    deferred = Deferred(head, exact(*flat_elements(tensor)), None)
     assert differences(resolve([deferred])[id(deferred)], tensor) == []
 
 
@@ -158,7 +159,7 @@ def test_deferred_numbers_are_read_back_in_their_order():
     heads = [TensorStats((n,), "float32", n) for n in (2, 3)]
     tensors = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0, math.nan])]
     items = [
-        Deferred(head, _exact(*_flat(t)), t.double())
+        Deferred(head, exact(*flat_elements(t)), t.double())
         for head, t in zip(heads, tensors, strict=True)
     ]
     ready = measure(torch.ones(3))

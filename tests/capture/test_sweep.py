@@ -10,7 +10,8 @@ import torch
 from capture.test_stats import differences
 
 from gradscope.capture import sweep
-from gradscope.capture.stats import BLOCK, SMALL, measure, resolve
+from gradscope.capture.reductions import BLOCK
+from gradscope.capture.stats import SMALL, measure, resolve
 from gradscope.capture.sweep import measure_all
 
 ROWS: dict[str, Callable[[], list[torch.Tensor]]] = {

@@ -138,6 +138,21 @@ def test_a_closure_belongs_to_its_step(tmp_path):
         assert len(steps[0].losses) > 1
 
 
+def test_an_optimizer_that_was_made_before_is_found(tmp_path):
+    model, other = net(), nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    beside = torch.optim.SGD(other.parameters(), lr=0.1)
+    with gradscope.watch(model, out=tmp_path / "run.db") as run:
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    assert run.steps == 5
+    with RunFile.open(run.path) as file:
+        assert {step.optimizer for step in file.steps()} == {"optimizer"}
+    assert not beside.state
+
+
 def test_without_an_optimizer_each_backward_is_a_step(tmp_path):
     model = nn.Linear(4, 1)
     with gradscope.watch(model, out=tmp_path / "run.db") as run:

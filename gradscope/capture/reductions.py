@@ -1,0 +1,187 @@
+"""Eight numbers of many elements: norm, mean, std, min, max, zeros, NaN and infinities.
+
+Fast where memory bandwidth allows: float32 reductions over blocks whose partial results are added
+in float64, because one float32 reduction over millions of elements errs by up to 1e-3. Exact in
+float64 wherever a value is not finite or its square would leave the range of float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+BLOCK = 2048  # a float32 sum of squares over this many equal values still errs below 1e-6
+_CHUNK = 1 << 20  # elements that are looked at together; the exact path holds them in float64
+_WORDS = 128  # how many words of eight truths are added before their bytes are
+#: Largest magnitudes whose squares neither overflow nor sink below what float32 (float64) resolves.
+_RANGE = {torch.float32: (1e-12, 1e15), torch.float64: (1e-130, 1e130)}
+
+
+def flat_elements(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """All elements in one dimension, in memory order, and how often an expanded one repeats them.
+
+    The gradient of a sum is one number expanded to the tensor's shape: it is read once.
+    """
+    if tensor.is_contiguous():
+        return tensor.view(-1), 1
+    copies = 1
+    order: list[tuple[int, int]] = []
+    for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            copies *= size
+            tensor = tensor.narrow(axis, 0, 1)
+        order.append((-abs(stride), axis))
+    if not tensor.is_contiguous():
+        tensor = tensor.permute([axis for _, axis in sorted(order)])
+    return tensor.reshape(-1), copies
+
+
+def of_numbers(numbers: list[float]) -> list[float] | None:
+    """The eight numbers of a handful of elements, without a reduction of PyTorch's for each.
+
+    None where a value or a sum leaves what float64 holds.
+    """
+    n = len(numbers)
+    top = max(map(abs, numbers))
+    if not top < 1e300:
+        return None
+    mean = math.fsum(numbers) / n
+    if not math.isfinite(mean):  # `max` may have passed over a NaN, a sum never does
+        return None
+    low, high = float(min(numbers)), float(max(numbers))
+    mean = min(max(mean, low), high)
+    std = math.hypot(*(number - mean for number in numbers)) / math.sqrt(n)
+    zeros = sum(number == 0 for number in numbers)
+    return [math.hypot(*numbers), mean, std, low, high, float(zeros), 0.0, 0.0]
+
+
+def fast(flat: torch.Tensor, copies: int) -> list[float] | None:
+    """norm mean std min max zeros nan inf on the CPU, or None where only ``exact`` is right."""
+    if flat.is_complex():
+        flat = flat.abs()
+    if not flat.is_floating_point():
+        flat = flat.double()
+    limits = _RANGE.get(torch.float32 if flat.dtype.itemsize < 4 else flat.dtype)
+    if limits is None:
+        return None
+    n = flat.numel()
+    low, high, total, squares, zeros = math.inf, -math.inf, 0.0, 0.0, 0
+    for chunk in (flat,) if n <= _CHUNK else torch.split(flat, _CHUNK):
+        # A chunk is read several times while the processor's caches hold it.
+        chunk = chunk.float() if chunk.dtype.itemsize < 4 else chunk
+        bounds = torch.aminmax(chunk)
+        least, most = bounds.min.item(), bounds.max.item()
+        # A NaN or an infinity among the values shows in the bounds and fails this comparison too.
+        if not max(-least, most) < limits[1]:
+            return None
+        low, high = min(low, least), max(high, most)
+        if least <= 0.0 <= most:
+            zeros += chunk.numel() if least == most else _zeros(chunk)
+        part_total, part_squares = _sums(chunk)
+        total += part_total
+        squares += part_squares
+    if low == high == 0.0:
+        return [0.0, 0.0, 0.0, 0.0, 0.0, float(n * copies), 0.0, 0.0]
+    if not limits[0] < max(-low, high):
+        return None
+    mean = total / n
+    variance = squares / n - mean * mean
+    if mean * mean > 25.0 * variance:
+        variance = _shifted_variance(flat, mean)
+    # `mean` may leave the bounds by a rounding; a constant tensor must not look otherwise.
+    mean = min(max(mean, low), high)
+    norm = math.sqrt(squares) * math.sqrt(copies)
+    return [norm, mean, math.sqrt(max(variance, 0.0)), low, high, float(zeros * copies), 0.0, 0.0]
+
+
+def _sums(chunk: torch.Tensor) -> tuple[float, float]:
+    """Σx and Σx²: within a block in the tensor's own precision, across blocks in float64.
+
+    PyTorch adds a plain sum in pairs, so that one is exact enough; a norm it adds in a row.
+    """
+    n = chunk.numel()
+    total = chunk.sum().item()
+    if n <= BLOCK:
+        return total, torch.dot(chunk, chunk).item()
+    squares = 0.0
+    whole = n - n % BLOCK
+    blocks = torch.linalg.vector_norm(chunk[:whole].view(-1, BLOCK), dim=1).double()
+    squares = torch.dot(blocks, blocks).item()
+    if whole < n:
+        tail = chunk[whole:]
+        squares += torch.dot(tail, tail).item()
+    return total, squares
+
+
+def _zeros(chunk: torch.Tensor) -> int:
+    """How many elements are zero.
+
+    ``count_nonzero`` takes a branch for each element, and a comparison is slower than a conversion
+    to bool. Eight of its bytes are added as one word: the sum of up to 255 such words carries
+    nothing from byte to byte.
+    """
+    n = chunk.numel()
+    if n < _WORDS * 8:
+        return n - int(chunk.bool().sum())
+    whole = n - n % (_WORDS * 8)
+    truths = chunk.bool()
+    words = truths[:whole].view(torch.int64).view(-1, _WORDS).sum(1)
+    count = int(words.view(torch.uint8).sum())
+    return n - count - (int(truths[whole:].sum()) if whole < n else 0)
+
+
+def _shifted_variance(flat: torch.Tensor, mean: float) -> float:
+    """The variance about a pilot: Σx² − (Σx)²/n cancels where the mean dwarfs the spread."""
+    total = squares = 0.0
+    for chunk in torch.split(flat, _CHUNK):
+        # In the tensor's own precision the pilot would be rounded to that of half floats.
+        wide = chunk.float() if chunk.dtype.itemsize < 4 else chunk
+        part_total, part_squares = _sums(wide - mean)
+        total += part_total
+        squares += part_squares
+    shift = total / flat.numel()
+    return squares / flat.numel() - shift * shift
+
+
+def exact(flat: torch.Tensor, copies: int) -> torch.Tensor:
+    """The eight numbers in float64, scaled by the largest magnitude, over the finite elements.
+
+    No value is read back, so it serves accelerators too.
+    """
+    zero = torch.zeros((), dtype=torch.float64, device=flat.device)
+    infinity = zero + math.inf
+    low, high, zeros, nan, inf = infinity, -infinity, zero, zero, zero
+    for values, finite, isnan in _chunks(flat):
+        low = torch.minimum(low, torch.where(finite, values, infinity).min())
+        high = torch.maximum(high, torch.where(finite, values, -infinity).max())
+        zeros = zeros + (values == 0).sum()
+        nan = nan + isnan.sum()
+        inf = inf + (~(finite | isnan)).sum()
+    n = flat.numel() - nan - inf
+    scale = torch.maximum(low.abs(), high.abs())
+    scale = torch.where((scale == 0) | ~torch.isfinite(scale), zero + 1.0, scale)
+    total = squares = deviation = zero
+    for values, finite, _ in _chunks(flat):
+        scaled = torch.where(finite, values / scale, zero)
+        total = total + scaled.sum()
+        squares = squares + scaled.square().sum()
+    mean = total / n
+    for values, finite, _ in _chunks(flat):
+        deviation = deviation + torch.where(finite, values / scale - mean, zero).square().sum()
+    norm = squares.sqrt() * scale * math.sqrt(copies)
+    std = (deviation / n).sqrt() * scale
+    counts = [count * copies for count in (zeros, nan, inf)]
+    return torch.stack([norm, mean * scale, std, low, high, *counts])
+
+
+def _chunks(flat: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Float64 values (a modulus where complex), which are finite, and which are NaN."""
+    for chunk in torch.split(flat, _CHUNK if flat.device.type == "cpu" else _CHUNK << 4):
+        if chunk.is_complex():
+            wide = chunk.to(torch.complex128)
+            yield wide.abs(), torch.isfinite(wide), torch.isnan(wide)
+        else:
+            values = chunk.double()
+            yield values, torch.isfinite(values), torch.isnan(values)
