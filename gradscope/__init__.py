@@ -16,19 +16,22 @@ from gradscope.records.shown import shown_by
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.api import check, features, graph, inspect, saliency, watch, why
+    from gradscope.api import check, diff, features, graph, inspect, saliency, watch, why
     from gradscope.errors import GradscopeError
     from gradscope.records.answers import WhyReport
+    from gradscope.records.diff import DiffReport
     from gradscope.records.graph import AutogradGraph
     from gradscope.records.report import Report
 
 __all__ = [
     "AutogradGraph",
+    "DiffReport",
     "GradscopeError",
     "Report",
     "WhyReport",
     "__version__",
     "check",
+    "diff",
     "features",
     "graph",
     "inspect",
@@ -39,10 +42,12 @@ __all__ = [
 
 _HOMES = {
     "AutogradGraph": "records.graph",
+    "DiffReport": "records.diff",
     "GradscopeError": "errors",
     "Report": "records.report",
     "WhyReport": "records.answers",
     "check": "api",
+    "diff": "api",
     "features": "api",
     "graph": "api",
     "inspect": "api",

@@ -1,10 +1,10 @@
 """The Python entries: a config or a live model in, a record out. Nothing here prints.
 
 One file for each entry: ``inspecting`` makes a report, ``checking`` one for its findings alone,
-``graphing`` an autograd graph, ``attributing`` attribution maps, ``answering`` answers,
-``feature_arrays`` features. ``opened`` is where each begins, and a keyword that several take is a
-field of its ``Options``. Names are loaded when they are first used: no command waits for what
-another one needs.
+``graphing`` an autograd graph, ``attributing`` attribution maps, ``answering`` answers, ``diffing``
+a comparison, ``feature_arrays`` features. ``opened`` is where each begins, and a keyword that
+several take is a field of its ``Options``. Names are loaded when they are first used: no command
+waits for what another one needs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gradscope.api.answering import why, why_config
     from gradscope.api.attributing import attribute, saliency
     from gradscope.api.checking import check, check_config
+    from gradscope.api.diffing import diff, diff_configs
     from gradscope.api.feature_arrays import features
     from gradscope.api.graphing import graph, graph_config
     from gradscope.api.inspecting import inspect, inspect_config, layers
@@ -31,6 +32,8 @@ __all__ = [
     "attribute",
     "check",
     "check_config",
+    "diff",
+    "diff_configs",
     "features",
     "graph",
     "graph_config",
@@ -50,6 +53,7 @@ _HOMES = {
     "answering": ("why", "why_config"),
     "inspecting": ("inspect", "inspect_config", "layers"),
     "checking": ("check", "check_config"),
+    "diffing": ("diff", "diff_configs"),
     "graphing": ("graph", "graph_config"),
     "_attributions": ("SaliencyRequest",),
     "attributing": ("attribute", "saliency"),

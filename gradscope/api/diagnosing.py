@@ -23,6 +23,8 @@ from gradscope.loading import Workload
 from gradscope.records.report import Finding, Report
 from gradscope.rules import RuleSettings, diagnose, wanted
 from gradscope.running import costs
+from gradscope.running.accumulation import accumulation
+from gradscope.running.gradcheck import gradient_checks
 from gradscope.running.histograms import histograms
 from gradscope.running.rerun import rerun
 from gradscope.running.step import repeated
@@ -40,6 +42,7 @@ def diagnosed(
     last: int = 0,
     first_nonfinite: int | None = None,
     histogram: Sequence[str] = (),
+    gradcheck: Sequence[str] = (),
 ) -> Report:
     """The report with its findings, and with what the deep looks behind them saw.
 
@@ -53,11 +56,12 @@ def diagnosed(
         first_nonfinite: of the first one whose loss or gradients were not finite, if one of several
             was such.
         histogram: patterns of the layers of which the look of that name tells.
+        gradcheck: patterns of the layers whose backward is checked.
 
     Raises:
         Interrupted: Ctrl-C in a deep look; ``.report`` has the findings without it.
     """
-    run = _Run(workload, last, first_nonfinite, histogram)
+    run = _Run(workload, last, first_nonfinite, histogram, gradcheck)
     asked = {*wanted(report, rules), *looks}
     stopped = False
     notices = list(report.run.notices)
@@ -115,6 +119,7 @@ class _Run:
     last: int
     first_nonfinite: int | None
     histogram: Sequence[str]
+    gradcheck: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +212,22 @@ def _histograms(run: _Run, report: Report, asked: Collection[str]) -> dict[str, 
         return {"histograms": histograms(step, chosen)}
 
 
+def _gradient_checks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
+    """The backward of the asked layers against finite differences."""
+    if report.error is not None:
+        return {}
+    chosen = select_layers(run.workload.model, run.gradcheck)
+    with rerun(run.workload, run.last) as step:
+        return {"gradient_checks": gradient_checks(step, chosen)}
+
+
+def _accumulation(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
+    """Whether micro-batches add up to the batch, and if not, why."""
+    if report.error is not None:
+        return {}
+    return {"accumulation": accumulation(run.workload, run.last)}
+
+
 _LOOKS = (
     _Look(frozenset({"missing", "zero"}), "why gradients are missing or zero", _answers),
     _Look(frozenset({"elsewhere"}), "what other seeds reach", _elsewhere),
@@ -217,4 +238,6 @@ _LOOKS = (
     _Look(frozenset({"lines"}), "the lines of what goes into the loss", _lines),
     _Look(frozenset({"costs"}), "what the calls cost", _costs),
     _Look(frozenset({"histograms"}), "how values are spread", _histograms),
+    _Look(frozenset({"gradcheck"}), "backward of the asked layers", _gradient_checks),
+    _Look(frozenset({"accumulation"}), "accumulated gradients", _accumulation),
 )

@@ -43,6 +43,7 @@ def inspect(
     repeats: int | None = None,
     retain_graph: bool | None = None,
     interventions: Sequence[Mapping[str, Any]] | None = None,
+    accumulate: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
     autocast: str | None = None,
@@ -53,6 +54,7 @@ def inspect(
     tasks: bool = False,
     costs: bool = False,
     histogram: Sequence[str] = (),
+    gradcheck: Sequence[str] = (),
     select: Sequence[str] | str = (),
     ignore: Sequence[str] | str = (),
     preset: str | None = None,
@@ -79,6 +81,8 @@ def inspect(
         retain_graph: as in ``Tensor.backward``.
         interventions: what is changed on its way, as a config writes it:
             ``{"layers": "conv1", "at": "grad_output", "do": "clip_norm", "value": 1.0}``.
+        accumulate: micro-batches that the batch is cut into; the report says whether their
+            gradients add up to the batch's.
         device, dtype: where and in what precision a config's model runs; a live module stays.
         autocast: "bfloat16" or "float16".
         seed: set before the inputs are made and again before each forward.
@@ -89,6 +93,7 @@ def inspect(
         costs: also run forward again for the seconds and the floating-point operations of each
             call.
         histogram: layers of whose outputs, parameters and gradients histograms are kept.
+        gradcheck: layers whose backward is held against finite differences, in float64.
         select, ignore: the rules that look, by code, beginning of codes, or name.
         preset: thresholds of another tool: "sagemaker", "deepchecker" or "autotrainer".
         thresholds: a rule's own by name, as in ``{"GS201": {"share": 0.3}}``.
@@ -115,7 +120,8 @@ def inspect(
             verify=verify,
             tasks=tasks,
             histogram=histogram,
-            looks=_looks(costs, histogram),
+            gradcheck=gradcheck,
+            looks=_looks(costs, histogram, gradcheck),
         )
 
 
@@ -129,6 +135,7 @@ def inspect_config(
     tasks: bool = False,
     costs: bool = False,
     histogram: Sequence[str] = (),
+    gradcheck: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> Report:
     """Load what a config names and run it. ``rules`` None are those of the config.
@@ -146,13 +153,15 @@ def inspect_config(
             verify=verify,
             tasks=tasks,
             histogram=histogram,
-            looks=_looks(costs, histogram),
+            gradcheck=gradcheck,
+            looks=_looks(costs, histogram, gradcheck),
         )
 
 
-def _looks(costs: bool, histogram: Sequence[str]) -> set[str]:
+def _looks(costs: bool, histogram: Sequence[str], gradcheck: Sequence[str]) -> set[str]:
     """The closer looks that somebody asked for."""
-    return {name for name, asked in (("costs", costs), ("histograms", histogram)) if asked}
+    asked = {"costs": costs, "histograms": histogram, "gradcheck": gradcheck}
+    return {name for name, wanted in asked.items() if wanted}
 
 
 def rule_settings(
@@ -208,6 +217,7 @@ def report_of(
     only: Sequence[str] | None = None,
     looks: Collection[str] = (),
     histogram: Sequence[str] = (),
+    gradcheck: Sequence[str] = (),
 ) -> Report:
     """Run a workload and say what is wrong with it.
 
@@ -221,12 +231,13 @@ def report_of(
         only: layer patterns; findings of others are left out. None: the workload's layers.
         looks: deep looks to take in any case.
         histogram: patterns of the layers of which histograms are kept.
+        gradcheck: patterns of the layers whose backward is checked.
 
     Raises:
         GradscopeError: as ``inspect``.
     """
     only = workload.layers if only is None else only
-    for patterns in (only, histogram):  # a wrong pattern is told before anything runs
+    for patterns in (only, histogram, gradcheck):  # a wrong pattern is told before anything runs
         if patterns:
             select_layers(workload.model, patterns)
     observation = observe(workload, layers=workload.layers, chain=chain, verify=verify)
@@ -238,6 +249,8 @@ def report_of(
         if tasks and observation.failure is None:
             _require_several(report)
             looks = {*looks, "tasks"}
+        if workload.accumulate > 1 and workload.device.type != "meta":
+            looks = {*looks, "accumulation"}
         whole = replace(report, parameters=observation.all_parameters)
         found = diagnosed(
             workload,
@@ -246,6 +259,7 @@ def report_of(
             only=only,
             looks=looks,
             histogram=histogram,
+            gradcheck=gradcheck,
             last=observation.number,
             first_nonfinite=observation.first_nonfinite,
         )

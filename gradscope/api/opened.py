@@ -53,6 +53,7 @@ class Options:
     repeats: int | None = None
     retain_graph: bool | None = None
     interventions: Sequence[Mapping[str, Any]] | None = None
+    accumulate: int | None = None
     device: str | None = None
     dtype: str | None = None
     autocast: str | None = None

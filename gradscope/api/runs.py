@@ -30,6 +30,7 @@ def run_info(workload: Workload, notices: Sequence[str], **more: Any) -> RunInfo
         without_graph=workload.criterion.without_graph,
         autocast=None if workload.autocast is None else _name(workload.autocast),
         repeats=workload.repeats,
+        accumulate=workload.accumulate,
         notices=(
             *workload.notices,
             *workload.criterion.notices,

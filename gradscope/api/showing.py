@@ -16,6 +16,7 @@ from gradscope.errors import OptionError, did_you_mean
 from gradscope.files import check_file, write_file
 from gradscope.records.answers import Answer, WhyReport
 from gradscope.records.data import to_data
+from gradscope.records.diff import DiffReport
 from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.records.report import Report
 from gradscope.records.saliency import SaliencyReport
@@ -28,6 +29,7 @@ _ROOMS: dict[type[Shown], str] = {
     WhyReport: "gradscope.reporters.answers",
     SaliencyReport: "gradscope.reporters.saliency",
     AutogradGraph: "gradscope.diagrams",
+    DiffReport: "gradscope.reporters.diff",
 }
 _Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
 
@@ -95,6 +97,10 @@ def _view(record: Shown, color: bool) -> Any:
         from gradscope.diagrams import GraphView
 
         return GraphView(color=color)
+    if isinstance(record, DiffReport):
+        from gradscope.reporters.diff import DiffView
+
+        return DiffView(color=color)
     from gradscope.reporters.text_view import TextView
 
     return TextView(color=color)
@@ -113,6 +119,13 @@ def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
         }
     if isinstance(record, WhyReport):
         return {"answers": lambda: _fields(Answer, record.answers)}
+    if isinstance(record, DiffReport):
+        from gradscope.reporters.diff.csv import CALLS, PARAMETERS, call_rows, parameter_rows
+
+        return {
+            "calls": lambda: (CALLS, call_rows(record)),
+            "parameters": lambda: (PARAMETERS, parameter_rows(record)),
+        }
     if isinstance(record, AutogradGraph):
         return {"nodes": lambda: _fields(GraphNode, record.nodes)}
     if isinstance(record, SaliencyReport):

@@ -332,9 +332,9 @@ class Recorder:
         self.links = links(found, spans, self._label)
         assign_gradient_slots(found, call_spans, self._listeners)
         self._listeners.armed = True
-        self._connected |= {call.index for call in self._calls if _reached(found, call)}
         if self._count_saved and not self.needs_counting_run:
             self._read_saved(found, spans)
+        self._connected |= {call.index for call in self._calls if _reached(found, call)}
         names = inputs | {id(p): name for name, p in self.model.named_parameters()}
         self.leaves = [leaf for leaf in found.leaves if id(leaf) not in names]
         for call, path, root in self._chain_roots:
@@ -402,9 +402,12 @@ class Recorder:
 
     def set_saved(self, saved: SavedBytes) -> None:
         """Enter the bytes that were counted by call number."""
-        by_call, self.total_saved = saved.totals(self._spans())
+        by_call, total = saved.totals(self._spans())
+        # Of several micro-batches each is freed before the next is there.
+        self.total_saved = max(total, self.total_saved or 0)
         for call in self._calls:
-            call.saved_bytes = by_call.get(call.index, 0)
+            if call.index not in self._connected or call.index in by_call:
+                call.saved_bytes = by_call.get(call.index, 0)
 
 
 def _reached(found: Walk, call: Call) -> bool:

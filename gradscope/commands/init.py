@@ -46,6 +46,7 @@ mode: train                           # train | eval
 # loss: cross_entropy                 # mse | bce_with_logits | nll | sum | mean | logit | output
 # backward: {{repeats: 2, retain_graph: true}}
 
+# accumulate: 4                       # micro-batches of each step
 # interventions: [{{layers: conv1, at: grad_output, do: scale, value: 2}}]   # change what flows
 
 layers: ["**"]                        # which modules to show: "conv*", "layer4.**", "type:Conv2d"

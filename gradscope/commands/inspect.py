@@ -40,6 +40,7 @@ EXAMPLES = (
     ("gradscope inspect --columns +params,+flops,+time", "What each layer costs."),
     ("gradscope inspect --bar grad_out --histogram conv1", "Sizes at a glance, and one in detail."),
     ("gradscope inspect --scale conv2=2 --clip-norm 'fc1@parameter_grad=0.1'", "What if?"),
+    ("gradscope inspect ./net.py:Net --gradcheck swish", "Is your own backward right?"),
     ("gradscope inspect model.yaml -o report.json", "A report to keep: `show` displays it again."),
 )
 
@@ -85,6 +86,15 @@ def run(
             autocompletion=completing.layers,
         ),
     ] = None,
+    gradcheck: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LAYER",
+            help="Also hold this layer's backward against finite differences, in float64, with "
+            "its inputs as they flow. Repeatable.",
+            autocompletion=completing.layers,
+        ),
+    ] = None,
     interventions: InterventionOptions,
     rules: RuleOptions,
     tables: TableOptions,
@@ -121,6 +131,7 @@ def run(
                 tasks=tasks,
                 costs=measured(output.view),
                 histogram=histogram or (),
+                gradcheck=gradcheck or (),
                 allow=allow or (),
             )
     except (ModelError, Interrupted) as error:

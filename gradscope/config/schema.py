@@ -265,6 +265,13 @@ class Config(_Strict):
     backward: Annotated[Backward, Expected("a mapping with gradient, repeats, retain_graph")] = (
         Field(default_factory=Backward, description="How backward runs.")
     )
+    accumulate: Annotated[
+        int, Field(ge=1), BeforeValidator(_whole), Expected("a whole number from 1")
+    ] = Field(
+        default=1,
+        description="Micro-batches that each batch is cut into; each loss is divided by their "
+        "number, and gradients accumulate.",
+    )
     interventions: Annotated[
         list[InterventionConfig],
         Expected(

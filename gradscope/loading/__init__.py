@@ -7,7 +7,18 @@ a file in sources/; workload.py is the order in which everything happens.
 from gradscope.loading.inputs import Batch
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
+from gradscope.loading.micro_batches import MicroBatch, cut
 from gradscope.loading.seeds import seed_everything
 from gradscope.loading.workload import Workload, load, load_model
 
-__all__ = ["Batch", "Criterion", "ModelKind", "Workload", "load", "load_model", "seed_everything"]
+__all__ = [
+    "Batch",
+    "Criterion",
+    "MicroBatch",
+    "ModelKind",
+    "Workload",
+    "cut",
+    "load",
+    "load_model",
+    "seed_everything",
+]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gradscope.errors import ModelError
+from gradscope.loading.micro_batches import MicroBatch
 
 RANDOM = "random"
 
@@ -23,28 +24,41 @@ class Mismatch(ModelError):
 
 class Draws:
     """Random targets from a generator of their own: the global state is not touched, and equal
-    outputs get equal targets in every step."""
+    outputs get equal targets in every step.
 
-    def __init__(self, seed: int) -> None:
+    ``part`` says which samples of a batch the output is of: they get what they get in the whole.
+    """
+
+    def __init__(self, seed: int, part: MicroBatch | None = None) -> None:
         self.seed = seed
+        self.part = part
         self.notices: list[str] = []
 
     def _generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed % 2**64)
 
+    def _whole(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
+        """The shape to draw, and what of it is of this part."""
+        part = self.part
+        if part is None or not shape or shape[0] != part.stop - part.start:
+            return shape, ...
+        return (part.total, *shape[1:]), slice(part.start, part.stop)
+
     def classes(self, shape: tuple[int, ...], count: int, device: torch.device) -> Tensor:
         """Random class ids below ``count``."""
+        shape, own = self._whole(shape)
         ids = torch.randint(count, shape, generator=self._generator())
         few = ids.flatten()[:8].tolist()
         words = str(few) if ids.ndim == 1 and ids.numel() <= 8 else f"{list(shape)} of {count}"
         self.notices.append(f"target: random classes {words if ids.ndim else ids.item()}")
-        return ids.to(device)
+        return ids[own].to(device)
 
     def values(self, like: Tensor) -> Tensor:
         """Random normal values of a tensor's shape."""
-        drawn = torch.randn(like.shape, generator=self._generator())
-        self.notices.append(f"target: random values {list(like.shape)}")
-        return drawn.to(like.device, like.dtype)
+        shape, own = self._whole(tuple(like.shape))
+        drawn = torch.randn(shape, generator=self._generator())
+        self.notices.append(f"target: random values {list(shape)}")
+        return drawn[own].to(like.device, like.dtype)
 
 
 def as_tensor(target: Any, name: str, device: torch.device) -> Tensor:

@@ -37,7 +37,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
             (``DataParallel``, a compiled module) is passed over.
         settings: ``call``, ``loss``, ``optimizer``, ``mode``, ``steps``, ``seed``, ``autocast``,
             ``backward.gradient``, ``backward.repeats``, ``backward.retain_graph``,
-            ``interventions``, each optional.
+            ``interventions``, ``accumulate``, each optional.
         inputs: a tensor, a tuple or list of positional arguments, a mapping of keyword arguments,
             or None to infer.
         target: a tensor, a list of class ids or values, or None.
@@ -105,6 +105,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
         mode=mode,
         seed=seed,
         steps=steps,
+        accumulate=settings.get("accumulate", 1),
         repeats=settings.get("backward.repeats", 1),
         retain_graph=settings.get("backward.retain_graph", False),
         gradient=gradient,
@@ -164,6 +165,7 @@ _WANTED: dict[str, tuple[Callable[[Any], bool], str, str]] = {
         "name the dtype, as in `autocast='bfloat16'`",
     ),
     "steps": (_whole(1), "a whole number from 1", "leave it out for one forward and backward"),
+    "accumulate": (_whole(1), "a whole number from 1", "leave it out to take the batch at once"),
     "backward.repeats": (_whole(1), "a whole number from 1", "leave it out for one backward"),
     "backward.retain_graph": (
         lambda wish: isinstance(wish, bool),

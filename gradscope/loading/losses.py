@@ -19,6 +19,7 @@ from gradscope.config import LOSSES
 from gradscope.errors import ConfigError, ModelError, Place, did_you_mean
 from gradscope.loading import comparisons, outputs, own_losses
 from gradscope.loading.comparisons import Draws
+from gradscope.loading.micro_batches import MicroBatch
 
 #: Losses of torch that compare with class ids.
 _CLASSES = {
@@ -86,6 +87,7 @@ class Criterion:
         self.drawn = False  # whether the target is one of random numbers
         self.without_graph: tuple[str, ...] = ()
         self.parts: Mapping[str, Tensor] = {}
+        self.part: MicroBatch | None = None  # the samples that the next output is of, if not all
         self.notices: list[str] = []
 
     def __call__(self, output: Any, target: Any = None) -> Tensor:
@@ -94,7 +96,7 @@ class Criterion:
         Raises:
             ModelError: an output or a target that no such loss can be made of.
         """
-        draws, self.parts = Draws(self.seed), {}
+        draws, self.parts = Draws(self.seed, self.part), {}
         target = self.target if target is None else target
         if self.spec is None:
             loss = self._inferred(output, target, draws)
@@ -108,7 +110,8 @@ class Criterion:
         return loss
 
     def _say(self, notice: str) -> None:
-        if notice not in self.notices:
+        first = self.part is None or self.part.start == 0  # what holds of one holds of the others
+        if first and notice not in self.notices:
             self.notices.append(notice)
 
     def _inferred(self, output: Any, target: Any, draws: Draws) -> Tensor:

@@ -43,6 +43,7 @@ class Workload:
     mode: str = "train"  # already applied to the model
     seed: int = 0
     steps: int = 1
+    accumulate: int = 1  # micro-batches of each step
     repeats: int = 1
     retain_graph: bool = False
     gradient: Any | None = None  # the external vector, a tensor
@@ -123,6 +124,7 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None)
         mode=config.mode,
         seed=config.seed,
         steps=config.steps,
+        accumulate=config.accumulate,
         repeats=backward.repeats,
         retain_graph=backward.retain_graph,
         gradient=gradient,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from gradscope.errors import ConfigError, Place
 from gradscope.records.answers import WhyReport
 from gradscope.records.data import excerpt, from_data, to_data
+from gradscope.records.diff import DiffReport
 from gradscope.records.features import FeaturesReport
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import CheckReport, Report
@@ -24,15 +25,22 @@ _WORDS: dict[type, tuple[str, str, str]] = {
     Report: ("report", "write a report with `gradscope inspect … -o report.json`", "show"),
     CheckReport: ("check", "write a check with `gradscope check … -o check.json`", "show"),
     AutogradGraph: ("graph", "write a graph with `gradscope graph … -o graph.json`", "graph"),
+    DiffReport: ("comparison", "write one with `gradscope diff … -o diff.json`", "diff"),
     WhyReport: ("set of answers", "write answers with `gradscope why … -o why.json`", "why"),
 }
-_Record = TypeVar("_Record", Report, CheckReport, AutogradGraph, WhyReport)
+_Record = TypeVar("_Record", Report, CheckReport, AutogradGraph, WhyReport, DiffReport)
 #: A report nests 7 deep; only its ``config`` is free to go deeper.
 MAX_DEPTH = 100
 
 
 def dumps(
-    record: Report | CheckReport | AutogradGraph | SaliencyReport | FeaturesReport | WhyReport,
+    record: Report
+    | CheckReport
+    | AutogradGraph
+    | SaliencyReport
+    | FeaturesReport
+    | WhyReport
+    | DiffReport,
 ) -> str:
     """The record as one JSON document, keys in the order of the records."""
     data = to_data(record)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradscope.records.accumulation import Accumulation
 from gradscope.records.answers import Answer, NonFiniteOrigin
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.fields import SPARSE
+from gradscope.records.gradcheck import GradientCheck
 from gradscope.records.graph import Chain
 from gradscope.records.histograms import Histogram
 from gradscope.records.interventions import Change
@@ -94,6 +96,9 @@ class Report(Shown):
     #: The gradients of each of ``losses``. None: nobody asked.
     tasks: TaskGradients | None = field(default=None, metadata=SPARSE)
     histograms: tuple[Histogram, ...] = field(default=(), metadata=SPARSE)
+    gradient_checks: tuple[GradientCheck, ...] = field(default=(), metadata=SPARSE)
+    #: Whether micro-batches add up to the batch. None: there are none.
+    accumulation: Accumulation | None = field(default=None, metadata=SPARSE)
     #: What the config's interventions changed, and where they changed nothing.
     interventions: tuple[Change, ...] = field(default=(), metadata=SPARSE)
 

@@ -44,6 +44,8 @@ class RunInfo:
     target_drawn: bool = field(default=False, metadata=SPARSE)
     #: What names the model: a config, or the source file of a spec. None: neither, or a live model.
     file: str | None = field(default=None, metadata=SPARSE)
+    #: Micro-batches of each step, whose gradients are accumulated.
+    accumulate: int = field(default=1, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class StepParameter:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One backward of a run with several: ``backward`` counts repeats within ``step``, from 0.
+    """One backward of a run with several: ``backward`` counts them within ``step``, from 0.
 
     Gradients are those accumulated in the step so far; ``inputs`` are the model's own.
     """

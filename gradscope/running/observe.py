@@ -39,6 +39,10 @@ _SCORES = (
 )
 
 
+#: The loss of a micro-batch, under "", and what it is computed of where that is several.
+_Losses = dict[str, Measured]
+
+
 @dataclass(kw_only=True)
 class Observation(Observer):
     """What the steps of a run leave, complete or not.
@@ -72,8 +76,7 @@ class Observation(Observer):
     optimizer: str | None = None
     notices: list[str] = field(default_factory=list)
     _buffers: Buffers | None = None
-    _loss: Measured | None = None
-    _losses: dict[str, Measured] = field(default_factory=dict)
+    _losses: list[_Losses] = field(default_factory=list)
     _verifier: Verifier | None = None
     _inputs: dict[str, torch.Tensor] = field(default_factory=dict)
     _activations: dict[str, Any] = field(default_factory=dict)
@@ -84,6 +87,7 @@ class Observation(Observer):
         if self.verify and step.number == 0:
             self._verifier = _verifier(step)
         self._inputs = {name: t for name, t in step.inputs.items() if t.requires_grad}
+        self._losses = []
         self.recorder = Recorder(
             step.workload.model,
             self.selected,
@@ -94,7 +98,7 @@ class Observation(Observer):
     @contextmanager
     def around_forward(self, step: Step) -> Iterator[None]:
         assert self.recorder is not None
-        self._loss, self._losses, self._buffers = None, {}, Buffers(step.workload.model)
+        self._buffers = Buffers(step.workload.model)
         try:
             with self.forward:
                 yield
@@ -105,8 +109,8 @@ class Observation(Observer):
     def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
         assert self.recorder is not None
         assert isinstance(root, torch.Tensor)
-        self._loss = _measured(root)
-        self._losses = {name: _measured(part) for name, part in step.losses.items()}
+        parts = {name: _measured(part) for name, part in step.losses.items()}
+        self._losses.append({"": _measured(root), **parts})
         self.recorder.connect([root], {id(t): name for name, t in step.named_inputs})
         if step.workload.device.type == "meta" and keeps_scores(root):
             self.notices.append(_SCORES)
@@ -117,8 +121,9 @@ class Observation(Observer):
     def around_backward(self, step: Step, repeat: int) -> Iterator[None]:
         with self.backward:
             yield
-        if step.workload.steps * step.workload.repeats > 1:
-            self._enter_history(step, repeat)
+        workload = step.workload
+        if workload.steps * workload.repeats * workload.accumulate > 1:
+            self._enter_history(step)
 
     def after_backward(self, step: Step) -> None:
         assert self.recorder is not None
@@ -132,7 +137,8 @@ class Observation(Observer):
         self.interventions = step.interventions.changes()
         self._read()
         last = step.number + 1 == step.workload.steps
-        if last and self.recorder.needs_counting_run:
+        # One micro-batch after the other needs no more than the largest, and each was counted.
+        if last and self.recorder.needs_counting_run and step.workload.accumulate == 1:
             saved = count_saved(step, self.notices)
             if saved is not None:
                 self.recorder.set_saved(saved)
@@ -182,17 +188,23 @@ class Observation(Observer):
 
     def _read(self) -> None:
         """What the step left on its device besides gradients, all of it at once."""
-        if self._loss is not None:
-            read = resolve([self._loss, *self._losses.values()])
-            self.loss, self.loss_nonfinite = _value(read[id(self._loss)])
+        if self._losses:
+            read = resolve(one for losses in self._losses for one in losses.values())
+            found = {
+                name: _total([_value(read[id(losses[name])]) for losses in self._losses])
+                for name in self._losses[0]
+            }
+            self.loss, self.loss_nonfinite = found.pop("")
+            count = len(self._losses)  # the loss itself was divided by the number of micro-batches
             self.losses = tuple(
-                LossPart(name, *_value(read[id(one)])) for name, one in self._losses.items()
+                LossPart(name, None if value is None else value / count, nonfinite)
+                for name, (value, nonfinite) in found.items()
             )
         if self._buffers is not None:
             self.modules = self._buffers.entered(self.modules)
         self.seconds = Seconds(self.forward.seconds, self.backward.seconds)
 
-    def _enter_history(self, step: Step, repeat: int) -> None:
+    def _enter_history(self, step: Step) -> None:
         named = list(step.workload.model.named_parameters())
         measured = statistics({name: p.grad for name, p in named})
         arrived = statistics({name: t.grad for name, t in self._inputs.items()})
@@ -204,7 +216,7 @@ class Observation(Observer):
         self.history.append(
             StepRecord(
                 step=step.number,
-                backward=repeat,
+                backward=sum(record.step == step.number for record in self.history),
                 loss=self.loss,
                 loss_nonfinite=self.loss_nonfinite,
                 gradient_norm=total_norm(list(norms.values())),
@@ -271,6 +283,13 @@ def _value(loss: TensorStats) -> tuple[float | None, str | None]:
     if isinstance(value, tuple):  # complex
         return None, None
     return (None, value) if isinstance(value, str) else (float(value), None)
+
+
+def _total(values: Sequence[tuple[float | None, str | None]]) -> tuple[float | None, str | None]:
+    """The sum over micro-batches, or which kind of number one of them is not."""
+    nonfinite = next((kind for _, kind in values if kind is not None), None)
+    numbers = [value for value, _ in values if value is not None]
+    return (sum(numbers) if len(numbers) == len(values) else None), nonfinite
 
 
 def _verifier(step: Step) -> Verifier | None:

@@ -24,7 +24,7 @@ from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.interventions import Interventions
 from gradscope.capture.recorder import Recorder
 from gradscope.errors import ConfigError
-from gradscope.loading import Batch, Workload, seed_everything
+from gradscope.loading import Batch, MicroBatch, Workload, cut, seed_everything
 from gradscope.nesting import replaced
 from gradscope.running.state import (
     deeper_recursion,
@@ -107,6 +107,7 @@ class Step:
         clone: the batch on tensors of its own.
         kept: at the end of the step it puts back modules that are not the model's, and gradients of
             leaves that are not.
+        part: of a micro-batch the samples that it has; None: all.
         interventions: what is changed on its way, in this step as in all others of the run.
         losses: from forward to backward, what the loss is computed of, where it is several.
     """
@@ -120,6 +121,7 @@ class Step:
     kept: ExitStack
     make_optimizer: Callable[[], Optimizer | None]
     interventions: Interventions
+    part: MicroBatch | None = None
     losses: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
@@ -155,21 +157,41 @@ class Step:
     def compute_gradients(self) -> None:
         """Forward, loss and backward: the graph is gone when it returns."""
         self.interventions.begin()
-        self.backward(self.forward())
+        for part in self.parts():
+            part.backward(part.forward())
+
+    def parts(self) -> Iterator[Step]:
+        """The step for each micro-batch, on the same leaves; itself where it is not cut."""
+        count, batch = self.workload.accumulate, self.clone
+        if count == 1 or self.part is not None:
+            yield self
+            return
+        if batch.target is None:
+            batch = replace(batch, target=self.workload.criterion.target)
+        for part, own in cut(batch, count):
+            yield replace(self, clone=own, part=part)
 
     def forward(self) -> GraphRoot:
-        """Seeded forward and loss; what backward starts from."""
+        """Seeded forward and loss; what backward starts from.
+
+        Of micro-batches the first is seeded, and the loss of each is divided by their number.
+        """
         workload, observer = self.workload, self.observer
         observer.phase = "forward"
-        seed_everything(workload.seed)
+        if self.part is None or self.part.start == 0:
+            seed_everything(workload.seed)
         others = others_kept(*_modules(workload), kept=self.kept)
         with others, observer.around_forward(self), _autocast(workload):
             output = workload.called()(*self.clone.args, **self.clone.kwargs)
             observer.phase = "loss"
+            workload.criterion.part = self.part
             root = observer.root(self, output)
+            if self.part is not None and isinstance(root, torch.Tensor):
+                root = root / workload.accumulate
         # Kept no longer than the graph itself.
         self.losses, workload.criterion.parts = workload.criterion.parts, {}
-        own = {*workload.model.parameters(), *self.inputs.values()}
+        given = self.inputs.values()  # of a micro-batch views of the whole batch's
+        own = {*workload.model.parameters(), *given, *(t._base for t in given)}
         outside = [leaf for leaf in observer.leaves(self, root) if leaf not in own]
         self.kept.enter_context(gradients_kept(outside))
         return root
@@ -238,9 +260,8 @@ def steps(workload: Workload, observer: Observer | None = None) -> Generator[Ste
     )
     batches = workload.batches()
     batch: Batch | None = None
-    interventions = Interventions(
-        workload.model, workload.interventions, accumulate=workload.repeats > 1
-    )
+    several = workload.repeats * workload.accumulate > 1
+    interventions = Interventions(workload.model, workload.interventions, accumulate=several)
     with interventions.installed():
         for number in range(workload.steps):
             observer.number, observer.phase = number, "input"

@@ -312,6 +312,36 @@ def clipping() -> Facts:
     return {"loss": loss.item(), "interventions": changes, "parameters": parameters(layers)}
 
 
+@config("micro-batches")
+def micro_batches() -> Facts:
+    seed()
+    net = nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    x, target = normal(8, 6), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
+
+    def vectors() -> list[Tensor]:
+        return [torch.cat([p.grad.double().flatten() for p in layer.parameters()]) for layer in net]
+
+    cross_entropy(net(x), target).backward()
+    whole = vectors()
+    net.zero_grad()
+    total, history = 0.0, []
+    for number in range(4):
+        rows = slice(2 * number, 2 * number + 2)
+        loss = cross_entropy(net(x[rows]), target[rows]) / 4
+        loss.backward()
+        total += loss.item()
+        history.append({"step": 0, "backward": number, "loss": total})
+    pairs = zip(whole, vectors(), strict=True)
+    errors = [float((a - b).norm() / a.norm()) for a, b in pairs]
+    layers = [{"name": str(i), "error": error} for i, error in enumerate(errors)]
+    return {
+        "loss": total,
+        "history": history,
+        "parameters": parameters(net),
+        "accumulation": {"equal": False, "sizes": [2, 2, 2, 2], "layers": layers},
+    }
+
+
 @config("rnn-cell")
 def rnn_cell() -> Facts:
     seed()

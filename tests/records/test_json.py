@@ -12,8 +12,10 @@ import pytest
 
 from gradscope.errors import ConfigError
 from gradscope.records import json as record_json
+from gradscope.records.accumulation import AccumulatedLayer, Accumulation, AccumulationCause
 from gradscope.records.answers import Answer, NonFiniteOrigin
 from gradscope.records.errors import ErrorRecord, Frame, RelatedLine
+from gradscope.records.gradcheck import GradientCheck
 from gradscope.records.graph import Chain, GraphNode, SavedTensor
 from gradscope.records.histograms import Histogram
 from gradscope.records.interventions import Change
@@ -117,6 +119,12 @@ FULL = Report(
     precision=(PrecisionForecast("fc", "activation", "float16", 1.0, 6, 0.5, 0.0, 0),),
     answers=(Answer("fc.bias", "parameter", "zero", "message", "masked", recovers=False),),
     losses=(LossPart("ce", 1.0), LossPart("kl", None, "nan")),
+    gradient_checks=(GradientCheck("fc", "Linear", 0, "weight", "wrong", 1.0, 1.01, "note"),),
+    accumulation=Accumulation(
+        *(False, (2, 1), "float64", 1e-8, 0.5),
+        layers=(AccumulatedLayer("fc", 6, 0.5, ("loss",)),),
+        causes=(AccumulationCause("loss", "message", "advice", ("fc",), (0.6, 0.4)),),
+    ),
     interventions=(Change("fc", "grad_input", "scale", 2.0, 0, "0", STATS, STATS, 1.0, "note"),),
     tasks=TaskGradients(
         ("ce", "kl"),

@@ -19,6 +19,8 @@ def facts(report: Report) -> list[list[str]]:
         second.append(f"optimizer {plain(run.optimizer)}")
     if run.steps > 1:
         second.append(plural(run.steps, "step"))
+    if run.accumulate > 1:
+        second.append(f"{plural(run.accumulate, 'micro-batch', 'micro-batches')} per step")
     if run.repeats > 1:
         second.append(f"{plural(run.repeats, 'backward')} per step")
     took = totals.seconds

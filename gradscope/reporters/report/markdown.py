@@ -13,6 +13,8 @@ from gradscope.reporters.markdown_text import escaped, fenced
 from gradscope.reporters.report import _chains, _checked, _histograms, _precision, _summary
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
+from gradscope.reporters.report.tables.accumulation import accumulation, verdict
+from gradscope.reporters.report.tables.gradchecks import gradient_checks
 from gradscope.reporters.report.tables.interventions import interventions
 from gradscope.reporters.report.tables.tasks import tasks
 
@@ -48,7 +50,8 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
         steps = derive.history(report)
         if steps:
             yield table_block(steps)
-        for table in (interventions(report, view), tasks(report, view)):
+        for made in (interventions, accumulation, tasks, gradient_checks):
+            table = made(report, view)
             if table is not None:
                 yield table_block(table)
     for table in _histograms.tables(report.histograms):
@@ -56,9 +59,9 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
     for chain in report.chains:  # somebody asked for each of them
         yield f"### C{escaped(_chains.title(chain))[1:]}\n\n{fenced(_chain(chain))}"
     yield escaped(" · ".join(_summary.totals(report)))
-    proof = _summary.verified(report)
-    if proof:
-        yield f"**{escaped(proof.lead)}** {escaped(proof.text)}"
+    for proof in (_summary.verified(report), verdict(report)):
+        if proof:
+            yield f"**{escaped(proof.lead)}** {escaped(proof.text)}"
     if report.findings:
         yield "### Findings\n\n" + "\n".join(found_items(report.findings))
 

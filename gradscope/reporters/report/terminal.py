@@ -15,6 +15,8 @@ from gradscope.reporters.header import header
 from gradscope.reporters.report import _chains, _checked, _histograms, _precision, _summary
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import derive
+from gradscope.reporters.report.tables.accumulation import accumulation, verdict
+from gradscope.reporters.report.tables.gradchecks import gradient_checks
 from gradscope.reporters.report.tables.interventions import interventions
 from gradscope.reporters.report.tables.tasks import tasks
 from gradscope.typeset.console import (
@@ -67,17 +69,18 @@ def _blocks(report: Report, view: View) -> Iterator[Iterable[Text]]:
         steps = derive.history(report)
         if steps:
             yield table_lines(steps, view.width)
-        for table in (interventions(report, view), tasks(report, view)):
+        for made in (interventions, accumulation, tasks, gradient_checks):
+            table = made(report, view)
             if table is not None:
                 yield table_lines(table, view.width)
     for table in _histograms.tables(report.histograms):
         yield table_lines(table, view.width)
     for chain in report.chains:  # somebody asked for each of them
         yield _chain(chain, view)
-    proof = _summary.verified(report)
+    proofs = [line for line in (_summary.verified(report), verdict(report)) if line is not None]
     yield [
         *(Text(line) for line in join(_summary.totals(report), view.width)),
-        *(prose(proof, view.width) if proof else []),
+        *(line for proof in proofs for line in prose(proof, view.width)),
     ]
     if report.findings:
         yield [

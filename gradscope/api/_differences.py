@@ -1,0 +1,116 @@
+"""What the runs of a comparison left → rows of its report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gradscope.capture.differences import Difference, difference
+from gradscope.capture.hooks import named_parameters
+from gradscope.capture.taps import TapKey
+from gradscope.loading import Workload
+from gradscope.records.diff import CallDiff, Gap, ParameterDiff
+from gradscope.running.departures import Noise, gradient_noise, parameter_noise, value_noise
+from gradscope.running.divergence import Divergence
+from gradscope.running.plain_calls import CallKey
+
+
+def shapes(workload: Workload) -> dict[str, tuple[int, ...]]:
+    """Of each parameter, by its first name."""
+    named = named_parameters(workload.model).items()
+    return {name.name: tuple(parameter.shape) for parameter, name in named}
+
+
+def call_diffs(found: Divergence) -> Iterator[CallDiff]:
+    """A row for each output of each call that both have, in the order of A's forward."""
+    names = {a: b[0] for b, a in found.aligned.items()}
+    inputs: dict[CallKey, list[TapKey]] = {}
+    for key in found.tape.gradients:
+        if not key.output:
+            inputs.setdefault((key.name, key.call), []).append(key)
+    for key, tensor in found.tape.values.items():
+        call = (key.name, key.call)
+        if not key.output or call not in names:
+            continue
+        gradient = None
+        if key in found.tape.gradients:
+            gradient = _gap(found.free.gradients.get(key), found.doubt.gradients.get(key))
+            gradient = _with_worst(gradient, found, inputs.get(call, []))
+        yield CallDiff(
+            name=key.name,
+            type=found.calls[0][call].type,
+            call=key.call,
+            path=key.path,
+            shape=tuple(tensor.shape),
+            activation=_activation(found, key),
+            gradient=gradient,
+            name_b=None if names[call] == key.name else names[call],
+        )
+
+
+def _activation(found: Divergence, key: TapKey) -> Gap:
+    gap = _gap(found.free.values.get(key), found.doubt.values.get(key))
+    if key in found.free.shapes:
+        return replace(gap, note=f"B's shape is {list(found.free.shapes[key])}")
+    own = found.forced.values.get(key)
+    return gap if own is None else _with_own(gap, own, value_noise(found, key))
+
+
+def _with_worst(gap: Gap, found: Divergence, inputs: list[TapKey]) -> Gap:
+    """With the own error of the gradient to that input where it is farthest above the noise."""
+    owns = [
+        (own, gradient_noise(found, k)) for k in inputs if (own := found.forced.gradients.get(k))
+    ]
+    if not owns:
+        return gap
+    return _with_own(gap, *max(owns, key=lambda pair: pair[0].error / pair[1].error))
+
+
+def parameter_diffs(
+    found: Divergence, workloads: tuple[Workload, Workload], names: dict[str, str]
+) -> Iterator[ParameterDiff]:
+    """A row for each parameter that both have, in A's order; ``names`` has A's by B's."""
+    ours, theirs = (
+        {named.name: p for p, named in named_parameters(w.model).items()} for w in workloads
+    )
+    by_a = {known: name for name, known in names.items()}
+    for name, parameter in ours.items():
+        other = by_a.get(name)
+        if other is None:
+            continue
+        arrived = found.tape.arrived.get(name), found.free.arrived.get(other)
+        gradient = None
+        if any(one is not None for one in arrived):
+            gradient = _gap(found.free.parameters.get(name), found.doubt.parameters.get(name))
+            own = found.forced.parameters.get(name)
+            if own is not None:
+                gradient = _with_own(gradient, own, parameter_noise(found, name))
+        yield ParameterDiff(
+            name=name,
+            shape=tuple(parameter.shape),
+            value=_gap(difference(parameter, theirs[other]), None),
+            gradient=gradient,
+            name_b=None if other == name else other,
+        )
+
+
+def _gap(free: Difference | None, doubt: Difference | None) -> Gap:
+    if free is None:
+        return Gap(note="B has none")
+    note = None if math.isfinite(free.error) else "A is all zeros, or one is not finite"
+    noise = None if doubt is None else _number(doubt.error)
+    return Gap(_number(free.error), free.cosine, _number(free.largest), noise, note=note)
+
+
+def _with_own(gap: Gap, own: Difference, noise: Noise) -> Gap:
+    return replace(
+        gap,
+        own=_number(own.error),
+        own_noise=_number(noise.error),
+        departs=noise.exceeded(own),
+    )
+
+
+def _number(x: float) -> float | None:
+    return x if math.isfinite(x) else None

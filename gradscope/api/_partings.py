@@ -1,0 +1,140 @@
+"""Where two runs part → findings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from gradscope.records.diff import DiffReport, ParameterDiff
+from gradscope.records.report import Finding
+from gradscope.running.departures import Departure
+
+#: A parameter's gradient that is farther off than this is another gradient; msprobe's bound for an
+#: error that comes of exact inputs.
+_LOST = 0.1
+#: A's own gradient counts as sure where the last bits of all numbers move it by less than this.
+_SURE = 1e-2
+_LOOK = "compare the code, the arguments and the dtype of this module in A and B"
+
+
+def findings(
+    report: DiffReport, forward: Sequence[Departure], backward: Sequence[Departure]
+) -> Iterator[Finding]:
+    """Forward, backward, then what no single place explains."""
+    if forward:
+        yield _departs(report, "GD101", "forward-departs", forward)
+    if backward:
+        yield _departs(report, "GD102", "backward-departs", backward)
+    for code, whose, names in (("GD103", "A", report.only_a), ("GD104", "B", report.only_b)):
+        if names:
+            yield Finding(
+                code=code,
+                rule=f"only-in-{whose.lower()}",
+                severity="warning",
+                name=names[0],
+                message=f"{len(names)} modules and parameters are {whose}'s alone, and are not "
+                f"compared: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}",
+                advice="say which is which with `--match 'A=B'`",
+            )
+    if not forward and not backward:
+        yield from _lost(report)
+
+
+def _departs(report: DiffReport, code: str, rule: str, places: Sequence[Departure]) -> Finding:
+    first = places[0]
+    name, call = first.call or ("", 0)
+    others = list(dict.fromkeys(_words(p) for p in places[1:] if p.call != first.call))
+    more = f"; so do, by themselves, {_some(others)}" if others else ""
+    value, limit = first.noise.limit(first.own)
+    noise = first.noise.error if value == first.own.error else first.noise.scale
+    known = math.isfinite(value)
+    return Finding(
+        code=code,
+        rule=rule,
+        severity="error",
+        name=name,
+        call=call,
+        message=_message(first, rule == "forward-departs") + _weights(report, name) + more,
+        advice=_LOOK if first.call else "compare the losses of A and B",
+        value=value if known else None,
+        threshold=limit if known else None,
+        source=f"{limit / noise:g} times the noise of A" if known else None,
+        cause="loss" if first.call is None else "batch" if first.batch else "layer",
+    )
+
+
+def _message(place: Departure, forward: bool) -> str:
+    off = _off(place)
+    if place.batch:
+        return f"the model is called with another batch: {off}"
+    if place.call is None:
+        what = "the loss itself" if forward else "the gradient that the loss sends to the output"
+        return f"given A's output, {what} is {off}"
+    given = "given A's inputs" if forward else "given A's inputs and A's gradient"
+    if place.parameter is not None:
+        what = f"the gradient of `{place.parameter}`"
+    elif place.beside is not None:
+        side = "before" if place.before else "after"
+        beside = place.beside[0] + (f" #{place.beside[1]}" if place.beside[1] else "")
+        what = f"what its own code makes right {side} `{beside}`"
+        what += "" if forward else " on the way back"
+    else:
+        what = "its output" if forward else "the gradient that it sends back"
+    return f"{given}, {what} is {off}"
+
+
+def _off(place: Departure) -> str:
+    if not math.isfinite(place.own.error):
+        return "not comparable: only one of the two has such numbers here"
+    value, _ = place.noise.limit(place.own)
+    off = f"off by {place.own.error:.1e} of itself"
+    if value == place.own.error:
+        return off
+    larger = "larger" if place.own.scale > 0 else "smaller"
+    return f"{larger} throughout, by {value:.1e} of itself"
+
+
+def _weights(report: DiffReport, name: str) -> str:
+    """The module's first parameter that is not A's."""
+    for one in report.parameters:
+        module, _, own = one.name.rpartition(".")
+        if module == name and (one.value.error or 0) > report.step:
+            return f"; its `{own}` is not A's, but off by {one.value.error:.1e}"
+    return ""
+
+
+def _lost(report: DiffReport) -> Iterator[Finding]:
+    """Gradients that B's rounding loses though no place does anything wrong."""
+    lost = [p for p in report.parameters if _error(p) > _LOST and _noise(p) < _SURE]
+    if not lost:
+        return
+    worst = max(lost, key=_error)
+    yield Finding(
+        code="GD105",
+        rule="gradient-lost",
+        severity="warning",
+        name=worst.name,
+        message=f"its gradient is off by {100 * _error(worst):.0f} % though no place departs: "
+        f"rounding, added up, does so to {len(lost)} of {len(report.parameters)} parameters",
+        advice="keep the layers where errors grow in a wider dtype, or accept it knowingly",
+        value=_error(worst),
+        threshold=_LOST,
+        source="msprobe: an error of 0.1",
+    )
+
+
+def _error(parameter: ParameterDiff) -> float:
+    return (parameter.gradient and parameter.gradient.error) or 0.0
+
+
+def _noise(parameter: ParameterDiff) -> float:
+    return (parameter.gradient and parameter.gradient.noise) or 0.0
+
+
+def _words(place: Departure) -> str:
+    return "the loss" if place.call is None else f"`{place.call[0] or 'the model itself'}`"
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:4])
+    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more places"

@@ -1,0 +1,138 @@
+"""Taps on what flows between calls: each tensor can be read, and another put in its place.
+
+A tap stands on every tensor that a call takes or returns, on its way forward and on its gradient's
+way back. Who listens gives back what flows on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+
+from gradscope.capture.hooks import change_calls
+from gradscope.capture.recompute import in_backward
+from gradscope.nesting import find, replaced
+
+#: Tensors of other classes (wrapped, nested, distributed) may not be what they seem: no tap.
+_PLAIN = (torch.Tensor, nn.Parameter)
+
+
+class TapKey(NamedTuple):
+    """The tensor at ``path`` in the arguments (``output`` false) or the result of a call."""
+
+    name: str
+    call: int
+    output: bool
+    path: str
+
+
+class Listener(Protocol):
+    """Gets every tensor that comes by a tap, and gives what flows on in its place."""
+
+    def forward(self, key: TapKey, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of its own, of the same shape and dtype."""
+
+    def backward(self, key: TapKey, gradient: torch.Tensor) -> torch.Tensor:
+        """Of the same shape and dtype."""
+
+
+class Taps:
+    """The taps of one step.
+
+    Args:
+        names: of the modules whose calls have taps.
+        listener: what is told.
+        untapped: calls whose arguments get none, by name and number.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[nn.Module, str],
+        listener: Listener,
+        untapped: Collection[tuple[str, int]] = (),
+    ) -> None:
+        #: Until backward starts: a gradient that is taken inside forward is not the run's.
+        self.armed = False
+        self._names = names
+        self._listener = listener
+        self._untapped = untapped
+        self._counts: Counter[str] = Counter()
+        self._running: list[tuple[nn.Module, int]] = []
+
+    def arm(self) -> None:
+        """Backward starts."""
+        self.armed = True
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Taps are there until the block ends."""
+        handles = []
+        try:
+            for module in self._names:
+                if not isinstance(module, torch.jit.ScriptModule):
+                    handles += change_calls(module, self._before, self._after)
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if module not in self._names or in_backward():
+            return None
+        name = self._names[module]
+        number = self._counts[name]
+        self._counts[name] += 1
+        self._running.append((module, number))
+        if (name, number) in self._untapped:
+            return None
+        # Positional arguments and keywords in one nesting: a tensor in both stays one.
+        return self._tapped((args, kwargs), name, number, output=False)
+
+    def _after(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
+        if module not in self._names or in_backward():
+            return None
+        while self._running:
+            begun, number = self._running.pop()  # one that is not this module's has raised
+            if begun is module:
+                return self._tapped(output, self._names[module], number, output=True)
+        return None
+
+    def _tapped(self, tree: Any, name: str, number: int, *, output: bool) -> Any:
+        done: dict[int, torch.Tensor] = {}
+        for path, tensor in find(tree, torch.Tensor):
+            plain = type(tensor) in _PLAIN and tensor.layout == torch.strided
+            if id(tensor) not in done:
+                where = path if output else path.partition(".")[2]
+                key = TapKey(name, number, output, where)
+                done[id(tensor)] = self._tap(key, tensor) if plain else tensor
+        return replaced(tree, torch.Tensor, lambda tensor: done.get(id(tensor), tensor))
+
+    def _tap(self, key: TapKey, tensor: torch.Tensor) -> torch.Tensor:
+        if not (tensor.requires_grad and torch.is_grad_enabled()):
+            return self._listener.forward(key, tensor.detach())
+        tapped: torch.Tensor = _Tap.apply(tensor, self, key)
+        return tapped
+
+
+class _Tap(torch.autograd.Function):
+    """What the listener gives, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, taps: Taps, key: TapKey) -> torch.Tensor:
+        ctx.taps, ctx.key = taps, key
+        return taps._listener.forward(key, tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        taps: Taps = ctx.taps
+        if not taps.armed:
+            return gradient, None, None
+        with torch.no_grad():
+            return taps._listener.backward(ctx.key, gradient), None, None

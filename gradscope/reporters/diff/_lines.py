@@ -1,0 +1,62 @@
+"""The sentences around a comparison's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.diff import DiffReport
+from gradscope.records.report import Finding
+from gradscope.records.run import RunInfo
+from gradscope.reporters.header import loss_facts, run_facts
+from gradscope.reporters.labels import label
+from gradscope.typeset.console import Line
+from gradscope.typeset.numbers import number, plural
+from gradscope.typeset.text import plain
+
+
+def facts(report: DiffReport) -> list[list[str]]:
+    """A line for each of the two runs; the first fact is what it is."""
+    return [
+        [f"{which}  {first}", *rest]
+        for which, run, loss in zip("AB", (report.a, report.b), report.losses, strict=True)
+        for first, *rest in [[*run_facts(run), *_loss(run, loss)]]
+    ]
+
+
+def _loss(run: RunInfo, loss: float | None) -> list[str]:
+    value = f" = {number(loss)}" if loss is not None else ""
+    return [f"{fact}{value}" for fact in loss_facts(run)]
+
+
+def notes(report: DiffReport) -> list[str]:
+    """What holds of both, and what was inferred for either."""
+    shared = dict.fromkeys((*report.notices, *report.a.notices, *report.b.notices))
+    return [f"note: {plain(notice)}" for notice in shared]
+
+
+def verdict(report: DiffReport) -> Iterator[Line]:
+    """Forward, and backward: whether B departs from A, and how far it is off."""
+    codes = {finding.code: finding for finding in report.findings}
+    for way, code, errors in (
+        ("forward", "GD101", [row.activation.error for row in report.calls]),
+        ("backward", "GD102", [p.gradient.error for p in report.parameters if p.gradient]),
+    ):
+        worst = max((error for error in errors if error is not None), default=None)
+        off = "" if worst is None else f"; the largest error is {worst:.1e}"
+        if code in codes:
+            yield Line(f"departs first in {_where(codes[code])}{off}", f"{way}:", "bad")
+        elif errors:
+            what = plural(len(errors), "output" if way == "forward" else "gradient")
+            yield Line(f"no place departs: {what} compared{off}", f"{way}:", "good")
+    if report.step:
+        yield Line(
+            f"each number of A moved by {report.step:.1e} of itself; {report.factor:g} times that "
+            "error counts",
+            "noise:",
+        )
+
+
+def _where(finding: Finding) -> str:
+    if finding.cause in ("loss", "batch"):
+        return f"the {finding.cause}"
+    return label(finding.name, finding.call) if finding.name else "the model itself"

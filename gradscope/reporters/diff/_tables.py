@@ -1,0 +1,134 @@
+"""A comparison → its tables: a row for each output of a call, and for each parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from gradscope.records.diff import CallDiff, DiffReport, Gap, ParameterDiff
+from gradscope.reporters.diff._view import DiffView
+from gradscope.reporters.labels import label
+from gradscope.typeset.numbers import NOT_THERE, count, number, plural, shape
+from gradscope.typeset.tables import KEEP, Cell, Heading, Table
+from gradscope.typeset.text import plain
+
+LEGEND = (
+    "error: ‖b − a‖ / ‖a‖; cos: the cosine between the two; max: the largest difference",
+    "own: the error that is left where everything around the call is A's; ×n: n times the noise",
+)
+_Row = TypeVar("_Row", CallDiff, ParameterDiff)
+
+
+def calls(report: DiffReport, view: DiffView) -> Table:
+    """Each output of a call, its activation and its gradient."""
+    rows, caption = _chosen(report.calls, view, _worst_of_call, "output")
+    headings = (
+        Heading("layer", right=False, wraps=True),
+        Heading("in B", right=False, keep=KEEP - 30, wraps=True),
+        Heading("type", right=False, keep=KEEP - 60),
+        Heading("shape", right=False, keep=KEEP - 70),
+        *_headings("out", 0),
+        *_headings("grad", 1),
+    )
+    cells = [
+        (
+            Cell(label(row.name, row.call) + (f" {plain(row.path)}" if row.path else "")),
+            Cell(plain(row.name_b or "")),
+            Cell(plain(row.type)),
+            Cell(shape(row.shape)),
+            *_cells(row.activation),
+            *_cells(row.gradient),
+        )
+        for row in rows
+    ]
+    return _table("calls", headings, cells, caption)
+
+
+def parameters(report: DiffReport, view: DiffView) -> Table:
+    """Each parameter, its value and its gradient."""
+    rows, caption = _chosen(report.parameters, view, _worst_of_parameter, "parameter")
+    headings = (
+        Heading("parameter", right=False, wraps=True),
+        Heading("in B", right=False, keep=KEEP - 30, wraps=True),
+        Heading("shape", right=False, keep=KEEP - 70),
+        Heading("value error", keep=KEEP - 20),
+        *_headings("grad", 1),
+    )
+    cells = [
+        (
+            Cell(plain(row.name)),
+            Cell(plain(row.name_b or "")),
+            Cell(shape(row.shape)),
+            _error(row.value),
+            *_cells(row.gradient),
+        )
+        for row in rows
+    ]
+    return _table("parameters", headings, cells, caption)
+
+
+def _chosen(
+    rows: Sequence[_Row], view: DiffView, worst: Callable[[_Row], float], noun: str
+) -> tuple[list[_Row], str]:
+    if view.top is None or view.top >= len(rows):
+        return list(rows), ""
+    chosen = sorted(rows, key=worst, reverse=True)[: view.top]
+    return chosen, f"{count(view.top)} of {plural(len(rows), noun)} shown, the farthest off"
+
+
+def _worst_of_call(row: CallDiff) -> float:
+    return max(_size(row.activation), _size(row.gradient))
+
+
+def _worst_of_parameter(row: ParameterDiff) -> float:
+    return max(_size(row.value), _size(row.gradient))
+
+
+def _size(gap: Gap | None) -> float:
+    if gap is None:
+        return 0.0
+    return float("inf") if gap.note else gap.error or 0.0
+
+
+def _headings(what: str, rank: int) -> tuple[Heading, ...]:
+    return (
+        Heading(f"{what} error", keep=KEEP - 1 - rank),
+        Heading(f"{what} cos", keep=KEEP - 40 - rank),
+        Heading(f"{what} max", keep=KEEP - 50 - rank),
+        Heading(f"{what} own", keep=KEEP - 10 - rank),
+    )
+
+
+def _cells(gap: Gap | None) -> tuple[Cell, ...]:
+    if gap is None:
+        return (Cell(""),) * 4
+    cosine = NOT_THERE if gap.cosine is None else f"{gap.cosine:.4f}"
+    return (_error(gap), Cell(cosine), Cell(_figure(gap.largest)), _own(gap))
+
+
+def _error(gap: Gap) -> Cell:
+    return Cell(plain(gap.note), "warn") if gap.note else Cell(_figure(gap.error))
+
+
+def _own(gap: Gap) -> Cell:
+    """The own error; one that is no noise says how many times that it is."""
+    if gap.own is None or not gap.own_noise or not gap.departs:
+        return Cell(_figure(gap.own), "bad" if gap.departs else "")
+    return Cell(f"{_figure(gap.own)} ×{number(gap.own / gap.own_noise)}", "bad")
+
+
+def _figure(x: float | None) -> str:
+    return NOT_THERE if x is None else "0" if x == 0 else f"{x:.1e}"
+
+
+def _table(
+    title: str, headings: Sequence[Heading], rows: Sequence[tuple[Cell, ...]], caption: str
+) -> Table:
+    """Without the columns in which nothing stands."""
+    kept = [i for i in range(len(headings)) if any(row[i].text for row in rows)]
+    return Table(
+        title,
+        tuple(headings[i] for i in kept),
+        tuple(tuple(row[i] for i in kept) for row in rows),
+        caption,
+    )

@@ -1,0 +1,21 @@
+"""How a reader wants a comparison shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class DiffView:
+    """``width`` None is unlimited, as in a pipe.
+
+    ``top`` shows as many rows of each table, those that are farthest off; ``table`` one of "calls",
+    "parameters" and "findings" alone. ``root`` is what paths in annotations are relative to.
+    """
+
+    width: int | None = None
+    color: bool = False
+    top: int | None = None
+    table: str | None = None
+    root: Path | None = None

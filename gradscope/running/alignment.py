@@ -1,0 +1,108 @@
+"""Which call and which parameter of B is which of A."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import TypeVar
+
+from gradscope.errors import OptionError
+from gradscope.running.plain_calls import CallKey, PlainCall
+
+_Key = TypeVar("_Key", bound=Hashable)
+#: What a star in a name can stand for.
+_STARS = {"*": "([^.]*)", "**": "(.*)"}
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """``A=B``: names of A and what B has for them; what a `*` stands for is the same in both."""
+
+    text: str
+    _b: re.Pattern[str] = field(init=False)
+    _a: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        a, equals, b = self.text.partition("=")
+        if not equals or re.findall(r"\*+", a) != re.findall(r"\*+", b):
+            raise OptionError(
+                f"`--match {self.text}` does not say which name is which",
+                help="write A's pattern, `=` and B's, with the same stars: "
+                "`--match 'encoder.*.fc=layers.*.linear'`",
+            )
+        parts = re.split(r"(\*\*?)", b)
+        regex = "".join(_STARS.get(part, re.escape(part)) for part in parts)
+        object.__setattr__(self, "_b", re.compile(regex))
+        object.__setattr__(self, "_a", a)
+
+    def of(self, name: str) -> str | None:
+        """A's name for one of B's; what lies below a name that is renamed goes with it."""
+        ends = [len(name), *(i for i in range(len(name) - 1, 0, -1) if name[i] == ".")]
+        for end in ends:
+            match = self._b.fullmatch(name[:end])
+            if match is not None:
+                return "".join(self._filled(match.groups())) + name[end:]
+        return None
+
+    def _filled(self, groups: Sequence[str]) -> Iterator[str]:
+        """A's pattern with what B's stars stood for."""
+        left = iter(groups)
+        for part in re.split(r"(\*\*?)", self._a):
+            yield next(left) if part in _STARS else part
+
+
+def align_calls(
+    a: Mapping[CallKey, PlainCall],
+    b: Mapping[CallKey, PlainCall],
+    renamings: Sequence[Renaming] = (),
+) -> dict[CallKey, CallKey]:
+    """A's calls by B's: by ``renamings``, else by name; what is left, by order and shape."""
+    named = {call: (_renamed(call[0], renamings), call[1]) for call in b}
+    found = {call: known for call, known in named.items() if known in a}
+    shapes = [
+        {key: (call.leaf, call.shapes) for key, call in calls.items() if key not in aligned}
+        for calls, aligned in ((a, {*found.values()}), (b, {*found}))
+    ]
+    return found | _by_order(*shapes)
+
+
+def align_parameters(
+    a: Mapping[str, tuple[int, ...]],
+    b: Mapping[str, tuple[int, ...]],
+    renamings: Sequence[Renaming] = (),
+) -> dict[str, str]:
+    """A's parameters by B's, in the same way, and of the same shape.
+
+    Raises:
+        OptionError: a renaming that fits none.
+    """
+    for renaming in renamings:
+        if not any(renaming.of(name) in a for name in b):
+            raise OptionError(
+                f"`--match {renaming.text}` fits no parameter of both",
+                help="`gradscope layers MODEL` lists the names of each",
+            )
+    named = {name: _renamed(name, renamings) for name in b}
+    found = {name: known for name, known in named.items() if a.get(known) == b[name]}
+    others = [
+        {name: shape for name, shape in shapes.items() if name not in aligned}
+        for shapes, aligned in ((a, {*found.values()}), (b, {*found}))
+    ]
+    return found | _by_order(*others)
+
+
+def _renamed(name: str, renamings: Sequence[Renaming]) -> str:
+    return next((known for one in renamings if (known := one.of(name)) is not None), name)
+
+
+def _by_order(a: Mapping[_Key, Hashable], b: Mapping[_Key, Hashable]) -> dict[_Key, _Key]:
+    """A's by B's, where the signatures are the same in the same order."""
+    keys_a, keys_b = list(a), list(b)
+    matcher = SequenceMatcher(None, list(a.values()), list(b.values()), autojunk=False)
+    return {
+        keys_b[block.b + i]: keys_a[block.a + i]
+        for block in matcher.get_matching_blocks()
+        for i in range(block.size)
+    }

@@ -1,0 +1,172 @@
+"""Two workloads side by side: how far B is from A as a whole, and each call by itself.
+
+A is recorded once. B is run free, for the errors that a user sees, and forced, for those that are
+each call's own. A forced on itself, each number moved by its last bit, says how large an own error
+is where nothing is wrong: rounding that the sum at hand makes large is large there too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from gradscope import progress
+from gradscope.capture.differences import difference
+from gradscope.capture.taps import TapKey
+from gradscope.loading import Workload
+from gradscope.running.alignment import Renaming, align_calls
+from gradscope.running.plain_calls import (
+    CallKey,
+    Gradients,
+    PlainCall,
+    PlainStep,
+    StepFailed,
+    plain_step,
+)
+from gradscope.running.tapping import Comparison, Tape, tapped_step
+
+#: Steps that say how large the noise is.
+_DRAWS = 2
+#: So many last bits may the gradients of two runs be apart, all together, that are the same.
+_ROUNDING = 100
+_UNTAPPABLE = "it runs, but not with every tensor between its calls copied, as a comparison needs"
+_Listener = TypeVar("_Listener", Tape, Comparison)
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """What the runs left.
+
+    Attributes:
+        calls: A's and B's.
+        aligned: A's by B's.
+        tape: of A.
+        free: B as it is.
+        forced: B given all that A's calls had.
+        noise: A given the same, each number moved by ``step`` of itself.
+        doubt: A as it is, each number moved by its own last bit: what of it is sure at all.
+    """
+
+    calls: tuple[dict[CallKey, PlainCall], dict[CallKey, PlainCall]]
+    aligned: dict[CallKey, CallKey]
+    tape: Tape
+    free: Comparison
+    forced: Comparison
+    noise: tuple[Comparison, ...]
+    doubt: Comparison
+    step: float
+    notices: tuple[str, ...] = ()
+
+
+def diverge(
+    a: Workload,
+    b: Workload,
+    parameters: Mapping[str, str],
+    renamings: Sequence[Renaming] = (),
+) -> Divergence:
+    """Run both, several times; each is left as it was.
+
+    Args:
+        a: what is recorded.
+        b: what is held against it.
+        parameters: A's by B's.
+        renamings: what the user said of names.
+    """
+    with progress.within("A"):
+        plain_a = plain_step(a)
+        tape, untapped_a, said_a = _harmless(a, plain_a, Tape, "A")
+    with progress.within("B"):
+        plain_b = plain_step(b)
+        aligned = align_calls(plain_a.calls, plain_b.calls, renamings)
+        names = _Names(tape, aligned)
+
+        def held(*, forced: bool = False) -> Comparison:
+            return Comparison(tape=tape, forced=forced, named=names.of, parameter=parameters.get)
+
+        free, untapped_b, said_b = _harmless(b, plain_b, held, "B")
+        forced = held(forced=True)
+        tapped_step(b, forced, untapped_b)
+    step = max(_last_bit(a), _last_bit(b))
+    with progress.within("noise of A"):
+        noise = tuple(Comparison(tape=tape, forced=True, noise=step, draw=n) for n in range(_DRAWS))
+        for one in noise:
+            tapped_step(a, one, untapped_a)
+        doubt = Comparison(tape=tape, noise=_last_bit(a))
+        tapped_step(a, doubt, untapped_a)
+    calls = plain_a.calls, plain_b.calls
+    return Divergence(calls, aligned, tape, free, forced, noise, doubt, step, (*said_a, *said_b))
+
+
+def _harmless(
+    workload: Workload, plain: PlainStep, begin: Callable[[], _Listener], whose: str
+) -> tuple[_Listener, frozenset[CallKey], list[str]]:
+    """A step with taps that leave its gradients as they are.
+
+    Who writes to its argument must not be given a copy where its caller reads the argument again:
+    such calls take no taps if it makes a difference.
+
+    Returns:
+        What was told of the step; the calls whose arguments have no taps; what is to be said.
+    """
+    writers = frozenset(key for key, call in plain.calls.items() if call.writes)
+    found = {}
+    for untapped in dict.fromkeys((frozenset[CallKey](), writers)):
+        listener = begin()
+        try:
+            tapped_step(workload, listener, untapped)
+        except Exception as failure:
+            if untapped or not writers:
+                raise StepFailed(workload, "forward", _UNTAPPABLE) from failure
+            continue
+        off = _off(plain.parameters, listener.arrived)
+        if off <= _ROUNDING * _last_bit(workload):
+            return listener, untapped, []
+        found[untapped] = listener, off
+    untapped, (listener, off) = min(found.items(), key=lambda item: item[1][1])
+    say = f"{whose} does not repeat: a second run's gradients are off by {off:.1e}"
+    return listener, untapped, [say]
+
+
+def _off(one: Gradients, other: Gradients) -> float:
+    """How far all gradients together are off, relatively."""
+    gaps, norms = [0.0], [0.0]
+    for name, gradient in one.items():
+        again = other[name]
+        if gradient is None or again is None:
+            if gradient is not again:
+                return math.inf
+            continue
+        found = difference(gradient, again)
+        norm = float(torch.linalg.vector_norm(gradient.double()))
+        gaps.append(found.error * norm if norm else found.largest)
+        norms.append(norm)
+    return math.hypot(*gaps) / (math.hypot(*norms) or 1.0)
+
+
+def _last_bit(workload: Workload) -> float:
+    """The distance between two numbers of a run, as a share of them."""
+    dtypes = [workload.dtype, *([workload.autocast] if workload.autocast else [])]
+    return max(torch.finfo(dtype).eps for dtype in dtypes)
+
+
+class _Names:
+    """A's name of each tensor of B that comes by a tap."""
+
+    def __init__(self, tape: Tape, aligned: Mapping[CallKey, CallKey]) -> None:
+        self._tape, self._calls = tape, aligned
+        self._alone: dict[tuple[str, int, bool], TapKey | None] = {}
+        for key in tape.values:
+            place = key.name, key.call, key.output
+            self._alone[place] = None if place in self._alone else key
+
+    def of(self, key: TapKey) -> TapKey | None:
+        """The same path in A's call; where that has one tensor alone, this one."""
+        call = self._calls.get((key.name, key.call))
+        if call is None:
+            return None
+        same = TapKey(*call, key.output, key.path)
+        return same if same in self._tape.values else self._alone.get((*call, key.output))

@@ -1,0 +1,254 @@
+"""PyTorch's own ``gradcheck`` on layers inside a model, with their inputs as they flow.
+
+Each layer is copied as it is right before its call, and checked in float64.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.gradcheck import GradcheckError, gradcheck
+
+from gradscope.capture.calls import call_tensors
+from gradscope.capture.hooks import hooked
+from gradscope.capture.recompute import in_backward
+from gradscope.loading.float64 import widened
+from gradscope.nesting import find, replaced
+from gradscope.patterns import Named
+from gradscope.records.gradcheck import GradientCheck
+from gradscope.running.step import Step
+
+#: Up to so many elements every one of them is moved by itself, above that all in one direction.
+_EACH = 64
+#: How far values are moved for the differences, and for a look beside a kink.
+_EPSILON, _BESIDE = 1e-6, 1e-2
+_KINK = "right beside these values, which lie where the layer has no one slope, or a special case"
+_FORWARD = "forward gives other values when it is run again"
+_BACKWARD = "backward gives other values when it is run again"
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of a layer, as it was about to run, in float64; or why it cannot be had."""
+
+    name: str
+    type: str
+    number: int
+    module: nn.Module | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    states: tuple[torch.Tensor, ...] = ()
+    fault: str = ""
+
+
+def gradient_checks(step: Step, chosen: dict[nn.Module, Named]) -> tuple[GradientCheck, ...]:
+    """Every floating input and trainable parameter of each call of the modules, in their order.
+
+    ``step`` is one that a rerun gives: its forward is run here.
+    """
+    calls: list[_Call] = []
+    counts: Counter[nn.Module] = Counter()
+
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if in_backward():
+            return
+        call = _Call(chosen[module].name, type(module).__name__, counts[module])
+        counts[module] += 1
+        calls.append(call)
+        try:
+            call.states = _random_states()
+            call.args, call.kwargs = _own((args, kwargs))
+            call.module = copy.deepcopy(module).double()
+        except Exception as error:
+            call.fault = f"cannot be copied: {_first_line(error)}"
+
+    def after(*_: Any) -> None:
+        """What it returns is computed again."""
+
+    modules = [module for module in chosen if not isinstance(module, torch.jit.ScriptModule)]
+    with hooked(modules, before, after):
+        step.forward()
+    with torch.enable_grad():
+        return tuple(check for call in calls for check in _checks(call))
+
+
+def _own(tree: Any) -> Any:
+    return replaced(widened(tree), torch.Tensor, lambda tensor: tensor.detach().clone())
+
+
+def _checks(call: _Call) -> Iterator[GradientCheck]:
+    least = GradientCheck(call.name, call.type, call.number, "", "unchecked")
+    if call.module is None:
+        yield replace(least, note=call.fault)
+        return
+    function = _Function(call, call.module)
+    if not function.names:
+        yield replace(least, note="no floating input, and no trainable parameter")
+        return
+    try:
+        first, again = function.values(), function.values()
+        if not first:
+            yield replace(least, note="it returns no floating tensor")
+            return
+        if any(not torch.equal(a, b) for a, b in zip(first, again, strict=True)):
+            yield replace(least, verdict="non-deterministic", note=_FORWARD)
+            return
+    except Exception as error:
+        yield replace(least, note=f"fails in float64: {_first_line(error)}")
+        return
+    for name in function.names:
+        yield _check(replace(least, input=name), function, name)
+
+
+def _check(least: GradientCheck, function: _Function, name: str) -> GradientCheck:
+    """The verdict on one input; where it is wrong, a look beside its value too."""
+    try:
+        wrong = function.fault(name)
+        backward, differences = function.slopes(name)
+        if wrong is not None and "not reentrant" not in wrong:
+            with function.beside():
+                wrong = _KINK if function.fault(name) is None else wrong
+    except Exception as error:
+        return replace(least, note=f"fails in float64: {_first_line(error)}")
+    found = replace(least, verdict="right", backward=backward, differences=differences)
+    if wrong is None:
+        return found
+    if wrong == _KINK:
+        return replace(found, verdict="kink", note=_KINK)
+    if "not reentrant" in wrong:
+        return replace(found, verdict="non-deterministic", note=_BACKWARD)
+    return replace(found, verdict="wrong")
+
+
+class _Function:
+    """A call as a function of its floating inputs and its trainable parameters, by name.
+
+    These are leaves: to compute the function elsewhere is to write other numbers into one of them.
+    """
+
+    def __init__(self, call: _Call, module: nn.Module) -> None:
+        self._call, self._module = call, module
+        self._buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+        self._inputs: dict[int, torch.Tensor] = {}
+        self._leaves: dict[str, torch.Tensor] = {}
+        for path, tensor in call_tensors(call.args, call.kwargs):
+            if _is_floating(tensor) and id(tensor) not in self._inputs:
+                leaf = tensor.clone().requires_grad_()
+                self._inputs[id(tensor)] = self._leaves[f"input {path}"] = leaf
+        self._leaves |= {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+    @property
+    def names(self) -> list[str]:
+        """Of all that a gradient can be taken by."""
+        return list(self._leaves)
+
+    def values(self) -> tuple[torch.Tensor, ...]:
+        """What the call returns."""
+        with torch.no_grad():
+            return self._run()
+
+    def fault(self, name: str) -> str | None:
+        """What PyTorch's ``gradcheck`` says against one of them; None: nothing."""
+        leaf = self._leaves[name]
+        try:
+            gradcheck(
+                lambda _: self._run(),
+                (leaf,),
+                eps=_EPSILON,
+                fast_mode=leaf.numel() > _EACH,
+                check_undefined_grad=False,
+            )
+        except GradcheckError as error:
+            return str(error)
+        return None
+
+    def slopes(self, name: str) -> tuple[float | None, float]:
+        """The derivative in one random direction: of backward, and of finite differences."""
+        generator = torch.Generator().manual_seed(0)
+        leaf, outputs = self._leaves[name], self._run()
+        direction = _drawn(leaf, generator)
+        weights = [_drawn(output, generator) for output in outputs]
+
+        def weighted(results: Sequence[torch.Tensor]) -> torch.Tensor:
+            pairs = zip(weights, results, strict=True)
+            return torch.stack([(w.conj() * result).real.sum() for w, result in pairs]).sum()
+
+        total, backward = weighted(outputs), None
+        if total.requires_grad:
+            (gradient,) = torch.autograd.grad(total, leaf, allow_unused=True)
+            found = torch.zeros_like(leaf) if gradient is None else gradient
+            backward = float((found.conj() * direction).real.sum())
+        ahead, behind = (
+            float(weighted(self._values_at(name, sign * _EPSILON * direction))) for sign in (1, -1)
+        )
+        return backward, (ahead - behind) / (2 * _EPSILON)
+
+    def _values_at(self, name: str, distance: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with _moved([(self._leaves[name], distance)]):
+            return self.values()
+
+    def beside(self) -> AbstractContextManager[None]:
+        """With inputs a little away from where they are."""
+        generator = torch.Generator().manual_seed(1)
+        inputs = [leaf.detach() for leaf in self._inputs.values()]
+        sizes = [float(leaf.abs().square().mean().sqrt()) or 1.0 for leaf in inputs]
+        steps = [_BESIDE * s * _drawn(t, generator) for t, s in zip(inputs, sizes, strict=True)]
+        return _moved(list(zip(self._inputs.values(), steps, strict=True)))
+
+    def _run(self) -> tuple[torch.Tensor, ...]:
+        """The floating outputs, from the random numbers and the buffers that the call had."""
+        call = self._call
+        _set_random_states(call.states)
+        for buffer, value in self._buffers:
+            buffer.data.copy_(value)  # past the version that a graph remembers
+
+        def put(tensor: torch.Tensor) -> torch.Tensor:
+            return self._inputs.get(id(tensor), tensor).clone()  # a layer may write into it
+
+        args, kwargs = replaced((call.args, call.kwargs), torch.Tensor, put)
+        output = self._module(*args, **kwargs)
+        return tuple(tensor for _, tensor in find(output, torch.Tensor) if _is_floating(tensor))
+
+
+@contextmanager
+def _moved(leaves: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
+    """Leaves with other numbers in them, each so far from its own; then its own again."""
+    found = [leaf.detach().clone() for leaf, _ in leaves]
+    for leaf, distance in leaves:
+        leaf.data.add_(distance)
+    try:
+        yield
+    finally:
+        for (leaf, _), value in zip(leaves, found, strict=True):
+            leaf.data.copy_(value)
+
+
+def _drawn(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+
+
+def _random_states() -> tuple[torch.Tensor, ...]:
+    """Of the processor, and of each GPU that is in use."""
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return torch.get_rng_state(), *gpus
+
+
+def _set_random_states(states: tuple[torch.Tensor, ...]) -> None:
+    torch.set_rng_state(states[0])
+    if states[1:]:
+        torch.cuda.set_rng_state_all(states[1:])
+
+
+def _is_floating(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

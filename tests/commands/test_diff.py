@@ -1,0 +1,150 @@
+"""``gradscope diff`` from end to end: what is A and what is B, formats, exit codes, refusals."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gradscope import cli, plugins
+from gradscope.records import json as record_json
+from gradscope.records.diff import DiffReport
+
+PORT = """\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, eps=1e-5):
+        super().__init__()
+        self.stem = nn.Linear(4, 8)
+        self.norm = nn.LayerNorm(8, eps=eps)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.norm(self.stem(x))))
+
+class Raises(Net):
+    def forward(self, x):
+        raise RuntimeError("not today")
+"""
+
+
+@pytest.fixture
+def gradscope(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """A command as the process runs it: exit code, standard output, standard error."""
+
+    def command(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["gradscope", *map(str, words)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        return (int(caught.value.code or 0), *capsys.readouterr())
+
+    return command
+
+
+@pytest.fixture
+def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("port.py").write_text(PORT, encoding="utf-8")
+    Path("a.yaml").write_text("model: ./port.py:Net\ninput: {shape: [3, 4]}\n", encoding="utf-8")
+    Path("b.yaml").write_text(
+        "model: {_target_: ./port.py:Net, eps: 1e-3}\ninput: {shape: [3, 4]}\n", encoding="utf-8"
+    )
+    return tmp_path
+
+
+def data(out: str) -> DiffReport:
+    return record_json.loads(out, DiffReport)
+
+
+SAME = {
+    "two configs": ("a.yaml", "a.yaml"),
+    "one, and nothing behind the dashes": ("a.yaml", "--"),
+    "the same key for both": ("a.yaml", "b.yaml", "model.eps=0.01"),
+    "a key on each side": ("a.yaml", "seed=3", "--", "seed=3"),
+    "a set key": ("a.yaml", "--set", "seed=3", "--"),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_what_is_the_same_on_both_sides(name, port, gradscope):
+    code, out, _ = gradscope("diff", *SAME[name], "-f", "json", "--fail-on", "error")
+    assert (code, data(out).status) == (0, "ok")
+
+
+OTHER = {
+    "two configs": ("a.yaml", "b.yaml"),
+    "a key behind the dashes": ("a.yaml", "--", "model.eps=0.001"),
+    "a key on either side": ("b.yaml", "--", "model.eps=0.00001"),
+    "a config behind them": ("a.yaml", "--", "b.yaml"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_the_layer_that_differs(name, port, gradscope):
+    code, out, _ = gradscope("diff", *OTHER[name], "-f", "json", "--fail-on", "error")
+    assert code == 1
+    assert [finding.name for finding in data(out).findings] == ["norm", "norm"]
+    assert gradscope("diff", *OTHER[name])[0] == 0
+
+
+def test_options_may_stand_behind_the_dashes(port, gradscope):
+    _, out, _ = gradscope("diff", "a.yaml", "--", "dtype=float64", "--top", "1", "-f", "json")
+    report = data(out)
+    assert (report.a.dtype, report.b.dtype, report.status) == ("float32", "float64", "ok")
+
+
+def test_every_format_has_the_findings(port, gradscope):
+    _, out, _ = gradscope("diff", "a.yaml", "b.yaml", "-f", "json", "-o", "diff.json")
+    found = data(Path("diff.json").read_text(encoding="utf-8"))
+    for format in plugins.names("gradscope.reporters.diff"):
+        code, out, err = gradscope("diff", "a.yaml", "b.yaml", "-f", format, "--table", "findings")
+        assert (code, err) == (0, "")
+        assert "GD101" in out
+        assert "GD102" in out
+    rows = list(csv.DictReader(io.StringIO(gradscope("diff", "a.yaml", "b.yaml", "-f", "csv")[1])))
+    assert [row["name"] for row in rows] == [row.name for row in found.calls]
+    assert float(rows[1]["activation_error"]) == found.calls[1].activation.error
+    results = json.loads(gradscope("diff", "a.yaml", "b.yaml", "-f", "sarif")[1])
+    assert [one["ruleId"] for one in results["runs"][0]["results"]] == ["GD101", "GD102"]
+
+
+REFUSED = {
+    "one model": (("a.yaml",), "nothing to compare with"),
+    "three models": (("a.yaml", "b.yaml", "demo"), "two MODELs, please"),
+    "dashes twice": (("a.yaml", "--", "seed=1", "--", "seed=2"), "given twice"),
+    "no such key": (("a.yaml", "--", "sed=1"), "unknown key `sed`"),
+    "no such file": (("a.yaml", "c.yaml"), "c.yaml"),
+    "no such severity": (("a.yaml", "--", "--fail-on", "eror"), "unknown severity"),
+    "no such table": (("a.yaml", "--", "--table", "cals"), "unknown table"),
+    "no such format": (("a.yaml", "--", "-f", "svg"), "unknown format"),
+    "a name of neither": (("a.yaml", "b.yaml", "--match", "x=y"), "fits no parameter"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_compared(name, port, gradscope):
+    words, message = REFUSED[name]
+    code, out, err = gradscope("diff", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_a_model_that_raises(port, gradscope):
+    code, out, err = gradscope("diff", "a.yaml", "--", "model=./port.py:Raises")
+    assert (code, out) == (3, "")
+    assert "not today" in err
+    assert "of the model" in err
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_no_line_is_wider_than_asked(width, port, gradscope):
+    _, out, _ = gradscope("diff", "a.yaml", "b.yaml", "--width", width)
+    assert max(map(len, out.splitlines())) <= width

@@ -1,0 +1,366 @@
+"""``gradscope.diff``: planted faults are found at their place, and what is right is left alone."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import gradscope
+from gradscope import config
+from gradscope.api import diff_configs
+from gradscope.errors import ModelError, OptionError
+from gradscope.records.diff import DiffReport
+
+X, Y = torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2] * 2)
+
+
+class Block(nn.Module):
+    """A residual with a norm, an in-place activation and code of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.up = nn.Linear(8, 8)
+        self.act = nn.ReLU(inplace=True)
+        self.down = nn.Linear(8, 8)
+        self.gain = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.gain * self.down(self.act(self.up(self.norm(x))))
+
+
+class Net(nn.Module):
+    """Two blocks between a BatchNorm and a head, with a bias that the BatchNorm cancels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(8, 8)
+        self.batch_norm = nn.BatchNorm1d(8)
+        self.blocks = nn.Sequential(Block(), Block())
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.batch_norm(self.stem(x))))
+
+
+class Scaled(torch.autograd.Function):
+    """The same forward; backward is off by 1 %."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 1.01
+
+
+class WrongBias(torch.autograd.Function):
+    """A linear layer whose bias gets the mean in the place of the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return gradient @ weight, gradient.T @ x, gradient.mean(0)
+
+
+def net(seed: int = 0) -> Net:
+    torch.manual_seed(seed)
+    return Net()
+
+
+def compared(a: nn.Module, b: nn.Module, inputs: Any = X, **options: Any) -> DiffReport:
+    return gradscope.diff(a, b, inputs, **{"target": Y} | options)
+
+
+def scaled_backward(b: Net) -> None:
+    forward = b.blocks[1].up.forward
+    b.blocks[1].up.forward = lambda x: Scaled.apply(forward(x))
+
+
+def in_bfloat16(b: Net) -> None:
+    layer = b.blocks[0].down
+    layer.forward = lambda x: F.linear(
+        x.bfloat16(), layer.weight.bfloat16(), layer.bias.bfloat16()
+    ).float()
+
+
+def wrong_function(b: Net) -> None:
+    layer = b.blocks[0].up
+    layer.forward = lambda x: WrongBias.apply(x, layer.weight, layer.bias)
+
+
+def transposed(b: Net) -> None:
+    with torch.no_grad():
+        b.blocks[1].down.weight.copy_(b.blocks[1].down.weight.T.clone())
+
+
+def another_epsilon(b: Net) -> None:
+    b.blocks[0].norm.eps = 1e-6
+
+
+def another_batch_norm_epsilon(b: Net) -> None:
+    b.batch_norm.eps = 1e-4
+
+
+def another_gain(b: Net) -> None:
+    b.blocks[0].gain = 1.001
+
+
+def another_activation(b: Net) -> None:
+    b.blocks[1].act = nn.LeakyReLU(0.001, inplace=True)
+
+
+PLANTED: dict[str, tuple[Callable[[Net], None], str, str]] = {
+    "a backward that is off by 1 %": (scaled_backward, "GD102", "blocks.1.up"),
+    "a layer in bfloat16": (in_bfloat16, "GD101", "blocks.0.down"),
+    "a wrong gradient of a custom function": (wrong_function, "GD102", "blocks.0.up"),
+    "a transposed weight": (transposed, "GD101", "blocks.1.down"),
+    "another epsilon": (another_epsilon, "GD101", "blocks.0.norm"),
+    "another epsilon of a BatchNorm": (another_batch_norm_epsilon, "GD101", "batch_norm"),
+    "a block's own code": (another_gain, "GD101", "blocks.0"),
+    "another activation, in place": (another_activation, "GD101", "blocks.1.act"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_planted_fault_is_found_at_its_place(name, seed):
+    plant, code, place = PLANTED[name]
+    a = net(seed)
+    b = copy.deepcopy(a)
+    plant(b)
+    found = {finding.code: finding for finding in compared(a, b).findings}
+    assert found[code].name == place
+    if code == "GD102":
+        assert "GD101" not in found
+
+
+def test_two_faults_are_two_places():
+    a = net()
+    b = copy.deepcopy(a)
+    in_bfloat16(b)
+    scaled_backward(b)
+    forward, backward = compared(a, b).findings
+    assert (forward.name, backward.name) == ("blocks.0.down", "blocks.1.up")
+    assert "`blocks.0.down`" in backward.message
+
+
+def test_a_fault_is_found_in_bfloat16_too():
+    """Every number of B is rounded, and one layer does something else besides."""
+    a = net()
+    b = copy.deepcopy(a).bfloat16()
+    b.blocks[1].gain = -1.0
+    wrong = compared(a, b, X)
+    assert [f.name for f in wrong.findings if f.code == "GD101"] == ["blocks.1"]
+
+
+def halves(b: Net) -> None:
+    for layer in (b.stem, b.blocks[0].up, b.blocks[1].down):
+        layer.forward = lambda x, m=layer: (
+            F.linear(x[:, 4:], m.weight[:, 4:]) + F.linear(x[:, :4], m.weight[:, :4], m.bias)
+        )
+
+
+def by_hand(b: Net) -> None:
+    norm = b.blocks[0].norm
+
+    def forward(x: Tensor) -> Tensor:
+        x = x.flip(-1)
+        centred = x - x.mean(-1, keepdim=True)
+        scaled = centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+        return scaled.flip(-1) * norm.weight + norm.bias
+
+    norm.forward = forward
+
+
+def untouched(b: Net) -> None: ...
+
+
+@pytest.mark.parametrize("change", [untouched, halves, by_hand])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_computed_otherwise_is_no_fault(change, seed):
+    a = net(seed)
+    b = copy.deepcopy(a)
+    change(b)
+    report = compared(a, b)
+    assert report.status == "ok"
+    assert report.findings == ()
+
+
+def test_errors_are_those_of_two_plain_runs():
+    a = net()
+    b = copy.deepcopy(a)
+    another_gain(b)
+    report = compared(a, b)
+    outputs, gradients = [], []
+    for model in (copy.deepcopy(a).double(), copy.deepcopy(b).double()):
+        output = model(X.double())
+        F.cross_entropy(output, Y).backward()
+        outputs.append(output.detach())
+        gradients.append(model.head.weight.grad)
+    root = next(row for row in report.calls if row.name == "")
+    head = next(row for row in report.parameters if row.name == "head.weight")
+    for gap, (one, other) in ((root.activation, outputs), (head.gradient, gradients)):
+        assert gap is not None
+        assert gap.error == pytest.approx(float((other - one).norm() / one.norm()), rel=1e-3)
+        assert gap.largest == pytest.approx(float((other - one).abs().max()), rel=1e-3)
+        cosine = F.cosine_similarity(one.flatten(), other.flatten(), 0)
+        assert gap.cosine == pytest.approx(float(cosine), abs=1e-6)
+
+
+def test_the_loss_is_a_place():
+    a, b = (config.read("demo", [f"loss={loss}"]) for loss in ("sum", "mean"))
+    report = diff_configs(a, b)
+    assert [(f.code, f.cause) for f in report.findings] == [("GD101", "loss"), ("GD102", "loss")]
+
+
+def test_models_are_given_back_as_they_were(unchanged):
+    a, b = net(0), net(1)
+    with unchanged(a), unchanged(b):
+        report = compared(a, b)
+    assert report.findings[0].name == "stem"
+    assert "its `weight` is not A's" in report.findings[0].message
+
+
+class Renamed(nn.Module):
+    """The same net under other names, and with one layer that the other has not."""
+
+    def __init__(self, of: Net) -> None:
+        super().__init__()
+        self.first = of.stem
+        self.second = of.batch_norm
+        self.body = of.blocks
+        self.last = of.head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.body(self.second(self.first(x))))
+
+
+def test_other_names_are_matched_by_order_and_shape():
+    a = net()
+    report = compared(a, Renamed(copy.deepcopy(a)))
+    assert (report.status, report.only_a, report.only_b) == ("ok", (), ())
+    names = {row.name: row.name_b for row in report.parameters}
+    assert names["blocks.0.up.weight"] == "body.0.up.weight"
+
+
+def test_other_names_can_be_said():
+    a = net()
+    b = Renamed(copy.deepcopy(a))
+    b.body[1].gain = 1.01
+    match = ["blocks.**=body.**", "stem=first", "head=last", "batch_norm=second"]
+    report = compared(a, b, match=match)
+    assert report.findings[0].name == "blocks.1"
+    assert all(row.name_b for row in report.parameters)
+
+
+@pytest.mark.parametrize(
+    ("match", "words"),
+    [
+        ("a.*=b", "same stars"),
+        ("nothing.**=none.**", "fits no parameter"),
+        ("a", "which name is which"),
+    ],
+)
+def test_a_match_that_says_nothing_is_refused(match, words):
+    with pytest.raises(OptionError) as caught:
+        compared(net(), net(), match=[match])
+    assert words in caught.value.render()
+
+
+def test_what_raises_is_named():
+    b = net()
+    b.head = nn.Linear(5, 3)
+    with pytest.raises(ModelError, match="forward raised") as caught:
+        compared(net(), b)
+    assert "of the model B" in caught.value.render()
+
+
+def test_a_gradient_that_does_not_come_is_a_departure():
+    a = net()
+    b = copy.deepcopy(a)
+    forward = b.blocks[1].up.forward
+    b.blocks[1].up.forward = lambda x: forward(x.detach())
+    (found,) = [f for f in compared(a, b).findings if f.code == "GD102"]
+    assert found.name == "blocks.1.up"
+
+
+def test_a_nan_on_one_side_is_no_agreement():
+    a = net()
+    b = copy.deepcopy(a)
+    forward = b.blocks[0].up.forward
+    b.blocks[0].up.forward = lambda x: forward(x) * math.nan
+    found = compared(a, b).findings[0]
+    assert (found.name, found.value) == ("blocks.0.up", None)
+
+
+class Masked(nn.Module):
+    """Infinities that are meant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(8, 8)
+        self.mask = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.mask(self.scores(x).masked_fill(torch.eye(8)[:6].bool(), -math.inf))
+        return scores.softmax(-1)
+
+
+def test_infinities_in_the_same_places_are_equal():
+    torch.manual_seed(0)
+    a = Masked()
+    report = compared(a, copy.deepcopy(a), loss="sum", target=None)
+    assert report.status == "ok"
+
+
+class Noisy(nn.Module):
+    """Random numbers, which both draw alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+
+def test_random_numbers_are_the_same_for_both():
+    a = Noisy()
+    b = copy.deepcopy(a)
+    assert compared(a, b).status == "ok"
+    b.body[1].p = 0.4
+    assert compared(a, b).findings[0].name == "body.1"
+
+
+def test_a_compiled_model_is_not_called_equal_to_itself():
+    a = net()
+    b = copy.deepcopy(a)
+    b.head.compile(backend="eager")
+    with pytest.raises(OptionError, match="B is compiled"):
+        compared(a, b)
+
+
+def test_there_is_nothing_to_compare_without_values():
+    a, b = (config.read("demo", [f"device={device}"]) for device in ("cpu", "meta"))
+    with pytest.raises(OptionError, match="shapes alone"):
+        diff_configs(a, b)
+
+
+def test_another_batch_is_the_first_finding():
+    a, b = (config.read("demo:lecture", [f"input.shape=[{n},1,28,28]"]) for n in (2, 4))
+    found = diff_configs(a, b).findings[0]
+    assert (found.code, found.cause, found.value) == ("GD101", "batch", None)
