@@ -22,7 +22,7 @@ def check_file(path: Path, *, force: bool = False) -> None:
     """
     try:
         if path.is_dir():
-            raise OptionError(f"`{path}` is a folder", help="give `-o` a file's name")
+            raise OptionError(f"`{path}` is a folder", help="name a file, not a folder")
         if is_stream(path):
             return
         if os.path.lexists(path) and not force:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ from gradscope.errors import GradscopeError, ModelError, OptionError
 from gradscope.explain.errors.explain import explain_error
 from gradscope.loading.kinds import require_constructed
 from gradscope.loading.viewing import Viewer, live_viewer, picture_input
-from gradscope.nesting import find
 from gradscope.records.saliency import ImageAttribution, SaliencyReport
 from gradscope.running.state import run_eagerly
 from gradscope.saliency import AttributionPlan, ModelInputs, RecordedMap, Subject, explain
@@ -114,15 +113,18 @@ def saliency(
     return attribute(viewer, read_pictures(several, viewer), request, seed=seed)
 
 
-def _items(given: Any) -> Sequence[Any]:
-    return () if isinstance(given, Tensor) else given
+def _items(given: Any) -> Collection[Any]:
+    """What a container of inputs or of files holds."""
+    if isinstance(given, Tensor):
+        return ()
+    return given.values() if isinstance(given, Mapping) else given
 
 
 def _live(model: nn.Module, given: Any, name: str | None) -> tuple[Viewer, Tensor]:
     """The caller's module, and the tensor of its inputs that is explained."""
     if isinstance(given, Tensor):
         given = (given,)
-    elif not isinstance(given, Mapping | tuple) or not any(find(given, Tensor)):
+    if isinstance(given, str | Path) or all(isinstance(one, str | Path) for one in _items(given)):
         raise OptionError(
             "a live model has no transform for picture files",
             help="give a tensor [N, C, H, W] that the model takes",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gradscope.api.failing import is_own, problem
 from gradscope.api.runs import versions
 from gradscope.api.viewing import run_of
-from gradscope.errors import ConfigError, GradscopeError, ModelError
+from gradscope.errors import ConfigError, GradscopeError, ModelError, OptionError
 from gradscope.explain.errors.explain import explain_error
 from gradscope.features.vectors import FeatureArray
 from gradscope.loading.viewing import Viewer
@@ -32,12 +32,27 @@ class FeatureResult:
 
 @dataclass(slots=True)
 class FeatureRun:
-    """One action on one model: what is noted on the way, until it is a report."""
+    """One action on one model: what is noted on the way, until it is a report.
+
+    Raises:
+        OptionError: a model without numbers, or one of several inputs.
+    """
 
     viewer: Viewer
     action: str
     notices: list[str] = field(default_factory=list)
     skipped: list[SkippedImage] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.viewer.device.type == "meta":
+            raise OptionError(
+                "on the meta device there are no numbers to look at", help="use `--device cpu`"
+            )
+        if self.viewer.inputs is not None:
+            raise OptionError(
+                "the model takes several inputs, and `gradscope features` gives it pictures alone",
+                help="wrap it in one that takes [N, C, H, W]; `gradscope saliency` takes several",
+            )
 
     @property
     def seed(self) -> int:
@@ -82,7 +97,8 @@ class FeatureRun:
             report = FeaturesReport(
                 run, self.action, status="failed", versions=versions(), error=record
             )
-            during = f"while `gradscope features {self.action}` ran the model"
+            where = ", ".join(getattr(error, "__notes__", ()))
+            during = f"while `gradscope features {self.action}` ran the model {where}".rstrip()
             raise ModelError(problem(record, during), report=report) from error
 
     def require_pictures(self, used: int) -> None:

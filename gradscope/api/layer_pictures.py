@@ -27,7 +27,7 @@ from gradscope.features.outputs import (
     require_called,
     run,
 )
-from gradscope.features.pictures import Source, batches
+from gradscope.features.pictures import Source, batches, naming
 from gradscope.features.space_sheets import maximized_sheet
 from gradscope.loading.viewing import Viewer
 from gradscope.records.features import MaximizedChannel
@@ -79,10 +79,13 @@ def activations(
     progress.tell("running pictures through the model")
     with task.running():
         for numbers, inputs in batches(pictures, viewer, task.skipped):
-            if not layers:
-                layers = [last_map(viewer.model, inputs[:1])]
-                task.notices.append(f"layer `{layers[0].title}`: the last one with a spatial map")
-            for layer, maps, is_map in _maps(viewer, inputs, layers):
+            with naming(pictures, numbers):
+                if not layers:
+                    layers = [last_map(viewer.model, inputs[:1])]
+                    title = layers[0].title
+                    task.notices.append(f"layer `{title}`: the last one with a spatial map")
+                found = _maps(viewer, inputs, layers)
+            for layer, maps, is_map in found:
                 sweeps.setdefault(layer.name, ChannelSweep(layer, BEST)).add(maps, is_map, numbers)
                 if len(pictures) == 1:
                     kept[layer.name] = maps[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,6 +127,17 @@ def digits() -> list[Source]:
         Source(f"digit {i}", str(label), stored=picture)
         for i, (picture, label) in enumerate(zip(pictures, labels, strict=True))
     ]
+
+
+@contextmanager
+def naming(pictures: Sequence[Source], numbers: Sequence[int]) -> Iterator[None]:
+    """Within this the model runs on these pictures: what it raises gets a note that names them."""
+    try:
+        yield
+    except Exception as error:
+        more = f" and {len(numbers) - 1} more of its size" if len(numbers) > 1 else ""
+        error.add_note(f"on {pictures[numbers[0]].name}{more}")
+        raise
 
 
 def batches(

@@ -21,7 +21,7 @@ from gradscope.features.outputs import (
     require_called,
     run,
 )
-from gradscope.features.pictures import Source, batches
+from gradscope.features.pictures import Source, batches, naming
 from gradscope.loading.viewing import Viewer
 from gradscope.records.features import SkippedImage
 
@@ -100,10 +100,11 @@ def features_of(
     wanted: list[int] = np.flatnonzero(~used).tolist()
     progress.tell("reading features")
     for numbers, inputs in batches(pictures, viewer, skipped, numbers=wanted):
-        if layer is None:
-            layer = last_features(viewer.model, inputs[:1])
-            title = layer.title
-        found = _vectors(viewer.model, inputs, layer, pooling).numpy()
+        with naming(pictures, numbers):
+            if layer is None:
+                layer = last_features(viewer.model, inputs[:1])
+                title = layer.title
+            found = _vectors(viewer.model, inputs, layer, pooling).numpy()
         if rows is None:
             rows = np.empty((len(pictures), found.shape[1]), dtype=np.float32)
         if found.shape[1] != rows.shape[1]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gradscope.images.lettering import drawable
 from gradscope.images.photos import magnified
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 #: The plane is cut into so many cells a side, each of which shows at most one picture.
 CELLS = 19
 _INCHES, _DPI = (12.0, 9.6), 120
-_THUMBNAIL = 32
+#: The side of a small picture, the larger the fewer there are.
+_SMALLEST, _LARGEST, _TOGETHER = 32, 96, 350
 #: Classes below each other in the legend; of more no name stands in the plane.
 _LINES = 40
 _GREY = (0.35, 0.35, 0.35)
@@ -47,11 +49,13 @@ def scattered(
             rows = np.array([i for i, one in enumerate(labels) if one == label])
             x, y = places[rows].T
             axes.scatter(x, y, s=14, color=color, linewidths=0, label=_words(label))
+        side = round(_TOGETHER / max(1, len(thumbnails)) ** 0.5)
+        side = min(max(side, _SMALLEST), _LARGEST)
         for i, picture in thumbnails.items():
-            image = OffsetImage(np.asarray(_small(picture)), zoom=72 / _DPI)
+            image = OffsetImage(np.asarray(_small(picture, side)), zoom=72 / _DPI)
             frame = {"edgecolor": colors[labels[i]], "linewidth": 1.6}
             axes.add_artist(AnnotationBbox(image, places[i].tolist(), bboxprops=frame, pad=0.1))
-        if _several(labels):
+        if _legend_width(labels):
             axes.legend(
                 *axes.get_legend_handles_labels(),
                 loc="upper left",
@@ -69,11 +73,13 @@ def scattered(
         axes.set_yticks([])
         for spine in axes.spines.values():
             spine.set_color("0.8")
-        axes.margins(0.04)
+        axes.margins(0.05)
         for line, words in enumerate(title):
             size = 14 if line == 0 else 11
-            figure.text(0.02, 0.965 - 0.028 * line, words, fontsize=size, va="center")
-        figure.text(0.02, 0.022, foot, fontsize=10, color=_GREY, va="center")
+            figure.text(0.02, 0.965 - 0.028 * line, _plain(words), fontsize=size, va="center")
+        if len(colors) > 2 * _LINES:
+            foot += f" · {len(colors)} classes in the order of their names by hue"
+        figure.text(0.02, 0.022, _plain(foot), fontsize=10, color=_GREY, va="center")
         canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())
     return Image.fromarray(pixels).convert("RGB")
@@ -95,14 +101,10 @@ def spread_out(places: NDArray[np.float64]) -> list[int]:
 
 def _legend_width(labels: Sequence[str | None]) -> float:
     """The share of the figure beside the plane."""
-    if not _several(labels):
-        return 0.0
     names = set(map(_words, labels))
+    if not 1 < len(names) <= 2 * _LINES:
+        return 0.0
     return min(0.4, (0.04 + 0.008 * max(map(len, names))) * -(-len(names) // _LINES))
-
-
-def _several(labels: Sequence[str | None]) -> bool:
-    return len(set(labels)) > 1
 
 
 def _colors(labels: Sequence[str | None]) -> dict[str | None, Any]:
@@ -128,19 +130,24 @@ def _named(axes: Any, place: list[float], label: str) -> None:
 
 
 def _words(label: str | None) -> str:
-    """A class's name, not too long, in which matplotlib finds no formula."""
+    """A class's name, not too long."""
     if label is None:
         return "no class"
     short = label if len(label) <= 24 else f"{label[:23]}…"
     # What begins with an underscore would be left out of the legend.
-    return short.replace("$", r"\$").replace("_", " ", label.startswith("_"))
+    return _plain(short).replace("_", " ", label.startswith("_"))
 
 
-def _small(picture: Image) -> Image:
+def _plain(text: str) -> str:
+    """Text in which matplotlib finds no formula, in signs that every picture can show."""
+    return drawable(text).replace("$", r"\$")
+
+
+def _small(picture: Image, side: int) -> Image:
     from PIL import Image
 
     longest = max(picture.size)
-    if longest < _THUMBNAIL:
-        return magnified(picture, max(1, _THUMBNAIL // longest))
-    size = tuple(max(1, round(side * _THUMBNAIL / longest)) for side in picture.size)
+    if longest < side:
+        return magnified(picture, round(side / longest))
+    size = tuple(max(1, round(each * side / longest)) for each in picture.size)
     return picture.convert("RGB").resize((size[0], size[1]), Image.Resampling.LANCZOS)

@@ -70,7 +70,8 @@ def pictures_below(folder: Path) -> list[Path]:
         ConfigError: there is none.
     """
     kinds = suffixes()
-    files = [p for p in sorted(folder.rglob("*")) if p.suffix.lower() in kinds and p.is_file()]
+    # A link that leads nowhere is listed: it is told of as a picture that cannot be read.
+    files = [p for p in sorted(folder.rglob("*")) if p.suffix.lower() in kinds and not p.is_dir()]
     if not files:
         raise ConfigError(
             f"the folder {shown(folder)} holds no picture, nor does one below it",

@@ -14,6 +14,7 @@ from gradscope import cli
 from gradscope.demo import DIGITS
 
 EIGHT = str(DIGITS[0][0])
+CONVS = ("-m", "./nets.py:Convs")
 NETS = Path(__file__).parents[1] / "features" / "feature_nets.py"
 
 
@@ -137,6 +138,29 @@ def test_bad_input_is_refused(run):
     assert "exists" in refused(run, "filters", "-o", "there.png")
 
 
+def test_models_that_cannot_look_at_pictures_are_refused(run):
+    for action in (["filters"], ["activations"], ["maximize"], ["embed", "pets"]):
+        assert "on the meta device" in refused(run, *action, "-m", "demo", "--device", "meta")
+    Path("two.py").write_text(
+        "from torch import nn\n"
+        "class Two(nn.Module):\n"
+        "    def forward(self, image, ages):\n"
+        "        return image.mean((2, 3)) * ages\n"
+    )
+    Path("two.yaml").write_text(
+        "model: ./two.py:Two\ninput: {image: {shape: [1, 3, 8, 8]}, ages: {shape: [1, 1]}}\n"
+    )
+    err = refused(run, "embed", "pets", "-m", "two.yaml", "-l", "**")
+    assert "the model takes several inputs" in err
+
+
+def test_a_link_that_leads_nowhere_is_skipped_and_named(run):
+    Path("pets/cats/link.png").symlink_to("nowhere.png")
+    code, out, _ = run("embed", "pets", *CONVS, "--method", "pca")
+    assert code == 0
+    assert "skipped 2 pictures" in out and "link.png" in out
+
+
 def test_a_layer_that_never_runs_is_refused(run):
     Path("idle.py").write_text(
         "from torch import nn\n"
@@ -155,16 +179,29 @@ def test_a_model_that_raises_leaves_a_report(run):
     code, out, err = run("activations", "photo.jpg", "-m", "./nets.py:Rows", "-f", "json")
     assert code == 3
     assert json.loads(out)["status"] == "failed"
-    assert "while `gradscope features activations` ran the model" in err
+    assert "while `gradscope features activations` ran the model on photo.jpg" in err
+
+
+def test_the_picture_whose_size_the_model_does_not_take_is_named(run):
+    Path("flat.py").write_text(
+        "from torch import nn\n"
+        "class Flat(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.fc = nn.Linear(768, 3)\n"
+        "    def forward(self, x):\n"
+        "        return self.fc(x.flatten(1))\n"
+    )
+    Image.new("RGB", (30, 20), "red").save("pets/dogs/wide.png")
+    code, out, err = run("embed", "pets", "-m", "./flat.py:Flat")
+    assert (code, out) == (3, "")
+    assert "ran the model on pets/dogs/wide.png" in err
 
 
 def test_without_a_word_the_help_lists_the_actions(run):
     code, out, _ = run()
     assert code == 0
     assert "filters" in out and "activations" in out and "Examples" in out
-
-
-CONVS = ("-m", "./nets.py:Convs")
 
 
 def test_neighbours_of_a_picture_in_the_folder_itself(run):
@@ -188,6 +225,11 @@ def test_neighbours_of_several_pictures_and_fewer_than_asked_for(run):
     assert code == 0
     assert "there are fewer neighbours than 8: only 3 pictures to search" in out
     assert out.count("pets/cats/0.png") == 2
+    words = ("pets/cats/0.png", "pets", *CONVS, "-k", "5")
+    labels = [
+        one["label"] for one in json.loads(run("neighbors", *words, "-f", "json")[1])["neighbors"]
+    ]
+    assert sorted(labels) == ["cats"] * 2 + ["dogs"] * 3
 
 
 @pytest.mark.parametrize("suffix", ["npz", "csv", "safetensors"])

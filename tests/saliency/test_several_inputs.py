@@ -165,6 +165,9 @@ def test_inputs_come_back_as_they_were():
         ((torch.ones(1, 3, 8, 8), torch.ones(1, 4)), "2", "has no input `2`"),
         ((torch.ones(1, 3, 8, 8), torch.ones(1, 4)), "1", "is no picture"),
         ((torch.ones(1, 4), torch.ones(1, 4)), None, "no input of the model is a picture"),
+        ([torch.ones(1, 3, 8, 8), torch.ones(1, 3, 8, 8)], None, "2 inputs of the model are pict"),
+        ({"image": 3}, None, "no input of the model is a picture"),
+        (["left.png", "right.png"], None, "no transform for picture files"),
     ],
 )
 def test_what_is_refused(given, name, message):
