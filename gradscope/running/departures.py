@@ -13,7 +13,7 @@ from gradscope.running.plain_calls import CallKey
 
 #: So many times the noise has an own error to be, and half as many times a scale that is off.
 #: Reordered sums, other kernels, memory formats and numbers of threads came to 4.5 and to 1.6 at
-#: the most, on ResNet-18, a ViT and a GPT-2 in float32.
+#: the most, on ResNet-18, a ViT and a small GPT-2 in float32.
 FACTOR = 16.0
 #: What one has and the other has not is off by any measure.
 _NO_NUMBER = Difference(math.inf, None, math.inf)
