@@ -118,6 +118,11 @@ def load_viewer(
     wanted = given.get("transform") if isinstance(given, Mapping) else None
     transform, label = choose_transform(wanted, context, key)
     messages = [f"transform: {label}"] if label else []
+    messages += [
+        f"{key}: left out, for this looks at the model as it is"
+        for key in ("interventions", "accumulate")
+        if key in loaded.given
+    ]
     learnt = built.weights is not None or loaded.config.checkpoint is not None
     return Viewer(
         model=built.model,

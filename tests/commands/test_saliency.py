@@ -55,6 +55,18 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
     return stop.value.code
 
 
+def test_what_it_does_not_run_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("changed.yaml").write_text(
+        "model: demo\naccumulate: 2\ninterventions:\n- {layers: conv1, do: scale, value: 0}\n"
+    )
+    assert run(monkeypatch, EIGHT, "-m", "changed.yaml", "-f", "json") == 0
+    notices = json.loads(capsys.readouterr().out)["run"]["notices"]
+    left = [notice.partition(":")[0] for notice in notices if "left out" in notice]
+    assert left == ["interventions", "accumulate"]
+
+
 def test_without_arguments_a_digit_is_explained(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
