@@ -34,7 +34,8 @@ def test_the_same_again_and_lists_are_fine() -> None:
     from tests.commands.test_help import command
 
     words = ["demo", "--seed", "1", "--seed", "1", "-l", "a", "-l", "b"]
-    with command("inspect").make_context("inspect", words) as ctx:
+    inspect, rest = command("inspect", *words)
+    with inspect.make_context("inspect", rest) as ctx:
         assert ctx.params["seed"] == 1
         assert ctx.params["layers"] == ["a", "b"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 import sqlite3
@@ -51,10 +52,9 @@ def sql(*statements: str) -> Callable[[Path], None]:
     """A SQLite file by these statements."""
 
     def make(path: Path) -> None:
-        connection = sqlite3.connect(path, isolation_level=None)
-        for statement in statements:
-            connection.execute(statement)
-        connection.close()
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            for statement in statements:
+                connection.execute(statement)
 
     return make
 
