@@ -48,6 +48,8 @@ def _departs(report: DiffReport, code: str, rule: str, places: Sequence[Departur
     value, limit = first.noise.limit(first.own)
     noise = first.noise.error if value == first.own.error else first.noise.scale
     known = math.isfinite(value)
+    # Noise is known to a digit: another processor draws another.
+    rounded = float(f"{limit:.1g}")
     return Finding(
         code=code,
         rule=rule,
@@ -57,7 +59,7 @@ def _departs(report: DiffReport, code: str, rule: str, places: Sequence[Departur
         message=_message(first, rule == "forward-departs") + _weights(report, name) + more,
         advice=_LOOK if first.call else "compare the losses of A and B",
         value=value if known else None,
-        threshold=limit if known else None,
+        threshold=(rounded if rounded < value else limit) if known else None,
         source=f"{limit / noise:g} times the noise of A" if known else None,
         cause="loss" if first.call is None else "batch" if first.batch else "layer",
     )

@@ -87,7 +87,7 @@ class Terminal:
 
     def read_until(self, part: str) -> None:
         """Read until that was written, or to the end."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 600  # so long only where nothing comes any more
         while part not in self.text and time.monotonic() < end:
             if select.select([self._fd], [], [], 0.1)[0]:
                 try:

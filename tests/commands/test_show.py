@@ -114,7 +114,7 @@ def test_a_dash_is_standard_input(
         ({"columns": "norm,grad_uot"}, "unknown column `grad_uot`", "did you mean `grad_out`?"),
         ({"output": Path("no/such/a.csv")}, "no such folder: `no/such`", "mkdir -p"),
         ({"output": Path("/")}, "no suffix in `/`", "-f"),
-        ({"output": Path("/"), "format": "csv"}, "`/` is a folder", "file's name"),
+        ({"output": Path("/"), "format": "csv"}, "`/` is a folder", "name a file"),
     ],
 )
 def test_a_wrong_option_is_named_before_anything_is_read(
