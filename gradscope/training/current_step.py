@@ -41,7 +41,7 @@ class CurrentStep:
         scale: the scaler's factor.
         nonfinite: "nan" or "inf", the first that was seen.
         in_loss: whether it was seen in a loss, before any gradient.
-        backwards: how many have ended.
+        backwards: how many have begun.
         gradients: as a backward left them.
         gradient_norm: of all that the optimizer holds, as backward left them, unscaled.
         clipped_norm: of the same as the optimizer got them.
