@@ -30,6 +30,8 @@ class Gradients:
 
     def after_step_of(self, held: Collection[nn.Parameter]) -> Gradients:
         """Those that wait for another optimizer's step, where one backward is for several."""
+        if not self.norms:
+            return self
         return Gradients(
             {p: norm for p, norm in self.norms.items() if p not in held},
             {p: version for p, version in self.versions.items() if p not in held},

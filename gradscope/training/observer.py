@@ -343,7 +343,7 @@ class Observer:
         if not self._any_optimizer:
             current.measure_all()
             self._locate()
-            self._finish(None)
+            self._finish(None, None)
 
     def _are_finite(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Without a sentinel nobody asks."""
@@ -411,11 +411,10 @@ class Observer:
             if origins and not self._located:
                 self._located = True
                 self._on_located(self.step + 1, origins)
-        self._finish(optimizer)
+        self._finish(optimizer, known)
 
-    def _finish(self, optimizer: Optimizer | None) -> None:
+    def _finish(self, optimizer: Optimizer | None, known: SeenOptimizer | None) -> None:
         """A step has ended: its records, and what is kept of it let go."""
-        known = None if optimizer is None else self._optimizers[optimizer]
         current, now = self._current, time.perf_counter()
         self.step += 1
         sampled = self._sampling.sampler is not None
