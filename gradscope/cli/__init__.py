@@ -41,6 +41,11 @@ error: gradscope itself failed: {name}: {error}
   = note: this is a bug in gradscope, not in your model
   = help: run again with --debug and report the traceback"""
 
+_MEMORY = """\
+error: there is not enough memory
+  = help: ask for less: a smaller batch or model, fewer layers (`-l`); `--device meta` shows shapes
+    without memory"""
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -189,6 +194,9 @@ def _unforeseen(error: BaseException) -> int:
         # Standard output could not be written: a full disk behind it, say.
         file = f": `{error.filename}`" if error.filename else ""
         _say(f"error: {error.strerror or error}{file}")
+        return 2
+    if isinstance(error, MemoryError) or "can't allocate memory" in message_of(error):
+        _say(_MEMORY)
         return 2
     _say(_BUG.format(name=type(error).__name__, error=message_of(error)))
     return 4

@@ -28,6 +28,9 @@ PATTERNS: Final = {
     ),
 }
 
+#: Digits of a whole number. Python prints none of more than 4300, and no tensor holds one of 400.
+LONGEST: Final = 1000
+
 #: Values in a config, aliases expanded. More is data, and belongs in a file of its own.
 MOST: Final = 200_000
 
@@ -94,13 +97,19 @@ def _is_blank(node: Node) -> bool:
 
 
 def convert(tag: str, word: str) -> Any:
-    """The value of a word that fits its tag's pattern."""
+    """The value of a word that fits its tag's pattern.
+
+    Raises:
+        ValueError: a whole number of more digits than ``LONGEST``.
+    """
     kind = tag.removeprefix(TAG)
     if kind == "null":
         return None
     if kind == "bool":
         return word.lower() == "true"
     if kind == "int":
+        if len(word) > LONGEST:
+            raise ValueError(f"a number of more than {LONGEST} digits")
         base = {"0o": 8, "0x": 16}.get(word[:2], 10)
         return int(word[2:] if base != 10 else word, base)
     if kind == "float":
@@ -171,8 +180,8 @@ class Builder:
             if PATTERNS[node.tag].match(word):
                 try:
                     return convert(node.tag, word)
-                except ValueError:  # Python reads no number of more than 4300 digits
-                    self._complain(node, "a number of too many digits")
+                except ValueError as error:
+                    self._complain(node, str(error))
                     return 0
             tag = node.tag.removeprefix(TAG)
             self._complain(node, f'the text "{shorten(word)}" is not of the type `!!{tag}`')

@@ -11,7 +11,7 @@ from gradscope.config.origins import Argument
 from gradscope.config.targets import SPELLINGS
 from gradscope.config.texts import Text
 from gradscope.config.words import Complaint, Path, describe, dotted, shorten
-from gradscope.config.yaml12 import parse
+from gradscope.config.yaml12 import DEEPEST, parse
 from gradscope.errors import ConfigError, Problem
 
 _FORM: Final = re.compile(r"([a-z_][\w.]*)=", re.ASCII)
@@ -40,6 +40,9 @@ def parse_override(argument: str, number: int) -> Override | list[Problem]:
         word = shorten(argument.partition("=")[0])
         place = text.place(0, 0, len(word))
         return [Problem(f"`{word}` is not the key of an override", place, help)]
+    if key.count(".") >= DEEPEST:
+        place = Text.of_argument(argument, number).place(0, 0, len(key))
+        return [Problem(f"a key of more than {DEEPEST} parts", place)]
     body = argument[match.end() :]
     text = Text.of_argument(argument, number, indent=match.end())
     if key.partition(".")[0] in _PATTERNS and body[:1] in ("*", "!"):

@@ -14,7 +14,7 @@ from yaml.error import Mark, MarkedYAMLError
 from yaml.events import AliasEvent
 from yaml.nodes import Node
 
-from gradscope.config.nodes import INT, PATTERNS, TAG, Builder, Document, convert
+from gradscope.config.nodes import INT, LONGEST, PATTERNS, TAG, Builder, Document, convert
 from gradscope.config.texts import Text
 from gradscope.config.words import shorten
 from gradscope.errors import ConfigError, Place, Problem
@@ -112,7 +112,7 @@ def parse(text: Text, body: str) -> Document:
 def scalar(word: str) -> Any:
     """What a plain word means: ``1e-3`` a number, ``on`` a text, nothing null."""
     for tag, pattern in PATTERNS.items():
-        if pattern.match(word) and not (tag == INT and len(word) > 4000):
+        if pattern.match(word) and not (tag == INT and len(word) > LONGEST):
             return convert(tag, word)
     return word
 

@@ -15,6 +15,8 @@ from gradscope.errors import did_you_mean, message_of
 from gradscope.loading.sources.context import Build, Context
 
 FILLS = ("randn", "rand", "zeros", "ones", "arange", "randint(N)", "randint(LOW, HIGH)")
+#: The largest whole number that a tensor holds, and a size or a batch can have.
+LARGEST = 2**63 - 1
 _RANDINT = re.compile(r"randint\(\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
 
 
@@ -34,8 +36,10 @@ class Modifiers:
             ConfigError: a dtype that does not exist, a batch that is no positive number.
         """
         name, batch, leaf = spec.get("dtype"), spec.get("batch"), spec.get("requires_grad", False)
-        if batch is not None and (not _is_int(batch) or batch < 1):
-            raise context.error(f"{key}.batch", f"`batch` is {batch!r}, not a positive number")
+        if batch is not None and not (_is_int(batch) and 1 <= batch <= LARGEST):
+            raise context.error(
+                f"{key}.batch", f"`batch` is {batch!r}, not a number from 1 to {LARGEST}"
+            )
         if not isinstance(leaf, bool):
             raise context.error(
                 f"{key}.requires_grad", f"`requires_grad` is {leaf!r}, not true or false"
@@ -77,7 +81,11 @@ def _rows(tensor: Tensor, count: int, context: Context, key: str) -> Tensor:
         raise context.error(
             f"{key}.batch", f"a tensor of shape {list(tensor.shape)} has no rows to repeat"
         )
-    return tensor[torch.arange(count) % len(tensor)]
+    try:
+        return tensor[torch.arange(count) % len(tensor)]
+    except RuntimeError as error:
+        reason = _reason(error, [count, *tensor.shape[1:]])
+        raise context.error(f"{key}.batch", f"`batch: {count}` cannot be made: {reason}") from error
 
 
 def plan_shape(spec: Mapping[str, Any], context: Context, key: str) -> Build:
@@ -85,9 +93,11 @@ def plan_shape(spec: Mapping[str, Any], context: Context, key: str) -> Build:
     dtype starts from the same numbers."""
     shape = spec["shape"]
     shape = [shape] if _is_int(shape) else shape
-    if not isinstance(shape, list) or not all(_is_int(n) and n >= 0 for n in shape):
+    if not isinstance(shape, list) or not all(_is_int(n) and 0 <= n <= LARGEST for n in shape):
         raise context.error(
-            f"{key}.shape", f"`shape` is {shape!r}, not a list of sizes", "for example [2, 3, 8, 8]"
+            f"{key}.shape",
+            f"`shape` is {shape!r}, not a list of sizes from 0 to {LARGEST}",
+            "for example [2, 3, 8, 8]",
         )
     modifiers = Modifiers.read(spec, context, key)
     if modifiers.batch is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gradscope.errors import GradscopeError, message_of
 from gradscope.loading.sources.context import Build, Context
-from gradscope.loading.sources.tensors import Modifiers, finish
+from gradscope.loading.sources.tensors import LARGEST, Modifiers, finish
 from gradscope.loading.wall import Wall
 
 
@@ -29,8 +29,9 @@ def plan_tokens(
     place = f"{key}.tokens"
     if not isinstance(rows, list) or not rows or not all(isinstance(row, list) for row in rows):
         raise context.error(place, f"`tokens` is {rows!r}, not lists of ids", "[[1, 2, 3]]")
-    if not all(type(token) is int and token >= 0 for row in rows for token in row):
-        raise context.error(place, "token ids are whole numbers from 0", "text goes in `text:`")
+    if not all(type(token) is int and 0 <= token <= LARGEST for row in rows for token in row):
+        message = f"token ids are whole numbers from 0 to {LARGEST}"
+        raise context.error(place, message, "text goes in `text:`")
     longest = max(len(row) for row in rows)
     pad = getattr(context.kind.hf_config, "pad_token_id", None) or 0
     ids = torch.tensor([row + [pad] * (longest - len(row)) for row in rows], dtype=torch.int64)
