@@ -6,7 +6,7 @@ import base64
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
@@ -137,8 +137,7 @@ def _key(of: Map, y: float) -> Iterator[str]:
     scale = of.scale
     if scale is not None:
         for i in range(24):
-            color = "#{:02x}{:02x}{:02x}".format(*map(round, viridis(i / 23)))
-            yield f'<rect fill="{color}" x="{x + 4 * i}" y="{y}" width="4.2" height="10"/>'
+            yield f'<rect fill="{_hex(viridis(i / 23))}" x="{x + 4 * i}" y="{y}" width="4.2" height="10"/>'
         ends = f"{number(scale.low)} to {number(scale.high)}"
         yield f'<text x="{x + 102}" y="{y + 9.5}">{ends}</text>'
     x += 220
@@ -147,10 +146,13 @@ def _key(of: Map, y: float) -> Iterator[str]:
         (_LOST_COLOR, "not finite", any(_lost(value) for row in of.values for value in row)),
     ):
         if there:
-            fill = "#{:02x}{:02x}{:02x}".format(*color)
-            yield f'<rect class="swatch" fill="{fill}" x="{x}" y="{y}" width="10" height="10"/>'
+            yield f'<rect class="swatch" fill="{_hex(color)}" x="{x}" y="{y}" width="10" height="10"/>'
             yield f'<text x="{x + 14}" y="{y + 9.5}">{word}</text>'
             x += 46
+
+
+def _hex(color: Iterable[float]) -> str:
+    return "#" + "".join(f"{round(channel):02x}" for channel in color)
 
 
 def _lost(value: float | None) -> bool:
