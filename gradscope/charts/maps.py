@@ -137,7 +137,8 @@ def _key(of: Map, y: float) -> Iterator[str]:
     scale = of.scale
     if scale is not None:
         for i in range(24):
-            yield f'<rect fill="{_hex(viridis(i / 23))}" x="{x + 4 * i}" y="{y}" width="4.2" height="10"/>'
+            place = f'x="{x + 4 * i}" y="{y}" width="4.2" height="10"'
+            yield f'<rect fill="{_hex(viridis(i / 23))}" {place}/>'
         ends = f"{number(scale.low)} to {number(scale.high)}"
         yield f'<text x="{x + 102}" y="{y + 9.5}">{ends}</text>'
     x += 220
@@ -146,7 +147,8 @@ def _key(of: Map, y: float) -> Iterator[str]:
         (_LOST_COLOR, "not finite", any(_lost(value) for row in of.values for value in row)),
     ):
         if there:
-            yield f'<rect class="swatch" fill="{_hex(color)}" x="{x}" y="{y}" width="10" height="10"/>'
+            place = f'x="{x}" y="{y}" width="10" height="10"'
+            yield f'<rect class="swatch" fill="{_hex(color)}" {place}/>'
             yield f'<text x="{x + 14}" y="{y + 9.5}">{word}</text>'
             x += 46
 
