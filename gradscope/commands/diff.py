@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +16,12 @@ from typer.core import TyperCommand
 from gradscope import plugins
 from gradscope.commands import _completing as completing
 from gradscope.commands._findings import path_root
-from gradscope.commands._model import importing_torch, read_model, split_words
+from gradscope.commands._model import (
+    importing_torch,
+    read_model,
+    refuse_to_run,
+    split_words,
+)
 from gradscope.commands._options import (
     LAYERS,
     TABLES,
@@ -28,11 +35,13 @@ from gradscope.commands._options import (
     takes_groups,
 )
 from gradscope.commands._progress import shown_progress
+from gradscope.commands._runs import is_run
 from gradscope.commands._views import Destination, choose_destination
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.config import LoadedConfig
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.records.diff import DiffReport
+from gradscope.records.report import Report
 from gradscope.reporters.diff import DiffView
 from gradscope.rules import FAIL_ON, reaches
 
@@ -40,6 +49,8 @@ ROOM = "gradscope.reporters.diff"
 EXAMPLES = (
     ("gradscope diff model.yaml -- dtype=bfloat16", "A model against itself in bfloat16."),
     ("gradscope diff model.yaml port.yaml --top 10", "A port, and the ten rows farthest off."),
+    ("gradscope diff here.json there.json", "Two reports that `inspect --sketch` saved."),
+    ("gradscope diff before.db after.db", "Two trainings: in which step they part, and where."),
     ("gradscope diff ./net.py:Net ./net.py:Port --match 'encoder.*=layers.*'", "Other names."),
 )
 #: What `--` becomes among the words; no argument of a process can hold it.
@@ -62,7 +73,7 @@ def run(
         typer.Argument(
             metavar="A [B] [KEY=VALUE…] [-- [B] KEY=VALUE…]",
             help="Two MODELs; or one, and behind `--` the config keys that B has otherwise. Keys "
-            "before `--` are A's; without it, both have them.",
+            "before `--` are A's; without it, both have them. Or two saved reports, or two runs.",
             show_default=False,
             autocompletion=completing.models,
         ),
@@ -121,16 +132,24 @@ def run(
 
     Of each call and each parameter: how far activations and gradients are apart, and by how much
     the call is off by itself, where everything around it is A's. Forward and backward, the first
-    place that departs from A by more than noise is named.
+    place that departs from A by more than noise is named. Two reports that `inspect --sketch -o
+    FILE.json` saved, also on two machines, are compared as they are; so are two trainings that
+    `gradscope run` recorded, of which the first step and layer that part are named.
     """
     _refuse_unknown("severity", fail_on, FAIL_ON)
     _refuse_unknown("table", table, _TABLES)
     destination = choose_destination(format, file, display, ROOM)
-    a, b = _configs(words or [], settings or [], asdict(running))
-    with keep_stdout_clean(), shown_progress():
-        with importing_torch():
-            from gradscope.api import diff_configs
-        report = diff_configs(a, b, match=match or (), allow=allow or ())
+    kind = next((kind for kind in _FILES if any(map(kind.mine, words or []))), None)
+    if kind is not None:
+        files = _two_files(kind, words or [])
+        refuse_to_run(kind.name, settings or [], asdict(running))
+        report = kind.compare(*files, match or ())
+    else:
+        a, b = _configs(words or [], settings or [], asdict(running))
+        with keep_stdout_clean(), shown_progress():
+            with importing_torch():
+                from gradscope.api import diff_configs
+            report = diff_configs(a, b, match=match or (), allow=allow or ())
     _write(report, destination, top, table)
     if reaches(report.findings, fail_on):
         raise typer.Exit(1)
@@ -140,6 +159,71 @@ def _refuse_unknown(what: str, word: str | None, choices: tuple[str, ...]) -> No
     if word is not None and word not in choices:
         help = did_you_mean(word, choices) or f"one of {', '.join(choices)}"
         raise OptionError(f"unknown {what} `{word}`", help=help)
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Files of a kind that are compared as they are, and are never run."""
+
+    name: str
+    mine: Callable[[str], bool]
+    compare: Callable[[Path, Path, Sequence[str]], DiffReport]
+    help: str
+
+
+def _two_files(kind: _Files, words: list[str]) -> tuple[Path, Path]:
+    """The files of A and of B.
+
+    Raises:
+        OptionError: a word is something else, or there are not two.
+    """
+    files = [word for word in words if kind.mine(word)]
+    others = [word for word in words if word not in files and word != _AND]
+    if others:
+        fault = f"`{files[0]}` is {kind.name}, which `{others[0]}` is not"
+        raise OptionError(fault, help=f"compare it with another one: {kind.help}")
+    if len(files) != 2:
+        shown = ", ".join(f"`{file}`" for file in files)
+        plural = kind.name.removeprefix("a ") + "s"
+        raise OptionError(f"two {plural}, please: got {shown}", help=kind.help)
+    return Path(files[0]), Path(files[1])
+
+
+def diff_reports(a: Path, b: Path, match: Sequence[str] = ()) -> DiffReport:
+    """Two saved reports compared.
+
+    Raises:
+        GradscopeError: a file is no report, or the two have nothing in common.
+    """
+    from gradscope.comparison.reports import compare_reports
+    from gradscope.records import json as record_json
+
+    ours, theirs = record_json.load(a, Report), record_json.load(b, Report)
+    return compare_reports(ours, theirs, match, files=(str(a), str(b)))
+
+
+def diff_runs(a: Path, b: Path, match: Sequence[str] = ()) -> DiffReport:
+    """Two runs compared.
+
+    Raises:
+        GradscopeError: a file is no run, or the two have nothing in common.
+    """
+    from gradscope.comparison.runs import compare_runs
+    from gradscope.runfile.reader import RunFile
+
+    with RunFile.open(a) as ours, RunFile.open(b) as theirs:
+        return compare_runs(ours, theirs, match)
+
+
+_FILES = (
+    _Files(
+        "a saved report",
+        lambda word: word.endswith(".json"),
+        diff_reports,
+        "`gradscope inspect … --sketch -o other.json`",
+    ),
+    _Files("a run", lambda word: is_run(Path(word)), diff_runs, "`gradscope run SCRIPT.py`"),
+)
 
 
 def _configs(
