@@ -141,9 +141,7 @@ def _findings(
             yield replace(finding, message=message)
 
 
-def _first_sign(
-    steps: dict[int, tuple[TrainingStep, TrainingStep]], limit: float
-) -> _Sign | None:
+def _first_sign(steps: dict[int, tuple[TrainingStep, TrainingStep]], limit: float) -> _Sign | None:
     for pair in steps.values():
         for sign in _signs(*pair):
             if sign.error is None or sign.error > limit:
