@@ -1,6 +1,6 @@
 """What is being done right now, for whoever listens: a command on a terminal. Else nobody does.
 
-Whatever may take seconds says so with ``tell``; ``count`` says how far it has come, and ``within``
+Whatever may take seconds says so with ``begin``; ``count`` says how far it has come, and ``within``
 names what it is a part of.
 """
 
@@ -26,7 +26,7 @@ _around: ContextVar[tuple[str, ...]] = ContextVar("around", default=())
 _now: ContextVar[str] = ContextVar("now", default="")
 
 
-def tell(what: str) -> None:
+def begin(what: str) -> None:
     """Something begins."""
     _now.set(what)
     _send()
@@ -41,7 +41,7 @@ def count(done: int, whole: int) -> None:
 def within(what: str) -> Iterator[None]:
     """What begins in this block is a part of ``what``."""
     token = _around.set((*_around.get(), what))
-    tell("")
+    begin("")
     try:
         yield
     finally:
@@ -49,8 +49,8 @@ def within(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def heard(listener: Callable[[Stage], None]) -> Iterator[None]:
-    """Within this, ``listener`` hears of each stage."""
+def listening(listener: Callable[[Stage], None]) -> Iterator[None]:
+    """Within this, ``listener`` is called at each stage."""
     token = _listener.set(listener)
     try:
         yield

@@ -122,7 +122,7 @@ def embed(
     found = usable(task, collected(task, pictures, pattern, pooling, cache), directions=False)
     task.require_pictures(len(found.values))
     shown = _METHOD_NAMES[method]
-    progress.tell(f"{shown} of {plural(len(found.values), 'picture')}")
+    progress.begin(f"{shown} of {plural(len(found.values), 'picture')}")
     places = laid_out(found.values, method, task.seed)
     figures = _figures(task, found, places)
     report = task.report(
@@ -162,7 +162,7 @@ def _figures(task: FeatureRun, found: FeatureArray, places: Any) -> dict[str, An
         task.notices.append("one class: k-NN accuracy would be 1 whatever the features")
     else:
         task.notices.append("no classes: put pictures in sub-folders, one for each")
-    progress.tell("measuring trustworthiness")
+    progress.begin("measuring trustworthiness")
     figures["trustworthiness"], sample = trust(found.values, places, task.seed)
     if sample < len(found.values):
         task.notices.append(

@@ -76,7 +76,7 @@ def activations(
     kept: dict[str, Tensor] = {}
     sizes: list[tuple[int, int]] = []
     used = 0
-    progress.tell("running pictures through the model")
+    progress.begin("running pictures through the model")
     with task.running():
         for numbers, inputs in batches(pictures, viewer, task.skipped):
             with naming(pictures, numbers):
@@ -155,7 +155,7 @@ def maximize(
                     f"layer `{layer.title}` has no channel {channel}",
                     help=f"its channels are 0 to {whole - 1}",
                 )
-        progress.tell("climbing")
+        progress.begin("climbing")
         found = maximized(viewer, layer, wanted, within, steps=steps, seed=task.seed)
     stuck = [str(c) for c, a, b in zip(wanted, found.start, found.reached, strict=True) if a == b]
     if stuck:

@@ -123,7 +123,7 @@ def opened(
         with _adopted(source, options) as workload:
             yield workload
         return
-    progress.tell(f"building {source.name}")
+    progress.begin(f"building {source.name}")
     with switches_kept():
         try:
             workload = load(source, options.allow, inputs=options.inputs)

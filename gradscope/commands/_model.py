@@ -78,7 +78,7 @@ def importing_torch() -> Iterator[None]:
     if "torch" in sys.modules or not gc.isenabled():
         yield
         return
-    progress.tell("importing torch")
+    progress.begin("importing torch")
     gc.disable()
     try:
         yield

@@ -70,7 +70,8 @@ Device = Annotated[
 Format = Annotated[
     str | None,
     format_option(
-        "terminal, json, csv, markdown, github (annotations) or sarif. Wins over -o's suffix.",
+        "terminal, html, json, csv, markdown, github (annotations) or sarif. Wins over -o's "
+        "suffix.",
         "gradscope.reporters.report",
     ),
 ]

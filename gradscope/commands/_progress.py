@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gradscope.progress import Stage, heard
+from gradscope.progress import Stage, listening
 from gradscope.typeset.text import plain
 
 #: Seconds after which a reader wonders whether anything happens at all.
@@ -31,7 +31,7 @@ def shown_progress() -> Iterator[None]:
     timer.daemon = True
     timer.start()
     try:
-        with heard(line.hear):
+        with listening(line.update):
             yield
     finally:
         timer.cancel()
@@ -39,7 +39,7 @@ def shown_progress() -> Iterator[None]:
 
 
 class _Line:
-    """The stage that was heard of last; nothing is drawn before ``show``."""
+    """The latest stage; nothing is drawn before ``show``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class _Line:
         self._task: Any = None
         self._closed = False
 
-    def hear(self, stage: Stage) -> None:
+    def update(self, stage: Stage) -> None:
         """Remember, and draw where drawing has begun."""
         with self._lock:
             fresh = stage.words != self._stage.words

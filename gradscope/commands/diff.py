@@ -107,7 +107,8 @@ def run(
     format: Annotated[
         str | None,
         format_option(
-            "terminal, json, csv, markdown, github (annotations) or sarif. Wins over -o's suffix.",
+            "terminal, html, json, csv, markdown, github (annotations) or sarif. Wins over -o's "
+            "suffix.",
             ROOM,
         ),
     ] = None,

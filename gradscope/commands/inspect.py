@@ -42,6 +42,7 @@ EXAMPLES = (
     ("gradscope inspect --scale conv2=2 --clip-norm 'fc1@parameter_grad=0.1'", "What if?"),
     ("gradscope inspect ./net.py:Net --gradcheck swish", "Is your own backward right?"),
     ("gradscope inspect model.yaml -o report.json", "A report to keep: `show` displays it again."),
+    ("gradscope inspect model.yaml -o report.html", "A page to send: charts, findings, tables."),
 )
 
 

@@ -81,7 +81,7 @@ def run(
     running: RunOptions,
     format: Annotated[
         str | None,
-        format_option("terminal, json or markdown. Wins over -o's suffix.", ROOM),
+        format_option("terminal, html, json or markdown. Wins over -o's suffix.", ROOM),
     ] = None,
     file: FileOptions,
     display: DisplayOptions,

@@ -64,7 +64,7 @@ def excitation_sheet(
     """A row of pictures for each of the strongest channels, what excites it framed."""
     stats = [one for one in sweep.stats() if not one.dead]
     tiles = []
-    progress.tell("drawing what excites each channel")
+    progress.begin("drawing what excites each channel")
     for done, one in enumerate(stats[:top]):
         progress.count(done, min(top, len(stats)))
         for rank, (value, i, box) in enumerate(_best(sweep, one.channel, pictures, viewer)):

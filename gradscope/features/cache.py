@@ -73,7 +73,7 @@ class FeatureCache:
         self, pictures: Sequence[Source]
     ) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
         """Features [N, D] of the pictures, and which rows are filled; None where none is known."""
-        progress.tell("looking up pictures in the cache")
+        progress.begin("looking up pictures in the cache")
         self._digests = []
         for i, picture in enumerate(pictures, 1):
             self._digests.append(_digest(picture))

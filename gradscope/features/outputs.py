@@ -44,7 +44,7 @@ def listening(layers: Sequence[Layer], read: Read) -> Iterator[None]:
     for layer in layers:
         by_module.setdefault(layer.module, []).append(layer)
 
-    def heard(module: nn.Module, reads: bool, values: Any) -> None:
+    def look(module: nn.Module, reads: bool, values: Any) -> None:
         for layer in by_module[module]:
             if layer.reads is reads:
                 tensor = _first(values)
@@ -52,12 +52,12 @@ def listening(layers: Sequence[Layer], read: Read) -> Iterator[None]:
                     read(layer, tensor)
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        heard(module, True, (args, kwargs))
+        look(module, True, (args, kwargs))
 
     def after(
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        heard(module, False, output)
+        look(module, False, output)
 
     with hooked(list(by_module), before, after):
         yield

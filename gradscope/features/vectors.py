@@ -98,7 +98,7 @@ def features_of(
         rows, used = cache.known(pictures)
         title = cache.layer or title
     wanted: list[int] = np.flatnonzero(~used).tolist()
-    progress.tell("reading features")
+    progress.begin("reading features")
     for numbers, inputs in batches(pictures, viewer, skipped, numbers=wanted):
         with naming(pictures, numbers):
             if layer is None:

@@ -265,7 +265,7 @@ def steps(workload: Workload, observer: Observer | None = None) -> Generator[Ste
     with interventions.installed():
         for number in range(workload.steps):
             observer.number, observer.phase = number, "input"
-            progress.tell("forward and backward" if workload.steps == 1 else "optimizer steps")
+            progress.begin("forward and backward" if workload.steps == 1 else "optimizer steps")
             if workload.steps > 1:
                 progress.count(number, workload.steps)
             batch = next(batches, batch)

@@ -92,7 +92,7 @@ def explain(
     )
     with subject:
         for name, options in list(plan.methods.items()):
-            progress.tell(name)
+            progress.begin(name)
             try:
                 made = _map(subject, name, options, plan)
             except OptionError as error:
@@ -136,7 +136,7 @@ def _map(
     if name == "integrated-gradients":
         _join(checks, completeness(subject, maps, baseline=options.get("baseline", 0.0)))
     if plan.check:
-        progress.tell(f"{name}: trust checks")
+        progress.begin(f"{name}: trust checks")
         _join(checks, curves(subject, maps))
         lighter = _lighter(name, options)
         if lighter is not None:
@@ -216,7 +216,7 @@ def _pairs(subject: Subject, plan: AttributionPlan) -> list[list[RecordedMap]]:
     if plan.versus is not None:
         contrasts.append(("versus", plan.versus, _contrast.versus))
     for name, other, contrast in contrasts:
-        progress.tell(name)
+        progress.begin(name)
         made = contrast(subject, other)
         blanks = [_why_blank(subject, made.map[i], i, name, other) for i in range(len(made.map))]
         for i, row in enumerate(found):

@@ -57,12 +57,15 @@ class CurrentStep:
     clipped_norm: float | None = None
     _read_after: int = 0  # how many backwards, when the gradients were read last
 
-    def add_loss(self, roots: Sequence[torch.Tensor], scale: float | None) -> None:
-        """A backward begins with these; of several scales in a step the last holds."""
+    def add_loss(self, loss: float | None, scale: float | None) -> None:
+        """A backward begins with it; of several scales in a step the last holds."""
         if not self.losses:  # the first of its step: nothing of the one before holds for it
             self.scale = None
         self.scale = self.scale if scale is None else scale
-        self.losses.append(_finite_scalar(roots, self.scale or 1.0))
+        if loss is not None:
+            loss = loss / (self.scale or 1.0) if math.isfinite(loss) else None
+        self.losses.append(loss)
+        self.backwards += 1
 
     def loss_is(self, kind: str | None) -> None:
         """Whether the loss was "nan" or "inf"."""
@@ -115,8 +118,8 @@ class CurrentStep:
             self.nonfinite = self.nonfinite or ("nan" if math.isnan(norm) else "inf")
 
 
-def _finite_scalar(roots: Sequence[torch.Tensor], scale: float) -> float | None:
+def loss_of(roots: Sequence[torch.Tensor]) -> float | None:
+    """The value that a backward begins with; None where it is no real scalar."""
     if len(roots) != 1 or roots[0].numel() != 1 or roots[0].is_complex():
         return None
-    value = float(roots[0].detach().item()) / scale
-    return value if math.isfinite(value) else None
+    return float(roots[0].item())

@@ -1,22 +1,18 @@
-"""The gradients of a step: their norms, whether they are finite, and how often all are read."""
+"""The gradients of a step: their norms, and whether they are finite."""
 
 from __future__ import annotations
 
 import math
-import statistics
 import time
-from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import nn
 
 from gradscope.capture.norms import gradient_norms
 from gradscope.capture.reductions import BLOCK
-from gradscope.training.interval import Interval
-
-#: Over so many readings of all gradients it is measured what one takes, and how rare they may get.
-_MEASURED, _RAREST = 16, 64
+from gradscope.training.cadence import Cadence
 
 
 @dataclass(slots=True)
@@ -34,6 +30,8 @@ class Gradients:
 
     def after_step_of(self, held: Collection[nn.Parameter]) -> Gradients:
         """Those that wait for another optimizer's step, where one backward is for several."""
+        if not self.norms:
+            return self
         return Gradients(
             {p: norm for p, norm in self.norms.items() if p not in held},
             {p: version for p, version in self.versions.items() if p not in held},
@@ -41,21 +39,14 @@ class Gradients:
 
 
 class GradientReader:
-    """Reads gradients: all of them as often as half the budget pays for.
+    """Reads gradients.
 
     Args:
-        interval: knows the budget, and what a plain step takes.
+        cadence: how often all of them are read; it is told what that takes.
     """
 
-    def __init__(self, interval: Interval) -> None:
-        #: All gradients are read every so many steps.
-        self.every = 1
-        self._interval = interval
-        self._seconds: deque[float] = deque(maxlen=_MEASURED)
-
-    def reads_all(self, step: int) -> bool:
-        """Whether all gradients are read in the step that comes after so many."""
-        return step % self.every == 0
+    def __init__(self, cadence: Cadence) -> None:
+        self.cadence = cadence
 
     def read(self, parameters: Sequence[nn.Parameter]) -> Gradients:
         """Of those that have one, as it is now."""
@@ -64,27 +55,22 @@ class GradientReader:
             return Gradients()
         began = time.perf_counter()
         norms = gradient_norms(list(there.values()))
-        self._seconds.append(time.perf_counter() - began)
+        self.cadence.took(time.perf_counter() - began)
         return Gradients(
             dict(zip(there, norms, strict=True)),
             {p: (id(g), g._version) for p, g in there.items()},
         )
 
-    @staticmethod
-    def are_finite(parameters: Sequence[nn.Parameter]) -> bool:
-        """In the other steps: whether the gradients of these are finite."""
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        return all(map(math.isfinite, gradient_norms(gradients)))
 
-    def ended(self, steps: int) -> None:
-        """So many steps have been made: now and then it is measured what reading takes."""
-        if steps % _MEASURED or self._interval.every is not None or not self._seconds:
-            return
-        plain = self._interval.plain
-        if not plain:
-            return
-        share = statistics.median(self._seconds) / plain
-        self.every = min(_RAREST, max(1, math.ceil(2 * share / self._interval.budget)))
+def are_finite(parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether their gradients are."""
+    gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
+    if all(g.is_cpu and g.layout is torch.strided for g in gradients):
+        # Their norms at the least cost; what overflows in them is looked at again.
+        total = sum([norm.item() for norm in torch._foreach_norm(gradients)]) if gradients else 0.0
+        if math.isfinite(total):
+            return True
+    return all(map(math.isfinite, gradient_norms(gradients)))
 
 
 def small(parameters: Collection[nn.Parameter]) -> list[nn.Parameter]:

@@ -16,7 +16,7 @@ class Interval:
 
     The first steps are. After them either every so many, or whenever the time that has passed
     allows for one more: what looking took so far, and what one more is expected to take, stays
-    within the budget's share of the whole.
+    within the budget's share of the whole, of which the vital signs of all steps may use up half.
 
     Attributes:
         first: how many steps are looked at in any case.
@@ -28,7 +28,8 @@ class Interval:
     every: int | None = None
     budget: float = 0.02
     number: int = 0
-    spent: float = 0.0
+    looks: float = 0.0  # seconds that were spent on them
+    signs: float = 0.0  # and on the steps that were not looked at
     elapsed: float = 0.0
     latest: int | None = None  # the steps between the last two that were looked at
     _last: int = 0
@@ -47,7 +48,8 @@ class Interval:
             return upcoming % self.every == 0
         if not self._plain:  # what a plain step takes is not known yet
             return False
-        return self.spent + self._cost <= self.budget * self.elapsed
+        paid = self.budget * self.elapsed
+        return self.looks + self._cost <= paid - min(self.signs, paid / 2)
 
     def ended(self, seconds: float, *, watched: bool, own: float) -> None:
         """A step has ended.
@@ -69,15 +71,15 @@ class Interval:
             self._last = self.number
             self._cost = self._cost_of_one()
             if self._plain:
-                self.spent += min(self._cost, seconds)
+                self.looks += min(self._cost, seconds)
             else:
                 self._unpriced += 1
         else:
             self._plain.append(max(0.0, seconds - own))
-            self.spent += own
+            self.signs += own
             if len(self._plain) == 1 and self._unpriced:
                 self._cost = self._cost_of_one()
-                self.spent, self._unpriced = self.spent + self._unpriced * self._cost, 0
+                self.looks, self._unpriced = self.looks + self._unpriced * self._cost, 0
             elif self.number % _LATEST == 0:
                 self._cost = self._cost_of_one()
 
@@ -100,5 +102,5 @@ class Interval:
 
     @property
     def cost(self) -> float | None:
-        """The share of the steps' time that looking took."""
-        return self.spent / self.elapsed if self.elapsed else None
+        """The share of the steps' time that looking took, vital signs with it."""
+        return (self.looks + self.signs) / self.elapsed if self.elapsed else None

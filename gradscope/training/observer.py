@@ -23,9 +23,10 @@ from gradscope.capture.recompute import in_backward
 from gradscope.explain.non_finite.steps import StepWatch
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.training import TrainingEvent, TrainingStep
-from gradscope.training.current_step import CurrentStep, LossScales
+from gradscope.training.cadence import Cadence
+from gradscope.training.current_step import CurrentStep, LossScales, loss_of
 from gradscope.training.discovery import optimizers_of
-from gradscope.training.gradients import GradientReader, small
+from gradscope.training.gradients import GradientReader, are_finite, small
 from gradscope.training.interval import Interval
 from gradscope.training.launch import Script
 from gradscope.training.models import Model, Models
@@ -65,7 +66,11 @@ class Observer:
         self.step = 0
         self.interval = interval
         self.models = Models()
-        self.reader = GradientReader(interval)
+        # Half the budget is for the vital signs: to read all gradients, and to record a step.
+        self.readings, self.records = Cadence(interval, 1 / 4), Cadence(interval, 1 / 4)
+        self._reader = GradientReader(self.readings)
+        #: The last step, where it was not due to be recorded.
+        self.unrecorded: TrainingStep | None = None
         self._write, self._on_located, self._failed = write, located, failed
         self._stop_on_nan, self._stopping = stop_on_nan, False
         self._deep_steps = deep
@@ -140,9 +145,11 @@ class Observer:
         """A model was made by now, and no step yet."""
         self._guarded(self._optimizer_made, optimizer)
 
-    def backward_begins(self, roots: Sequence[torch.Tensor]) -> bool:
+    def backward_begins(
+        self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+    ) -> bool:
         """A loss is there, with its graph."""
-        to_the_end = self._guarded(self._backward_begins, roots)
+        to_the_end = self._guarded(self._backward_begins, roots, gradients)
         self._end_script()
         return bool(to_the_end)
 
@@ -285,16 +292,18 @@ class Observer:
             self._deep.remove()
             self._deep = None
 
-    def _backward_begins(self, roots: Sequence[torch.Tensor]) -> bool:
+    def _backward_begins(
+        self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+    ) -> bool:
         if not self._any_optimizer and not self.step and not list(self.models):
             self._search()
         if self._deep is not None:
             self._deep.backward_begins(roots)
         current = self._current
-        current.add_loss(roots, self._scales.of(roots))
-        current.backwards += 1
+        loss = loss_of(roots)
+        current.add_loss(loss, self._scales.of(roots))
         if self._sentinel is not None and roots:
-            current.loss_is(self._sentinel.backward_begins(roots, []))
+            current.loss_is(self._sentinel.backward_begins(roots, gradients, loss))
         sampler = self._sampling.sampler
         if sampler is not None and roots:
             if self._stacks.end() and self._sentinel is not None:
@@ -312,29 +321,33 @@ class Observer:
 
         Before the last of several nobody asks what has arrived: as many as the steps before had.
         """
-        if not self.reader.reads_all(self.step):
+        if not self._is_read():
             return False
-        expected = min((o.backwards for o in self._optimizers.values()), default=1)
-        return self._current.backwards >= expected
+        optimizers = self._optimizers.values()
+        return self._current.backwards >= min([o.backwards for o in optimizers], default=1)
+
+    def _is_read(self) -> bool:
+        """Whether all gradients are read in the step that is going on."""
+        return self.records.due(self.step) and self.readings.due(self.step)
 
     def _backward_ended(self) -> None:
         current, sampler = self._current, self._sampling.sampler
         if self._deep is not None:
             self._deep.backward_ended()
         if sampler is not None or self._is_last_read():
-            current.read(self.reader, self._parameters())
+            current.read(self._reader, self._parameters())
             if sampler is not None:
                 sampler.backward_ended()
         elif not self._any_optimizer and not self._are_finite(small(self._parameters())):
-            current.read(self.reader, self._parameters())
+            current.read(self._reader, self._parameters())
         if not self._any_optimizer:
             current.measure_all()
             self._locate()
-            self._finish(None)
+            self._finish(None, None)
 
     def _are_finite(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Without a sentinel nobody asks."""
-        return self._sentinel is None or self.reader.are_finite(parameters)
+        return self._sentinel is None or are_finite(parameters)
 
     def _parameters(self) -> list[nn.Parameter]:
         """All that may have got a gradient: of the optimizers, or of the models."""
@@ -378,13 +391,12 @@ class Observer:
         """Before the optimizer moves the weights."""
         current, sampler = self._current, self._sampling.sampler
         whole = sampler is not None or current.nonfinite is not None
-        whole = whole or self.reader.reads_all(self.step)
-        if not whole and self._are_finite(known.small):
+        if not (whole or self._is_read()) and self._are_finite(known.small):
             return
         there = [p for p in known.held if p.grad is not None]
         if not current.is_read:  # a backward more than expected: read late
-            current.read(self.reader, self._parameters())
-        current.measure(there, self.reader)
+            current.read(self._reader, self._parameters())
+        current.measure(there, self._reader)
         self._locate()
         if sampler is not None:
             sampler.before_update(known.held)
@@ -399,11 +411,10 @@ class Observer:
             if origins and not self._located:
                 self._located = True
                 self._on_located(self.step + 1, origins)
-        self._finish(optimizer)
+        self._finish(optimizer, known)
 
-    def _finish(self, optimizer: Optimizer | None) -> None:
+    def _finish(self, optimizer: Optimizer | None, known: SeenOptimizer | None) -> None:
         """A step has ended: its records, and what is kept of it let go."""
-        known = None if optimizer is None else self._optimizers[optimizer]
         current, now = self._current, time.perf_counter()
         self.step += 1
         sampled = self._sampling.sampler is not None
@@ -421,7 +432,16 @@ class Observer:
             loss_scale=current.scale,
             sampled=sampled,
         )
-        self._write(*self._sampling.records(step, known, self._optimizers), step)
+        if sampled or self._is_recorded(known):
+            began = time.perf_counter()
+            self._write(*self._sampling.records(step, known, self._optimizers), step)
+            self.unrecorded = None
+            if known is not None:
+                known.loss = step.loss
+            if not sampled:
+                self.records.took(time.perf_counter() - began)
+        else:
+            self.unrecorded = step
         self._stacks.end()
         if known is not None:
             known.backwards = max(1, current.backwards)
@@ -429,11 +449,20 @@ class Observer:
         if self._sentinel is not None:
             self._sentinel.step_ended()
         self.interval.ended(now - self._last, watched=sampled, own=self._own)
-        self.reader.ended(self.step)
+        self.readings.ended(self.step)
+        self.records.ended(self.step)
         self._own = 0.0
         self._sampling.step_ended(optimizer, self._optimizers)
         self._arm()
         self._last = time.perf_counter()
+
+    def _is_recorded(self, known: SeenOptimizer | None) -> bool:
+        """Whether the vital signs of the step that has ended are kept: all that stand out are."""
+        current = self._current
+        if current.nonfinite is not None or self.records.due(self.step - 1):
+            return True
+        before, now = None if known is None else known.loss, current.losses
+        return bool(now) and before is not None and _differ(before, now[-1])
 
     def _scaler_step(self, optimizer: Optimizer, ended: bool) -> None:
         if not ended:
@@ -467,6 +496,11 @@ class Observer:
             self._on_located(self.step + 1, self._sentinel.locate(where=where))
         kind = "NaN" if current.nonfinite == "nan" else "an infinity"
         self.event("non-finite", f"{kind} in the {where}")
+
+
+def _differ(before: float, now: float | None) -> bool:
+    """Whether a loss is another by more than half."""
+    return now is None or abs(now - before) > 0.5 * abs(before)
 
 
 def _finite(value: float | None) -> float | None:

@@ -19,14 +19,15 @@ class SeenOptimizer:
     name: str = ""
     steps: int = 0
     backwards: int = 1  # in its last step
+    loss: float | None = None  # of its last step that was recorded
     held: frozenset[nn.Parameter] = frozenset()
     small: Sequence[nn.Parameter] = ()  # those of ``held`` whose gradients every step reads
     settings: dict[str, float] = field(default_factory=dict)  # as the step found them
-    groups: tuple[int, ...] = ()
+    groups: Sequence[int] = ()
 
     def look(self, optimizer: Optimizer) -> bool:
         """Take in what it holds now; whether that is something else than before."""
-        groups = tuple(len(group["params"]) for group in optimizer.param_groups)
+        groups = [len(group["params"]) for group in optimizer.param_groups]
         if self.groups == groups and self.held:
             return False
         self.groups = groups
@@ -38,7 +39,7 @@ class SeenOptimizer:
 
 def learning_rates(optimizer: Optimizer) -> tuple[float, ...]:
     """Of each parameter group."""
-    return tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
+    return tuple([float(group["lr"]) for group in optimizer.param_groups if "lr" in group])
 
 
 def settings(optimizer: Optimizer) -> dict[str, float]:

@@ -25,8 +25,14 @@ class Listener(Protocol):
     def optimizer_made(self, optimizer: Optimizer) -> None:
         """An optimizer is under construction: it has no parameters yet."""
 
-    def backward_begins(self, roots: Sequence[torch.Tensor]) -> bool:
+    def backward_begins(
+        self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+    ) -> bool:
         """``torch.autograd.backward`` was called; the graph is whole.
+
+        Args:
+            roots: what it begins with.
+            gradients: those that it was given for them; none for a plain loss.
 
         Returns:
             Whether ``backward_ended`` is to be called: to be called by the engine takes time.
@@ -93,12 +99,13 @@ def _gradients_made(original: Callable[..., Any], listener: Listener) -> Callabl
     backward = torch.autograd.backward.__code__
 
     @functools.wraps(original)
-    def make_gradients(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def make_gradients(outputs: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
         if sys._getframe(1).f_code is backward:  # `torch.autograd.grad` comes here too
             roots = [t for t in outputs if isinstance(t, torch.Tensor) and t.grad_fn is not None]
-            if listener.backward_begins(roots) and roots:
+            gradients = [t for t in given if isinstance(t, torch.Tensor)]
+            if listener.backward_begins(roots, gradients) and roots:
                 _when_ended(roots[0], listener)
-        return original(outputs, *args, **kwargs)
+        return original(outputs, given, *args, **kwargs)
 
     return make_gradients
 

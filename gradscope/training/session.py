@@ -79,7 +79,6 @@ class Session:
     path: Path
     observer: Observer | None = None
     failure: str | None = None
-    steps: int = 0
     sampled: int = 0
     latest: dict[int, StepSample] = field(default_factory=dict)  # of each model
     _writer: RunWriter | None = None
@@ -155,7 +154,6 @@ class Session:
         found: list[TrainingRecord] = []
         for one in records:
             if isinstance(one, TrainingStep):
-                self.steps += 1
                 self.sampled += one.sampled
                 found += self._findings.step(one)
             elif isinstance(one, TrainingEvent) and one.kind == "skipped-step":
@@ -176,6 +174,11 @@ class Session:
         found = self._findings.add_origins(step, origins)
         if self._writer is not None:
             self._writer.add(*found)
+
+    @property
+    def steps(self) -> int:
+        """How many steps were made so far, recorded or not."""
+        return 0 if self.observer is None else self.observer.step
 
     @property
     def recorded(self) -> bool:
@@ -207,27 +210,44 @@ class Session:
             return
         self._finished = True
         observer = self.observer
-        run = replace(self.run, ended=time.time(), exit=exit, steps=self.steps)
+        run = replace(self.run, ended=time.time(), exit=exit)
         if observer is not None:
             try:
                 observer.stop()
+                if observer.unrecorded is not None:
+                    self.record(observer.unrecorded)
             except Exception as error:
                 self._failed(error)
             interval = observer.interval
             run = replace(
                 run,
+                steps=self.steps,
                 device=observer.device,
                 every=self.settings.every or interval.latest,
                 plain=interval.plain,
                 watched=interval.watched,
                 cost=interval.cost,
-                notices=_notices(observer),
+                notices=self._notices(observer),
             )
         self.run = run
         if self._writer is not None:
             self._writer.add(*self.findings)
             self._writer.finish(run)
             self.failure = self.failure or self._writer.failure
+
+    def _notices(self, observer: Observer) -> tuple[str, ...]:
+        """What was not looked at, and why."""
+        records, readings = observer.records.every, observer.readings.every
+        share = "in every step would take more than a quarter of the budget: about one step in"
+        checked = "; in the others {} finite" if self.settings.sentinel else ""
+        notices = []
+        if records > 1:
+            others = checked.format("it is only looked whether they are")
+            notices.append(f"to record vital signs {share} {records} has them{others}")
+        if readings > records:
+            others = checked.format("it is only looked whether those of biases and norms are")
+            notices.append(f"to read all gradients {share} {readings} has their norm{others}")
+        return tuple(notices)
 
     def print_summary(self, summary: Callable[[Session], str]) -> None:
         """Say on standard error what became of the run; a closed one is nobody's trouble."""
@@ -238,16 +258,6 @@ class Session:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(summary(self))
             sys.stderr.flush()
-
-
-def _notices(observer: Observer) -> tuple[str, ...]:
-    """What was not looked at, and why."""
-    if observer.reader.every == 1:
-        return ()
-    return (
-        "norms of all gradients would take more than half the budget: they are read every "
-        f"{observer.reader.every} steps, and those of biases and norms at every step",
-    )
 
 
 def _skipped(event: TrainingEvent) -> TrainingStep:

@@ -52,7 +52,8 @@ class Heading:
 class Table:
     """Rows ready to be laid out. ``fixed`` columns were asked for: no width may hide them.
 
-    ``remedy`` tells how to see what a narrow terminal hides.
+    ``remedy`` tells how to see what a narrow terminal hides. ``names`` are what the rows are about,
+    "" for one that goes on with the row before it: a page finds rows by them.
     """
 
     title: str
@@ -62,6 +63,7 @@ class Table:
     legend: tuple[str, ...] = ()
     fixed: bool = False
     remedy: str = "use a wider terminal"
+    names: tuple[str, ...] = ()
 
 
 def of_columns(

@@ -55,7 +55,7 @@ VALUES = [
     (("saliency", "--method", "guided"), ["guided-backprop", "guided-grad-cam"]),
     (("graph", "--by", ""), ["gradient", "saved"]),
     (("graph", "-f", "m"), ["mermaid"]),
-    (("why", "-f", ""), ["json", "markdown", "terminal"]),
+    (("why", "-f", ""), ["html", "json", "markdown", "terminal"]),
     (("inspect", "torchvision", ":", "resnet1"), ["resnet101", "resnet152", "resnet18"]),
     (("inspect", "demo", ":"), ["lecture", "scouter", "scouter-negative"]),
     (("inspect", "./net.py", ":"), ["Net"]),

@@ -38,15 +38,15 @@ def until(stream: Terminal, text: str) -> bool:
 
 
 def test_a_listener_hears_what_runs_within_what() -> None:
-    heard: list[Stage] = []
-    progress.tell("nobody listens")
-    with progress.heard(heard.append):
+    stages: list[Stage] = []
+    progress.begin("nobody listens")
+    with progress.listening(stages.append):
         with progress.within("a.yaml (1 of 2)"):
-            progress.tell("building")
+            progress.begin("building")
             progress.count(1, 3)
-        progress.tell("at the end")
-    progress.tell("nobody listens any more")
-    assert heard == [
+        progress.begin("at the end")
+    progress.begin("nobody listens any more")
+    assert stages == [
         Stage(("a.yaml (1 of 2)", "")),
         Stage(("a.yaml (1 of 2)", "building")),
         Stage(("a.yaml (1 of 2)", "building"), 1, 3),
@@ -58,7 +58,7 @@ def test_what_takes_long_is_drawn_and_taken_away(monkeypatch) -> None:
     terminal = terminal_of(monkeypatch)
     monkeypatch.setattr(_progress, "PATIENCE", 0.0)
     with _progress.shown_progress(), progress.within("net.yaml (2 of 5)"):
-        progress.tell("optimizer steps")
+        progress.begin("optimizer steps")
         assert until(terminal, "net.yaml (2 of 5): optimizer steps")
         progress.count(7, 9)
         assert until(terminal, "left")
@@ -68,14 +68,14 @@ def test_what_takes_long_is_drawn_and_taken_away(monkeypatch) -> None:
 def test_what_is_quick_draws_nothing(monkeypatch) -> None:
     terminal = terminal_of(monkeypatch)
     with _progress.shown_progress():
-        progress.tell("something")
+        progress.begin("something")
     assert terminal.getvalue() == ""
 
 
 def test_no_terminal_no_line(monkeypatch, capsys) -> None:
     monkeypatch.setattr(_progress, "PATIENCE", 0.0)
     with _progress.shown_progress():
-        progress.tell("something")
+        progress.begin("something")
         time.sleep(0.05)
     assert capsys.readouterr() == ("", "")
 
@@ -84,17 +84,17 @@ def test_an_error_takes_the_line_away_too(monkeypatch) -> None:
     terminal = terminal_of(monkeypatch)
     monkeypatch.setattr(_progress, "PATIENCE", 0.0)
     with pytest.raises(ValueError, match="x"), _progress.shown_progress():
-        progress.tell("something")
+        progress.begin("something")
         assert until(terminal, "something")
         raise ValueError("x")
     assert terminal.getvalue().endswith("\x1b[2K")
 
 
 def stages(run) -> list[str]:
-    heard: list[str] = []
-    with progress.heard(lambda stage: heard.append(": ".join(filter(None, stage.words)))):
+    names: list[str] = []
+    with progress.listening(lambda stage: names.append(": ".join(filter(None, stage.words)))):
         run()
-    return list(dict.fromkeys(heard))
+    return list(dict.fromkeys(names))
 
 
 def test_why_says_which_cause_it_looks_for(tmp_path: Path, monkeypatch) -> None:
@@ -126,9 +126,9 @@ def test_many_models_and_steps_are_counted() -> None:
     from gradscope.rules import RuleSettings
 
     loaded = [config.read("demo", ["steps=2"]) for _ in range(2)]
-    heard: list[Stage] = []
-    with progress.heard(heard.append):
+    stages: list[Stage] = []
+    with progress.listening(stages.append):
         check_all(loaded, [RuleSettings()] * 2, CheckOptions())
-    assert {stage.words[0] for stage in heard} == {"demo (1 of 2)", "demo (2 of 2)"}
-    steps = [s for s in heard if s.words[-1] == "optimizer steps" and s.whole]
+    assert {stage.words[0] for stage in stages} == {"demo (1 of 2)", "demo (2 of 2)"}
+    steps = [s for s in stages if s.words[-1] == "optimizer steps" and s.whole]
     assert {(s.done, s.whole) for s in steps} >= {(0, 2), (1, 2)}

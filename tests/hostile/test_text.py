@@ -38,13 +38,13 @@ class Failing(Net):
     def forward(self, x):
         raise ValueError({NAMES!r}[0] + "\\u202e\\r\\x9b\\x00\\x7f\\u2028")
 """
-REPORTS = ("terminal", "json", "csv", "markdown", "github", "sarif")
+REPORTS = ("terminal", "json", "csv", "markdown", "html", "github", "sarif")
 DIAGRAMS = ("terminal", "json", "svg", "dot", "mermaid", "html", "graphml")
 COMMANDS = [
     *(["inspect", "-f", format] for format in REPORTS),
     *(["check", "-f", format] for format in REPORTS),
     *(["graph", "-f", format] for format in DIAGRAMS),
-    *(["why", "-f", format] for format in ("terminal", "json", "markdown")),
+    *(["why", "-f", format] for format in ("terminal", "json", "markdown", "html")),
     *(["layers", "-f", format] for format in ("terminal", "json")),
 ]
 

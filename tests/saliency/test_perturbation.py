@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import interpolate
 
 from gradscope.errors import OptionError
-from gradscope.progress import heard
+from gradscope.progress import listening
 from gradscope.saliency import occlusion, rise, score_cam
 from gradscope.saliency._subject import Objective, Subject
 
@@ -148,7 +148,7 @@ def test_rise_depends_on_the_seed_alone():
         with subject_of(net, x, seed=seed) as subject:
             torch.rand(3)  # the global state is none of its business
             maps.append(rise.attribute(subject, n_samples=40))
-    assert torch.equal(maps[0], maps[1])
+    assert off(maps[0], maps[1]) <= WITHIN  # rounding: batches are as large as was fastest
     assert off(maps[0], maps[2]) > 1e-2
 
 
@@ -225,8 +225,8 @@ def test_score_cam_scores_constant_maps_once():
     with torch.no_grad():
         net.conv.weight[:4] = 0  # four maps show nothing
     calls = []
-    listening = heard(lambda stage: calls.append(stage.whole))
-    with listening, Subject(net, x, Objective(torch.tensor([1])), layer="conv") as subject:
+    passes = listening(lambda stage: calls.append(stage.whole))
+    with passes, Subject(net, x, Objective(torch.tensor([1])), layer="conv") as subject:
         ours = score_cam.attribute(subject)
         weights = torch.tensor([score_by_hand(net, 0 * x[0], 1)] * 4 + [0.0, 0.0])
         for k in (4, 5):

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from gradscope.training.cadence import Cadence
 from gradscope.training.interval import Interval
 
 
@@ -49,14 +50,57 @@ def test_a_step_that_costs_nothing_to_look_at_is_looked_at_often():
     assert len(simulated(Interval(first=1, budget=0.02), 100, 0.01, 0.01)) > 40
 
 
-def test_known_costs_of_plain_steps_count():
+@pytest.mark.parametrize(("own", "looks"), [(0.0, 0.02), (0.005, 0.015), (0.05, 0.01)])
+def test_vital_signs_use_up_half_of_the_budget_at_most(own, looks):
     interval = Interval(first=1, budget=0.02)
-    interval.ended(1.0, watched=True, own=0.5)
-    for _ in range(1_000):
-        # As costly as the whole budget: nothing is left for a look.
-        assert not interval.wants()
-        interval.ended(1.0, watched=False, own=0.05)
-    assert interval.cost == pytest.approx(0.05, rel=0.05)
+    looked_at = 0
+    for _ in range(10_000):
+        wants = interval.wants()
+        looked_at += wants
+        interval.ended(1.5 if wants else 1.0, watched=wants, own=0.5 if wants else own)
+    assert 0.5 * looked_at / 10_000 == pytest.approx(looks, rel=0.1)
+    assert interval.cost == pytest.approx(own + looks, rel=0.1)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 5, 6, 8])
+@pytest.mark.parametrize("every", [2, 3, 5, 8, 13, 64])
+def test_a_cadence_gives_all_that_take_turns_their_share(every, turns):
+    cadence = Cadence(Interval(), 0.5)
+    cadence.every = every
+    due = [step for step in range(24_000) if cadence.due(step)]
+    for turn in range(turns):
+        mine = [step for step in due if step % turns == turn]
+        # What is missing or too much does not grow with the steps.
+        assert abs(len(mine) - 24_000 / every / turns) < 10
+    gaps = [b - a for a, b in itertools.pairwise(due)]
+    assert max(gaps) <= 3 * every
+
+
+def test_of_two_cadences_the_rarer_is_due_where_the_other_is():
+    often, seldom = Cadence(Interval(), 0.5), Cadence(Interval(), 0.5)
+    often.every, seldom.every = 3, 10
+    assert all(often.due(step) for step in range(10_000) if seldom.due(step))
+
+
+@pytest.mark.parametrize(("seconds", "every"), [(0.001, 1), (0.02, 2), (0.1, 10), (9.0, 64)])
+def test_a_cadence_follows_from_the_cost(seconds, every):
+    interval = Interval(budget=0.02)
+    cadence = Cadence(interval, 0.5)
+    for step in range(1, 17):
+        interval.ended(1.0, watched=False, own=0.0)
+        cadence.took(seconds)
+        cadence.ended(step)
+    assert cadence.every == every
+
+
+def test_a_fixed_interval_has_no_cadence():
+    interval = Interval(every=5)
+    cadence = Cadence(interval, 0.5)
+    for step in range(1, 65):
+        interval.ended(1.0, watched=False, own=0.0)
+        cadence.took(1.0)
+        cadence.ended(step)
+    assert cadence.every == 1
 
 
 def test_nothing_is_known_before_the_first_step():

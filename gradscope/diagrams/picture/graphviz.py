@@ -71,7 +71,7 @@ def run(dot: str, form: str, clock: Clock, *, engine: str = "dot") -> bytes:
         engine,
         form,
     ]
-    progress.tell("laying out the picture")
+    progress.begin("laying out the picture")
     if clock.left() <= 0:
         raise TooSlow
     try:

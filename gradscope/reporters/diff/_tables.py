@@ -41,7 +41,7 @@ def calls(report: DiffReport, view: DiffView) -> Table:
         )
         for row in rows
     ]
-    return _table("calls", headings, cells, caption)
+    return _table("calls", headings, cells, caption, [label(row.name, row.call) for row in rows])
 
 
 def parameters(report: DiffReport, view: DiffView) -> Table:
@@ -64,7 +64,7 @@ def parameters(report: DiffReport, view: DiffView) -> Table:
         )
         for row in rows
     ]
-    return _table("parameters", headings, cells, caption)
+    return _table("parameters", headings, cells, caption, [plain(row.name) for row in rows])
 
 
 def _chosen(
@@ -122,7 +122,11 @@ def _figure(x: float | None) -> str:
 
 
 def _table(
-    title: str, headings: Sequence[Heading], rows: Sequence[tuple[Cell, ...]], caption: str
+    title: str,
+    headings: Sequence[Heading],
+    rows: Sequence[tuple[Cell, ...]],
+    caption: str,
+    names: Sequence[str],
 ) -> Table:
     """Without the columns in which nothing stands."""
     kept = [i for i in range(len(headings)) if any(row[i].text for row in rows)]
@@ -131,4 +135,5 @@ def _table(
         tuple(headings[i] for i in kept),
         tuple(tuple(row[i] for i in kept) for row in rows),
         caption,
+        names=tuple(names),
     )

@@ -65,6 +65,13 @@ def lines(chain: Chain) -> list[ChainLine]:
     return found
 
 
+def unbroken(lines: Sequence[ChainLine]) -> Iterator[str]:
+    """The lines as text of any width."""
+    for line in lines:
+        parts = (line.strokes + line.operation, line.module, " · ".join(line.leaves))
+        yield "  ".join(part for part in parts if part)
+
+
 def legend(lines: Sequence[ChainLine]) -> list[str]:
     """What the arrows mean, as far as they occur."""
     signs = {text.split(" ")[0] for text in (line.operation for line in lines)}

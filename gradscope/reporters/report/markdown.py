@@ -91,7 +91,5 @@ def _verdicts(check: CheckReport, view: View) -> Iterator[str]:
 
 def _chain(chain: Chain) -> Iterator[str]:
     lines = _chains.lines(chain)
-    for line in lines:
-        parts = (line.strokes + line.operation, line.module, " · ".join(line.leaves))
-        yield "  ".join(part for part in parts if part)
+    yield from _chains.unbroken(lines)
     yield from _chains.legend(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -72,22 +73,28 @@ class Sentinel:
                 return
 
     def backward_begins(
-        self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]
+        self,
+        roots: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor] = (),
+        loss: float | None = None,
     ) -> str | None:
-        """A backward begins, and its graph is whole: "nan" or "inf" where a root is not finite."""
+        """A backward begins, and its graph is whole: "nan" or "inf" where a root is not finite.
+
+        Args:
+            roots: what it begins with.
+            gradients: those that it was given for them.
+            loss: the one root's value, where it has one element.
+        """
         if self.busy or in_backward():
             return None
-        worst = FINITE
-        for root in roots:
-            # Of a loss, at the least cost: nothing is computed.
-            value = root.item() if root.dim() == 0 else None
-            if type(value) is not float or value - value != 0:
-                worst = max(worst, level(root))
+        if loss is None or not math.isfinite(loss):
+            worst = max(map(level, roots), default=FINITE)
+        else:
+            worst = FINITE
         if worst == FINITE:
             self._plans.keep(roots, self._made(roots), self._spans)
             for gradient in gradients:
-                if gradient is not None and gradient.dim():
-                    self._external = max(self._external, level(gradient))
+                self._external = max(self._external, level(gradient))
             return None
         if self._in_a_row < _IN_A_ROW and not self._loss:
             with self._looking():

@@ -37,7 +37,7 @@ def test_terminal(name: str, width: str) -> None:
     golden.check(f"report/check-{name}.{width}.txt", text)
 
 
-@pytest.mark.parametrize("format", [name for name in FORMATS if name != "terminal"])
+@pytest.mark.parametrize("format", sorted({*FORMATS} - {"terminal", "html"}))
 @pytest.mark.parametrize("name", ["several", "hostile"])
 def test_other_formats(name: str, format: str) -> None:
     reporter = plugins.load("gradscope.reporters.report", format)

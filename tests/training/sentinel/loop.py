@@ -126,6 +126,6 @@ class Loop:
         """Go back from a loss."""
         if self.number in self.sampled:
             self.sentinel.sampled_lines([loss])
-        if self.sentinel.backward_begins([loss], [None]):
+        if self.sentinel.backward_begins([loss]):
             self.where = "loss"
         loss.backward()

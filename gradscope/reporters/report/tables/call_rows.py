@@ -36,6 +36,11 @@ class CallRow:
     mark: str = ""
     times: int = 1  # stands for that many calls
 
+    @property
+    def about(self) -> str:
+        """The call, once: what a page finds the row by."""
+        return label(self.call.name, self.call.call) if self.first else ""
+
 
 Group = tuple[CallRow, ...]
 

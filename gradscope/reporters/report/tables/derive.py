@@ -35,6 +35,7 @@ def calls(report: Report, view: View) -> Table:
         call_columns.USUAL,
         call_rows.with_marks,
         unneeded=call_columns.NOT_NEEDED,
+        about=lambda row: row.about,
         hidden=call_columns.DOUBLES,
     )
 
@@ -49,6 +50,7 @@ def parameters(report: Report, view: View) -> Table:
         parameter_columns.USUAL,
         parameter_columns.with_marks,
         unneeded=parameter_columns.FROZEN,
+        about=lambda row: row.about,
     )
 
 
@@ -154,6 +156,7 @@ def _table(
     with_marks: Callable[[Sequence[tuple[Row, ...]]], tuple[Sequence[tuple[Row, ...]], list[str]]],
     *,
     unneeded: str,
+    about: Callable[[Row], str],
     hidden: Sequence[str] = (),
 ) -> Table:
     """The entries and columns that the view wants; the first of the usual columns leads."""
@@ -186,6 +189,7 @@ def _table(
         ", ".join(filter(None, [caption, _depth(view)])),
         fixed=bool(asked),
         remedy=f"use {option} or a wider terminal",
+        names=tuple(about(row) for shown in marked for row in shown),
     )
     gone = plan(made, view.width).hidden
     signs = call_columns.signs(report, [c for c in columns if c.key not in gone], rows, unneeded)

@@ -32,6 +32,11 @@ class ParameterRow:
     mark: str = ""
     times: int = 1
 
+    @property
+    def about(self) -> str:
+        """The parameter: what a page finds the row by."""
+        return plain(self.stats.name)
+
 
 Group = tuple[ParameterRow, ...]
 

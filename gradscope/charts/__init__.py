@@ -1,0 +1,5 @@
+"""Charts over depth or over steps: what one shows, and how it is drawn.
+
+Rooms that know a record make ``Panel``s of it; ``svg.py`` draws them for a page, ``figure.py`` as a
+picture file. Neither knows what the numbers mean.
+"""

@@ -1,0 +1,167 @@
+"""A page as one HTML file, and tables alone as a piece of one.
+
+Everything goes through the template's ``finalize``, which makes characters visible that do not
+print, and through its escaping: no name is taken for markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.resources
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from gradscope.charts import svg
+from gradscope.charts.panels import Panel
+from gradscope.pages.parts import Item, Page, Part
+from gradscope.typeset.tables import Table
+from gradscope.typeset.text import plain
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+
+#: The beginning of a cell, and of the one that names its row.
+_OPENING = ("td", "th scope=row")
+
+
+def render(page: Page) -> str:
+    """The whole file: it fetches nothing and says so to the browser."""
+    return _filled("page.html", page=page, places=Places(page.parts))
+
+
+def fragment(parts: Sequence[Part]) -> str:
+    """The parts alone, with their style, for a notebook."""
+    # Several may stand on one page, each with its own names of places.
+    prefix = f"g{zlib.crc32(repr(parts).encode(errors='replace')):x}-"
+    return _filled("fragment.html", parts=parts, places=Places(parts, prefix))
+
+
+class Places:
+    """Where on the page a name has its row, and which items tell of it."""
+
+    def __init__(self, parts: Sequence[Part], prefix: str = "") -> None:
+        self._prefix = prefix
+        self._rows: dict[str, str] = {}
+        self._first: dict[str, str] = {}
+        self._items: dict[str, str] = {}
+        for i, part in enumerate(parts):
+            for j, name in enumerate(part.table.names if part.table else ()):
+                if name:
+                    self._rows.setdefault(name, self.id("r", i, j))
+                    self._first.setdefault(name.rpartition(".")[0], self.id("r", i, j))
+        for i, part in enumerate(parts):
+            for j, item in enumerate(part.items):
+                for row in filter(None, map(self.row, item.names)):
+                    self._items.setdefault(row, self.id("i", i, j))
+
+    def id(self, kind: str, *numbers: int) -> str:
+        """What an element of the page is called."""
+        return f"{self._prefix}{kind}{'-'.join(map(str, numbers))}"
+
+    def row(self, name: str) -> str | None:
+        """The row of a name, or of the first that it owns."""
+        return self._rows.get(name) or self._first.get(name)
+
+    def item(self, row: str) -> str | None:
+        """The first item that is about a row."""
+        return self._items.get(row)
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("gradscope.pages", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: plain(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {
+        "prose": _prose,
+        "lines": _lines,
+        "chart": _chart,
+        "base64": _base64,
+        "rows": _rows,
+    }
+    made.globals |= {"asset": _asset, "linked": _linked}
+    return made
+
+
+def _filled(template: str, **values: Any) -> str:
+    return _environment().get_template(template).render(**values).lstrip()
+
+
+def _asset(name: str) -> Markup:
+    from markupsafe import Markup
+
+    folder = importlib.resources.files("gradscope.pages") / "assets"
+    return Markup((folder / name).read_text(encoding="utf-8").rstrip())
+
+
+def _prose(text: str) -> Markup:
+    """Text whose code spans are code."""
+    from markupsafe import Markup, escape
+
+    parts = re.split(r"`([^`]+)`", plain(text))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if i % 2 else escape(part)
+        for i, part in enumerate(parts)
+    )
+
+
+def _lines(text: str) -> Markup:
+    """Text as it stands, line by line."""
+    from markupsafe import Markup, escape
+
+    return Markup("\n").join(escape(plain(line)) for line in text.splitlines())
+
+
+def _linked(item: Item, text: str, names: Iterable[str], places: Places) -> Markup:
+    """Prose with a link to each name's row, where the text has the name and the page the row."""
+    from markupsafe import Markup
+
+    found, rest = Markup(""), text
+    for name in names:
+        row = places.row(name)
+        before, there, after = rest.partition(name)
+        if row is None or not there:
+            continue
+        found += _prose(before) + Markup('<a href="#{}">{}</a>').format(row, plain(name))
+        rest = after
+    return found + _prose(rest)
+
+
+def _chart(panel: Panel) -> Markup:
+    from markupsafe import Markup
+
+    return Markup(svg.drawn(panel))
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _rows(table: Table) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """Each row's name, and of each cell its element, its class and its text."""
+    head = next((i for i, column in enumerate(table.columns) if column.wraps), 0)
+    names = table.names or ("",) * len(table.rows)
+    left = ["" if column.right else "l" for column in table.columns]
+    return [
+        (
+            name,
+            [
+                (_OPENING[i == head], " ".join(filter(None, (left[i], c.tone))), c.text)
+                for i, c in enumerate(row)
+            ],
+        )
+        for name, row in zip(names, table.rows, strict=True)
+    ]

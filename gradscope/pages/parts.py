@@ -1,0 +1,76 @@
+"""What a page is made of. Strings are as they are known: the template makes them safe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from gradscope.charts.panels import Panel
+from gradscope.typeset.console import Line
+from gradscope.typeset.tables import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Something that was found: its first line, and those that say more.
+
+    ``names`` are the rows that it is about, as their tables name them: the first stands at the
+    head of ``text``, the others in the last of ``more``.
+    """
+
+    lead: str
+    text: str
+    tone: str = ""
+    more: tuple[Line, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+def items(lines: Iterable[Line]) -> tuple[Item, ...]:
+    """Lines of prose as items: one begins with each line that is not indented."""
+    found: list[Item] = []
+    for line in lines:
+        if line.indent and found:
+            found[-1] = replace(found[-1], more=(*found[-1].more, line))
+        else:
+            found.append(Item(line.lead, line.text, line.tone))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image file's bytes, as a part of the page; ``text`` is for those who cannot see it."""
+
+    png: bytes
+    text: str
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a page under its title: whatever of this it has, in this order."""
+
+    title: str
+    caption: str = ""
+    items: tuple[Item, ...] = ()
+    text: str = ""  # as it stands, in a fixed width
+    panels: tuple[Panel, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    table: Table | None = None
+    remarks: tuple[str, ...] = ()
+
+
+def table_part(table: Table) -> Part:
+    """A table under its own title."""
+    return Part(table.title, table.caption, table=table, remarks=table.legend)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """``title`` is what was run, ``facts`` are told below it, a list for each line."""
+
+    kind: str  # the command that makes it
+    title: str
+    facts: Sequence[Sequence[str]] = ()
+    notes: Sequence[str] = ()
+    parts: Sequence[Part] = ()
+    versions: dict[str, str] | None = None

@@ -1,0 +1,128 @@
+"""Pages: one file that fetches nothing, whose links lead somewhere, and no name is markup."""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from reporters import report_samples
+from reporters.pages.page_samples import EVIL, PAGES, SHOWN, Parsed, hostile, large
+
+from gradscope import pages
+from gradscope.diagrams.picture.colors import contrast
+from gradscope.pages import Part, table_part
+from gradscope.reporters.report import View, html
+from gradscope.reporters.report.tables import derive
+from gradscope.typeset.text import plain
+
+FETCHING = {"src", "href", "action", "data", "poster", "srcset", "background", "xlink:href"}
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def text(request) -> str:
+    return PAGES[request.param]()
+
+
+def test_it_is_one_whole_file_that_fetches_nothing(text):
+    parsed = Parsed(text)
+    assert text.startswith('<!doctype html>\n<html lang="en">')
+    assert (parsed.open, parsed.unbalanced) == ([], [])
+    assert parsed.tags["script"] == parsed.tags["style"] == parsed.tags["main"] == 1
+    assert [n for _, n, _ in parsed.attributes if n.startswith("on")] == []
+    fetched = [v for _, name, v in parsed.attributes if name in FETCHING and not v.startswith("#")]
+    assert fetched == []
+    policy = next(v for t, n, v in parsed.attributes if t == "meta" and v.startswith("default-src"))
+    assert policy.startswith("default-src 'none'; ")
+    assert not re.search(r"url\(|@import|https?:", text)
+
+
+def test_links_lead_to_one_place_each(text):
+    parsed = Parsed(text)
+    ids = Counter(parsed.values("id"))
+    assert [name for name, n in ids.items() if n > 1] == []
+    references = [value.removeprefix("#") for value in parsed.values("href")]
+    for name in ("aria-labelledby", "for"):
+        references += [word for value in parsed.values(name) for word in value.split()]
+    assert [name for name in references if name not in ids] == []
+
+
+def test_tables_name_their_columns_and_rows(text):
+    parsed = Parsed(text)
+    heads = [value for tag, name, value in parsed.attributes if (tag, name) == ("th", "scope")]
+    assert len(heads) == parsed.tags["th"]
+    assert heads.count("row") == parsed.tags["tr"] - parsed.tags["table"]
+
+
+def test_nothing_that_does_not_print_is_on_a_page(text):
+    assert plain(text.replace("\n", "")) == text.replace("\n", "")
+
+
+@pytest.mark.parametrize("name", ["report hostile", "check", "why", "diff"])
+def test_a_hostile_name_stays_text(name):
+    parsed = Parsed(PAGES[name]())
+    assert parsed.tags["script"] == 1
+    assert any(SHOWN in words for words in parsed.texts)
+    assert EVIL not in "".join(parsed.texts)
+
+
+def test_a_page_has_every_cell_of_the_terminals_tables():
+    report = report_samples.resnet()
+    texts = Counter(words.strip() for words in Parsed(html.render(report, View())).texts)
+    for table in (derive.calls(report, View()), derive.parameters(report, View())):
+        cells = Counter(cell.text.strip() for row in table.rows for cell in row if cell.text)
+        assert cells - texts == Counter()
+        assert {column.key for column in table.columns} <= set(texts)
+
+
+def test_findings_and_rows_lead_to_each_other():
+    parsed = Parsed(html.render(hostile(), View()))
+    rows = {value for tag, name, value in parsed.attributes if (tag, name) == ("tr", "id")}
+    items = {value for tag, name, value in parsed.attributes if (tag, name) == ("li", "id")}
+    leads = [value.removeprefix("#") for value in parsed.values("href")]
+    assert [name for name in leads if name in rows]
+    assert [name for name in leads if name in items]
+
+
+def test_a_row_that_a_finding_does_not_name_has_no_flag():
+    sound = replace(report_samples.small(), findings=())
+    assert 'class="flag"' not in html.render(sound, View())
+
+
+def test_five_thousand_rows_are_under_two_megabytes():
+    made = html.render(large(), View())
+    assert Parsed(made).tags["tr"] == 5_000 + 2 + len(report_samples.small().history)
+    assert len(made.encode()) < 2_000_000
+
+
+def test_a_view_chooses_what_is_shown():
+    report = report_samples.small()
+    made = html.render(report, View(table="parameters", sort="grad", top=2))
+    assert Parsed(made).tags["tr"] == 1 + 2
+    assert "<svg" not in made
+
+
+def test_pieces_on_one_notebook_page_have_names_of_their_own():
+    tables = [
+        derive.calls(make(), View()) for make in (report_samples.small, report_samples.resnet)
+    ]
+    texts = [pages.fragment([Part("findings"), table_part(table)]) for table in tables]
+    ids = [name for text in texts for name in Parsed(text).values("id")]
+    assert len(set(ids)) == len(ids) > 4
+    assert "<script" not in "".join(texts)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_every_colour_of_text_can_be_read(scheme):
+    """WCAG 2 AA: 4.5 for text, on each ground that it may stand on."""
+    folder = importlib.resources.files("gradscope.pages") / "assets"
+    style = (folder / "page.css").read_text(encoding="utf-8")
+    blocks = style.split("prefers-color-scheme: dark")
+    colors = dict(re.findall(r"--([a-z]+\d?): (#[0-9a-f]{6})", blocks[scheme]))
+    grounds = [colors[name] for name in ("paper", "ground", "odd", "lit")]
+    texts = [colors[name] for name in ("ink", "soft", "link", "bad", "warn", "good")]
+    assert min(contrast(one, ground) for one in texts for ground in grounds) >= 4.5
+    curves = [colors[f"c{i}"] for i in range(5)]
+    assert min(contrast(one, colors["paper"]) for one in curves) >= 4.5
