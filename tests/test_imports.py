@@ -110,6 +110,7 @@ LIGHT = {
     "an unknown option": (["inspect", "--colour"], 2),
     "show of a missing file": (["show", "nowhere.json"], 2),
     "show of a run": (["show", "run.db"], 0),
+    "diff of reports": (["diff", "report.json", "report.json"], 0),
     "export": (["export", "run.db", "--to", "csv", "run.csv"], 0),
     "help of features": (["features"], 0),
     "help of features filters": (["features", "filters", "--help"], 0),

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from gradscope import patterns
+from gradscope.comparison.alignment import Renaming
 from gradscope.errors import LayerError, OptionError, Place
 from gradscope.patterns import Named, Pattern, at_most, matching
-from gradscope.running.alignment import Renaming
 
 NAME = "a" * 60 + "!"
 SLOW = ["re:(a+)+$", "re:(.*)*x", "!re:(a|a)*b", "re:(.*a){25}", "*a" * 40]
@@ -19,7 +19,7 @@ SLOW = ["re:(a+)+$", "re:(.*)*x", "!re:(a|a)*b", "re:(.*a){25}", "*a" * 40]
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "PATIENCE", 0.05)
-    monkeypatch.setattr("gradscope.running.alignment.PATIENCE", 0.05)
+    monkeypatch.setattr("gradscope.comparison.alignment.PATIENCE", 0.05)
 
 
 @pytest.mark.parametrize("text", SLOW)

@@ -9,11 +9,11 @@ from dataclasses import replace
 from gradscope.capture.differences import Difference, difference
 from gradscope.capture.hooks import named_parameters
 from gradscope.capture.taps import TapKey
+from gradscope.comparison.alignment import CallKey
 from gradscope.loading import Workload
 from gradscope.records.diff import CallDiff, Gap, ParameterDiff
 from gradscope.running.departures import Noise, gradient_noise, parameter_noise, value_noise
 from gradscope.running.divergence import Divergence
-from gradscope.running.plain_calls import CallKey
 
 
 def shapes(workload: Workload) -> dict[str, tuple[int, ...]]:

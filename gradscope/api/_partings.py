@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from gradscope.comparison.findings import LOOK, only_in_one, other_weight
 from gradscope.records.diff import DiffReport, ParameterDiff
 from gradscope.records.report import Finding
 from gradscope.running.departures import Departure
@@ -14,7 +15,6 @@ from gradscope.running.departures import Departure
 _LOST = 0.1
 #: A's own gradient counts as sure where the last bits of all numbers move it by less than this.
 _SURE = 1e-2
-_LOOK = "compare the code, the arguments and the dtype of this module in A and B"
 
 
 def findings(
@@ -25,17 +25,7 @@ def findings(
         yield _departs(report, "GD101", "forward-departs", forward)
     if backward:
         yield _departs(report, "GD102", "backward-departs", backward)
-    for code, whose, names in (("GD103", "A", report.only_a), ("GD104", "B", report.only_b)):
-        if names:
-            yield Finding(
-                code=code,
-                rule=f"only-in-{whose.lower()}",
-                severity="warning",
-                name=names[0],
-                message=f"{len(names)} modules and parameters are {whose}'s alone, and are not "
-                f"compared: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}",
-                advice="say which is which with `--match 'A=B'`",
-            )
+    yield from only_in_one(report)
     if not forward and not backward:
         yield from _lost(report)
 
@@ -56,8 +46,8 @@ def _departs(report: DiffReport, code: str, rule: str, places: Sequence[Departur
         severity="error",
         name=name,
         call=call,
-        message=_message(first, rule == "forward-departs") + _weights(report, name) + more,
-        advice=_LOOK if first.call else "compare the losses of A and B",
+        message=_message(first, rule == "forward-departs") + other_weight(report, name) + more,
+        advice=LOOK if first.call else "compare the losses of A and B",
         value=value if known else None,
         threshold=(rounded if rounded < value else limit) if known else None,
         source=f"{limit / noise:g} times the noise of A" if known else None,
@@ -94,15 +84,6 @@ def _off(place: Departure) -> str:
         return off
     larger = "larger" if place.own.scale > 0 else "smaller"
     return f"{larger} throughout, by {value:.1e} of itself"
-
-
-def _weights(report: DiffReport, name: str) -> str:
-    """The module's first parameter that is not A's."""
-    for one in report.parameters:
-        module, _, own = one.name.rpartition(".")
-        if module == name and (one.value.error or 0) > report.step:
-            return f"; its `{own}` is not A's, but off by {one.value.error:.1e}"
-    return ""
 
 
 def _lost(report: DiffReport) -> Iterator[Finding]:

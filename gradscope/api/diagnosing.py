@@ -27,6 +27,7 @@ from gradscope.running.accumulation import accumulation
 from gradscope.running.gradcheck import gradient_checks
 from gradscope.running.histograms import histograms
 from gradscope.running.rerun import rerun
+from gradscope.running.sketching import sketches
 from gradscope.running.step import repeated
 from gradscope.running.tasks import task_gradients
 from gradscope.running.trace import stacks_kept
@@ -64,7 +65,7 @@ def diagnosed(
     run = _Run(workload, last, first_nonfinite, histogram, gradcheck)
     asked = {*wanted(report, rules), *looks}
     stopped = False
-    notices = list(report.run.notices)
+    notices = list[str]()
     for look in _LOOKS:
         if not asked & look.names or stopped:
             continue
@@ -79,7 +80,8 @@ def diagnosed(
             # The first look stands, and so does every rule that needs no more than it.
             first = (message_of(error).strip() or type(error).__name__).splitlines()[0]
             notices.append(f"{look.words}: looking closer failed: {first}")
-    report = replace(report, run=replace(report.run, notices=tuple(notices)))
+    run_info = replace(report.run, notices=(*report.run.notices, *notices))
+    report = replace(report, run=run_info)
     findings = _of_layers(workload.model, only, diagnose(report, rules))
     status = "findings" if findings and report.status == "ok" else report.status
     report = replace(report, findings=findings, status=status)
@@ -212,6 +214,16 @@ def _histograms(run: _Run, report: Report, asked: Collection[str]) -> dict[str, 
         return {"histograms": histograms(step, chosen)}
 
 
+def _sketches(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
+    """Projections of what the recorded calls and parameters had, for a later comparison."""
+    if report.error is not None:
+        return {}
+    chosen = select_layers(run.workload.model, run.workload.layers)
+    found, said = sketches(run.workload, {named.name for named in chosen.values()}, run.last)
+    notices = (*report.run.notices, *said)
+    return {"sketches": found, "run": replace(report.run, notices=notices)}
+
+
 def _gradient_checks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """The backward of the asked layers against finite differences."""
     if report.error is not None:
@@ -238,6 +250,7 @@ _LOOKS = (
     _Look(frozenset({"lines"}), "the lines of what goes into the loss", _lines),
     _Look(frozenset({"costs"}), "what the calls cost", _costs),
     _Look(frozenset({"histograms"}), "how values are spread", _histograms),
+    _Look(frozenset({"sketch"}), "sketches of the tensors", _sketches),
     _Look(frozenset({"gradcheck"}), "backward of the asked layers", _gradient_checks),
     _Look(frozenset({"accumulation"}), "accumulated gradients", _accumulation),
 )

@@ -14,13 +14,13 @@ from gradscope.api._partings import findings
 from gradscope.api.failing import problem
 from gradscope.api.opened import Options, opened, read
 from gradscope.api.runs import run_info, versions
+from gradscope.comparison.alignment import Renaming, align_parameters
 from gradscope.config import LoadedConfig
 from gradscope.errors import ModelError, OptionError
 from gradscope.explain.errors.explain import explain_error
 from gradscope.loading import Workload
 from gradscope.records.diff import DiffReport
 from gradscope.records.report import Report
-from gradscope.running.alignment import Renaming, align_parameters
 from gradscope.running.departures import FACTOR, departures
 from gradscope.running.divergence import Divergence, diverge
 from gradscope.running.handover import equal_parameters, hand_batch, hand_weights

@@ -55,6 +55,7 @@ def inspect(
     costs: bool = False,
     histogram: Sequence[str] = (),
     gradcheck: Sequence[str] = (),
+    sketch: bool = False,
     select: Sequence[str] | str = (),
     ignore: Sequence[str] | str = (),
     preset: str | None = None,
@@ -94,6 +95,8 @@ def inspect(
             call.
         histogram: layers of whose outputs, parameters and gradients histograms are kept.
         gradcheck: layers whose backward is held against finite differences, in float64.
+        sketch: also keep a random projection of every tensor, by which the saved report can be
+            compared with another.
         select, ignore: the rules that look, by code, beginning of codes, or name.
         preset: thresholds of another tool: "sagemaker", "deepchecker" or "autotrainer".
         thresholds: a rule's own by name, as in ``{"GS201": {"share": 0.3}}``.
@@ -121,7 +124,7 @@ def inspect(
             tasks=tasks,
             histogram=histogram,
             gradcheck=gradcheck,
-            looks=_looks(costs, histogram, gradcheck),
+            looks=_looks(costs=costs, histograms=histogram, gradcheck=gradcheck, sketch=sketch),
         )
 
 
@@ -136,6 +139,7 @@ def inspect_config(
     costs: bool = False,
     histogram: Sequence[str] = (),
     gradcheck: Sequence[str] = (),
+    sketch: bool = False,
     allow: Sequence[str] = (),
 ) -> Report:
     """Load what a config names and run it. ``rules`` None are those of the config.
@@ -154,13 +158,12 @@ def inspect_config(
             tasks=tasks,
             histogram=histogram,
             gradcheck=gradcheck,
-            looks=_looks(costs, histogram, gradcheck),
+            looks=_looks(costs=costs, histograms=histogram, gradcheck=gradcheck, sketch=sketch),
         )
 
 
-def _looks(costs: bool, histogram: Sequence[str], gradcheck: Sequence[str]) -> set[str]:
+def _looks(**asked: bool | Sequence[str]) -> set[str]:
     """The closer looks that somebody asked for."""
-    asked = {"costs": costs, "histograms": histogram, "gradcheck": gradcheck}
     return {name for name, wanted in asked.items() if wanted}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +16,12 @@ from typer.core import TyperCommand
 from gradscope import plugins
 from gradscope.commands import _completing as completing
 from gradscope.commands._findings import path_root
-from gradscope.commands._model import importing_torch, read_model, split_words
+from gradscope.commands._model import (
+    importing_torch,
+    read_model,
+    refuse_to_run,
+    split_words,
+)
 from gradscope.commands._options import (
     LAYERS,
     TABLES,
@@ -33,6 +40,7 @@ from gradscope.commands._write import keep_stdout_clean
 from gradscope.config import LoadedConfig
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.records.diff import DiffReport
+from gradscope.records.report import Report
 from gradscope.reporters.diff import DiffView
 from gradscope.rules import FAIL_ON, reaches
 
@@ -40,6 +48,7 @@ ROOM = "gradscope.reporters.diff"
 EXAMPLES = (
     ("gradscope diff model.yaml -- dtype=bfloat16", "A model against itself in bfloat16."),
     ("gradscope diff model.yaml port.yaml --top 10", "A port, and the ten rows farthest off."),
+    ("gradscope diff here.json there.json", "Two reports that `inspect --sketch` saved."),
     ("gradscope diff ./net.py:Net ./net.py:Port --match 'encoder.*=layers.*'", "Other names."),
 )
 #: What `--` becomes among the words; no argument of a process can hold it.
@@ -62,7 +71,7 @@ def run(
         typer.Argument(
             metavar="A [B] [KEY=VALUE…] [-- [B] KEY=VALUE…]",
             help="Two MODELs; or one, and behind `--` the config keys that B has otherwise. Keys "
-            "before `--` are A's; without it, both have them.",
+            "before `--` are A's; without it, both have them. Or two saved reports.",
             show_default=False,
             autocompletion=completing.models,
         ),
@@ -121,16 +130,22 @@ def run(
 
     Of each call and each parameter: how far activations and gradients are apart, and by how much
     the call is off by itself, where everything around it is A's. Forward and backward, the first
-    place that departs from A by more than noise is named.
+    place that departs from A by more than noise is named. Two reports that `inspect --sketch -o
+    FILE.json` saved, also on two machines, are compared as they are.
     """
     _refuse_unknown("severity", fail_on, FAIL_ON)
     _refuse_unknown("table", table, _TABLES)
     destination = choose_destination(format, file, display, ROOM)
-    a, b = _configs(words or [], settings or [], asdict(running))
-    with keep_stdout_clean(), shown_progress():
-        with importing_torch():
-            from gradscope.api import diff_configs
-        report = diff_configs(a, b, match=match or (), allow=allow or ())
+    saved = _saved_reports(words or [])
+    if saved is not None:
+        refuse_to_run("a saved report", settings or [], asdict(running))
+        report = diff_files(*saved, match or ())
+    else:
+        a, b = _configs(words or [], settings or [], asdict(running))
+        with keep_stdout_clean(), shown_progress():
+            with importing_torch():
+                from gradscope.api import diff_configs
+            report = diff_configs(a, b, match=match or (), allow=allow or ())
     _write(report, destination, top, table)
     if reaches(report.findings, fail_on):
         raise typer.Exit(1)
@@ -140,6 +155,42 @@ def _refuse_unknown(what: str, word: str | None, choices: tuple[str, ...]) -> No
     if word is not None and word not in choices:
         help = did_you_mean(word, choices) or f"one of {', '.join(choices)}"
         raise OptionError(f"unknown {what} `{word}`", help=help)
+
+
+def _saved_reports(words: list[str]) -> tuple[Path, Path] | None:
+    """The files of two saved reports; None where none is meant.
+
+    Raises:
+        OptionError: one of them is none, or there is more than these two.
+    """
+    reports = [word for word in words if word.endswith(".json")]
+    if not reports:
+        return None
+    others = [word for word in words if word not in reports and word != _AND]
+    if others:
+        raise OptionError(
+            f"`{reports[0]}` is a saved report, which `{others[0]}` is not",
+            help="compare it with another one: `gradscope inspect … --sketch -o other.json`",
+        )
+    if len(reports) != 2:
+        raise OptionError(
+            f"two saved reports, please: got {', '.join(f'`{one}`' for one in reports)}",
+            help="as in `gradscope diff a.json b.json`",
+        )
+    return Path(reports[0]), Path(reports[1])
+
+
+def diff_files(a: Path, b: Path, match: Sequence[str]) -> DiffReport:
+    """Two saved reports compared.
+
+    Raises:
+        GradscopeError: a file is no report, or the two have nothing in common.
+    """
+    from gradscope.comparison.reports import compare_reports
+    from gradscope.records import json as record_json
+
+    ours, theirs = record_json.load(a, Report), record_json.load(b, Report)
+    return compare_reports(ours, theirs, match, files=(str(a), str(b)))
 
 
 def _configs(

@@ -96,6 +96,14 @@ def run(
             autocompletion=completing.layers,
         ),
     ] = None,
+    sketch: Annotated[
+        bool,
+        typer.Option(
+            "--sketch",
+            help="Also keep a sketch of every tensor in the report, so that `diff` can hold it "
+            "against a report made elsewhere.",
+        ),
+    ] = False,
     interventions: InterventionOptions,
     rules: RuleOptions,
     tables: TableOptions,
@@ -133,6 +141,7 @@ def run(
                 costs=measured(output.view),
                 histogram=histogram or (),
                 gradcheck=gradcheck or (),
+                sketch=sketch,
                 allow=allow or (),
             )
     except (ModelError, Interrupted) as error:

@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 from gradscope.errors import ConfigError, Place
 
 _Record = TypeVar("_Record")
-#: Resolving annotations takes longer than reading the values, and a report has thousands.
-_hints = functools.cache(typing.get_type_hints)
 
 
 def to_data(record: Any) -> Any:
@@ -83,69 +81,153 @@ def from_data(kind: type[_Record], data: Any, *, file: str = "report") -> _Recor
     Raises:
         ConfigError: a field is missing or of the wrong type; says which.
     """
-    record: _Record = _read(kind, data, "", file)
+    try:
+        record: _Record = _reader_of(typing.cast(Any, kind))(data)
+    except _WrongData as wrong:
+        where = "".join(reversed(wrong.where)).lstrip(".")
+        if wrong.lacking:
+            raise ConfigError(f"the report lacks `{where}`", place=Place(file)) from None
+        raise ConfigError(wrong.message, place=Place(file, key=where or None)) from None
     return record
 
 
-def _read(kind: Any, data: Any, where: str, file: str) -> Any:
-    """``data`` as ``kind``: a record, a tuple, a dict, a union or a plain type."""
-    if kind is Any:
-        return data
+class _WrongData(Exception):
+    """What was expected and found; ``where`` grows from the inside out as it is passed on."""
+
+    def __init__(self, wanted: str, data: Any, *where: str, lacking: bool = False) -> None:
+        self.message = f"expected {wanted}, found {excerpt(data)}"
+        self.where = [*where]
+        self.lacking = lacking
+
+
+@functools.cache
+def _reader_of(kind: Any) -> Callable[[Any], Any]:
+    """What reads data of that kind: a record, a tuple, a dict, a union or a plain type.
+
+    Made once for each: to ask what a kind is takes longer than to read, and a report has many.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return lambda data: data
     if origin in (typing.Union, types.UnionType):
-        return _read_union(arguments, data, where, file)
+        return _read_union(arguments)
     if is_dataclass(kind):
-        return _read_record(typing.cast(type, kind), data, where, file)
+        return _read_record(typing.cast(type, kind))
     if origin is tuple:
-        _expect(isinstance(data, list), "a list", data, where, file)
-        if arguments[-1] is Ellipsis:
-            return tuple(_read(arguments[0], d, f"{where}[{i}]", file) for i, d in enumerate(data))
-        _expect(len(data) == len(arguments), f"{len(arguments)} items", data, where, file)
-        pairs = enumerate(zip(arguments, data, strict=True))
-        return tuple(_read(a, d, f"{where}[{i}]", file) for i, (a, d) in pairs)
+        return _read_tuple(arguments)
     if origin is dict:
-        _expect(isinstance(data, dict), "a mapping", data, where, file)
-        return {key: _read(arguments[1], d, f"{where}.{key}", file) for key, d in data.items()}
-    if kind is float:
-        right = isinstance(data, int | float) and not isinstance(data, bool)
-        # 1e999 reads as infinity, and an integer can be larger than any float.
-        _expect(right and abs(data) <= sys.float_info.max, "a number", data, where, file)
+        return _read_dict(arguments[1])
+    return _read_float if kind is float else _read_plain(kind)
+
+
+def _read_float(data: Any) -> Any:
+    # 1e999 reads as infinity, and an integer can be larger than any float.
+    if type(data) in (float, int) and -_LARGEST <= data <= _LARGEST:
         return data
-    names = {int: "a whole number", str: "a string", bool: "true or false", type(None): "null"}
-    right = isinstance(data, kind) and not (kind is int and isinstance(data, bool))
-    _expect(right, names[kind], data, where, file)
-    return data
+    raise _WrongData("a number", data)
 
 
-def _read_union(kinds: tuple[Any, ...], data: Any, where: str, file: str) -> Any:
-    if data is None and type(None) in kinds:
-        return None
-    kinds = tuple(kind for kind in kinds if kind is not type(None))
-    for kind in kinds[:-1]:
+def _read_plain(kind: type) -> Callable[[Any], Any]:
+    wanted = _PLAIN[kind]
+
+    def read(data: Any) -> Any:
+        if type(data) is kind:
+            return data
+        raise _WrongData(wanted, data)
+
+    return read
+
+
+def _read_union(kinds: tuple[Any, ...]) -> Callable[[Any], Any]:
+    optional = type(None) in kinds
+    *others, last = (_reader_of(kind) for kind in kinds if kind is not type(None))
+    if optional and not others:
+        return lambda data: None if data is None else last(data)
+
+    def read(data: Any) -> Any:
+        if data is None and optional:
+            return None
+        for other in others:
+            try:
+                return other(data)
+            except _WrongData:
+                continue
+        return last(data)
+
+    return read
+
+
+def _read_tuple(kinds: tuple[Any, ...]) -> Callable[[Any], Any]:
+    every = [_reader_of(kind) for kind in kinds if kind is not Ellipsis]
+    length = None if kinds[-1:] == (Ellipsis,) else len(kinds)
+
+    def read(data: Any) -> Any:
+        if type(data) is not list:
+            raise _WrongData("a list", data)
+        if length is not None and len(data) != length:
+            raise _WrongData(f"{length} items", data)
+        readers = every if length is not None else every * len(data)
+        found: list[Any] = []
         try:
-            return _read(kind, data, where, file)
-        except ConfigError:
-            continue
-    return _read(kinds[-1], data, where, file)
+            for one, item in zip(readers, data, strict=True):
+                found.append(one(item))
+        except _WrongData as wrong:
+            wrong.where.append(f"[{len(found)}]")
+            raise
+        return tuple(found)
+
+    return read
 
 
-def _read_record(kind: type, data: Any, where: str, file: str) -> Any:
-    _expect(isinstance(data, dict), "a mapping", data, where, file)
-    hints = _hints(kind)
-    values = {}
-    for f in fields(kind):
-        place = f"{where}.{f.name}".lstrip(".")
-        if f.name in data:
-            values[f.name] = _read(hints[f.name], data[f.name], place, file)
-        elif f.default is MISSING and f.default_factory is MISSING:
-            raise ConfigError(f"the report lacks `{place}`", place=Place(file))
-    return kind(**values)
+def _read_dict(kind: Any) -> Callable[[Any], Any]:
+    one = _reader_of(kind)
+
+    def read(data: Any) -> Any:
+        if type(data) is not dict:
+            raise _WrongData("a mapping", data)
+        found: dict[str, Any] = {}
+        for key, item in data.items():
+            try:
+                found[key] = one(item)
+            except _WrongData as wrong:
+                wrong.where.append(f".{key}")
+                raise
+        return found
+
+    return read
 
 
-def _expect(right: bool, wanted: str, data: Any, where: str, file: str) -> None:
-    if not right:
-        fault = f"expected {wanted}, found {excerpt(data)}"
-        raise ConfigError(fault, place=Place(file, key=where or None))
+def _read_record(kind: type) -> Callable[[Any], Any]:
+    readers: dict[str, Callable[[Any], Any]] = {}
+    required = [
+        f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
+    ]
+
+    def read(data: Any) -> Any:
+        if type(data) is not dict:
+            raise _WrongData("a mapping", data)
+        if not readers:  # not before: a record may hold others of its own kind
+            hints = typing.get_type_hints(kind)
+            readers.update({f.name: _reader_of(hints[f.name]) for f in fields(kind)})
+        values: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, one in readers.items():
+                if name in data:
+                    values[name] = one(data[name])
+        except _WrongData as wrong:
+            wrong.where.append(f".{name}")
+            raise
+        for name in required:
+            if name not in values:
+                raise _WrongData("", None, f".{name}", lacking=True)
+        return kind(**values)
+
+    return read
+
+
+_LARGEST = sys.float_info.max
+_PLAIN = {int: "a whole number", str: "a string", bool: "true or false", type(None): "null"}
 
 
 def excerpt(data: Any) -> str:

@@ -19,7 +19,7 @@ class Gap:
     ``own`` is the error that is left where all that comes from around it is A's. ``noise`` and
     ``own_noise`` are what the two are in A itself where each number is moved by its last bit. None:
     nobody knows. An error that is no number has a ``note`` that says why. ``departs`` says of the
-    own error that it is no noise.
+    own error that it is no noise; of the error, where there is no own.
     """
 
     error: float | None = None
@@ -67,6 +67,9 @@ class DiffReport(Shown):
     ``step`` is by how much a number was moved for the noise, ``factor`` how many times the noise an
     own error has to be to count. ``only_a`` and ``only_b`` are calls and parameters that the other
     lacks.
+
+    ``measured`` says what errors are of: "runs" of both; of saved reports "sketches", which are
+    estimates, or "statistics", which are lower bounds.
     """
 
     status: str  # ok | findings | failed
@@ -84,6 +87,7 @@ class DiffReport(Shown):
     only_b: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     error: ErrorRecord | None = None
+    measured: str = field(default="runs", metadata=SPARSE)
 
     def __repr__(self) -> str:
         return f"<gradscope.DiffReport of {self.a.model} and {self.b.model}: {self.status}>"

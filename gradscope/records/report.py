@@ -23,6 +23,7 @@ from gradscope.records.modules import (
 )
 from gradscope.records.run import LossPart, RunInfo, StepRecord, Totals
 from gradscope.records.shown import Shown
+from gradscope.records.sketches import Sketch
 from gradscope.records.tasks import TaskGradients
 
 
@@ -96,6 +97,7 @@ class Report(Shown):
     #: The gradients of each of ``losses``. None: nobody asked.
     tasks: TaskGradients | None = field(default=None, metadata=SPARSE)
     histograms: tuple[Histogram, ...] = field(default=(), metadata=SPARSE)
+    sketches: tuple[Sketch, ...] = field(default=(), metadata=SPARSE)
     gradient_checks: tuple[GradientCheck, ...] = field(default=(), metadata=SPARSE)
     #: Whether micro-batches add up to the batch. None: there are none.
     accumulation: Accumulation | None = field(default=None, metadata=SPARSE)

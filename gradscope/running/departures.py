@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from gradscope.capture.differences import Difference, difference
 from gradscope.capture.taps import TapKey
+from gradscope.comparison.alignment import CallKey
 from gradscope.running.divergence import Divergence
-from gradscope.running.plain_calls import CallKey
 
 #: So many times the noise has an own error to be, and half as many times a scale that is off.
 #: Reordered sums, other kernels, memory formats and numbers of threads came to 4.5 and to 1.6 at

@@ -17,24 +17,23 @@ import torch
 from gradscope import progress
 from gradscope.capture.differences import difference
 from gradscope.capture.taps import TapKey
+from gradscope.comparison.alignment import CallKey, Renaming, align_calls
 from gradscope.loading import Workload
-from gradscope.running.alignment import Renaming, align_calls
 from gradscope.running.plain_calls import (
-    CallKey,
     Gradients,
     PlainCall,
     PlainStep,
     StepFailed,
     plain_step,
 )
-from gradscope.running.tapping import Comparison, Tape, tapped_step
+from gradscope.running.tapping import Comparison, StepListener, Tape, tapped_step
 
 #: Steps that say how large the noise is.
 _DRAWS = 2
 #: So many last bits may the gradients of two runs be apart, all together, that are the same.
 _ROUNDING = 100
 _UNTAPPABLE = "it runs, but not with every tensor between its calls copied, as a comparison needs"
-_Listener = TypeVar("_Listener", Tape, Comparison)
+_Listener = TypeVar("_Listener", bound=StepListener)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,31 +77,40 @@ def diverge(
     """
     with progress.within("A"):
         plain_a = plain_step(a)
-        tape, untapped_a, said_a = _harmless(a, plain_a, Tape, "A")
+        tape, untapped_a, said_a = harmless_step(a, plain_a, Tape, "A")
     with progress.within("B"):
         plain_b = plain_step(b)
-        aligned = align_calls(plain_a.calls, plain_b.calls, renamings)
+        aligned = align_calls(_alike(plain_a), _alike(plain_b), renamings)
         names = _Names(tape, aligned)
 
         def held(*, forced: bool = False) -> Comparison:
             return Comparison(tape=tape, forced=forced, named=names.of, parameter=parameters.get)
 
-        free, untapped_b, said_b = _harmless(b, plain_b, held, "B")
+        free, untapped_b, said_b = harmless_step(b, plain_b, held, "B")
         forced = held(forced=True)
         tapped_step(b, forced, untapped_b)
-    step = max(_last_bit(a), _last_bit(b))
+    step = max(last_bit(a), last_bit(b))
     with progress.within("noise of A"):
         noise = tuple(Comparison(tape=tape, forced=True, noise=step, draw=n) for n in range(_DRAWS))
         for one in noise:
             tapped_step(a, one, untapped_a)
-        doubt = Comparison(tape=tape, noise=_last_bit(a))
+        doubt = Comparison(tape=tape, noise=last_bit(a))
         tapped_step(a, doubt, untapped_a)
     calls = plain_a.calls, plain_b.calls
     return Divergence(calls, aligned, tape, free, forced, noise, doubt, step, (*said_a, *said_b))
 
 
-def _harmless(
-    workload: Workload, plain: PlainStep, begin: Callable[[], _Listener], whose: str
+def _alike(plain: PlainStep) -> dict[CallKey, tuple[object, ...]]:
+    """What says of each call that another is like it."""
+    return {key: (call.leaf, call.shapes) for key, call in plain.calls.items()}
+
+
+def harmless_step(
+    workload: Workload,
+    plain: PlainStep,
+    begin: Callable[[], _Listener],
+    whose: str,
+    number: int = 0,
 ) -> tuple[_Listener, frozenset[CallKey], list[str]]:
     """A step with taps that leave its gradients as they are.
 
@@ -117,13 +125,13 @@ def _harmless(
     for untapped in dict.fromkeys((frozenset[CallKey](), writers)):
         listener = begin()
         try:
-            tapped_step(workload, listener, untapped)
+            tapped_step(workload, listener, untapped, number)
         except Exception as failure:
             if untapped or not writers:
                 raise StepFailed(workload, "forward", _UNTAPPABLE) from failure
             continue
         off = _off(plain.parameters, listener.arrived)
-        if off <= _ROUNDING * _last_bit(workload):
+        if off <= _ROUNDING * last_bit(workload):
             return listener, untapped, []
         found[untapped] = listener, off
     untapped, (listener, off) = min(found.items(), key=lambda item: item[1][1])
@@ -147,7 +155,7 @@ def _off(one: Gradients, other: Gradients) -> float:
     return math.hypot(*gaps) / (math.hypot(*norms) or 1.0)
 
 
-def _last_bit(workload: Workload) -> float:
+def last_bit(workload: Workload) -> float:
     """The distance between two numbers of a run, as a share of them."""
     dtypes = [workload.dtype, *([workload.autocast] if workload.autocast else [])]
     return max(torch.finfo(dtype).eps for dtype in dtypes)

@@ -13,14 +13,13 @@ from torch import nn
 from gradscope.capture.calls import call_tensors
 from gradscope.capture.hooks import hooked, named_modules, named_parameters, watchable
 from gradscope.capture.recompute import in_backward
+from gradscope.comparison.alignment import CallKey
 from gradscope.errors import GradscopeError
 from gradscope.loading import Workload
 from gradscope.nesting import find
 from gradscope.running.rerun import rerun
 from gradscope.running.step import GraphRoot, Observer, Step
 
-#: A call by its module's name and its number.
-CallKey = tuple[str, int]
 #: Of each parameter; None where none arrived.
 Gradients = dict[str, torch.Tensor | None]
 
@@ -76,8 +75,8 @@ class StepFailed(Exception):
         self.workload, self.phase, self.notes = workload, phase, notes
 
 
-def plain_step(workload: Workload) -> PlainStep:
-    """Run the first step as it is; then everything is as it was.
+def plain_step(workload: Workload, number: int = 0) -> PlainStep:
+    """Run a step as it is; then everything is as it was.
 
     Raises:
         StepFailed: the model, its loss or its backward raised.
@@ -86,7 +85,7 @@ def plain_step(workload: Workload) -> PlainStep:
     calls = _Calls({module: named.name for module, named in named_modules(model).items()})
     try:
         with (
-            rerun(workload, observer=observer) as step,
+            rerun(workload, number, observer=observer) as step,
             hooked(watchable(model), calls.before, calls.after),
         ):
             step.compute_gradients()

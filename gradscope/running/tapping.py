@@ -10,15 +10,17 @@ import math
 import weakref
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import nn
 
 from gradscope.capture.differences import Difference, difference
 from gradscope.capture.hooks import named_modules
-from gradscope.capture.taps import TapKey, Taps
+from gradscope.capture.taps import Listener, TapKey, Taps
+from gradscope.comparison.alignment import CallKey
 from gradscope.loading import Workload
-from gradscope.running.plain_calls import CallKey, Gradients, LossKept, gradients_of
+from gradscope.running.plain_calls import Gradients, LossKept, gradients_of
 from gradscope.running.rerun import rerun
 
 
@@ -40,6 +42,23 @@ class _Copies:
         return original if known else None
 
 
+class StepListener(Listener, Protocol):
+    """Who listens to a whole step.
+
+    Attributes:
+        noise: before it, each number of the weights is moved by this share of itself, up or down.
+        draw: tells several such steps apart.
+        arrived: gradients of the parameters.
+    """
+
+    noise: float
+    draw: int
+    arrived: Gradients
+
+    def end(self, loss: torch.Tensor, parameters: Gradients) -> None:
+        """The step is done."""
+
+
 @dataclass
 class Tape:
     """Everything that came by the taps of a step, in its order, and what was left at its end.
@@ -55,6 +74,8 @@ class Tape:
     gradients: dict[TapKey, list[torch.Tensor]] = field(default_factory=dict)
     arrived: Gradients = field(default_factory=dict)
     loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
+    noise: float = 0.0
+    draw: int = 0
     _copies: _Copies = field(default_factory=_Copies)
 
     def forward(self, key: TapKey, tensor: torch.Tensor) -> torch.Tensor:
@@ -176,21 +197,25 @@ def moved(tensor: torch.Tensor, share: float, *, seed: int) -> torch.Tensor:
 
 
 def tapped_step(
-    workload: Workload, listener: Tape | Comparison, untapped: Collection[CallKey] = ()
+    workload: Workload,
+    listener: StepListener,
+    untapped: Collection[CallKey] = (),
+    number: int = 0,
 ) -> None:
-    """Run the first step with taps; then everything is as it was.
+    """Run a step with taps; then everything is as it was.
 
     Args:
         workload: what runs.
         listener: what is told.
         untapped: calls whose arguments are left alone.
+        number: of the step.
     """
     model = workload.model
     names = {module: named.name for module, named in named_modules(model).items()}
     taps = Taps(names, listener, untapped)
     observer = LossKept(arm=taps.arm)
-    with rerun(workload, observer=observer, weights=True) as step:
-        if isinstance(listener, Comparison) and listener.noise:
+    with rerun(workload, number, observer=observer, weights=True) as step:
+        if listener.noise:
             _move(model, listener)
         with taps.installed():
             step.compute_gradients()
@@ -198,7 +223,7 @@ def tapped_step(
 
 
 @torch.no_grad()
-def _move(model: nn.Module, comparison: Comparison) -> None:
+def _move(model: nn.Module, listener: StepListener) -> None:
     for number, parameter in enumerate(model.parameters(), start=1):
-        seed = (comparison.draw << 32) + (number << 48)
-        parameter.copy_(moved(parameter, comparison.noise, seed=seed))
+        seed = (listener.draw << 32) + (number << 48)
+        parameter.copy_(moved(parameter, listener.noise, seed=seed))

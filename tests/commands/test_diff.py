@@ -137,6 +137,89 @@ def test_what_cannot_be_compared(name, port, gradscope):
     assert message in err
 
 
+@pytest.fixture
+def reports(port: Path, gradscope) -> None:
+    """Of both models, on one batch: with sketches, and without."""
+    for name in ("a", "b"):
+        gradscope("inspect", f"{name}.yaml", "--sketch", "-o", f"{name}.json")
+        gradscope("inspect", f"{name}.yaml", "-o", f"plain_{name}.json")
+
+
+@pytest.mark.parametrize("plain", ["", "plain_"])
+def test_saved_reports_are_compared(plain, reports, gradscope):
+    files = f"{plain}a.json", f"{plain}b.json"
+    code, out, err = gradscope("diff", *files, "-f", "json", "--fail-on", "error")
+    assert (code, err) == (1, "")
+    report = data(out)
+    assert [(f.code, f.name) for f in report.findings] == [("GD101", "norm")]
+    assert report.measured == ("statistics" if plain else "sketches")
+    assert (report.a.file, report.b.file) == files
+    assert gradscope("diff", files[0], files[0], "--fail-on", "error")[0] == 0
+
+
+def test_every_format_has_the_findings_of_saved_reports(reports, gradscope):
+    for format in plugins.names("gradscope.reporters.diff"):
+        words = ("diff", "a.json", "b.json", "-f", format, "--table", "findings")
+        code, out, err = gradscope(*words)
+        assert (code, err) == (0, "")
+        assert "GD101" in out
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_no_line_of_saved_reports_is_wider_than_asked(width, reports, gradscope):
+    for plain in ("", "plain_"):
+        _, out, _ = gradscope("diff", f"{plain}a.json", f"{plain}b.json", "--width", width)
+        assert max(map(len, out.splitlines())) <= width
+
+
+def test_the_first_departure_is_all_that_is_claimed(reports, gradscope):
+    """Gradients follow what forward does otherwise: nothing is said of backward alone."""
+    out = gradscope("diff", "a.json", "b.json")[1]
+    assert "forward: departs first in norm" in out
+    assert "backward: departs as forward does" in out
+
+
+DAMAGED: dict[str, tuple[Callable[[str], str], str]] = {
+    "half of it": (lambda text: text[: len(text) // 2], "ends in the middle"),
+    "nothing": (lambda text: "", "is empty"),
+    "another version": (lambda text: text.replace("report/1", "report/9"), "another version"),
+    "no report": (lambda text: "{}", "not a gradscope report"),
+    "a check": (lambda text: text.replace("gradscope.report", "gradscope.check"), "but a check"),
+    "a word for a number": (lambda text: text.replace('"norm": ', '"norm": "x', 1), "json"),
+    "a sketch cut short": (lambda text: text.replace('"numbers": "', '"numbers": "A'), "damaged"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_file_that_is_no_report(name, reports, gradscope):
+    damage, message = DAMAGED[name]
+    text = Path("b.json").read_text(encoding="utf-8")
+    Path("damaged.json").write_text(damage(text), encoding="utf-8")
+    code, out, err = gradscope("diff", "a.json", "damaged.json")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "damaged.json" in err
+
+
+NOT_WITH_REPORTS = {
+    "a model": (("demo",), "which `demo` is not"),
+    "a key": (("b.json", "seed=1"), "which `seed=1` is not"),
+    "one alone": ((), "two saved reports, please"),
+    "three": (("b.json", "b.json"), "two saved reports, please"),
+    "a device": (("b.json", "--device", "cpu"), "cannot be run again"),
+    "a name of neither": (("b.json", "--match", "x=y"), "fits no parameter"),
+    "no such file": (("c.json",), "there is no file `c.json`"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_WITH_REPORTS)
+def test_what_a_saved_report_cannot_be_compared_with(name, reports, gradscope):
+    words, message = NOT_WITH_REPORTS[name]
+    code, out, err = gradscope("diff", "a.json", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
 def test_a_model_that_raises(port, gradscope):
     code, out, err = gradscope("diff", "a.yaml", "--", "model=./port.py:Raises")
     assert (code, out) == (3, "")

@@ -37,6 +37,7 @@ from gradscope.records.run import (
     Totals,
     Verification,
 )
+from gradscope.records.sketches import Sketch
 from gradscope.records.tasks import SharedLayer, TaskGradients
 from gradscope.records.tensors import TensorRecord, TensorStats
 
@@ -120,6 +121,7 @@ FULL = Report(
     answers=(Answer("fc.bias", "parameter", "zero", "message", "masked", recovers=False),),
     losses=(LossPart("ce", 1.0), LossPart("kl", None, "nan")),
     gradient_checks=(GradientCheck("fc", "Linear", 0, "weight", "wrong", 1.0, 1.01, "note"),),
+    sketches=(Sketch("fc", "gradient", "fc.weight", 1.0, "AAAA", None, 1e-6, 1),),
     accumulation=Accumulation(
         *(False, (2, 1), "float64", 1e-8, 0.5),
         layers=(AccumulatedLayer("fc", 6, 0.5, ("loss",)),),

@@ -13,6 +13,15 @@ from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import number, plural
 from gradscope.typeset.text import plain
 
+#: What an error is held against.
+_NOISE = {
+    "runs": "each number of A moved by {step:.1e} of itself; {factor:g} times that error counts",
+    "sketches": "each number of both runs moved by {step:.1e} of itself, when the sketches were "
+    "made; {factor:g} times that error counts",
+    "statistics": "of statistics it is not known: errors count from {step:.1e} on, half of the "
+    "digits",
+}
+
 
 def facts(report: DiffReport) -> list[list[str]]:
     """A line for each of the two runs; the first fact is what it is."""
@@ -45,15 +54,13 @@ def verdict(report: DiffReport) -> Iterator[Line]:
         off = "" if worst is None else f"; the largest error is {worst:.1e}"
         if code in codes:
             yield Line(f"departs first in {_where(codes[code])}{off}", f"{way}:", "bad")
+        elif way == "backward" and "GD101" in codes and report.measured != "runs":
+            yield Line(f"departs as forward does{off}", f"{way}:", "bad")
         elif errors:
             what = plural(len(errors), "output" if way == "forward" else "gradient")
             yield Line(f"no place departs: {what} compared{off}", f"{way}:", "good")
     if report.step:
-        yield Line(
-            f"each number of A moved by {report.step:.1e} of itself; {report.factor:g} times that "
-            "error counts",
-            "noise:",
-        )
+        yield Line(_NOISE[report.measured].format(step=report.step, factor=report.factor), "noise:")
 
 
 def _where(finding: Finding) -> str:

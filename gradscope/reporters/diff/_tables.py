@@ -12,10 +12,19 @@ from gradscope.typeset.numbers import NOT_THERE, count, number, plural, shape
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table
 from gradscope.typeset.text import plain
 
-LEGEND = (
-    "error: ‖b − a‖ / ‖a‖; cos: the cosine between the two; max: the largest difference",
-    "own: the error that is left where everything around the call is A's; ×n: n times the noise",
-)
+_OF_ALL = "error: ‖b − a‖ / ‖a‖; cos: the cosine between the two"
+_LEGENDS = {
+    "runs": (
+        f"{_OF_ALL}; max: the largest difference",
+        "own: the error that is left where everything around the call is A's; ×n: n times the "
+        "noise",
+    ),
+    "sketches": (f"{_OF_ALL}; estimates, ± 6 %; ×n: n times the noise",),
+    "statistics": (
+        "error: ‖b − a‖ / ‖a‖ is so large at least; max: the largest difference, at least",
+    ),
+}
+_EMPTY = ("", NOT_THERE)
 _Row = TypeVar("_Row", CallDiff, ParameterDiff)
 
 
@@ -107,18 +116,29 @@ def _cells(gap: Gap | None) -> tuple[Cell, ...]:
 
 
 def _error(gap: Gap) -> Cell:
-    return Cell(plain(gap.note), "warn") if gap.note else Cell(_figure(gap.error))
+    if gap.note:
+        return Cell(plain(gap.note), "warn")
+    return _judged(gap.error, gap.noise, gap.departs and gap.own is None)
 
 
 def _own(gap: Gap) -> Cell:
-    """The own error; one that is no noise says how many times that it is."""
-    if gap.own is None or not gap.own_noise or not gap.departs:
-        return Cell(_figure(gap.own), "bad" if gap.departs else "")
-    return Cell(f"{_figure(gap.own)} ×{number(gap.own / gap.own_noise)}", "bad")
+    return _judged(gap.own, gap.own_noise, gap.departs)
+
+
+def _judged(error: float | None, noise: float | None, departs: bool) -> Cell:
+    """An error; one that is no noise says how many times that it is."""
+    if error is None or not noise or not departs:
+        return Cell(_figure(error), "bad" if departs else "")
+    return Cell(f"{_figure(error)} ×{number(error / noise)}", "bad")
 
 
 def _figure(x: float | None) -> str:
     return NOT_THERE if x is None else "0" if x == 0 else f"{x:.1e}"
+
+
+def legend(report: DiffReport) -> tuple[str, ...]:
+    """What the columns are."""
+    return _LEGENDS[report.measured]
 
 
 def _table(
@@ -128,8 +148,8 @@ def _table(
     caption: str,
     names: Sequence[str],
 ) -> Table:
-    """Without the columns in which nothing stands."""
-    kept = [i for i in range(len(headings)) if any(row[i].text for row in rows)]
+    """Without the columns in which nothing stands, or nothing is known."""
+    kept = [i for i in range(len(headings)) if any(row[i].text not in _EMPTY for row in rows)]
     return Table(
         title,
         tuple(headings[i] for i in kept),

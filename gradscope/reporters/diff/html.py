@@ -31,5 +31,5 @@ def parts(report: DiffReport, view: DiffView) -> list[Part]:
         if view.table in (None, name) and made.rows:
             found.append(table_part(made))
     if view.table != "findings":
-        found.append(Part("terms", remarks=_tables.LEGEND))
+        found.append(Part("terms", remarks=_tables.legend(report)))
     return found

@@ -31,4 +31,4 @@ def _blocks(report: DiffReport, view: DiffView) -> Iterator[str]:
         if view.table in (None, name) and made.rows:
             yield table_block(made)
     if view.table != "findings":
-        yield "\n\n".join(escaped(remark) for remark in _tables.LEGEND)
+        yield "\n\n".join(escaped(remark) for remark in _tables.legend(report))

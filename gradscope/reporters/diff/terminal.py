@@ -33,4 +33,4 @@ def _blocks(report: DiffReport, view: DiffView) -> Iterator[Iterable[Text]]:
         if view.table in (None, name) and made.rows:
             yield table_lines(made, view.width)
     if view.table != "findings":
-        yield [line for remark in _tables.LEGEND for line in dimmed(remark, view.width)]
+        yield [line for remark in _tables.legend(report) for line in dimmed(remark, view.width)]

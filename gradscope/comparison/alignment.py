@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from gradscope.errors import OptionError
 from gradscope.patterns import PATIENCE, at_most
-from gradscope.running.plain_calls import CallKey, PlainCall
 
+#: A call by its module's name and its number.
+CallKey = tuple[str, int]
 _Key = TypeVar("_Key", bound=Hashable)
 #: What a star in a name can stand for.
 _STARS = {"*": "([^.]*)", "**": "(.*)"}
@@ -65,15 +66,18 @@ class Renaming:
 
 
 def align_calls(
-    a: Mapping[CallKey, PlainCall],
-    b: Mapping[CallKey, PlainCall],
+    a: Mapping[CallKey, Hashable],
+    b: Mapping[CallKey, Hashable],
     renamings: Sequence[Renaming] = (),
 ) -> dict[CallKey, CallKey]:
-    """A's calls by B's: by ``renamings``, else by name; what is left, by order and shape."""
+    """A's calls by B's: by ``renamings``, else by name; what is left, by order and shape.
+
+    ``a`` and ``b`` have of each call what says that two are alike.
+    """
     named = {call: (_renamed(call[0], renamings), call[1]) for call in b}
     found = {call: known for call, known in named.items() if known in a}
     shapes = [
-        {key: (call.leaf, call.shapes) for key, call in calls.items() if key not in aligned}
+        {key: alike for key, alike in calls.items() if key not in aligned}
         for calls, aligned in ((a, {*found.values()}), (b, {*found}))
     ]
     return found | _by_order(*shapes)

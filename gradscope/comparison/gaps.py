@@ -1,0 +1,130 @@
+"""How far two tensors are apart of which only some numbers are left."""
+
+from __future__ import annotations
+
+import array
+import binascii
+import math
+import sys
+from dataclasses import dataclass
+
+from gradscope.errors import ConfigError, Place
+from gradscope.records.diff import Gap
+from gradscope.records.sketches import SKETCH_BITS, SKETCH_WIDTH, Sketch
+from gradscope.records.tensors import TensorStats
+
+#: The distance of 1 to the next number.
+EPSILONS = {
+    "float64": 2.0**-52,
+    "complex128": 2.0**-52,
+    "float32": 2.0**-23,
+    "complex64": 2.0**-23,
+    "float16": 2.0**-10,
+    "bfloat16": 2.0**-7,
+}
+#: So many times the noise of a sketch an error has to be to count: another draw is another noise.
+SKETCH_FACTOR = 2.0
+#: Statistics are computed to five digits or better.
+_STATISTICS = 1e-4
+_NOT_FINITE = "not finite in the same places"
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """What the numbers of two runs are good for: the last bit of the coarser."""
+
+    epsilon: float
+
+    @classmethod
+    def of(cls, *dtypes: str | None) -> Accuracy:
+        """Of the dtypes that numbers of either run have."""
+        return cls(max(EPSILONS.get(dtype or "", 0.0) for dtype in dtypes) or 2.0**-23)
+
+    @property
+    def step(self) -> float:
+        """By how much each number is moved for the noise of a sketch."""
+        return SKETCH_BITS * self.epsilon
+
+    @property
+    def half(self) -> float:
+        """Half of the digits, or as many as statistics have."""
+        return max(math.sqrt(self.epsilon), _STATISTICS)
+
+
+def sketch_gap(a: Sketch, b: Sketch, accuracy: Accuracy, files: tuple[str, str]) -> Gap:
+    """From the sketches of two tensors: an estimate. It departs from twice the noise on.
+
+    Raises:
+        ConfigError: what should be a sketch is none.
+    """
+    if a.nonfinite != b.nonfinite:
+        return Gap(note=_NOT_FINITE, departs=True)
+    noise = max([accuracy.step, *(one.noise for one in (a, b) if one.noise is not None)])
+    gap = 0.0 if a.numbers == b.numbers else _distance(a, b, files)
+    scale = a.norm or b.norm
+    error = gap / scale if gap else 0.0
+    if not a.norm and b.norm:
+        return Gap(note="A is all zeros", noise=noise, departs=error > SKETCH_FACTOR * noise)
+    return Gap(
+        error,
+        _cosine(a.norm, b.norm, gap),
+        noise=noise,
+        departs=error > SKETCH_FACTOR * noise,
+    )
+
+
+def statistics_gap(a: TensorStats, b: TensorStats, accuracy: Accuracy) -> Gap:
+    """From norm, mean, deviation and range: both are at least so far apart.
+
+    No two tensors with these means and deviations are nearer than √(n (Δmean² + Δstd²)).
+    It departs from half of the digits on.
+    """
+    accuracy = Accuracy(max(accuracy.epsilon, Accuracy.of(a.dtype, b.dtype).epsilon))
+    if (a.nan, a.inf) != (b.nan, b.inf):
+        return Gap(note=_NOT_FINITE, departs=True)
+    pairs = [_difference(getattr(a, name), getattr(b, name)) for name in _MEASURES]
+    norm, mean, std, *ends = pairs
+    if None in pairs or a.norm is None or norm is None or mean is None or std is None:
+        return Gap(note="no statistics")
+    finite = a.numel - (a.nan or 0) - (a.inf or 0)
+    largest = max(end for end in ends if end is not None)
+    gap = max(norm, math.sqrt(finite) * math.hypot(mean, std), largest)
+    if not a.norm and gap:
+        return Gap(note="A is all zeros", largest=largest, noise=accuracy.half, departs=True)
+    error = gap / a.norm if gap else 0.0
+    return Gap(error, largest=largest, noise=accuracy.half, departs=error > accuracy.half)
+
+
+_MEASURES = ("norm", "mean", "std", "min", "max")
+
+
+def _difference(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else abs(b - a)
+
+
+def _cosine(a: float, b: float, gap: float) -> float | None:
+    """Of two vectors of these lengths and that distance."""
+    if not a or not b:
+        return None
+    return max(-1.0, min(1.0, 1.0 - (gap / a * (gap / b) - (b - a) / a * ((b - a) / b)) / 2.0))
+
+
+def _distance(a: Sketch, b: Sketch, files: tuple[str, str]) -> float:
+    return math.dist(_numbers(a, files[0]), _numbers(b, files[1]))
+
+
+def _numbers(sketch: Sketch, file: str) -> array.array[float]:
+    try:
+        found = array.array("d", binascii.a2b_base64(sketch.numbers))
+    except (binascii.Error, ValueError):
+        found = array.array("d")
+    if len(found) != SKETCH_WIDTH or not math.isfinite(sum(found)):
+        where = sketch.path if sketch.call is None else sketch.name
+        raise ConfigError(
+            f"the sketch of `{where}` ({sketch.kind}) is damaged: expected {SKETCH_WIDTH} numbers",
+            place=Place(file),
+            help="write the report again with `gradscope inspect … --sketch -o report.json`",
+        )
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found

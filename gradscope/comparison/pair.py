@@ -1,0 +1,87 @@
+"""Two saved runs side by side: the gap between each tensor of A and B's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gradscope.comparison.alignment import CallKey, Renaming, align_calls, align_parameters
+from gradscope.comparison.gaps import Accuracy, sketch_gap, statistics_gap
+from gradscope.comparison.saved import SavedRun, TensorKey
+from gradscope.errors import OptionError
+from gradscope.records.diff import Gap
+
+#: Of the parameters of the smaller model the other has so many, as a share.
+_LEAST = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPair:
+    """Two runs, and B's names by A's."""
+
+    a: SavedRun
+    b: SavedRun
+    calls: dict[CallKey, CallKey]
+    parameters: dict[str, str]
+    sketched: bool
+    accuracy: Accuracy
+    _gaps: dict[TensorKey, Gap | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, a: SavedRun, b: SavedRun, match: Sequence[str]) -> SavedPair:
+        """Refuses what cannot be compared."""
+        for one in (a, b):
+            if one.report.status == "failed":
+                raise OptionError(
+                    f"`{one.file}` is of a run that failed, and ends where it did",
+                    help="a report of a complete run is wanted",
+                )
+        renamings = [Renaming(text) for text in match]
+        calls = align_calls(a.alike, b.alike, renamings)
+        parameters = align_parameters(a.shapes, b.shapes, renamings)
+        _refuse_strangers(a, b, calls, parameters)
+        return cls(
+            *(a, b, {known: call for call, known in calls.items()}),
+            parameters={known: name for name, known in parameters.items()},
+            sketched=bool(a.sketches) and bool(b.sketches),
+            accuracy=Accuracy.of(*a.dtypes, *b.dtypes),
+        )
+
+    def gap(self, key: TensorKey) -> Gap | None:
+        """Of one of A's tensors; None where neither has it, or only B."""
+        if key not in self._gaps:
+            self._gaps[key] = self._compared(key)
+        return self._gaps[key]
+
+    def _compared(self, key: TensorKey) -> Gap | None:
+        call = None if key.call is None else self.calls.get(key.call)
+        path = self.parameters.get(key.path, "") if key.call is None else key.path
+        other = TensorKey(call, key.kind, path)
+        statistics = self.a.statistics.get(key), self.b.statistics.get(other)
+        sketches = self.a.sketches.get(key), self.b.sketches.get(other)
+        gradient = "grad" in key.kind
+        if statistics[0] is not None and statistics[1] is not None:
+            if statistics[0].shape != statistics[1].shape:
+                note = f"B's shape is {list(statistics[1].shape)}"
+                return Gap(note=note, departs=True)
+        elif statistics[0] is not None:
+            return Gap(note="B has none", departs=gradient)
+        if sketches[0] is not None and sketches[1] is not None:
+            return sketch_gap(sketches[0], sketches[1], self.accuracy, (self.a.file, self.b.file))
+        if statistics[0] is not None and statistics[1] is not None and not self.sketched:
+            return statistics_gap(statistics[0], statistics[1], self.accuracy)
+        return None
+
+
+def _refuse_strangers(
+    a: SavedRun, b: SavedRun, calls: Mapping[CallKey, CallKey], parameters: Mapping[str, str]
+) -> None:
+    """Two models are no port of each other because a shape is found in both."""
+    inner = [any(name for name, _ in one.alike) for one in (a, b)]
+    fewest = min(len(a.shapes), len(b.shapes))
+    if (any(inner) and not any(name for name, _ in calls)) or len(parameters) < _LEAST * fewest:
+        raise OptionError(
+            f"`{a.file}` and `{b.file}` have nothing in common: they are of "
+            f"`{a.report.run.model}` and of `{b.report.run.model}`",
+            help="compare reports of one model, or of a port of it with `--match 'A=B'`",
+        )

@@ -1,0 +1,109 @@
+"""Two saved reports → a comparison: from their sketches, else from their statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from gradscope.comparison.alignment import CallKey
+from gradscope.comparison.gaps import SKETCH_FACTOR
+from gradscope.comparison.pair import SavedPair
+from gradscope.comparison.places import findings
+from gradscope.comparison.saved import SavedRun, TensorKey
+from gradscope.records.diff import CallDiff, DiffReport, Gap, ParameterDiff
+from gradscope.records.report import Report
+
+
+def compare_reports(
+    a: Report,
+    b: Report,
+    match: Sequence[str] = (),
+    *,
+    files: tuple[str, str] = ("A", "B"),
+) -> DiffReport:
+    """How far two saved runs are apart, and where they part.
+
+    Args:
+        a: what is compared with; neither can be run again.
+        b: what is held against it.
+        match: ``A=B``, patterns of module names where B has others.
+        files: where they were read.
+
+    Raises:
+        OptionError: one is of a run that failed, or they have nothing in common.
+        ConfigError: a sketch is damaged.
+    """
+    pair = SavedPair.of(SavedRun.of(a, files[0]), SavedRun.of(b, files[1]), match)
+    report = DiffReport(
+        status="ok",
+        a=replace(a.run, file=files[0]),
+        b=replace(b.run, file=files[1]),
+        versions=b.versions,
+        notices=tuple(_notices(pair)),
+        losses=(a.loss, b.loss),
+        step=pair.accuracy.step if pair.sketched else pair.accuracy.half,
+        factor=SKETCH_FACTOR if pair.sketched else 1.0,
+        measured="sketches" if pair.sketched else "statistics",
+        calls=tuple(_call_diffs(pair)),
+        parameters=tuple(_parameter_diffs(pair)),
+        only_a=(*_alone(pair.a, {*pair.calls}), *_missing(pair.a, {*pair.parameters})),
+        only_b=(
+            *_alone(pair.b, {*pair.calls.values()}),
+            *_missing(pair.b, {*pair.parameters.values()}),
+        ),
+    )
+    found = tuple(findings(pair, report))
+    return replace(report, findings=found, status="findings" if found else "ok")
+
+
+def _notices(pair: SavedPair) -> Iterator[str]:
+    if not pair.sketched:
+        without = [one.file for one in (pair.a, pair.b) if not one.sketches]
+        yield f"{' and '.join(without)}: without sketches, norms, means and ranges alone"
+    ours, theirs = pair.a.report.versions, pair.b.report.versions
+    for name, version in ours.items():
+        if theirs.get(name) != version:
+            yield f"{name}: {version} in A, {theirs.get(name, 'none')} in B"
+
+
+def _call_diffs(pair: SavedPair) -> Iterator[CallDiff]:
+    for call in pair.a.report.calls:
+        key = call.name, call.call
+        other = pair.calls.get(key)
+        if other is None:
+            continue
+        for tensor in call.outputs:
+            activation = pair.gap(TensorKey(key, "output", tensor.path))
+            yield CallDiff(
+                name=call.name,
+                type=call.type,
+                call=call.call,
+                path=tensor.path,
+                shape=tensor.activation.shape,
+                activation=activation or Gap(note="not compared"),
+                gradient=pair.gap(TensorKey(key, "grad_output", tensor.path)),
+                name_b=None if other[0] == call.name else other[0],
+            )
+
+
+def _parameter_diffs(pair: SavedPair) -> Iterator[ParameterDiff]:
+    for parameter in pair.a.report.parameters:
+        other = pair.parameters.get(parameter.name)
+        if other is not None:
+            value = pair.gap(TensorKey(None, "value", parameter.name))
+            yield ParameterDiff(
+                name=parameter.name,
+                shape=parameter.shape,
+                value=value or Gap(note="not compared"),
+                gradient=pair.gap(TensorKey(None, "gradient", parameter.name)),
+                name_b=None if other == parameter.name else other,
+            )
+
+
+def _alone(run: SavedRun, known: set[CallKey]) -> list[str]:
+    alone = (name for name, call in run.alike if (name, call) not in known)
+    return list(dict.fromkeys(name or "the model" for name in alone))
+
+
+def _missing(run: SavedRun, known: set[str]) -> list[str]:
+    return [p.name for p in run.report.parameters if p.name not in known]

@@ -1,0 +1,144 @@
+"""A step again for sketches of its tensors; and with numbers moved a little, for their noise."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from gradscope.capture.hooks import named_parameters
+from gradscope.capture.sketches import Projection, projected
+from gradscope.capture.taps import TapKey
+from gradscope.loading import Workload
+from gradscope.records.sketches import SKETCH_BITS, Sketch
+from gradscope.running.divergence import harmless_step, last_bit
+from gradscope.running.plain_calls import Gradients, plain_step
+from gradscope.running.tapping import moved, tapped_step
+
+#: Steps that say how large the noise is.
+_DRAWS = 2
+
+
+@dataclass
+class _Projections:
+    """The projection of everything that comes by the taps of a step.
+
+    Where there is ``noise``, what is given on is moved by this share of itself.
+    """
+
+    modules: Collection[str]
+    noise: float = 0.0
+    draw: int = 0
+    values: dict[TapKey, Projection] = field(default_factory=dict)
+    gradients: dict[TapKey, Projection] = field(default_factory=dict)
+    arrived: Gradients = field(default_factory=dict)
+    _moved: int = 0
+
+    def forward(self, key: TapKey, tensor: torch.Tensor) -> torch.Tensor:
+        """Project the tensor."""
+        if key.name in self.modules:
+            self.values[key] = projected(tensor)
+        copy = torch.empty_like(tensor, requires_grad=False)
+        return copy.copy_(self._next(tensor.detach()))
+
+    def backward(self, key: TapKey, gradient: torch.Tensor) -> torch.Tensor:
+        """The same of its gradient; those of several backwards add up."""
+        if key.name in self.modules:
+            found, before = projected(gradient), self.gradients.get(key)
+            self.gradients[key] = found if before is None else before + found
+        return self._next(gradient)
+
+    def end(self, loss: torch.Tensor, parameters: Gradients) -> None:
+        """Keep what arrived at the parameters."""
+        self.arrived = parameters
+
+    def _next(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._moved += 1
+        return moved(tensor, self.noise, seed=self._moved)
+
+
+def sketches(
+    workload: Workload, modules: Collection[str], number: int = 0
+) -> tuple[tuple[Sketch, ...], list[str]]:
+    """Sketches of what the calls of some modules took and returned, and of their parameters.
+
+    Args:
+        workload: what runs; it is left as it was.
+        modules: their names.
+        number: of the step.
+
+    Returns:
+        The sketches, in the order of forward, the parameters' last; and what is to be said.
+    """
+    plain = plain_step(workload, number)
+    found, untapped, said = harmless_step(
+        workload, plain, lambda: _Projections(modules), "the model", number
+    )
+    step = SKETCH_BITS * last_bit(workload)
+    draws = [_Projections(modules, noise=step, draw=n) for n in range(_DRAWS)]
+    for one in draws:
+        tapped_step(workload, one, untapped, number)
+    return (*_of_calls(found, draws), *_of_parameters(workload, found, draws, step)), said
+
+
+def _of_calls(found: _Projections, draws: Sequence[_Projections]) -> Iterator[Sketch]:
+    for key, value in found.values.items():
+        side = "output" if key.output else "input"
+        pairs = (
+            (side, value, [one.values.get(key) for one in draws]),
+            (f"grad_{side}", found.gradients.get(key), [one.gradients.get(key) for one in draws]),
+        )
+        for kind, projection, others in pairs:
+            if projection is not None and math.isfinite(projection.norm):
+                noise = _noise(projection, others)
+                yield _sketch(key.name, kind, key.path, projection, noise, key)
+
+
+def _of_parameters(
+    workload: Workload, found: _Projections, draws: Sequence[_Projections], step: float
+) -> Iterator[Sketch]:
+    for parameter, named in named_parameters(workload.model).items():
+        module = named.name.rpartition(".")[0]
+        if module not in found.modules:
+            continue
+        yield _sketch(module, "value", named.name, projected(parameter), step)
+        gradient = found.arrived[named.name]
+        if gradient is not None:
+            others = [one.arrived[named.name] for one in draws]
+            moved = [None if other is None else projected(other) for other in others]
+            projection = projected(gradient)
+            yield _sketch(module, "gradient", named.name, projection, _noise(projection, moved))
+
+
+def _noise(one: Projection, others: Sequence[Projection | None]) -> float | None:
+    """How far the others are from it at the most, as its share; None where there is no saying."""
+    known = [other for other in others if other and other.nonfinite == one.nonfinite]
+    if len(known) < len(others) or not one.norm:
+        return None
+    gaps = (float(torch.linalg.vector_norm(other.numbers - one.numbers)) for other in known)
+    share = max(gaps) / one.norm
+    return share if math.isfinite(share) else None
+
+
+def _sketch(
+    name: str,
+    kind: str,
+    path: str,
+    projection: Projection,
+    noise: float | None,
+    key: TapKey | None = None,
+) -> Sketch:
+    numbers = projection.numbers.numpy().astype("<f8").tobytes()
+    return Sketch(
+        name,
+        kind,
+        path,
+        projection.norm,
+        base64.b64encode(numbers).decode("ascii"),
+        call=None if key is None else key.call,
+        noise=noise,
+        nonfinite=projection.nonfinite,
+    )
