@@ -17,8 +17,8 @@ PACKAGE = Path(gradscope.__file__).parent
 FLOORS = {
     "records": 0, "errors": 0, "plugins": 0, "patterns": 0, "nesting": 0, "typeset": 0,
     "version": 0, "files": 0, "progress": 0, "actions": 0, "charts": 0,
-    "config": 1, "rules": 1, "comparison": 1, "images": 1, "demo": 1, "runfile": 1, "pages": 1,
-    "reporters": 2, "loading": 2, "capture": 2,
+    "config": 1, "rules": 1, "images": 1, "demo": 1, "runfile": 1, "pages": 1,
+    "comparison": 2, "reporters": 2, "loading": 2, "capture": 2,
     "diagrams": 3, "running": 3, "explain": 3, "saliency": 3, "features": 3,
     "training": 4,
     "api": 5,

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_LARGEST = 1.7e308
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -25,15 +27,16 @@ class Scale:
             return cls(10 ** max(low - room, -320), 10 ** min(high + room, 308), True)
         if zero:
             return cls(min(low, 0.0), high * 1.05 or 1.0)
-        room = 0.06 * (high - low) or 0.06 * abs(high) or 0.5
-        return cls(low - room, high + room)
+        room = 0.12 * (high / 2 - low / 2) or 0.06 * abs(high) or 0.5
+        return cls(max(low - room, -_LARGEST), min(high + room, _LARGEST))
 
     def share(self, value: float) -> float:
         """How far the value is up the axis, from 0 to 1."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log10(low), math.log10(high), math.log10(value)
-        return min(max((value - low) / (high - low), 0.0), 1.0)
+        # Halved, for the distance between the largest floats is none.
+        return min(max((value / 2 - low / 2) / (high / 2 - low / 2), 0.0), 1.0)
 
     def ticks(self, most: int = 6) -> list[float]:
         """Round values on it, at most so many."""
@@ -43,7 +46,7 @@ class Scale:
             powers = [n for n in range(first, last + 1) if n % step == 0]
             if len(powers) > 1:
                 return [10.0**n for n in powers]
-        reach = self.high - self.low
+        reach = min(self.high - self.low, _LARGEST)
         step_size = 10 ** math.floor(math.log10(reach / most))
         step_size *= next(n for n in (1, 2, 5, 10) if reach / (step_size * n) <= most)
         first = math.ceil(self.low / step_size)

@@ -16,7 +16,9 @@ from gradscope.typeset.text import plain
 
 WIDTH, HEIGHT = 480, 230
 #: The plot's edges.
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 470, 12, 182
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 456, 12, 182
+#: How tall the strip of a stretch is, and how many lie below each other.
+_STRIP, _LANES = 5, 5
 #: Points further apart than this have a dot of their own, with its name.
 _APART = 6.0
 #: Of a curve's two ends, the points between which nothing was measured are not joined.
@@ -40,7 +42,7 @@ def drawn(panel: Panel) -> str:
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{_text(said)}">',
         *_axes(panel, frame),
-        *(_stretch(one, frame) for one in panel.stretches),
+        *_stretches(panel.stretches, frame),
     ]
     for i, curve in enumerate(panel.curves):
         shape = _bars if panel.bars else _line
@@ -121,11 +123,17 @@ def _marks(points: Sequence[Point], curve: Curve, frame: _Frame) -> Iterator[str
             yield f"<title>{_text(p.name or curve.name)}: {mark}</title></path>"
 
 
-def _stretch(one: Stretch, frame: _Frame) -> str:
-    left, right = frame.x(one.first), frame.x(one.last)
-    width = max(2.0, round(right - left, 1))
-    place = f'x="{left}" y="{_TOP}" width="{width}" height="{_BOTTOM - _TOP}"'
-    return f'<rect class="stretch {one.tone}" {place}><title>{_text(one.text)}</title></rect>'
+def _stretches(stretches: Sequence[Stretch], frame: _Frame) -> Iterator[str]:
+    """Strips at the top, a lane for each text; a line from top to bottom for a single moment."""
+    lanes: dict[str, int] = {}
+    for one in stretches:
+        left, right = frame.x(one.first), frame.x(one.last)
+        place = f'x="{left}" y="{_TOP}" width="1" height="{_BOTTOM - _TOP}"'
+        if one.first != one.last or one.tone:
+            lane = lanes.setdefault(one.text, len(lanes)) % _LANES
+            y, wide = _TOP + lane * (_STRIP + 1), max(2.0, round(right - left, 1))
+            place = f'x="{left}" y="{y}" width="{wide}" height="{_STRIP}"'
+        yield f'<rect class="stretch {one.tone}" {place}><title>{_text(one.text)}</title></rect>'
 
 
 def _unbroken(points: Sequence[Point]) -> Iterator[list[Point]]:

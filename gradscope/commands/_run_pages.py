@@ -28,6 +28,8 @@ from gradscope.typeset.text import join
 ROOM = "gradscope.reporters.training"
 #: The formats in which several reports can stand below each other.
 _FOR_PEOPLE = ("terminal", "markdown")
+#: Those that hold the calls beside the parameters.
+_WHOLE = ("json", "html")
 
 
 def show_run(
@@ -50,7 +52,7 @@ def show_run(
         view = _for_csv(view)
     choices.check(view)
     patterns, exclude = layers.layers or (), layers.exclude or ()
-    wanted = bool(patterns or exclude) or view.table == "calls" or destination.format == "json"
+    wanted = bool(patterns or exclude) or view.table == "calls" or destination.format in _WHOLE
     with RunFile.open(path) as run:
         history = read_history(run, calls=wanted)
     history = selected(history, patterns, exclude)

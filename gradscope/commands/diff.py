@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +35,7 @@ from gradscope.commands._options import (
     takes_groups,
 )
 from gradscope.commands._progress import shown_progress
+from gradscope.commands._runs import is_run
 from gradscope.commands._views import Destination, choose_destination
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.config import LoadedConfig
@@ -49,6 +50,7 @@ EXAMPLES = (
     ("gradscope diff model.yaml -- dtype=bfloat16", "A model against itself in bfloat16."),
     ("gradscope diff model.yaml port.yaml --top 10", "A port, and the ten rows farthest off."),
     ("gradscope diff here.json there.json", "Two reports that `inspect --sketch` saved."),
+    ("gradscope diff before.db after.db", "Two trainings: in which step they part, and where."),
     ("gradscope diff ./net.py:Net ./net.py:Port --match 'encoder.*=layers.*'", "Other names."),
 )
 #: What `--` becomes among the words; no argument of a process can hold it.
@@ -71,7 +73,7 @@ def run(
         typer.Argument(
             metavar="A [B] [KEY=VALUE…] [-- [B] KEY=VALUE…]",
             help="Two MODELs; or one, and behind `--` the config keys that B has otherwise. Keys "
-            "before `--` are A's; without it, both have them. Or two saved reports.",
+            "before `--` are A's; without it, both have them. Or two saved reports, or two runs.",
             show_default=False,
             autocompletion=completing.models,
         ),
@@ -131,15 +133,17 @@ def run(
     Of each call and each parameter: how far activations and gradients are apart, and by how much
     the call is off by itself, where everything around it is A's. Forward and backward, the first
     place that departs from A by more than noise is named. Two reports that `inspect --sketch -o
-    FILE.json` saved, also on two machines, are compared as they are.
+    FILE.json` saved, also on two machines, are compared as they are; so are two trainings that
+    `gradscope run` recorded, of which the first step and layer that part are named.
     """
     _refuse_unknown("severity", fail_on, FAIL_ON)
     _refuse_unknown("table", table, _TABLES)
     destination = choose_destination(format, file, display, ROOM)
-    saved = _saved_reports(words or [])
-    if saved is not None:
-        refuse_to_run("a saved report", settings or [], asdict(running))
-        report = diff_files(*saved, match or ())
+    kind = next((kind for kind in _FILES if any(map(kind.mine, words or []))), None)
+    if kind is not None:
+        files = _two_files(kind, words or [])
+        refuse_to_run(kind.name, settings or [], asdict(running))
+        report = kind.compare(*files, match or ())
     else:
         a, b = _configs(words or [], settings or [], asdict(running))
         with keep_stdout_clean(), shown_progress():
@@ -157,30 +161,35 @@ def _refuse_unknown(what: str, word: str | None, choices: tuple[str, ...]) -> No
         raise OptionError(f"unknown {what} `{word}`", help=help)
 
 
-def _saved_reports(words: list[str]) -> tuple[Path, Path] | None:
-    """The files of two saved reports; None where none is meant.
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Files of a kind that are compared as they are, and are never run."""
+
+    name: str
+    mine: Callable[[str], bool]
+    compare: Callable[[Path, Path, Sequence[str]], DiffReport]
+    help: str
+
+
+def _two_files(kind: _Files, words: list[str]) -> tuple[Path, Path]:
+    """The files of A and of B.
 
     Raises:
-        OptionError: one of them is none, or there is more than these two.
+        OptionError: a word is something else, or there are not two.
     """
-    reports = [word for word in words if word.endswith(".json")]
-    if not reports:
-        return None
-    others = [word for word in words if word not in reports and word != _AND]
+    files = [word for word in words if kind.mine(word)]
+    others = [word for word in words if word not in files and word != _AND]
     if others:
-        raise OptionError(
-            f"`{reports[0]}` is a saved report, which `{others[0]}` is not",
-            help="compare it with another one: `gradscope inspect … --sketch -o other.json`",
-        )
-    if len(reports) != 2:
-        raise OptionError(
-            f"two saved reports, please: got {', '.join(f'`{one}`' for one in reports)}",
-            help="as in `gradscope diff a.json b.json`",
-        )
-    return Path(reports[0]), Path(reports[1])
+        fault = f"`{files[0]}` is {kind.name}, which `{others[0]}` is not"
+        raise OptionError(fault, help=f"compare it with another one: {kind.help}")
+    if len(files) != 2:
+        shown = ", ".join(f"`{file}`" for file in files)
+        plural = kind.name.removeprefix("a ") + "s"
+        raise OptionError(f"two {plural}, please: got {shown}", help=kind.help)
+    return Path(files[0]), Path(files[1])
 
 
-def diff_files(a: Path, b: Path, match: Sequence[str]) -> DiffReport:
+def diff_reports(a: Path, b: Path, match: Sequence[str] = ()) -> DiffReport:
     """Two saved reports compared.
 
     Raises:
@@ -191,6 +200,30 @@ def diff_files(a: Path, b: Path, match: Sequence[str]) -> DiffReport:
 
     ours, theirs = record_json.load(a, Report), record_json.load(b, Report)
     return compare_reports(ours, theirs, match, files=(str(a), str(b)))
+
+
+def diff_runs(a: Path, b: Path, match: Sequence[str] = ()) -> DiffReport:
+    """Two runs compared.
+
+    Raises:
+        GradscopeError: a file is no run, or the two have nothing in common.
+    """
+    from gradscope.comparison.runs import compare_runs
+    from gradscope.runfile.reader import RunFile
+
+    with RunFile.open(a) as ours, RunFile.open(b) as theirs:
+        return compare_runs(ours, theirs, match)
+
+
+_FILES = (
+    _Files(
+        "a saved report",
+        lambda word: word.endswith(".json"),
+        diff_reports,
+        "`gradscope inspect … --sketch -o other.json`",
+    ),
+    _Files("a run", lambda word: is_run(Path(word)), diff_runs, "`gradscope run SCRIPT.py`"),
+)
 
 
 def _configs(

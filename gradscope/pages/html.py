@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from gradscope.charts import svg
+from gradscope.charts import maps, svg
+from gradscope.charts.maps import Map
 from gradscope.charts.panels import Panel
 from gradscope.pages.parts import Item, Page, Part
 from gradscope.typeset.tables import Table
@@ -89,6 +90,7 @@ def _environment() -> Environment:
         "prose": _prose,
         "lines": _lines,
         "chart": _chart,
+        "map_svg": _map,
         "base64": _base64,
         "rows": _rows,
     }
@@ -144,6 +146,12 @@ def _chart(panel: Panel) -> Markup:
     from markupsafe import Markup
 
     return Markup(svg.drawn(panel))
+
+
+def _map(of: Map, places: Places) -> Markup:
+    from markupsafe import Markup
+
+    return Markup(maps.drawn(of, places.row))
 
 
 def _base64(data: bytes) -> str:

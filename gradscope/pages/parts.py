@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from gradscope.charts.maps import Map
 from gradscope.charts.panels import Panel
 from gradscope.typeset.console import Line
 from gradscope.typeset.tables import Table
@@ -54,6 +55,7 @@ class Part:
     items: tuple[Item, ...] = ()
     text: str = ""  # as it stands, in a fixed width
     panels: tuple[Panel, ...] = ()
+    maps: tuple[Map, ...] = ()
     pictures: tuple[Picture, ...] = ()
     table: Table | None = None
     remarks: tuple[str, ...] = ()

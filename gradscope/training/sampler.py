@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import resource
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -43,7 +44,9 @@ class _Watched:
 
 
 #: What copies of weights may take: a share of the process's memory, or so many bytes.
-_SHARE, _LEAST_ROOM = 0.03, 1 << 25
+_SHARE, _LEAST_ROOM = 0.02, 1 << 25
+#: Copies of fewer bytes than these leave no gaps that matter.
+_LARGE = 1 << 20
 
 
 class Sampler:
@@ -160,9 +163,22 @@ def _copies(parameters: Sequence[nn.Parameter], model: Model) -> dict[nn.Paramet
         left -= parameter.numel() * parameter.element_size()
         if copies and left < 0:
             break
-        copies[parameter] = parameter.detach().clone()
+        copies[parameter] = _copy(parameter)
         model.copied += 1
     return copies
+
+
+def _copy(parameter: nn.Parameter) -> torch.Tensor:
+    """On the processor a large copy has memory of its own, which goes back to the system at once.
+
+    From the heap it would come to lie between the script's gradients, and leave gaps there.
+    """
+    size = parameter.numel() * parameter.element_size()
+    if type(parameter.data) is not torch.Tensor or not parameter.is_cpu or size < _LARGE:
+        return parameter.detach().clone()
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = torch.frombuffer(mmap.mmap(-1, size, private), dtype=parameter.dtype)
+    return memory.view(parameter.shape).copy_(parameter.detach())
 
 
 def _room() -> int:

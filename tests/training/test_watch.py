@@ -55,8 +55,17 @@ def test_what_is_recorded_is_what_happened(tmp_path):
         assert file.run.exit == "0"
 
 
-def test_gradients_and_updates_are_pytorchs_own(tmp_path):
-    model = net().double()
+def large() -> nn.Sequential:
+    """One weight of megabytes, and one that is stored in columns."""
+    model = nn.Sequential(nn.Linear(4, 1024), nn.Linear(1024, 512), nn.Linear(512, 512))
+    model[2].weight = nn.Parameter(torch.randn(512, 512).t())
+    return model
+
+
+@pytest.mark.parametrize("made", [net, large])
+def test_gradients_and_updates_are_pytorchs_own(made, tmp_path):
+    torch.manual_seed(0)
+    model = made().double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with gradscope.watch(model, optimizer, every=1, out=tmp_path / "run.db") as run:
         for _ in range(2):

@@ -9,20 +9,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gradscope.charts.colors import viridis
 from gradscope.typeset.numbers import number, size
 
-#: Viridis in equal steps, https://bids.github.io/colormap/, from small to large.
-_VIRIDIS = (
-    (0x44, 0x01, 0x54),
-    (0x47, 0x2D, 0x7B),
-    (0x3B, 0x52, 0x8B),
-    (0x2C, 0x72, 0x8E),
-    (0x21, 0x91, 0x8C),
-    (0x28, 0xAE, 0x80),
-    (0x5E, 0xC9, 0x62),
-    (0xAD, 0xDC, 0x30),
-    (0xFD, 0xE7, 0x25),
-)
 #: So much white is mixed in that black text can be read on the darkest end too.
 _WHITE = 0.5
 
@@ -51,11 +40,7 @@ def _luminance(color: str) -> float:
 
 def ramp(share: float) -> str:
     """The colour at ``share`` of the way from the smallest value to the largest."""
-    place = min(max(share, 0.0), 1.0) * (len(_VIRIDIS) - 1)
-    low = min(int(place), len(_VIRIDIS) - 2)
-    rest = place - low
-    mixed = (a + (b - a) * rest for a, b in zip(_VIRIDIS[low], _VIRIDIS[low + 1], strict=True))
-    return "#" + "".join(f"{round(255 * _WHITE + c * (1 - _WHITE)):02x}" for c in mixed)
+    return "#" + "".join(f"{round(255 * _WHITE + c * (1 - _WHITE)):02x}" for c in viridis(share))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from reporters import report_samples
+from reporters import report_samples, run_samples
 
 from gradscope.records.answers import Answer, WhyReport
 from gradscope.records.diff import CallDiff, DiffReport, Gap, ParameterDiff
@@ -18,6 +18,7 @@ from gradscope.reporters.diff import html as diff_html
 from gradscope.reporters.report import View
 from gradscope.reporters.report import html as report_html
 from gradscope.reporters.text_view import TextView
+from gradscope.reporters.training import html as training_html
 
 EVIL = "\"><script>alert(1)</script>\u202e\x1b[31m&'{{7*7}}"
 #: What is left of it on a page, as text.
@@ -91,6 +92,10 @@ PAGES = {
     **{
         f"report {name}": lambda make=make: report_html.render(make(), View())
         for name, make in {**report_samples.SAMPLES, "hostile": hostile}.items()
+    },
+    **{
+        f"run {name}": lambda make=make: training_html.render(make(), View())
+        for name, make in run_samples.SAMPLES.items()
     },
     "check": lambda: report_html.render_check(check(), View()),
     "why": lambda: answers_html.render(why(), TextView()),

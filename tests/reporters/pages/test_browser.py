@@ -16,6 +16,8 @@ from gradscope.reporters.report import View, html
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+#: A page of each kind.
+VARIED = ["report hostile", "report steps", "why", "diff", "run gan"]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the path"),
@@ -60,14 +62,14 @@ def names(page):
 
 
 @pytest.mark.parametrize("width", [400, 1000, 1600])
-@pytest.mark.parametrize("name", ["report hostile", "report steps", "why", "diff"])
+@pytest.mark.parametrize("name", VARIED)
 def test_nothing_is_cut_off_at_any_width(name, width, opened):
     page = opened(PAGES[name](), viewport={"width": width, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["report hostile", "report steps", "check", "why", "diff"])
+@pytest.mark.parametrize("name", [*VARIED, "check"])
 def test_axe_finds_nothing(name, scheme, opened):
     axe = pytest.importorskip("axe_playwright_python")
     script = (importlib.resources.files(axe.__name__) / "axe.min.js").read_text(encoding="utf-8")
@@ -135,9 +137,9 @@ def test_a_link_to_a_hidden_row_shows_it(opened):
     page.fill("#filter", "conv1")
     assert page.locator("tbody tr:visible").count() < page.locator("tbody tr").count()
     page.locator(".items a").first.click()
-    assert page.locator("tr:target").is_visible()
+    page.locator("tr:target").wait_for(state="visible")
     page.locator("tr:target .flag").click()
-    assert page.locator("li:target").count() == 1
+    page.locator("li:target").wait_for(state="visible")
 
 
 def test_five_thousand_rows_are_ready_soon(opened):

@@ -60,6 +60,7 @@ def table(history: RunHistory, title: str, view: View) -> Table | None:
         (*remark, *_legend(history, view, columns, texts, [row for (row,) in shown])),
         fixed=bool(asked),
         remedy=f"use {option} or a wider terminal",
+        names=tuple(row.about for (row,) in shown),
     )
 
 

@@ -64,10 +64,15 @@ class SeriesRow:
     room: int = 24
     times: int = 1
 
+    @property
+    def about(self) -> str:
+        """The parameter or the call: what a page finds the row by."""
+        return label(self.series.name, self.series.call)
+
     def points(self, measure: str) -> list[tuple[float | None, bool]]:
         """A measure at the steps looked at, and whether something in it was not finite."""
         none = (None,) * len(self.series.steps)
-        counts = self.series.values.get(_counter(measure), none)
+        counts = self.series.values.get(counter(measure), none)
         values = self.series.values.get(measure, none)
         return [(x, bool(n)) for x, n in zip(values, counts, strict=True)]
 
@@ -106,7 +111,7 @@ def lost_steps(series: LayerSeries) -> list[int]:
     return [step for step, *several in steps if any(several)]
 
 
-def _counter(measure: str) -> str:
+def counter(measure: str) -> str:
     """The column that counts what is not finite in the tensor that a measure is of; "" for none."""
     for side in ("grad_out_", "grad_in_", "out_"):
         if measure.startswith(side):

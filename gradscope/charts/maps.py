@@ -1,0 +1,200 @@
+"""A map of rows over places, as of layers over steps: a colour for each value."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+
+from gradscope.charts.colors import viridis
+from gradscope.charts.scales import Scale
+from gradscope.typeset.numbers import count, number
+from gradscope.typeset.text import plain
+
+Row = tuple[float | None, ...]
+#: Of more rows, or more places, the middles of stretches are drawn.
+ROWS, PLACES = 240, 400
+#: The places in a picture's palette that are no value: nothing measured, zero, not finite.
+_NOTHING, _ZERO, _LOST, _VALUES = 0, 1, 2, 3
+_ZERO_COLOR, _LOST_COLOR = (0, 0, 0), (232, 0, 11)
+_WIDTH, _LEFT, _TALLEST, _TALL = 480, 150, 420, 15
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """``values`` has a row for each name and a column for each of ``places``.
+
+    A value is None where nothing was measured, and no finite number where it was lost. ``y`` is
+    what the values are; ``share`` is that they go from 0 to 1.
+    """
+
+    title: str
+    y: str
+    x: str
+    names: tuple[str, ...]
+    places: tuple[int, ...]
+    values: tuple[Row, ...]
+    share: bool = False
+
+    @property
+    def finite(self) -> list[float]:
+        """The values that have a colour of the scale."""
+        known = (value for row in self.values for value in row if value is not None)
+        return [value for value in known if math.isfinite(value) and (self.share or value > 0)]
+
+    @property
+    def scale(self) -> Scale | None:
+        """From the smallest value to the largest; None without any."""
+        known = self.finite
+        if not known or self.share:
+            return Scale(0.0, 1.0) if known else None
+        low, high = min(known), max(known)
+        return Scale(low, high, log=True) if high > low else Scale(low * 0.9, high * 1.1)
+
+
+def shrunk(of: Map) -> Map:
+    """With no more rows and places than can be told apart."""
+    rows, places = _stretches(len(of.names), ROWS), _stretches(len(of.places), PLACES)
+    if (len(rows), len(places)) == (len(of.names), len(of.places)):
+        return of
+    return replace(
+        of,
+        names=tuple(of.names[part[0]] for part in rows),
+        places=tuple(of.places[part[0]] for part in places),
+        values=tuple(
+            tuple(_middle([of.values[i][j] for i in some for j in part]) for part in places)
+            for some in rows
+        ),
+    )
+
+
+def _stretches(n: int, most: int) -> list[range]:
+    parts = min(n, most)
+    return [range(i * n // parts, (i + 1) * n // parts) for i in range(parts)]
+
+
+def _middle(values: Sequence[float | None]) -> float | None:
+    """The median; what was lost wins."""
+    known = sorted(value for value in values if value is not None and math.isfinite(value))
+    lost = [value for value in values if value is not None and not math.isfinite(value)]
+    return lost[0] if lost else known[(len(known) - 1) // 2] if known else None
+
+
+def drawn(of: Map, href: Callable[[str], str | None]) -> str:
+    """The map as an SVG element; each row is a link where ``href`` knows one for its name."""
+    of = shrunk(of)
+    tall = min(_TALL, max(2.0, _TALLEST / max(1, len(of.names))))
+    bottom = 6 + tall * len(of.names)
+    said = escape(plain(f"{of.title}: {of.y}, {of.x}"), quote=True)
+    image = base64.b64encode(png(of)).decode("ascii")
+    wide = _WIDTH - _LEFT - 10
+    return "".join(
+        [
+            f'<svg class="map" viewBox="0 0 {_WIDTH} {bottom + 62:.0f}" role="group"',
+            f' aria-label="{said}">',
+            f'<image x="{_LEFT}" y="6" width="{wide}" height="{tall * len(of.names):.1f}"',
+            f' preserveAspectRatio="none" href="data:image/png;base64,{image}"/>',
+            *_names(of, tall, href),
+            *_ticks(of, bottom, wide),
+            *_key(of, bottom + 40),
+            "</svg>",
+        ]
+    )
+
+
+def _names(of: Map, tall: float, href: Callable[[str], str | None]) -> Iterator[str]:
+    every = max(1, round(13 / tall))
+    for i, name in enumerate(of.names):
+        y, text = 6 + tall * i, escape(plain(name), quote=True)
+        if i % every == 0:
+            short = name if len(name) <= 22 else f"…{name[-21:]}"
+            yield f'<text x="{_LEFT - 6}" y="{y + min(tall, 13) / 2 + 4:.1f}" text-anchor="end">'
+            yield f"{escape(plain(short), quote=True)}</text>"
+        place = f'x="0" y="{y:.1f}" width="{_WIDTH - 10}" height="{tall:.1f}"'
+        row, target = f"<rect {place}><title>{text}</title></rect>", href(name)
+        if target is None:
+            yield row
+        else:
+            yield f'<a href="#{target}" tabindex="-1" aria-label="{text}">{row}</a>'
+
+
+def _ticks(of: Map, bottom: float, wide: int) -> Iterator[str]:
+    n = len(of.places)
+    for i in sorted({round(k * (n - 1) / 5) for k in range(6)}):
+        x = _LEFT + wide * (i + 0.5) / n
+        anchor = "end" if i == n - 1 else "middle"
+        yield f'<text x="{x:.1f}" y="{bottom + 14:.1f}" text-anchor="{anchor}">'
+        yield f"{count(of.places[i])}</text>"
+
+
+def _key(of: Map, y: float) -> Iterator[str]:
+    """The scale with its ends, and the colours that are no value."""
+    x = _LEFT
+    scale = of.scale
+    if scale is not None:
+        for i in range(24):
+            place = f'x="{x + 4 * i}" y="{y}" width="4.2" height="10"'
+            yield f'<rect fill="{_hex(viridis(i / 23))}" {place}/>'
+        ends = f"{number(scale.low)} to {number(scale.high)}"
+        yield f'<text x="{x + 102}" y="{y + 9.5}">{ends}</text>'
+    x += 220
+    for color, word, there in (
+        (_ZERO_COLOR, "zero", not of.share and any(0 in row for row in of.values)),
+        (_LOST_COLOR, "not finite", any(_lost(value) for row in of.values for value in row)),
+    ):
+        if there:
+            place = f'x="{x}" y="{y}" width="10" height="10"'
+            yield f'<rect class="swatch" fill="{_hex(color)}" {place}/>'
+            yield f'<text x="{x + 14}" y="{y + 9.5}">{word}</text>'
+            x += 46
+
+
+def _hex(color: Iterable[float]) -> str:
+    return "#" + "".join(f"{round(channel):02x}" for channel in color)
+
+
+def _lost(value: float | None) -> bool:
+    return value is not None and not math.isfinite(value)
+
+
+def palette() -> list[tuple[int, int, int]]:
+    """The colours of ``pixels``: three that are no value, then the scale."""
+    last = 255 - _VALUES
+    scale = [viridis(i / last) for i in range(last + 1)]
+    rounded = [(round(red), round(green), round(blue)) for red, green, blue in scale]
+    return [(255, 255, 255), _ZERO_COLOR, _LOST_COLOR, *rounded]
+
+
+def pixels(of: Map) -> list[bytes]:
+    """Each row of values as places in the palette."""
+    scale = of.scale
+
+    def place(value: float | None) -> int:
+        if value is None:
+            return _NOTHING
+        if not math.isfinite(value):
+            return _LOST
+        if scale is None or (value <= 0 and not of.share):
+            return _ZERO
+        return _VALUES + round(scale.share(value) * (255 - _VALUES))
+
+    return [bytes(map(place, row)) for row in of.values]
+
+
+def png(of: Map) -> bytes:
+    """The values as a picture, a pixel each: PNG with a palette (ISO/IEC 15948), 8 bits deep."""
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", len(of.places), len(of.names), 8, 3, 0, 0, 0)),
+        (b"PLTE", bytes(channel for color in palette() for channel in color)),
+        (b"tRNS", b"\0"),  # the first colour is nothing
+        (b"IDAT", zlib.compress(b"".join(b"\0" + row for row in pixels(of)), 9)),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )

@@ -1,0 +1,98 @@
+"""A run → charts over its steps: vital signs with what happened, and layers as maps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from gradscope.charts.maps import Map
+from gradscope.charts.panels import NOT_FINITE, Curve, Panel, Point, Stretch, point
+from gradscope.records.history import LayerSeries, RunHistory
+from gradscope.records.training import TrainingFinding
+from gradscope.reporters.labels import TONES, label
+from gradscope.reporters.steps_in_words import stretches as stretches_of
+from gradscope.reporters.training.tables.series_columns import counter
+from gradscope.reporters.training.tables.signs import Sign, signs
+from gradscope.typeset.numbers import count
+from gradscope.typeset.text import plain
+
+#: So many findings and events are shown on a line of time.
+_MOST = 60
+#: A sign that is drawn with the one before it.
+_BESIDE = "after clipping"
+#: Each map's title, what its values are, of which series, and the measure.
+_MAPS = (
+    ("gradient norm", "norm of the parameter's gradient", "parameters", "grad_norm"),
+    ("update ratio", "‖Δ parameter‖ / ‖parameter‖", "parameters", "update_ratio"),
+    ("activation scale", "standard deviation of the output", "calls", "out_std"),
+    ("zeros", "share of the output that is exactly zero", "calls", "out_zeros"),
+)
+
+
+def panels(history: RunHistory) -> tuple[Panel, ...]:
+    """The vital signs, each over all steps."""
+    found: list[Panel] = []
+    heading = ""
+    happened = stretches(history)
+    for sign in signs(history):
+        if sign.heading:
+            heading = f"{sign.label}: "
+        elif sign.label == _BESIDE and found:
+            before = found[-1]
+            found[-1] = replace(before, curves=(*before.curves, _curve(sign)))
+        else:
+            title = heading + sign.label
+            found.append(Panel(title, "step", "", (_curve(sign),), stretches=happened))
+    return tuple(panel for panel in found if panel.said)
+
+
+def stretches(history: RunHistory) -> tuple[Stretch, ...]:
+    """Where findings held, and what happened."""
+    found = [
+        Stretch(first, last, _what(one), TONES.get(one.finding.severity, ""))
+        for one in history.findings
+        for first, last in one.steps
+    ]
+    for event in history.events:
+        words = f"step {count(event.step)}: {plain(event.message) or plain(event.kind)}"
+        found.append(Stretch(event.step, event.step, words))
+    return tuple(found[:_MOST])
+
+
+def _what(one: TrainingFinding) -> str:
+    finding = one.finding
+    return f"{plain(finding.code)} {label(finding.name, finding.call)}: {stretches_of(one.steps)}"
+
+
+def _curve(sign: Sign) -> Curve:
+    lost = set(sign.lost)
+    points = (_point(x, y, x in lost) for x, y in zip(sign.steps, sign.values, strict=True))
+    return Curve(sign.label, tuple(points))
+
+
+def _point(step: int, value: float | None, lost: bool) -> Point:
+    if value is None:
+        return Point(step, None, mark=NOT_FINITE if lost else "", name=f"step {step}")
+    return point(step, [value], f"step {step}", lost=lost)
+
+
+def maps(history: RunHistory) -> Iterator[Map]:
+    """Layers over the steps that were looked at; of one step there is no map."""
+    for title, y, which, measure in _MAPS:
+        series: Sequence[LayerSeries] = getattr(history, which)
+        known = [one for one in series if any(x is not None for x in one.values.get(measure, ()))]
+        places = sorted({step for one in known for step in one.steps})
+        if len(places) < 2:
+            continue
+        names = tuple(label(one.name, one.call) for one in known)
+        rows = tuple(_row(one, measure, places) for one in known)
+        yield Map(title, y, "steps looked at", names, tuple(places), rows, measure == "out_zeros")
+
+
+def _row(series: LayerSeries, measure: str, places: Sequence[int]) -> tuple[float | None, ...]:
+    values = series.values[measure]
+    counts = series.values.get(counter(measure), (None,) * len(values))
+    pairs = zip(values, counts, strict=True)
+    known = dict(zip(series.steps, (math.nan if lost else x for x, lost in pairs), strict=True))
+    return tuple(known.get(step) for step in places)

@@ -1,0 +1,61 @@
+"""A training run as a page for a browser: its course in charts, and layers over steps as maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope import pages
+from gradscope.pages import Page, Part, items, table_part
+from gradscope.records.history import RunHistory
+from gradscope.reporters.page_parts import findings_part, said
+from gradscope.reporters.report import View
+from gradscope.reporters.training.charts import over_steps
+from gradscope.reporters.training.sentences import events, findings, summary
+from gradscope.reporters.training.tables import layers, steps, vital_signs
+from gradscope.reporters.training.tables.naming import qualified
+from gradscope.typeset.tables import Table
+
+suffix = ".html"
+
+
+def render(history: RunHistory, view: View) -> str:
+    """The whole page; ``view.table`` is one table alone."""
+    history = qualified(history)
+    (title, *first), *further = summary.facts(history)
+    facts, notes = [first, *further], list(summary.notes(history))
+    parts = list(_parts(history, view))
+    return pages.render(Page("run", title, facts, notes, parts, history.run.versions))
+
+
+def _parts(history: RunHistory, view: View) -> Iterator[Part]:
+    wanted = view.table
+    yield Part("end", items=said(summary.end(history)))
+    if wanted in (None, "findings"):
+        yield _findings(history)
+    if wanted is None:
+        table = vital_signs.table(history, None)
+        if table:
+            yield Part("vital signs", table.caption, panels=over_steps.panels(history))
+            yield Part("vital signs in figures", table=table, remarks=table.legend)
+        drawn = tuple(over_steps.maps(history))
+        if drawn:
+            yield Part("layers over steps", "a row leads to the layer's figures", maps=drawn)
+    if wanted == "steps":
+        yield _table(steps.table(history, view), "no step was finished")
+    if wanted in (None, "events") and (history.events or wanted):
+        found = items(events.lines(history.events))
+        yield Part("events", items=found, remarks=() if found else ("no events",))
+    for name in ("parameters", "calls"):
+        if wanted == name or (wanted is None and getattr(history, name)):
+            yield _table(layers.table(history, name, view), f"no {name} were recorded")
+
+
+def _findings(history: RunHistory) -> Part:
+    found, known = findings.with_steps(history)
+    if found:
+        return findings_part(found, known)
+    return Part("findings", items=said(findings.verdict(history)))
+
+
+def _table(table: Table | None, otherwise: str) -> Part:
+    return table_part(table) if table else Part("nothing", remarks=(otherwise,))
