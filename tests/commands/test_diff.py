@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands.run_files import written
 
 from gradscope import cli, plugins
 from gradscope.records import json as record_json
@@ -218,6 +219,21 @@ def test_what_a_saved_report_cannot_be_compared_with(name, reports, gradscope):
     code, out, err = gradscope("diff", "a.json", *words)
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_runs_are_compared(tmp_path, monkeypatch, gradscope):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.db", "b.db"):
+        written(Path(name))
+    code, out, err = gradscope("diff", "a.db", "b.db", "--fail-on", "error")
+    assert (code, err) == (0, "")
+    assert "steps: 40 of both are compared, 6 of them layer by layer" in out
+    code, _, err = gradscope("diff", "a.db", "a.json")
+    assert code == 2
+    assert "is a saved report, which `a.db` is not" in err
+    code, _, err = gradscope("diff", "a.db", "c.db")
+    assert code == 2
+    assert "there is no run `c.db`" in err
 
 
 def test_a_model_that_raises(port, gradscope):

@@ -1,0 +1,115 @@
+"""Two training runs compared: the first step in which they part, and the layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import gradscope
+from gradscope.comparison.runs import compare_runs
+from gradscope.errors import OptionError
+from gradscope.records.diff import DiffReport
+from gradscope.runfile.reader import RunFile
+
+
+class Net(nn.Module):
+    """Two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.second = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(x)))
+
+
+def trained(
+    path: Path,
+    *,
+    fault: int | None = None,
+    rate: float = 0.1,
+    steps: int = 12,
+    dtype: torch.dtype = torch.float32,
+) -> Path:
+    """A run; in the step ``fault`` what the first layer returns is made larger by 1 %."""
+    torch.manual_seed(0)
+    model = Net().to(dtype)
+    x, y = torch.randn(5, 6, dtype=dtype), torch.tensor([0, 1, 2, 0, 1])
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    forward = model.first.forward
+    with gradscope.watch(model, optimizer, out=path, every=2):
+        for step in range(1, steps + 1):
+            if step == fault:
+                model.first.forward = lambda x: forward(x) * 1.01
+            loss = nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return path
+
+
+def compared(a: Path, b: Path) -> DiffReport:
+    with RunFile.open(a) as one, RunFile.open(b) as other:
+        return compare_runs(one, other)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        "plain": trained(folder / "plain.db"),
+        "again": trained(folder / "again.db"),
+        "wide": trained(folder / "wide.db", dtype=torch.float64),
+        "fault": trained(folder / "fault.db", fault=6),
+        "rate": trained(folder / "rate.db", rate=0.2),
+        "long": trained(folder / "long.db", steps=20),
+    }
+
+
+@pytest.mark.parametrize("other", ["again", "long"])
+def test_two_equal_runs_do_not_part(runs, other):
+    report = compared(runs["plain"], runs[other])
+    assert (report.status, report.findings) == ("ok", ())
+    assert {row.activation.error for row in report.calls} == {0.0}
+    assert "steps: 12 of both are compared" in report.notices[0]
+
+
+def test_the_step_and_the_layer_are_named(runs):
+    """Step 6 is looked at: of every second step the even ones, after the first three."""
+    parted, layer = compared(runs["plain"], runs["fault"]).findings
+    assert parted.code == "GD106"
+    assert "part in step 6: the gradient's norm is" in parted.message
+    assert "in step 5 they were 0.0e+00 apart" in parted.message
+    assert (layer.code, layer.name) == ("GD101", "first")
+    assert "in step 6, " in layer.message or "in step 7, " in layer.message
+
+
+def test_the_figures_are_those_of_the_runs(runs):
+    found = compared(runs["plain"], runs["fault"]).findings[0]
+    norms = []
+    for name in ("plain", "fault"):
+        with RunFile.open(runs[name]) as run:
+            norms.append(run.steps(6, 6)[0].gradient_norm)
+    assert found.value == pytest.approx(abs(norms[1] - norms[0]) / norms[0], rel=1e-12)
+
+
+def test_another_learning_rate_is_named_before_it_shows(runs):
+    found = compared(runs["plain"], runs["rate"]).findings[0]
+    assert "part in step 1: a learning rate is 0.1 in A and 0.2 in B" in found.message
+    assert found.value == pytest.approx(1.0)
+
+
+def test_other_random_numbers_part_at_once(runs):
+    """A float64 batch is another draw."""
+    found = compared(runs["plain"], runs["wide"]).findings[0]
+    assert "part in step 1" in found.message
+
+
+def test_runs_without_a_step_have_nothing_in_common(runs, tmp_path):
+    empty = trained(tmp_path / "empty.db", steps=0)
+    with pytest.raises(OptionError, match="no step in common"):
+        compared(runs["plain"], empty)
