@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradscope.errors import OptionError
+from gradscope.errors import ConfigError, OptionError
 
 
 def check_file(path: Path, *, force: bool = False) -> None:
@@ -144,6 +144,17 @@ def is_stream(path: Path) -> bool:
     except FileNotFoundError:
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def check_readable(path: Path) -> None:
+    """Refuse to read a pipe or a device, which may never end.
+
+    Raises:
+        ConfigError: it is one.
+        OSError: nobody can tell.
+    """
+    if is_stream(path):
+        raise ConfigError(f"`{path}` is no regular file", help="copy what it gives into one")
 
 
 def _exists(path: Path) -> OptionError:

@@ -8,10 +8,17 @@ a plain name is exact, ``re:`` is a full match, ``type:Conv2d`` also matches sub
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 
-from gradscope.errors import LayerError, did_you_mean
+from gradscope.errors import LayerError, Problem, Where, did_you_mean, nowhere
+
+#: Seconds that a pattern may take for a name: a repetition within a repetition takes years.
+PATIENCE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +48,54 @@ class Pattern:
         source = body[3:] if body.startswith("re:") else _translate(body)
         try:
             object.__setattr__(self, "_regex", re.compile(source, re.DOTALL))
-        except re.error as error:
+        except (re.error, RecursionError, OverflowError) as error:
             raise LayerError(
-                f"pattern `{self.text}` is not a regular expression: {error}",
+                f"pattern `{_short(self.text)}` is not a regular expression: {error}",
                 help="drop `re:` to use `*` and `**` instead",
             ) from None
 
     def matches(self, named: Named) -> bool:
-        """Whether the body matches, whatever the sign."""
+        """Whether the body matches, whatever the sign.
+
+        Raises:
+            LayerError: it takes longer than ``PATIENCE`` to tell.
+        """
         if self._type is not None:
             return self._type in named.types
-        return any(self._regex.fullmatch(name) for name in (named.name, *named.aliases))
+        names = (named.name, *named.aliases)
+        if not (self.text.lstrip("!").startswith("re:") or self.text.count("*") > 2):
+            return any(self._regex.fullmatch(name) for name in names)
+        try:
+            with at_most(PATIENCE):
+                return any(self._regex.fullmatch(name) for name in names)
+        except TimeoutError:
+            raise LayerError(
+                f"pattern `{_short(self.text)}` takes longer than {PATIENCE:g} s for one name",
+                help="leave out what repeats within a repetition, as `(a+)+` does, or some stars",
+            ) from None
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError after so many seconds, where the system has an alarm for this thread."""
+    if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    handler = signal.signal(signal.SIGALRM, stop)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def _translate(glob: str) -> str:
@@ -80,26 +124,41 @@ def _translate(glob: str) -> str:
 
 
 def matching(
-    patterns: Sequence[str], names: Iterable[Named], *, what: str = "layer"
+    patterns: Sequence[str],
+    names: Iterable[Named],
+    *,
+    what: str = "layer",
+    key: str = "",
+    place: Where = nowhere,
 ) -> list[Named]:
     """The names that ``patterns`` select, in their own order.
+
+    ``key`` is the config's that holds the patterns, and ``place`` tells where.
 
     Raises:
         LayerError: a pattern that matches no name at all, or a list that takes everything back.
     """
-    parsed = [Pattern(text) for text in patterns]
+    parsed = []
     names = list(names)
     selected: set[int] = set()
-    for pattern in parsed:
-        hits = {i for i, named in enumerate(names) if pattern.matches(named)}
-        if not hits:
-            raise _no_match(pattern, names, what)
+    for number, text in enumerate(patterns):
+        try:
+            pattern = Pattern(text)
+            hits = {i for i, named in enumerate(names) if pattern.matches(named)}
+            if not hits:
+                raise _no_match(pattern, names, what)
+        except LayerError as error:
+            where = place(f"{key}.{number}" if len(patterns) > 1 else key)
+            problems = (Problem(p.message, where, p.help, p.notes) for p in error.problems)
+            raise LayerError(*problems) from None
+        parsed.append(pattern)
         selected = selected - hits if pattern.negated else selected | hits
     if not selected and patterns:
         shown = ", ".join(f"`{text}`" for text in patterns)
         only_negative = all(pattern.negated for pattern in parsed)
         raise LayerError(
             f"the patterns {shown} leave no {what}",
+            place=place(key),
             help="put `**` first: `!` only takes names back" if only_negative else None,
         )
     return [named for i, named in enumerate(names) if i in selected]
@@ -117,4 +176,4 @@ def _no_match(pattern: Pattern, names: list[Named], what: str) -> LayerError:
         close = did_you_mean(plain, choices, count=3)
         shown = ", ".join(choices[:6]) + (", …" if len(choices) > 6 else "")
         help = close or (f"the names start with {shown}" if choices else "there is none to match")
-    return LayerError(f"pattern `{body}` matches no {what}", help=help)
+    return LayerError(f"pattern `{_short(body)}` matches no {what}", help=help)

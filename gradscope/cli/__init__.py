@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -141,6 +142,7 @@ def main() -> NoReturn:
     """Run a command and end with the exit code that the README lists."""
     debug = "--debug" in sys.argv
     launch: Callable[[], None] | None = None
+    signals = _interrupting()
     try:
         # Not the app itself: that sets `sys.excepthook`, which a script under `run` would see.
         command = get_command(app())
@@ -181,9 +183,20 @@ def main() -> NoReturn:
         if debug:
             _traceback()
         code = _unforeseen(error)
+    for number in signals:
+        signal.signal(number, signal.SIG_DFL)
     if launch is not None:
         launch()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _interrupting() -> list[int]:
+    """Have what ends the process by default end it as Ctrl-C does: nothing is left half done."""
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    found = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in found:
+        signal.signal(number, signal.default_int_handler)
+    return found
 
 
 def _unforeseen(error: BaseException) -> int:

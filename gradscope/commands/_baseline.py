@@ -16,6 +16,7 @@ from typing import Any
 
 from gradscope.commands._write import STDOUT, check_output, write_output
 from gradscope.errors import ConfigError, OptionError, Place, did_you_mean
+from gradscope.files import check_readable
 from gradscope.records.report import BaselineEntry, CheckedModel, CheckReport, Finding
 from gradscope.records.run import RunInfo
 from gradscope.reporters.finding_identity import without_figures
@@ -41,6 +42,7 @@ def read_baseline(path: Path) -> Baseline:
         ConfigError: it is no baseline, or one of another version.
     """
     try:
+        check_readable(path)
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise OptionError(f"there is no baseline `{path}`", help=_HELP) from None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from gradscope.files import is_stream
 from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.training import StepSample
 from gradscope.runfile.reader import RunFile, Series
@@ -22,6 +23,8 @@ def is_run(path: Path) -> bool:
     try:
         if path.is_dir():
             return any(path.glob("*.db"))
+        if is_stream(path):
+            return False
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
     except (OSError, ValueError):  # no name that a file can have

@@ -9,10 +9,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from gradscope.commands._interpreter import interpreter_kept
 from gradscope.errors import OptionError, visible
 from gradscope.files import check_file, is_stream, whole_file, write_file
 
 STDOUT = Path("-")
+_NUMBERS = {"stdout": 1, "stderr": 2}
 
 
 @contextlib.contextmanager
@@ -21,10 +23,29 @@ def keep_stdout_clean() -> Iterator[None]:
 
     Where there are real streams their descriptors are turned too, for what a library in C, another
     process or a kept ``sys.__stdout__`` writes. Whatever folder that code changes to, the result's
-    path means the same behind it.
+    path means the same behind it; so do Python's own functions, and what it closes is open again.
     """
-    with contextlib.redirect_stdout(sys.stderr), _descriptor_turned(), _folder_kept():
+    with (
+        interpreter_kept(),
+        _streams_open(),
+        contextlib.redirect_stdout(sys.stderr),
+        _descriptor_turned(),
+        _folder_kept(),
+    ):
         yield
+
+
+@contextlib.contextmanager
+def _streams_open() -> Iterator[None]:
+    """Python's own streams, where the user's code closes them or puts nothing in their place."""
+    before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
+    try:
+        yield
+    finally:
+        for name, stream in before.items():
+            if stream is not None and stream.closed:
+                stream = open(_NUMBERS[name], "w", encoding=stream.encoding, closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 @contextlib.contextmanager
@@ -49,7 +70,7 @@ def _descriptor_turned() -> Iterator[None]:
             raise ValueError("closed by whoever started the process")
         real.flush()
         out, err = real.fileno(), errors.fileno()
-        kept = os.dup(out)
+        kept = {number: os.dup(number) for number in (out, err)}
     except (OSError, ValueError):
         yield
         return
@@ -59,8 +80,9 @@ def _descriptor_turned() -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError, ValueError):
             real.flush()
-        os.dup2(kept, out)
-        os.close(kept)
+        for number, copy in kept.items():
+            os.dup2(copy, number)
+            os.close(copy)
 
 
 def write_output(content: str | bytes, path: Path | None, *, force: bool = False) -> None:

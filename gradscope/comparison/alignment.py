@@ -9,6 +9,7 @@ from difflib import SequenceMatcher
 from typing import TypeVar
 
 from gradscope.errors import OptionError
+from gradscope.patterns import PATIENCE, at_most
 
 #: A call by its module's name and its number.
 CallKey = tuple[str, int]
@@ -39,13 +40,23 @@ class Renaming:
         object.__setattr__(self, "_a", a)
 
     def of(self, name: str) -> str | None:
-        """A's name for one of B's; what lies below a name that is renamed goes with it."""
+        """A's name for one of B's; what lies below a name that is renamed goes with it.
+
+        Raises:
+            OptionError: it takes too long to tell.
+        """
         ends = [len(name), *(i for i in range(len(name) - 1, 0, -1) if name[i] == ".")]
-        for end in ends:
-            match = self._b.fullmatch(name[:end])
-            if match is not None:
-                return "".join(self._filled(match.groups())) + name[end:]
-        return None
+        try:
+            with at_most(PATIENCE):
+                matches = ((end, self._b.fullmatch(name[:end])) for end in ends)
+                found = next(((end, match) for end, match in matches if match), None)
+        except TimeoutError:
+            message = f"`--match {self.text}` takes longer than {PATIENCE:g} s for one name"
+            raise OptionError(message, help="use fewer stars in one pattern") from None
+        if found is None:
+            return None
+        end, match = found
+        return "".join(self._filled(match.groups())) + name[end:]
 
     def _filled(self, groups: Sequence[str]) -> Iterator[str]:
         """A's pattern with what B's stars stood for."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 from torch import Tensor, nn
 
 from gradscope import progress
@@ -115,7 +115,8 @@ class FeatureCache:
         self._new.clear()
         self.metadata[self.key] = self.layer
         with whole_file(self.path, force=True) as temporary:
-            save_file(self.tensors, temporary, metadata={**self.metadata, "format": _FORMAT})
+            # Not `save_file`: what it says of a full disk is no OSError.
+            temporary.write_bytes(save(self.tensors, {**self.metadata, "format": _FORMAT}))
         self._saved = time.monotonic()
 
 

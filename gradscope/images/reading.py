@@ -99,7 +99,7 @@ def existing_file(
 
     Raises:
         ConfigError: it is missing (the closest of its folder's files with one of the suffixes is
-            offered), a folder, or empty.
+            offered), a folder, a pipe or a device, or empty.
     """
     if path.is_dir():
         help = (
@@ -120,7 +120,11 @@ def existing_file(
             help=closest_file(path, suffixes)
             or f"paths are taken from the config's folder; looked in {shown(parent)}",
         )
-    if path.is_file() and path.stat().st_size == 0:
+    if not path.is_file():  # a pipe or a device may never end
+        raise ConfigError(
+            f"{shown(path)} is no regular file", place=place, help="copy what it gives into one"
+        )
+    if path.stat().st_size == 0:
         raise ConfigError(
             f"{shown(path)} is empty: 0 bytes",
             place=place,

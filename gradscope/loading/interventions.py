@@ -9,7 +9,7 @@ from torch import nn
 
 from gradscope.actions import Intervention, action
 from gradscope.config import InterventionConfig
-from gradscope.errors import LayerError, Problem, Where, nowhere
+from gradscope.errors import Where, nowhere
 from gradscope.patterns import Named, matching
 
 
@@ -31,14 +31,8 @@ def resolve(
     for number, one in enumerate(wanted):
         at = one.at or action(one.do).places[0]
         key = f"interventions.{number}"
-        names = _parameters(model) if at == "parameter_grad" else _modules(model)
-        try:
-            chosen = matching(one.layers, names)
-        except LayerError as error:
-            where = place(f"{key}.layers")
-            raise LayerError(
-                *(Problem(p.message, p.place or where, p.help, p.notes) for p in error.problems)
-            ) from None
+        names = _parameters(model) if at == "parameter_grad" else module_names(model)
+        chosen = matching(one.layers, names, key=f"{key}.layers", place=place)
         value = one.value
         if isinstance(value, list | dict):
             value = tensor(value, f"{key}.value")
@@ -54,7 +48,8 @@ def notices(found: Sequence[Intervention]) -> list[str]:
     return [f"interventions: {done}; everything below is of the step that they change"]
 
 
-def _modules(model: nn.Module) -> list[Named]:
+def module_names(model: nn.Module) -> list[Named]:
+    """Each module by its names and its classes."""
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         names.setdefault(module, []).append(name)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradscope.errors import ConfigError, LayerError, Problem, Where, did_you_mean, nowhere
+from gradscope.errors import ConfigError, Where, did_you_mean, nowhere
 from gradscope.patterns import Named, matching
 
 
@@ -79,13 +79,8 @@ def freeze(model: nn.Module, patterns: Sequence[str], place: Where = nowhere) ->
         names.setdefault(id(parameter), []).append(name)
         parameters[id(parameter)] = parameter
     known = [Named(first, tuple(aliases)) for first, *aliases in names.values()]
-    try:
-        chosen = {named.name for named in matching(patterns, known, what="parameter")}
-    except LayerError as error:
-        where = place("freeze")
-        raise LayerError(
-            *(Problem(p.message, p.place or where, p.help, p.notes) for p in error.problems)
-        ) from None
+    found = matching(patterns, known, what="parameter", key="freeze", place=place)
+    chosen = {named.name for named in found}
     for key, (first, *_) in names.items():
         if first in chosen:
             parameters[key].requires_grad = False

@@ -22,6 +22,7 @@ from gradscope.loading.names import Names
 from gradscope.loading.policy import below, is_module, torchvision_name
 from gradscope.loading.refused_arguments import check_arguments, safe_arguments
 from gradscope.loading.signatures import arguments, check, unknown_argument
+from gradscope.loading.sizes import check_sizes
 from gradscope.loading.wall import Wall, WalledPartial
 
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -133,8 +134,11 @@ class Targets:
         check(found, name, args, kwargs, key, self.place, partial=partial)
         if partial:
             return self._bound(found, name, args, kwargs, key)
+        wall = self.wall(found, name, key, downloads=downloads)
+        if wall is not None:
+            check_sizes(name, named, self.place(key))
         try:
-            with self.wall(found, name, key, downloads=downloads) or nullcontext():
+            with wall or nullcontext():
                 made = found(*args, **kwargs)
         except GradscopeError:
             raise

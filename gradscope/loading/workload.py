@@ -26,6 +26,7 @@ from gradscope.loading.sources.tensors import to_tensor
 from gradscope.loading.step_methods import StepMethod, check_given, step_method
 from gradscope.loading.targets import Targets
 from gradscope.loading.wrappers import unwrapped
+from gradscope.patterns import matching
 
 
 @dataclass
@@ -71,7 +72,7 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None)
         ConfigError: files and arguments that do not fit.
         TargetError: every name that is refused or does not exist, at once.
         OptionError: a device that is not there.
-        LayerError: a freeze pattern without a match.
+        LayerError: a pattern of layers, freeze or interventions without a match.
         ModelError: the user's code raised.
     """
     config, place = loaded.config, loaded.place
@@ -181,6 +182,8 @@ def build_model(loaded: LoadedConfig, allow: Sequence[str]) -> BuiltModel:
     notices += wrappers
     dtype = _settle(loaded, targets, model, kind, device, dtype, notices)
     notices += surgery.freeze(model, config.freeze, place)
+    if "layers" in loaded.given:  # the run selects them: here a mistake has its place
+        matching(config.layers, experiments.module_names(model), key="layers", place=place)
     try:
         model.train(config.mode == "train")
     except Exception as error:  # a method of the user's in the place of torch's

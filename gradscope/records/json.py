@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError, Place
+from gradscope.files import check_readable
 from gradscope.records.answers import WhyReport
 from gradscope.records.data import excerpt, from_data, to_data
 from gradscope.records.diff import DiffReport
@@ -177,6 +178,7 @@ def _collector_paused() -> Iterator[None]:
 
 def _text(path: Path, help: str) -> str:
     try:
+        check_readable(path)
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"there is no file `{path}`", help=help) from None

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gradscope.errors import ConfigError
+from gradscope.files import check_readable
 from gradscope.runfile import schema
 
 _MADE = "`gradscope run SCRIPT.py` records one"
@@ -46,6 +47,7 @@ def connect(path: Path) -> sqlite3.Connection:
         ConfigError: it cannot be read, or is no run that this gradscope knows.
     """
     try:
+        check_readable(path)
         with path.open("rb") as file:
             head = file.read(16)
     except OSError as error:

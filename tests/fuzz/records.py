@@ -35,7 +35,7 @@ _READERS_OF_RUNS = [
     ("show", "saved.db", "--step", "1"),
     ("why", "saved.db"),
     ("diff", "saved.db", "saved.db"),
-    ("export", "saved.db", "-o", "made.csv"),
+    ("export", "saved.db", "--to", "csv", "made.csv"),
 ]
 
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
+
 import pytest
+from hostile.commands import gradscope
 
 from fuzz.attempts import Attempt, faults
+from fuzz.configs import CONFIGS
+from gradscope import demo
 
 LARGE = (2**63, 10**24)
 DIGITS = f"0x{'f' * 5000}"
@@ -22,6 +29,57 @@ FOUND = [
 ]
 
 
+#: Pipes into which nobody writes, and files without an end.
+STREAMS = [
+    *(("inspect", "demo", f"{key}=PIPE") for key in ("checkpoint", "input.image", "input.file")),
+    *(("show", "/dev/zero"), ("check", "demo", "--baseline", "PIPE"), ("inspect", "PIPE")),
+    *(("show", "PIPE"), ("why", "PIPE"), ("graph", "PIPE"), ("show", "run.db")),
+    *(("saliency", "PIPE", "-m", "demo"), ("inspect", "hf:m"), ("inspect", "./net.py:Net")),
+    *(("inspect", "demo", f"{key}=/dev/zero") for key in ("checkpoint", "input.image", "target")),
+]
+PICTURE = (Path(demo.__file__).parent / "digits" / "digit-1.png").read_bytes()
+BERT = json.loads((CONFIGS / "bert-tiny" / "config.json").read_text(encoding="utf-8"))
+LARGE_MODELS = [
+    {"_target_": "torch.nn.LSTM", "input_size": 4, "hidden_size": 4, "num_layers": 10**7},
+    {"_target_": "timm.create_model", "model_name": "vit_tiny_patch16_224", "depth": 10**7},
+    {"_target_": "torchvision.models.densenet.DenseNet", "block_config": [10**7, 1]},
+    {"_target_": "torch.nn.Linear", "in_features": 10**12, "out_features": 1},
+    {"_target_": "torchvision.models.resnet18", "num_classes": 10**30},
+]
+
+
 @pytest.mark.parametrize("word", FOUND, ids=lambda word: word[:50])
 def test_the_contract_holds(word: str) -> None:
     assert faults(Attempt("key", ("inspect", "demo", word))) == []
+
+
+@pytest.mark.parametrize("crop", [[261_513, 10**7], 2**63])
+def test_a_picture_that_is_too_large(crop: object) -> None:
+    word = f"input.transform={{crop: {crop}}}"
+    files = {"a.png": PICTURE}
+    assert faults(Attempt("image", ("inspect", "demo", "input.image=a.png", word), files)) == []
+
+
+@pytest.mark.parametrize("words", STREAMS, ids=" ".join)
+def test_what_never_ends_is_not_read(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/config.json").write_text(json.dumps(BERT))
+    suffix = {"input.image=PIPE": ".png", "input.file=PIPE": ".npy", "checkpoint=PIPE": ".pt"}
+    file = f"p{suffix.get(words[-1], '.png' if words[0] == 'saliency' else '')}"
+    for name in (file, "m/tokenizer.json", "run.db", "net.py"):
+        os.mkfifo(name)
+    found = gradscope([word.replace("PIPE", file) for word in words])
+    assert (found.code, found.faults()) == (2, [])
+
+
+@pytest.mark.parametrize("model", LARGE_MODELS, ids=lambda model: model["_target_"])
+def test_a_model_that_cannot_be_built(model):
+    files = {"c.yaml": json.dumps({"model": model})}
+    assert faults(Attempt("model", ("inspect", "c.yaml"), files)) == []
+
+
+@pytest.mark.parametrize("field", ["num_hidden_layers", "num_labels", "hidden_size", "vocab_size"])
+def test_a_transformer_that_cannot_be_built(field):
+    files = {"m/config.json": json.dumps({**BERT, field: 10**12})}
+    assert faults(Attempt("model", ("inspect", "hf:m"), files)) == []

@@ -36,9 +36,12 @@ class Outcome:
         return found + [f"{raw!r} on {name}" for name, text in texts for raw in unprintable(text)]
 
 
-def gradscope(words: Sequence[str]) -> Outcome:
-    """Run ``gradscope WORDS…``."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
+def gradscope(words: Sequence[str], *, encoding: str = "utf-8") -> Outcome:
+    """Run ``gradscope WORDS…``, with streams of an encoding."""
+    out, err = (
+        io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors=errors, newline="")
+        for errors in ("strict", "backslashreplace")
+    )
     before = sys.argv
     sys.argv = ["gradscope", *words]
     code: object = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from gradscope.features.vectors import FeatureArray
 
@@ -21,4 +21,5 @@ def write(features: FeatureArray, path: Path) -> None:
         "model": features.model,
         "pooling": features.pooling,
     }
-    save_file({"features": features.values}, path, metadata=metadata)
+    # Not `save_file`: what it says of a full disk is no OSError.
+    path.write_bytes(save({"features": features.values}, metadata))

@@ -186,14 +186,22 @@ def _configured(wanted: Mapping[str, Any], context: Context, place: str) -> Tran
     grey = wanted.get("grayscale", in_channels(context.model) == 1)
     keep = "grayscale" not in wanted and in_channels(context.model) is None
 
-    def transform(image: Image.Image) -> Tensor:
-        image = image if keep else image.convert("L" if grey else "RGB")
+    def fitted(image: Image.Image) -> Image.Image:
         if resize is not None:
             image = image.resize(_target_size(image, resize), Image.Resampling.BILINEAR)
-        if crop is not None:
-            height, width = crop if len(crop) == 2 else (crop[0], crop[0])
-            left, top = round((image.width - width) / 2), round((image.height - height) / 2)
-            image = image.crop((left, top, left + width, top + height))
+        if crop is None:
+            return image
+        height, width = crop if len(crop) == 2 else (crop[0], crop[0])
+        left, top = round((image.width - width) / 2), round((image.height - height) / 2)
+        return image.crop((left, top, left + width, top + height))
+
+    def transform(image: Image.Image) -> Tensor:
+        image = image if keep else image.convert("L" if grey else "RGB")
+        try:
+            image = fitted(image)
+        except (Image.DecompressionBombError, ArithmeticError, MemoryError, ValueError) as error:
+            reason = message_of(error) or "there is no memory for it"
+            raise context.error(place, f"no picture has such a size: {reason}") from error
         image = ImageOps.invert(image) if wanted.get("invert") else image
         pixels = images.to_tensor(image)
         if max(len(mean), len(std)) not in (1, len(pixels)):

@@ -10,9 +10,11 @@ from types import ModuleType
 from typing import Any
 
 from gradscope.errors import ConfigError, GradscopeError, Place, did_you_mean, message_of
+from gradscope.files import is_stream
 from gradscope.images import shown
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.libraries import hub, require
+from gradscope.loading.sizes import check_sizes
 from gradscope.loading.weight_files import refused
 
 _CALL_ARGUMENTS = ("attn_implementation", "dtype", "torch_dtype")
@@ -26,6 +28,7 @@ def build(request: Request) -> Built:
     source, local = _source(request)
     notices = _check_json(source, local, request)
     config = _config(transformers, source, request)
+    check_sizes(request.spec, config.to_dict(), request.place())
     auto = auto_class(transformers, config)
     call = {k: v for k, v in request.kwargs.items() if k in _CALL_ARGUMENTS}
     if request.weights is not None and not request.meta:
@@ -51,6 +54,11 @@ def _source(request: Request) -> tuple[str, bool]:
             return str(path), True
         path = path.parent
     if (path / "config.json").is_file():
+        stream = next((file for file in path.iterdir() if is_stream(file)), None)
+        if stream is not None:
+            help = "take it out of the model's folder"
+            message = f"{shown(stream)} is no regular file"
+            raise ConfigError(message, place=request.place(), help=help)
         return str(path), True
     if path.is_dir():
         raise ConfigError(
@@ -86,6 +94,7 @@ def _check_json(source: str, local: bool, request: Request) -> list[str]:
             help="write it with `config.save_pretrained`",
         ) from error
     refuse_kernels(content, shown(path), request.place())
+    check_sizes(shown(path), content, request.place())
     if "auto_map" in content:
         return [f"{path.name}: its `auto_map` names code of its own, which is not run"]
     return []
@@ -113,6 +122,7 @@ def _config(transformers: ModuleType, source: str, request: Request) -> Any:
     extra = {k: v for k, v in request.kwargs.items() if k not in _CALL_ARGUMENTS}
     extra = {k: request.targets.build(v, f"model.{k}") for k, v in extra.items()}
     refuse_kernels(dict(request.kwargs), f"`{request.spec}`", request.place())
+    check_sizes(request.spec, request.kwargs, request.place())
     if request.args:
         raise ConfigError(f"`{request.spec}` takes named arguments only", place=request.place())
     local = Path(source).exists()
