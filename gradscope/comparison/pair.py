@@ -59,13 +59,15 @@ class SavedPair:
         other = TensorKey(call, key.kind, path)
         statistics = self.a.statistics.get(key), self.b.statistics.get(other)
         sketches = self.a.sketches.get(key), self.b.sketches.get(other)
-        gradient = "grad" in key.kind
+        # What B does not return can get no gradient there: attention weights, say.
+        tensor = other._replace(kind=other.kind.removeprefix("grad_"))
+        missed = "grad" in key.kind and (key.call is None or tensor in self.b.statistics)
         if statistics[0] is not None and statistics[1] is not None:
             if statistics[0].shape != statistics[1].shape:
                 note = f"B's shape is {list(statistics[1].shape)}"
                 return Gap(note=note, departs=True)
         elif statistics[0] is not None:
-            return Gap(note="B has none", departs=gradient)
+            return Gap(note="B has none", departs=missed)
         if sketches[0] is not None and sketches[1] is not None:
             return sketch_gap(sketches[0], sketches[1], self.accuracy, (self.a.file, self.b.file))
         if statistics[0] is not None and statistics[1] is not None and not self.sketched:

@@ -246,6 +246,40 @@ def test_a_gradient_that_does_not_come_departs():
         assert (found.code, found.name) == ("GD102", "layers.3")
 
 
+class Pair(nn.Module):
+    """Attention in two ways, one of which returns its weights too, and they are looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = nn.Linear(12, 12)
+        self.weights = True
+
+    def forward(self, x: Tensor) -> Any:
+        scores = self.value(x)
+        return (scores * 1.0, scores.sigmoid()) if self.weights else (scores * 1.0, None)
+
+
+class Reader(nn.Module):
+    """Takes what there is of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair, self.head = Pair(), nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found, weights = self.pair(x)
+        return self.head(found if weights is None else found + 0.0 * weights)
+
+
+def test_an_output_that_the_other_has_not_is_no_missing_gradient():
+    torch.manual_seed(0)
+    a, x = Reader(), torch.randn(4, 12)
+    b = copy.deepcopy(a)
+    b.pair.weights = False
+    for sketch in (True, False):
+        assert compared(a, b, x, sketch=sketch).findings == ()
+
+
 def test_two_models_have_nothing_in_common():
     with pytest.raises(OptionError, match="nothing in common"):
         compare_reports(saved(*built("chain")), saved(nn.Bilinear(6, 6, 4), [torch.ones(4, 6)] * 2))
