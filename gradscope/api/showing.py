@@ -13,7 +13,7 @@ from typing import Any
 
 from gradscope import plugins
 from gradscope.errors import OptionError, did_you_mean
-from gradscope.files import check_file, write_file
+from gradscope.files import check_file, expanded, write_file
 from gradscope.records.answers import Answer, WhyReport
 from gradscope.records.data import to_data
 from gradscope.records.diff import DiffReport
@@ -50,7 +50,7 @@ def save(record: Shown, path: Path, *, force: bool) -> None:
     Raises:
         OptionError: no format has the suffix, or the file exists or cannot be written.
     """
-    path = path.expanduser()
+    path = expanded(path)
     format = plugins.by_suffix(_ROOMS[type(record)], path, otherwise="print it: `print(report)`")
     if os.path.lexists(path) and not force:
         raise OptionError(f"`{path}` exists", help="`save(path, force=True)` replaces it")
