@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from gradscope.charts.scales import Scale
+
 #: Why a point has no height, or that it stands for some without one.
 ZERO, MISSING, NOT_FINITE = "zero", "missing", "not finite"
 MARKS = (ZERO, MISSING, NOT_FINITE)
@@ -91,7 +93,14 @@ class Panel:
     def logarithmic(self) -> bool:
         """Whether the vertical axis is."""
         heights = self.heights
-        return bool(heights) and min(heights) > 0 and max(heights) / _DECADES > min(heights)
+        if self.bars or not heights or min(heights) <= 0:
+            return False
+        return max(heights) / _DECADES > min(heights)
+
+    @property
+    def scale(self) -> Scale:
+        """The vertical axis of one that has ``heights``."""
+        return Scale.of(self.heights, log=self.logarithmic, zero=self.bars)
 
     @property
     def said(self) -> bool:

@@ -35,9 +35,7 @@ def drawn(panel: Panel) -> str:
     across = Scale(min(places), max(places)) if len(set(places)) > 1 else _around(places[0])
     if panel.bars:
         across = Scale(across.low - 0.5, across.high + 0.5)
-    log = panel.logarithmic and not panel.bars
-    up = Scale.of(panel.heights, log=log, zero=panel.bars)
-    frame = _Frame(across, up)
+    frame = _Frame(across, panel.scale)
     said = f"{panel.title}: {panel.y} over {panel.x}"
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{_text(said)}">',

@@ -9,7 +9,10 @@ from pathlib import Path
 from rich.text import Text
 
 from gradscope import plugins
+from gradscope.charts.maps import Map
+from gradscope.charts.panels import Panel
 from gradscope.commands._options import DisplayOptions, FileOptions, LayerOptions, TableOptions
+from gradscope.commands._plots import PlotOptions
 from gradscope.commands._runs import read_history
 from gradscope.commands._views import ReportOutput, choose_destination, table_view
 from gradscope.errors import OptionError
@@ -17,9 +20,16 @@ from gradscope.records.report import Report
 from gradscope.records.training import TrainedModel, TrainingRun, TrainingStep
 from gradscope.reporters.markdown_text import escaped
 from gradscope.reporters.report import View
+from gradscope.reporters.training.charts import over_steps
 from gradscope.reporters.training.sentences.step_facts import facts_of_step, step_title
+from gradscope.reporters.training.sentences.summary import title
 from gradscope.reporters.training.tables import choices
-from gradscope.reporters.training.tables.naming import called, selected, selected_reports
+from gradscope.reporters.training.tables.naming import (
+    called,
+    qualified,
+    selected,
+    selected_reports,
+)
 from gradscope.runfile.reader import RunFile
 from gradscope.typeset.console import printed
 from gradscope.typeset.numbers import count
@@ -39,8 +49,9 @@ def show_run(
     display: DisplayOptions,
     tables: TableOptions,
     layers: LayerOptions,
+    plots: PlotOptions,
 ) -> None:
-    """Write a run's page.
+    """Write a run's page, and draw it where that is asked for.
 
     Raises:
         OptionError: an option that no run can honour.
@@ -52,11 +63,15 @@ def show_run(
         view = _for_csv(view)
     choices.check(view)
     patterns, exclude = layers.layers or (), layers.exclude or ()
-    wanted = bool(patterns or exclude) or view.table == "calls" or destination.format in _WHOLE
+    wanted = bool(patterns or exclude or plots.plot) or view.table == "calls"
+    wanted = wanted or destination.format in _WHOLE
     with RunFile.open(path) as run:
         history = read_history(run, calls=wanted)
     history = selected(history, patterns, exclude)
     destination.write(plugins.load(ROOM, destination.format).render(history, view))
+    of_models = qualified(history)
+    charts: list[Panel | Map] = [*over_steps.panels(of_models), *over_steps.maps(of_models)]
+    plots.write(title(history.run), charts, file)
 
 
 def _for_csv(view: View) -> View:

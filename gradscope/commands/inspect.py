@@ -24,10 +24,12 @@ from gradscope.commands._options import (
     Words,
     takes_groups,
 )
+from gradscope.commands._plots import PlotOptions
 from gradscope.commands._progress import shown_progress
 from gradscope.commands._views import ReportOutput
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import Interrupted, ModelError
+from gradscope.reporters.report.charts.depth import panels
 from gradscope.reporters.report.tables.asked import measured
 from gradscope.rules import reaches
 
@@ -43,6 +45,7 @@ EXAMPLES = (
     ("gradscope inspect ./net.py:Net --gradcheck swish", "Is your own backward right?"),
     ("gradscope inspect model.yaml -o report.json", "A report to keep: `show` displays it again."),
     ("gradscope inspect model.yaml -o report.html", "A page to send: charts, findings, tables."),
+    ("gradscope inspect model.yaml --plot flow.pdf", "Gradient flow over depth, for a paper."),
 )
 
 
@@ -110,6 +113,7 @@ def run(
     running: RunOptions,
     format: Format = None,
     file: FileOptions,
+    plots: PlotOptions,
     display: DisplayOptions,
     allow: Allow = None,
     debug: Debug = False,
@@ -123,6 +127,7 @@ def run(
     """
     rules.check()
     output = ReportOutput.of(format, file, display, tables)
+    plots.check(file)
     keys = {"layers": layers.layers, "steps": steps, **asdict(running)}
     keys["interventions"] = interventions.wanted()
     loaded = read_model(words, settings, keys)
@@ -148,5 +153,6 @@ def run(
         output.write(error.report)
         raise
     output.write(report)
+    plots.write(report.run.model, panels(report), file)
     if reaches(report.findings, judging.fail_on or "never"):
         raise typer.Exit(1)

@@ -18,18 +18,21 @@ from gradscope.commands._options import (
     TableOptions,
     takes_groups,
 )
+from gradscope.commands._plots import PlotOptions
 from gradscope.commands._run_pages import show_run, show_step
 from gradscope.commands._runs import is_run
 from gradscope.commands._views import ReportOutput
 from gradscope.errors import ConfigError, OptionError
 from gradscope.records import json as record_json
 from gradscope.records.report import CheckReport, Report
+from gradscope.reporters.report.charts.depth import panels
 
 EXAMPLES = (
     ("gradscope show report.json --sort grad_out --top 10", "The ten largest output gradients."),
     ("gradscope show report.json -f markdown", "The tables for an issue or a pull request."),
     ("gradscope inspect -f json | gradscope show - --table parameters", "Through a pipe."),
     ("gradscope show run.db -l 'layer4.**'", "A training run, of these layers."),
+    ("gradscope show run.db --plot run.png", "Its vital signs, and layers over steps, drawn."),
     ("gradscope show run.db --step 40", "One step of it, as `inspect` shows a model."),
 )
 
@@ -52,6 +55,7 @@ def run(
     layers: LayerOptions,
     format: Format = None,
     file: FileOptions,
+    plots: PlotOptions,
     tables: TableOptions,
     display: DisplayOptions,
     debug: Debug = False,
@@ -63,15 +67,22 @@ def run(
     `steps`, `parameters`, `calls`, `findings` and `events`. `--step N` shows one step of it as
     `gradscope inspect` shows a model.
     """
+    plots.check(file)
     if is_run(report):
         if step is None:
-            show_run(report, format, file, display, tables, layers)
+            show_run(report, format, file, display, tables, layers, plots)
         else:
+            plots.refuse("`--step`, which has no course over steps")
             show_step(report, step, format, file, display, tables, layers)
         return
     output = ReportOutput.of(format, file, display, tables)
     _refuse_options_of_runs(report, step, layers)
-    output.write(_read(report))
+    shown = _read(report)
+    if isinstance(shown, CheckReport):
+        plots.refuse("a check, which holds findings only")
+    output.write(shown)
+    if isinstance(shown, Report):
+        plots.write(shown.run.model, panels(shown), file)
 
 
 def _refuse_options_of_runs(path: Path, step: int | None, layers: LayerOptions) -> None:

@@ -100,7 +100,7 @@ def test_a_dash_is_standard_input(
         (
             {"format": "zzz"},
             "unknown format `zzz`",
-            "one of csv, github, json, markdown, sarif, terminal",
+            "one of csv, github, html, json, markdown, sarif, terminal",
         ),
         (
             {"output": Path("a.xlsx")},

@@ -79,9 +79,9 @@ def _updates(parameters: Sequence[ParameterStats]) -> Panel:
         for x, one in enumerate(trained, 1)
         if one.value.norm or one.gradient is None  # else a ratio to nothing
     ]
-    title, y = "gradient ratio", "‖gradient‖ / ‖parameter‖"
+    title, y = "gradient ratio", "‖gradient‖ / ‖weight‖"
     if stepped:
-        title, y = "update ratio", "‖Δ parameter‖ / ‖parameter‖ of the step"
+        title, y = "update ratio", "‖Δ weight‖ / ‖weight‖"
     return _over(title, y, points, "parameter, in the model's order")
 
 
@@ -94,7 +94,7 @@ def _saved(modules: Sequence[list[ModuleCall]]) -> Panel:
     sums = [sum(call.saved_bytes or 0 for call in calls) for calls in modules]
     size, unit = next((u for u in _UNITS if max(sums, default=0) >= u[0]), _UNITS[-1])
     points = tuple(
-        Point(x, saved / size, name=label(calls[0].name)) if saved else Point(x, None)
+        Point(x, saved / size if saved else None, name=label(calls[0].name))
         for x, (saved, calls) in enumerate(zip(sums, modules, strict=True), 1)
     )
     return Panel("saved for backward", _DEPTH, unit, (Curve("", points),), bars=True)

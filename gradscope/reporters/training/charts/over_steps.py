@@ -24,7 +24,7 @@ _BESIDE = "after clipping"
 #: Each map's title, what its values are, of which series, and the measure.
 _MAPS = (
     ("gradient norm", "norm of the parameter's gradient", "parameters", "grad_norm"),
-    ("update ratio", "‖Δ parameter‖ / ‖parameter‖", "parameters", "update_ratio"),
+    ("update ratio", "‖Δ weight‖ / ‖weight‖", "parameters", "update_ratio"),
     ("activation scale", "standard deviation of the output", "calls", "out_std"),
     ("zeros", "share of the output that is exactly zero", "calls", "out_zeros"),
 )
