@@ -195,7 +195,8 @@ def read_array(path: Path) -> NDArray[np.float32]:
 
     help = "save it with `numpy.save`, as float C×H×W or H×W, the way the model takes it"
     try:
-        values = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:  # an archive of arrays would stay open
+            values = np.load(file, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         first = str(error).splitlines()[0]
         raise ConfigError(f"{path} cannot be read as an array: {first}", help=help) from None

@@ -241,9 +241,9 @@ def test_saved_features_are_those_of_the_entry(run, suffix):
     files = sorted(str(one) for one in Path("pets").rglob("?.png"))
     wanted = gradscope.features("./nets.py:Convs", files)
     if suffix == "npz":
-        saved = np.load("f.npz", allow_pickle=False)
-        values, names, labels = saved["features"], saved["images"], saved["labels"]
-        assert str(saved["layer"]) == "input of fc"
+        with np.load("f.npz", allow_pickle=False) as saved:
+            values, names, labels = saved["features"], saved["images"], saved["labels"]
+            assert str(saved["layer"]) == "input of fc"
     elif suffix == "csv":
         rows = [line.split(",") for line in Path("f.csv").read_text().splitlines()]
         assert rows[0] == ["image", "class", *map(str, range(6))]
