@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from gradscope import plugins
+from gradscope import pages, plugins
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.files import check_file, expanded, write_file
 from gradscope.records.answers import Answer, WhyReport
@@ -31,6 +31,8 @@ _ROOMS: dict[type[Shown], str] = {
     AutogradGraph: "gradscope.diagrams",
     DiffReport: "gradscope.reporters.diff",
 }
+#: Those whose page is made of parts that a notebook can show.
+_WITH_PAGES = (Report, WhyReport, DiffReport)
 _Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
 
 
@@ -40,7 +42,10 @@ def text(record: Shown) -> str:
 
 
 def html(record: Shown) -> str:
-    """The same with its colours, for a notebook."""
+    """What its page shows, for a notebook; the text with its colours where there is none."""
+    if isinstance(record, _WITH_PAGES):
+        reporter = plugins.load(_ROOMS[type(record)], "html")
+        return pages.fragment(reporter.page(record, _view(record, color=False)))
     return as_html(str(_rendered(record, "terminal", color=True)))
 
 

@@ -29,6 +29,7 @@ from gradscope.commands._options import (
     Debug,
     DisplayOptions,
     FileOptions,
+    LayerOptions,
     RunOptions,
     Set,
     format_option,
@@ -38,6 +39,7 @@ from gradscope.commands._progress import shown_progress
 from gradscope.commands._runs import is_run
 from gradscope.commands._views import Destination, choose_destination
 from gradscope.commands._write import keep_stdout_clean
+from gradscope.comparison.selection import of_layers
 from gradscope.config import LoadedConfig
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.records.diff import DiffReport
@@ -88,6 +90,7 @@ def run(
             rich_help_panel=LAYERS,
         ),
     ] = None,
+    layers: LayerOptions,
     fail_on: Annotated[
         str,
         typer.Option(
@@ -132,7 +135,8 @@ def run(
 
     Of each call and each parameter: how far activations and gradients are apart, and by how much
     the call is off by itself, where everything around it is A's. Forward and backward, the first
-    place that departs from A by more than noise is named. Two reports that `inspect --sketch -o
+    place that departs from A by more than noise is named; it is looked for in all layers, whatever
+    rows `-l` chooses. Two reports that `inspect --sketch -o
     FILE.json` saved, also on two machines, are compared as they are; so are two trainings that
     `gradscope run` recorded, of which the first step and layer that part are named.
     """
@@ -150,6 +154,7 @@ def run(
             with importing_torch():
                 from gradscope.api import diff_configs
             report = diff_configs(a, b, match=match or (), allow=allow or ())
+    report = of_layers(report, layers.layers or (), layers.exclude or ())
     _write(report, destination, top, table)
     if reaches(report.findings, fail_on):
         raise typer.Exit(1)

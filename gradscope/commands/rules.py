@@ -11,7 +11,7 @@ from gradscope.commands import _completing as completing
 from gradscope.commands._options import Debug, DisplayOptions, format_option, takes_groups
 from gradscope.commands._views import choose_format, text_view
 from gradscope.commands._write import write_output
-from gradscope.rules import lookup, rule_book
+from gradscope.rules import documented, explained
 
 ROOM = "gradscope.reporters.rulebook"
 
@@ -38,9 +38,11 @@ def run(
 ) -> None:
     """List the rules, or explain one: what it looks for, why it matters, how to fix it.
 
+    GS are those that look at a model or a training; GD is what `gradscope diff` finds.
+
     Thresholds are shown with those of each preset, and where they come from.
     """
     view = text_view(display)
     reporter = plugins.load(ROOM, choose_format(format, None, ROOM))
-    rules = rule_book() if code is None else (lookup(code),)
+    rules = documented() if code is None else (explained(code),)
     write_output(reporter.render(rules, view), None)

@@ -7,6 +7,7 @@ read the history of a training run; ``RULE.runs`` says how the others speak of o
 """
 
 from gradscope.rules._book import lookup, rule_book
+from gradscope.rules._comparisons import COMPARISONS, documented, explained
 from gradscope.rules._diagnosis import diagnose, wanted
 from gradscope.rules._history import SampleHistory, StepHistory
 from gradscope.rules._rule import PRESETS, Limits, Rule, Runs, Threshold
@@ -15,6 +16,7 @@ from gradscope.rules._settings import FAIL_ON, RuleSettings
 from gradscope.rules._severity import SEVERITIES, reaches, severity
 
 __all__ = [
+    "COMPARISONS",
     "FAIL_ON",
     "PRESETS",
     "SEVERITIES",
@@ -27,6 +29,8 @@ __all__ = [
     "StepHistory",
     "Threshold",
     "diagnose",
+    "documented",
+    "explained",
     "lookup",
     "reaches",
     "rule_book",
