@@ -146,6 +146,14 @@ def is_stream(path: Path) -> bool:
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
+def expanded(path: str | Path) -> Path:
+    """A path with the folder that its `~` or `~NAME` stands for; of nobody's it stays as it is."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def check_readable(path: Path) -> None:
     """Refuse to read a pipe or a device, which may never end.
 

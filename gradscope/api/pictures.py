@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gradscope import images
 from gradscope.errors import OptionError
+from gradscope.files import expanded
 from gradscope.loading.viewing import Viewer
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def picture_files(words: Sequence[str | Path]) -> list[Path]:
     folder = Path.cwd()
     files: list[Path] = []
     for word in words:
-        inside = folder / Path(word).expanduser()
+        inside = folder / expanded(word)
         files += (
             images.pictures_in(inside) if inside.is_dir() else images.find_images(str(word), folder)
         )

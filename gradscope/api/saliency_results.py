@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from gradscope import images
-from gradscope.files import check_file, write_file
+from gradscope.files import check_file, expanded, write_file
 from gradscope.records.saliency import SaliencyReport
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Saliency:
         Raises:
             OptionError: no format has the suffix, or a file exists or cannot be written.
         """
-        path = Path(path).expanduser()
+        path = expanded(path)
         if path.suffix.lower() == ".json":
             self.report.save(path, force=force)
             return

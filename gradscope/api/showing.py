@@ -11,9 +11,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from gradscope import plugins
+from gradscope import pages, plugins
 from gradscope.errors import OptionError, did_you_mean
-from gradscope.files import check_file, write_file
+from gradscope.files import check_file, expanded, write_file
 from gradscope.records.answers import Answer, WhyReport
 from gradscope.records.data import to_data
 from gradscope.records.diff import DiffReport
@@ -31,6 +31,8 @@ _ROOMS: dict[type[Shown], str] = {
     AutogradGraph: "gradscope.diagrams",
     DiffReport: "gradscope.reporters.diff",
 }
+#: Those whose page is made of parts that a notebook can show.
+_WITH_PAGES = (Report, WhyReport, DiffReport)
 _Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
 
 
@@ -40,7 +42,10 @@ def text(record: Shown) -> str:
 
 
 def html(record: Shown) -> str:
-    """The same with its colours, for a notebook."""
+    """What its page shows, for a notebook; the text with its colours where there is none."""
+    if isinstance(record, _WITH_PAGES):
+        reporter = plugins.load(_ROOMS[type(record)], "html")
+        return pages.fragment(reporter.page(record, _view(record, color=False)))
     return as_html(str(_rendered(record, "terminal", color=True)))
 
 
@@ -50,7 +55,7 @@ def save(record: Shown, path: Path, *, force: bool) -> None:
     Raises:
         OptionError: no format has the suffix, or the file exists or cannot be written.
     """
-    path = path.expanduser()
+    path = expanded(path)
     format = plugins.by_suffix(_ROOMS[type(record)], path, otherwise="print it: `print(report)`")
     if os.path.lexists(path) and not force:
         raise OptionError(f"`{path}` exists", help="`save(path, force=True)` replaces it")

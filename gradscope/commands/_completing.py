@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from gradscope import plugins
+from gradscope.files import expanded
 
 Complete = Callable[[str], list[str]]
 _FILES = (".yaml", ".yml", ".json")
@@ -176,7 +177,7 @@ def _paths(incomplete: str, suffixes: Sequence[str]) -> list[str]:
     folder, slash, name = incomplete.rpartition("/")
     start = f"{folder}{slash}"
     try:
-        beside = sorted(Path(start or ".").expanduser().iterdir())
+        beside = sorted(expanded(start or ".").iterdir())
     except OSError:
         return []
     found = []

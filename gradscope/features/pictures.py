@@ -14,6 +14,7 @@ from torch import Tensor
 from gradscope import images, progress
 from gradscope.demo.all_digits import all_digits
 from gradscope.errors import ConfigError, OptionError
+from gradscope.files import expanded
 from gradscope.loading.viewing import Viewer
 from gradscope.records.features import SkippedImage
 
@@ -97,7 +98,7 @@ def sources(words: Sequence[str | Path]) -> list[Source]:
     here = Path.cwd()
     found: dict[Path, Source] = {}
     for word in words:
-        inside = here / Path(word).expanduser()
+        inside = here / expanded(word)
         if inside.is_dir():
             for path in images.pictures_below(inside):
                 parts = path.relative_to(inside).parts

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import ConfigError, Place, closest_file
+from gradscope.files import expanded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +28,7 @@ def find_images(pattern: str, folder: Path, *, place: Place | None = None) -> li
     Raises:
         ConfigError: no such file (the closest name is offered), a folder, a glob without a match.
     """
-    wanted = Path(pattern).expanduser()
+    wanted = expanded(pattern)
     path = folder / wanted
     if not any(sign in pattern for sign in "*?[") or path.exists():
         return [existing_file(path, suffixes=suffixes(), place=place, what="picture")]

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from gradscope.errors import Place, Problem, TargetError, closest_file, did_you_mean
+from gradscope.files import expanded
 from gradscope.loading.imports import OwnCode
 from gradscope.loading.policy import Policy, is_module, refusal
 
@@ -84,7 +85,7 @@ class Names:
         return problems
 
     def _in_file(self, text: str, attribute: str | None, place: Place | None) -> Found:
-        path = (self.directory / Path(text).expanduser()).resolve()
+        path = (self.directory / expanded(text)).resolve()
         if not path.is_file():
             raise TargetError(f"there is no file `{text}`", help=closest_file(path, [".py"]))
         attribute = attribute or ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +13,7 @@ from gradscope import images
 from gradscope.config import LoadedConfig
 from gradscope.config.inputs import is_keywords
 from gradscope.errors import ConfigError, OptionError, Place
+from gradscope.files import expanded
 from gradscope.loading.inputs import make_batches
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.sources.context import Context
@@ -173,7 +173,7 @@ def _given(loaded: LoadedConfig) -> tuple[str, ...] | None:
     if not isinstance(given, str):
         return None if given is None else tuple(given)
     place = loaded.place("classes")
-    path = loaded.directory / Path(given).expanduser()
+    path = loaded.directory / expanded(given)
     images.existing_file(path, suffixes=(".txt",), place=place, what="list of classes")
     try:
         text = path.read_text(encoding="utf-8-sig")

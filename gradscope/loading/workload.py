@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.optim import Optimizer
 from gradscope.actions import Intervention
 from gradscope.config import LoadedConfig
 from gradscope.errors import Problem, TargetError
+from gradscope.files import expanded
 from gradscope.loading import checkpoints, devices, losses, optimizers, specs, surgery
 from gradscope.loading import interventions as experiments
 from gradscope.loading.inputs import Batch, given, make_batches
@@ -215,7 +215,7 @@ def _model(
     notices = list(built.notices)
     notices += surgery.replace(built.model, config.replace, targets.instantiate, loaded.place)
     if config.checkpoint is not None:
-        path = loaded.directory / Path(config.checkpoint).expanduser()
+        path = loaded.directory / expanded(config.checkpoint)
         notices += checkpoints.load(built.model, path, loaded.place("checkpoint"))
     return built.model, built.kind, built.weights, notices
 

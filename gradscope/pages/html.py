@@ -35,11 +35,11 @@ def render(page: Page) -> str:
     return _filled("page.html", page=page, places=Places(page.parts))
 
 
-def fragment(parts: Sequence[Part]) -> str:
-    """The parts alone, with their style, for a notebook."""
+def fragment(page: Page) -> str:
+    """The page without its frame and script, for a notebook."""
     # Several may stand on one page, each with its own names of places.
-    prefix = f"g{zlib.crc32(repr(parts).encode(errors='replace')):x}-"
-    return _filled("fragment.html", parts=parts, places=Places(parts, prefix))
+    prefix = f"g{zlib.crc32(repr(page).encode(errors='replace')):x}-"
+    return _filled("fragment.html", page=page, places=Places(page.parts, prefix))
 
 
 class Places:

@@ -83,13 +83,13 @@ def batch():
 """,
         40,
     ),
-    "MLP, 64-128-10, batches of 32": (
+    "MLP, 784-128-10, batches of 64": (
         _HEAD
         + """
-model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+model = nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
 def batch():
-    wanted = torch.randint(10, (32,))
-    return torch.randn(32, 64), lambda found: nn.functional.cross_entropy(found, wanted)
+    wanted = torch.randint(10, (64,))
+    return torch.randn(64, 784), lambda found: nn.functional.cross_entropy(found, wanted)
 """,
         10_000,
     ),

@@ -29,13 +29,14 @@ COMMANDS = st.sampled_from(
         *(("check",), ("why",), ("layers",), ("graph",), ("graph", "-f", "mermaid")),
     ]
 )
+#: Not ``steps`` and ``backward.repeats``: so many are run as somebody asks for.
 KEYS = st.sampled_from(
     [
         *("model", "weights", "checkpoint", "replace", "freeze", "mode", "input", "input.shape"),
         *("input.values", "input.fill", "input.batch", "input.dtype", "target", "loss", "backward"),
         *("input.file", "input.image", "input.tokens", "input.text", "input.requires_grad"),
-        *("input.transform", "backward.repeats", "backward.gradient", "backward.retain_graph"),
-        *("layers", "interventions", "optimizer", "optimizer.lr", "steps", "device", "dtype"),
+        *("input.transform", "backward.gradient", "backward.retain_graph"),
+        *("layers", "interventions", "optimizer", "optimizer.lr", "device", "dtype"),
         *("autocast", "seed", "call", "rules", "rules.thresholds", "rules.select", "classes"),
         *("accumulate", "model.num_classes", "replace.0", "a.b.c", "interventions.0.value"),
     ]
@@ -43,7 +44,7 @@ KEYS = st.sampled_from(
 OPTIONS = st.sampled_from(
     [
         *("-l", "--exclude", "--device", "--dtype", "--seed", "-f", "--sort", "--top"),
-        *("--columns", "--depth", "--bar", "--chain", "--width", "--color", "--steps", "--set"),
+        *("--columns", "--depth", "--bar", "--chain", "--width", "--color", "--set"),
         *("--allow", "--table", "--fail-on", "--fold", "--nonsense"),
     ]
 )

@@ -26,6 +26,8 @@ FOUND = [
     f"rules.thresholds={{GS101: {{ratio: {DIGITS}}}}}",
     f"interventions=[{{layers: '**', do: scale, value: {DIGITS}}}]",
     f"a{'.b' * 10_000}=1",
+    *(f"{key}=~nobody/a.{end}" for key, end in (("checkpoint", "pt"), ("input.image", "png"))),
+    *(f"model={spec}" for spec in ("./~.py:Net", "hf:~nobody/m", "~nobody.net.Net")),
 ]
 
 

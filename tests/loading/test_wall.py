@@ -176,6 +176,14 @@ BYPASSES = {
         },
         "connect to",
     ),
+    "transformers: the config of a part": (
+        {
+            "_target_": "transformers.MaskFormerConfig",
+            "backbone": "evil/model",
+            "use_pretrained_backbone": True,
+        },
+        "connect to",
+    ),
     "transformers: a question about a part": (
         {
             "_target_": "transformers.DetrModel",

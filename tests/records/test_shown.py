@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import subprocess
 import sys
 import types
@@ -21,6 +22,7 @@ from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import Report
 from gradscope.records.saliency import SaliencyReport
 from gradscope.reporters.report import View, terminal
+from gradscope.reporters.report.tables import derive
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -47,11 +49,30 @@ def test_a_report_prints_as_its_tables(report):
     assert f"{report}" == str(report)
 
 
-def test_a_notebook_gets_the_same_text(report):
-    html = report._repr_html_()
+@pytest.mark.parametrize("name", ["inspect", "why"])
+def test_a_notebook_gets_the_parts_of_the_page(name, model):
+    record = getattr(gradscope, name)(Cut(4, 2), X)
+    html = record._repr_html_()
+    assert html.startswith('<div class="gradscope">')
+    assert "<script" not in html
+    words = unescape(re.sub(r"<[^>]*>", " ", html)).split()
+    told = {word.strip(":") for word in str(record).split() if word.isidentifier()}
+    assert {"weight", "bias"} & told <= set(words)
+
+
+def test_a_notebook_gets_each_table(report):
+    cells = re.findall(r"<t[dh][^>]*>([^<]*)", report._repr_html_())
+    found = {unescape(cell).strip() for cell in cells}
+    for table in (derive.calls(report, View()), derive.parameters(report, View())):
+        assert {cell.text.strip() for row in table.rows for cell in row} <= found | {""}
+
+
+def test_a_graph_is_text_in_a_notebook(model):
+    graph = gradscope.graph(model, X)
+    html = graph._repr_html_()
     assert html.startswith("<pre")
     plain = "".join(part.partition(">")[2] for part in f">{html}".split("<"))
-    assert unescape(plain).rstrip("\n") == str(report)
+    assert unescape(plain).rstrip("\n") == str(graph)
     assert "font-weight: bold" in html
 
 

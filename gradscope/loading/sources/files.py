@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gradscope.errors import message_of
+from gradscope.files import expanded
 from gradscope.images import existing_file, shown
 from gradscope.loading.sources.context import Build, Context
 from gradscope.loading.sources.tensors import Modifiers, finish
@@ -34,7 +35,7 @@ def read(name: Any, context: Context, key: str) -> Any:
     """The file's tensors on the CPU: a tensor, a dict of them, or a list of them."""
     if not isinstance(name, str):
         raise context.error(key, f"`file` is {name!r}, not a path")
-    path = context.directory / Path(name).expanduser()
+    path = context.directory / expanded(name)
     if path.suffix.lower() not in SUFFIXES:
         raise context.error(
             key, f"`{name}` is none of {', '.join(SUFFIXES)}", "a picture goes in `image:`"

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from gradscope.errors import ConfigError, GradscopeError, Place, did_you_mean, message_of
-from gradscope.files import is_stream
+from gradscope.files import expanded, is_stream
 from gradscope.images import shown
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.libraries import hub, require
@@ -48,7 +48,7 @@ def _source(request: Request) -> tuple[str, bool]:
     Raises:
         ConfigError: a path that does not exist, or a folder without a config.json.
     """
-    path = request.directory / Path(request.name).expanduser()
+    path = request.directory / expanded(request.name)
     if path.name == "config.json" or path.suffix == ".json":
         if path.name != "config.json" and path.is_file():
             return str(path), True

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from gradscope.files import expanded
+
 
 def resolved(path: str | bytes | os.PathLike[Any]) -> Path:
     """A path without links and dots."""
@@ -34,7 +36,7 @@ def environment() -> tuple[Path, ...]:
 def caches() -> tuple[Path, ...]:
     """The libraries' caches; the first is of code, which is never run from there."""
     said = os.environ.get("XDG_CACHE_HOME")
-    caches = Path(said) if said else Path("~/.cache").expanduser()
+    caches = Path(said) if said else expanded("~/.cache")
     home = Path(os.environ.get("HF_HOME") or caches / "huggingface")
     constants = sys.modules.get("huggingface_hub.constants")
     others = [getattr(constants, f"HF_{name}_CACHE", home) for name in ("HUB", "XET", "ASSETS")]

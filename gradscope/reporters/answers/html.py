@@ -15,14 +15,13 @@ suffix = ".html"
 
 def render(report: WhyReport, view: TextView) -> str:
     """The whole page; no width bears on it."""
+    return pages.render(page(report, view))
+
+
+def page(report: WhyReport, view: TextView) -> Page:
+    """The error, if there was one, and the answers."""
     name, *further = facts(report)
-    return pages.render(
-        Page("why", name, [further], notes(report.run), parts(report), report.versions)
-    )
-
-
-def parts(report: WhyReport) -> list[Part]:
-    """What stands below the header."""
     lines = [line for group in alike(report) for line in answer_lines(group)]
     found = (*items(lines), *items(conclusion(report)))
-    return [*error_parts(report.error), Part("answers", items=found)]
+    parts = [*error_parts(report.error), Part("answers", items=found)]
+    return Page("why", name, [further], notes(report.run), parts, report.versions)

@@ -15,21 +15,19 @@ suffix = ".html"
 
 def render(report: DiffReport, view: DiffView) -> str:
     """The whole page, with every column that says something."""
-    title = f"{plain(report.a.model)} against {plain(report.b.model)}"
-    facts, notes = _lines.facts(report), _lines.notes(report)
-    return pages.render(
-        Page("diff", title, facts, list(notes), parts(report, view), report.versions)
-    )
+    return pages.render(page(report, view))
 
 
-def parts(report: DiffReport, view: DiffView) -> list[Part]:
-    """What stands below the header."""
+def page(report: DiffReport, view: DiffView) -> Page:
+    """The verdict with what was found, and the tables."""
     verdict = (*items(_lines.verdict(report)), *finding_items(report.findings))
-    found = [Part("verdict", items=verdict)]
+    parts = [Part("verdict", items=verdict)]
     for name, table in (("calls", _tables.calls), ("parameters", _tables.parameters)):
         made = table(report, view)
         if view.table in (None, name) and made.rows:
-            found.append(table_part(made))
+            parts.append(table_part(made))
     if view.table != "findings":
-        found.append(Part("terms", remarks=_tables.legend(report)))
-    return found
+        parts.append(Part("terms", remarks=_tables.legend(report)))
+    title = f"{plain(report.a.model)} against {plain(report.b.model)}"
+    facts, notes = _lines.facts(report), _lines.notes(report)
+    return Page("diff", title, facts, notes, parts, report.versions)

@@ -24,11 +24,14 @@ suffix = ".html"
 
 def render(report: Report, view: View) -> str:
     """The page, with every column of the tables that the view chooses."""
+    return pages.render(page(report, view))
+
+
+def page(report: Report, view: View) -> Page:
+    """What was run, and all its parts."""
     first, *further = _summary.facts(report)
-    facts = (first[1:], *further)
-    return pages.render(
-        Page("inspect", first[0], facts, notes(report.run), parts(report, view), report.versions)
-    )
+    facts, parts = [first[1:], *further], list(_parts(report, view))
+    return Page("inspect", first[0], facts, notes(report.run), parts, report.versions)
 
 
 def render_check(check: CheckReport, view: View) -> str:
@@ -40,11 +43,6 @@ def render_check(check: CheckReport, view: View) -> str:
     return pages.render(
         Page("check", title, ([_checked.summary(check)],), (), [*made, *last], check.versions)
     )
-
-
-def parts(report: Report, view: View) -> list[Part]:
-    """What stands below the header."""
-    return list(_parts(report, view))
 
 
 def _parts(report: Report, view: View) -> Iterator[Part]:

@@ -13,7 +13,7 @@ from reporters.pages.page_samples import EVIL, PAGES, SHOWN, Parsed, hostile, la
 
 from gradscope import pages
 from gradscope.diagrams.picture.colors import contrast
-from gradscope.pages import Part, table_part
+from gradscope.pages import Page, table_part
 from gradscope.reporters.report import View, html
 from gradscope.reporters.report.tables import derive
 from gradscope.reporters.training import html as training_html
@@ -109,7 +109,8 @@ def test_pieces_on_one_notebook_page_have_names_of_their_own():
     tables = [
         derive.calls(make(), View()) for make in (report_samples.small, report_samples.resnet)
     ]
-    texts = [pages.fragment([Part("findings"), table_part(table)]) for table in tables]
+    made = [Page("inspect", "net", parts=[table_part(table)]) for table in tables]
+    texts = [pages.fragment(page) for page in made]
     ids = [name for text in texts for name in Parsed(text).values("id")]
     assert len(set(ids)) == len(ids) > 4
     assert "<script" not in "".join(texts)
