@@ -71,7 +71,7 @@ def selected(report: Report, part: int) -> Report:
 
 def test_two_programs_for_each_rule():
     count = Counter(case.code for case in CASES.values())
-    # GS508 speaks only of layers that `--gradcheck` names: its programs are test_wrong_backward.py's.
+    # GS508 speaks of layers that `--gradcheck` names alone: it has test_wrong_backward.py.
     looking = {entry.rule.code for entry in entries() if entry.find} - {"GS508"}
     assert {code for code in looking if count[code] < 2} == set()
     assert len(CASES) >= 60
