@@ -6,7 +6,7 @@ GradscopeError
 ├── LayerError     a layer pattern that matches nothing                       exit 2
 ├── TargetError    an import that is refused, or a name that does not exist   exit 2
 ├── ModelError     the user's own code raised; carries the partial report     exit 3
-└── Interrupted    Ctrl-C; carries the partial report                         exit 130
+└── Interrupted    Ctrl-C, no time left; carries the partial report           exit 130
 
 An error is one or several problems, each a sentence with its place and its remedy.
 """
@@ -179,25 +179,47 @@ class ModelError(GradscopeError):
         self.report = report
 
 
+class TimeIsUp(KeyboardInterrupt):
+    """A run took longer than it was given; its message says how long that was, and where it was."""
+
+
 class Interrupted(GradscopeError):
-    """Ctrl-C. ``report`` holds what was recorded until then."""
+    """Ctrl-C, or no time left. ``report`` holds what was recorded until then.
+
+    Attributes:
+        reason: why and where, without what became of it.
+    """
 
     exit_code = 130
 
     def __init__(
-        self,
-        message: str,
-        *,
-        report: AnyReport | None = None,
+        self, reason: str, consequence: str = "", *, report: AnyReport | None = None
     ) -> None:
-        super().__init__(message)
+        super().__init__(f"{reason}: {consequence}" if consequence else reason)
+        self.reason = reason
         self.report = report
+
+
+def interruption(error: KeyboardInterrupt) -> str:
+    """Why a run was interrupted, in a few words."""
+    return str(error) if isinstance(error, TimeIsUp) else "interrupted"
 
 
 def did_you_mean(word: str, choices: Iterable[str], *, count: int = 1) -> str | None:
     """``did you mean `weights`?``, with up to ``count`` of the closest choices, or None."""
     close = difflib.get_close_matches(word, list(choices), n=count, cutoff=0.6)
     return f"did you mean {' or '.join(f'`{c}`' for c in close)}?" if close else None
+
+
+def refuse_unknown(what: str, word: str, choices: Collection[str]) -> None:
+    """Refuse a word that is none of the choices.
+
+    Raises:
+        OptionError: with the closest of them, or else all.
+    """
+    if word not in choices:
+        help = did_you_mean(word, choices) or f"one of {', '.join(choices)}"
+        raise OptionError(f"unknown {what} `{word}`", help=help)
 
 
 def closest_file(path: Path, suffixes: Collection[str]) -> str | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
+import platform
 import secrets
 import shutil
 import stat
@@ -115,7 +117,32 @@ def whole_folder(path: Path, own: str, *, force: bool = False) -> Iterator[Path]
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f".gradscope-{secrets.token_hex(8)}.tmp")
+    """A name beside the destination that is this process's; what dead ones left there goes."""
+    own = f".gradscope-{_machine()}-{os.getpid()}-{secrets.token_hex(8)}.tmp"
+    for left in path.parent.glob(f".gradscope-{_machine()}-*-*.tmp"):
+        owner = left.name.split("-")[2]
+        if owner.isdecimal() and not _runs(int(owner)):
+            with contextlib.suppress(OSError):  # somebody else's, or another writer was faster
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+    return path.with_name(own)
+
+
+def _machine() -> str:
+    """This machine in a few letters: on a network's folder others have processes of their own."""
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
+def _runs(process: int) -> bool:
+    """Whether there is such a process, as far as the system tells."""
+    if os.name == "nt":  # signal 0 would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 def _claim(temporary: Path, target: Path) -> None:

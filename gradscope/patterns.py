@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -19,6 +19,26 @@ from gradscope.errors import LayerError, Problem, Where, did_you_mean, nowhere
 
 #: Seconds that a pattern may take for a name: a repetition within a repetition takes years.
 PATIENCE = 2.0
+
+
+#: What checkpoint, FSDP and compiled wrappers call the module inside.
+_INSIDE = frozenset({"_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod"})
+
+
+def wraps(children: Container[str]) -> bool:
+    """Whether a module with children of these names only stands around another.
+
+    That goes by its name.
+    """
+    # Not set operations: the children of a scripted module are no plain mapping.
+    return any(name in children for name in _INSIDE)
+
+
+def without_wrappers(name: str) -> str:
+    """A module's or a parameter's name as it is without what stands around modules."""
+    if "_" not in name:
+        return name
+    return ".".join(part for part in name.split(".") if part not in _INSIDE)
 
 
 @dataclass(frozen=True, slots=True)

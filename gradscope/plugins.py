@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from gradscope.errors import OptionError, did_you_mean
+from gradscope.errors import OptionError, refuse_unknown
 
 
 def names(package: str) -> list[str]:
@@ -44,12 +44,7 @@ def load(package: str, name: str) -> ModuleType:
         OptionError: no file of that name; the closest names are offered.
     """
     choices = names(package)
-    if name not in choices:
-        room = package.rpartition(".")[2]
-        raise OptionError(
-            f"unknown {room.removesuffix('s')} `{name}`",
-            help=did_you_mean(name, choices) or f"one of {', '.join(choices)}",
-        )
+    refuse_unknown(package.rpartition(".")[2].removesuffix("s"), name, choices)
     return importlib.import_module(f"{package}.{name.replace('-', '_')}")
 
 

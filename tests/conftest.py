@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
@@ -19,6 +20,12 @@ import guards
 import pytest
 import torch
 from torch.utils.hooks import RemovableHandle
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays: nobody need search it for garbage or tensors."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -74,17 +75,30 @@ ALSO_PUT_BACK = {
 #: Calls that import what a string names.
 BY_NAME = {"import_module", "find_spec", "files", "load", "names", "__import__"}
 
+#: What the checks look at.
+Node = ast.Import | ast.ImportFrom | ast.Call
 
 #: A question of explain/ imports these rooms of it and its own.
 QUESTIONS = {"shared": set(), "errors": {"shared", "missing"}}
 OF_A_QUESTION = {"shared"}
 
 
+def nodes(path: Path) -> Sequence[Node]:
+    """The imports and calls of a file."""
+    return _nodes(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _nodes(source: str) -> Sequence[Node]:
+    """By its text, parsed once for all checks."""
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, Node)]
+
+
 def imports(path: Path, package: Path) -> Iterator[tuple[int, str]]:
     """The line and the dotted name of each import of the package's own, wherever it stands."""
     name = package.name
     here = [name, *path.relative_to(package).parent.parts]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, a.name) for a in node.names if a.name.split(".")[0] == name)
         elif isinstance(node, ast.ImportFrom):
@@ -129,7 +143,7 @@ def questions_that_mix(package: Path) -> list[str]:
     for path in sorted((package / "explain").rglob("*/*.py")):
         home = path.relative_to(package).parts[1]
         allowed = {home, *QUESTIONS.get(home, OF_A_QUESTION)}
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if not isinstance(node, ast.Import | ast.ImportFrom):
                 continue
             above = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
@@ -145,7 +159,7 @@ def hooks_set_elsewhere(package: Path) -> list[str]:
     return [
         f"{path.relative_to(package)}:{node.lineno} calls {node.func.attr}"
         for path in sorted(package.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and re.fullmatch(r"register_\w*hook", node.func.attr)
@@ -157,7 +171,7 @@ def calls(package: Path) -> Iterator[tuple[str, int, str, bool]]:
     """File, line and name of each call, and whether it is a method's."""
     for path in sorted(package.rglob("*.py")):
         file = path.relative_to(package).as_posix()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 yield file, node.lineno, node.func.attr, True
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -198,7 +212,7 @@ def private_imports(package: Path) -> list[str]:
 def modules_imported(path: Path, package: Path) -> Iterator[tuple[int, str]]:
     """As ``imports``, with each name that is itself a file or a folder of the package."""
     yield from imports(path, package)
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             folder = package.parent.joinpath(*node.module.split("."))
             for name in node.names:

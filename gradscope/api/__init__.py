@@ -18,15 +18,18 @@ if TYPE_CHECKING:
     from gradscope.api.attributing import attribute, saliency
     from gradscope.api.checking import check, check_config
     from gradscope.api.diffing import diff, diff_configs
+    from gradscope.api.extras import Extras
     from gradscope.api.feature_arrays import features
     from gradscope.api.graphing import graph, graph_config
-    from gradscope.api.inspecting import inspect, inspect_config, layers
+    from gradscope.api.inspecting import inspect, inspect_config
+    from gradscope.api.listing import layers
     from gradscope.api.pictures import picture_files, read_pictures
     from gradscope.api.saliency_results import Saliency
     from gradscope.api.viewing import view
     from gradscope.api.watching import watch
 
 __all__ = [
+    "Extras",
     "Saliency",
     "SaliencyRequest",
     "attribute",
@@ -51,9 +54,11 @@ __all__ = [
 
 _HOMES = {
     "answering": ("why", "why_config"),
-    "inspecting": ("inspect", "inspect_config", "layers"),
+    "inspecting": ("inspect", "inspect_config"),
+    "listing": ("layers",),
     "checking": ("check", "check_config"),
     "diffing": ("diff", "diff_configs"),
+    "extras": ("Extras",),
     "graphing": ("graph", "graph_config"),
     "_attributions": ("SaliencyRequest",),
     "attributing": ("attribute", "saliency"),

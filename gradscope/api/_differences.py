@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.capture.differences import Difference, difference
@@ -12,8 +12,12 @@ from gradscope.capture.taps import TapKey
 from gradscope.comparison.alignment import CallKey
 from gradscope.loading import Workload
 from gradscope.records.diff import CallDiff, Gap, ParameterDiff
+from gradscope.running.comparison import Comparison
 from gradscope.running.departures import Noise, gradient_noise, parameter_noise, value_noise
 from gradscope.running.divergence import Divergence
+
+#: Why a gradient is not compared.
+_SUMMED = "of other samples"
 
 
 def shapes(workload: Workload) -> dict[str, tuple[int, ...]]:
@@ -24,7 +28,7 @@ def shapes(workload: Workload) -> dict[str, tuple[int, ...]]:
 
 def call_diffs(found: Divergence) -> Iterator[CallDiff]:
     """A row for each output of each call that both have, in the order of A's forward."""
-    names = {a: b[0] for b, a in found.aligned.items()}
+    names, references = {a: b[0] for b, a in found.aligned.items()}, _references(found)
     inputs: dict[CallKey, list[TapKey]] = {}
     for key in found.tape.gradients:
         if not key.output:
@@ -36,14 +40,19 @@ def call_diffs(found: Divergence) -> Iterator[CallDiff]:
         gradient = None
         if key in found.tape.gradients:
             gradient = _gap(found.free.gradients.get(key), found.doubt.gradients.get(key))
+            if key in found.free.summed:
+                gradient = Gap(note=_SUMMED)
             gradient = _with_worst(gradient, found, inputs.get(call, []))
+            gradient = _with_references(gradient, [run.gradients.get(key) for run in references])
         yield CallDiff(
             name=key.name,
             type=found.calls[0][call].type,
             call=key.call,
             path=key.path,
             shape=tuple(tensor.shape),
-            activation=_activation(found, key),
+            activation=_with_references(
+                _activation(found, key), [run.values.get(key) for run in references]
+            ),
             gradient=gradient,
             name_b=None if names[call] == key.name else names[call],
         )
@@ -51,6 +60,8 @@ def call_diffs(found: Divergence) -> Iterator[CallDiff]:
 
 def _activation(found: Divergence, key: TapKey) -> Gap:
     gap = _gap(found.free.values.get(key), found.doubt.values.get(key))
+    if key in found.free.summed:
+        return Gap(note=_SUMMED)
     if key in found.free.shapes:
         return replace(gap, note=f"B's shape is {list(found.free.shapes[key])}")
     own = found.forced.values.get(key)
@@ -74,7 +85,7 @@ def parameter_diffs(
     ours, theirs = (
         {named.name: p for p, named in named_parameters(w.model).items()} for w in workloads
     )
-    by_a = {known: name for name, known in names.items()}
+    by_a, references = {known: name for name, known in names.items()}, _references(found)
     for name, parameter in ours.items():
         other = by_a.get(name)
         if other is None:
@@ -83,9 +94,12 @@ def parameter_diffs(
         gradient = None
         if any(one is not None for one in arrived):
             gradient = _gap(found.free.parameters.get(name), found.doubt.parameters.get(name))
+            if found.samples and not found.samples.complete:
+                gradient = Gap(note=_SUMMED)
             own = found.forced.parameters.get(name)
             if own is not None:
                 gradient = _with_own(gradient, own, parameter_noise(found, name))
+            gradient = _with_references(gradient, [run.parameters.get(name) for run in references])
         yield ParameterDiff(
             name=name,
             shape=tuple(parameter.shape),
@@ -110,6 +124,19 @@ def _with_own(gap: Gap, own: Difference, noise: Noise) -> Gap:
         own_noise=_number(noise.error),
         departs=noise.exceeded(own),
     )
+
+
+def _references(found: Divergence) -> list[Comparison]:
+    """A and B held against the reference, if there is one."""
+    return [found.reference.a, found.reference.b] if found.reference else []
+
+
+def _with_references(gap: Gap, errors: Sequence[Difference | None]) -> Gap:
+    """With the errors of A and of B from the reference."""
+    if not errors:
+        return gap
+    a, b = (None if one is None else _number(one.error) for one in errors)
+    return replace(gap, reference_a=a, reference_b=b)
 
 
 def _number(x: float) -> float | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from gradscope.capture.differences import Difference
 from gradscope.comparison.findings import LOOK, only_in_one, other_weight
 from gradscope.records.diff import DiffReport, ParameterDiff
 from gradscope.records.report import Finding
-from gradscope.running.departures import Departure
+from gradscope.running.departures import Departure, Noise
 
 #: A parameter's gradient that is farther off than this is another gradient; msprobe's bound for an
 #: error that comes of exact inputs.
@@ -35,11 +36,8 @@ def _departs(report: DiffReport, code: str, rule: str, places: Sequence[Departur
     name, call = first.call or ("", 0)
     others = list(dict.fromkeys(_words(p) for p in places[1:] if p.call != first.call))
     more = f"; so do, by themselves, {_some(others)}" if others else ""
-    value, limit = first.noise.limit(first.own)
-    noise = first.noise.error if value == first.own.error else first.noise.scale
-    known = math.isfinite(value)
-    # Noise is known to a digit: another processor draws another.
-    rounded = float(f"{limit:.1g}")
+    known = figures(first.own, first.noise)
+    value, threshold, source = known or (None, None, None)
     return Finding(
         code=code,
         rule=rule,
@@ -48,20 +46,20 @@ def _departs(report: DiffReport, code: str, rule: str, places: Sequence[Departur
         call=call,
         message=_message(first, rule == "forward-departs") + other_weight(report, name) + more,
         advice=LOOK if first.call else "compare the losses of A and B",
-        value=value if known else None,
-        threshold=(rounded if rounded < value else limit) if known else None,
-        source=f"{limit / noise:g} times the noise of A" if known else None,
+        value=value,
+        threshold=threshold,
+        source=source,
         cause="loss" if first.call is None else "batch" if first.batch else "layer",
     )
 
 
 def _message(place: Departure, forward: bool) -> str:
-    off = _off(place)
+    gap = off(place.own, place.noise)
     if place.batch:
-        return f"the model is called with another batch: {off}"
+        return f"the model is called with another batch: {gap}"
     if place.call is None:
         what = "the loss itself" if forward else "the gradient that the loss sends to the output"
-        return f"given A's output, {what} is {off}"
+        return f"given A's output, {what} is {gap}"
     given = "given A's inputs" if forward else "given A's inputs and A's gradient"
     if place.parameter is not None:
         what = f"the gradient of `{place.parameter}`"
@@ -72,18 +70,32 @@ def _message(place: Departure, forward: bool) -> str:
         what += "" if forward else " on the way back"
     else:
         what = "its output" if forward else "the gradient that it sends back"
-    return f"{given}, {what} is {off}"
+    return f"{given}, {what} is {gap}"
 
 
-def _off(place: Departure) -> str:
-    if not math.isfinite(place.own.error):
+def off(own: Difference, noise: Noise) -> str:
+    """By how much a tensor is off, in the measure that is farthest above the noise."""
+    if not math.isfinite(own.error):
         return "not comparable: only one of the two has such numbers here"
-    value, _ = place.noise.limit(place.own)
-    off = f"off by {place.own.error:.1e} of itself"
-    if value == place.own.error:
-        return off
-    larger = "larger" if place.own.scale > 0 else "smaller"
+    value, _ = noise.limit(own)
+    words = f"off by {own.error:.1e} of itself"
+    if value == own.error:
+        return words
+    larger = "larger" if own.scale > 0 else "smaller"
     return f"{larger} throughout, by {value:.1e} of itself"
+
+
+def figures(own: Difference, noise: Noise) -> tuple[float, float, str] | None:
+    """The value, the threshold, to a digit, and its source; None where there is no number.
+
+    Noise is known to a digit: another processor draws another.
+    """
+    value, limit = noise.limit(own)
+    if not math.isfinite(value):
+        return None
+    rounded = float(f"{limit:.1g}")
+    times = limit / (noise.error if value == own.error else noise.scale)
+    return value, rounded if rounded < value else limit, f"{times:g} times the noise of A"
 
 
 def _lost(report: DiffReport) -> Iterator[Finding]:

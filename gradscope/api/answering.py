@@ -24,7 +24,7 @@ from gradscope.api.opened import Options, opened, read, without
 from gradscope.api.runs import run_info, versions
 from gradscope.capture.hooks import select_layers
 from gradscope.config import LoadedConfig
-from gradscope.errors import Interrupted
+from gradscope.errors import Interrupted, interruption
 from gradscope.loading import Workload
 from gradscope.records.answers import Answer, WhyReport
 from gradscope.records.modules import ModuleCall, ParameterStats
@@ -134,18 +134,19 @@ def _answered(workload: Workload, names: Sequence[str], *, frozen_at: str | None
     )
     observer.recorder = None
     if observer.complete:
-        stopped = isinstance(observer.failure, KeyboardInterrupt)
+        failure = observer.failure
+        stopped = failure if isinstance(failure, KeyboardInterrupt) else None
         causes: Iterable[Answer] = ()
         try:
-            if not stopped:
+            if stopped is None:
                 causes = _causes(workload, parameters, observer)
-        except KeyboardInterrupt:
-            stopped = True
-        causes = unexplained(parameters) if stopped else causes
+        except KeyboardInterrupt as error:
+            stopped = error
+        causes = causes if stopped is None else unexplained(parameters)
         report = _with(report, _answers(causes, parameters, selection, observer.calls))
-        if stopped and observer.failure is None:
-            message = "interrupted while looking closer: causes were not looked for"
-            raise Interrupted(message, report=report) from None
+        if stopped is not None and failure is None:
+            reason = f"{interruption(stopped)} while looking closer"
+            raise Interrupted(reason, "causes were not looked for", report=report) from None
     if observer.failure is not None:
         fail(observer, report)
     return report

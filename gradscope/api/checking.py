@@ -8,8 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from gradscope.api.inspecting import report_of, rule_settings
+from gradscope.api.extras import Extras
+from gradscope.api.inspecting import rule_settings
 from gradscope.api.opened import Options, opened, read, without
+from gradscope.api.reporting import report_of
 from gradscope.config import LoadedConfig
 from gradscope.loading import Workload
 from gradscope.records.report import Report
@@ -105,5 +107,4 @@ def _checked(
 ) -> Report:
     """Findings of the layers that ``only`` selects, from a look at all of them."""
     workload.layers = ("**",)
-    looks = {"precision"} if precision else frozenset[str]()
-    return report_of(workload, rules, file=file, only=only, looks=looks)
+    return report_of(workload, rules, Extras(precision=precision), file=file, only=only)

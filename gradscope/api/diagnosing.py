@@ -12,10 +12,11 @@ from typing import Any
 from torch import nn
 
 from gradscope import progress
+from gradscope.api.extras import Extras
 from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.hooks import named_parameters, select_layers
 from gradscope.capture.links import located
-from gradscope.errors import Interrupted, message_of
+from gradscope.errors import Interrupted, interruption, message_of
 from gradscope.explain.precision.forecast import forecast
 from gradscope.explain.shared.frames import locate
 from gradscope.explain.units.activity import unit_activity
@@ -37,13 +38,11 @@ def diagnosed(
     workload: Workload,
     report: Report,
     rules: RuleSettings,
+    extras: Extras,
     *,
     only: Sequence[str] = ("**",),
-    looks: Collection[str] = (),
     last: int = 0,
     first_nonfinite: int | None = None,
-    histogram: Sequence[str] = (),
-    gradcheck: Sequence[str] = (),
 ) -> Report:
     """The report with its findings, and with what the deep looks behind them saw.
 
@@ -51,31 +50,33 @@ def diagnosed(
         workload: what was run; its model is as it was before the run, and left so.
         report: of the first look, complete or not.
         rules: which look, and how strictly.
+        extras: what is looked at whether or not a rule asks for it.
         only: patterns of the layers whose findings count.
-        looks: those to take whether or not a rule asks for them.
         last: the number of the step that began last.
         first_nonfinite: of the first one whose loss or gradients were not finite, if one of several
             was such.
-        histogram: patterns of the layers of which the look of that name tells.
-        gradcheck: patterns of the layers whose backward is checked.
 
     Raises:
         Interrupted: Ctrl-C in a deep look; ``.report`` has the findings without it.
     """
-    run = _Run(workload, last, first_nonfinite, histogram, gradcheck)
+    run = _Run(workload, last, first_nonfinite, extras)
+    looks = extras.looks
+    if workload.accumulate > 1 and workload.device.type != "meta":
+        looks |= {"accumulation"}
     asked = {*wanted(report, rules), *looks}
-    stopped = False
+    stopped: KeyboardInterrupt | None = None
     notices = list[str]()
     for look in _LOOKS:
-        if not asked & look.names or stopped:
+        too_early = look.after_a_whole_step and report.error is not None
+        if not asked & look.names or stopped is not None or too_early:
             continue
         try:
             with progress.within(f"looking closer at {look.words}"):
                 report = replace(report, **look.take(run, report, asked & look.names))
             # What has a cause by now leaves no suspicion.
             asked = {*wanted(report, rules), *looks}
-        except KeyboardInterrupt:
-            stopped = True
+        except KeyboardInterrupt as error:
+            stopped = error
         except Exception as error:
             # The first look stands, and so does every rule that needs no more than it.
             first = (message_of(error).strip() or type(error).__name__).splitlines()[0]
@@ -85,9 +86,9 @@ def diagnosed(
     findings = _of_layers(workload.model, only, diagnose(report, rules))
     status = "findings" if findings and report.status == "ok" else report.status
     report = replace(report, findings=findings, status=status)
-    if stopped:
-        message = "interrupted while looking closer: what was found until then is shown"
-        raise Interrupted(message, report=report)
+    if stopped is not None:
+        reason = f"{interruption(stopped)} while looking closer"
+        raise Interrupted(reason, "what was found until then is shown", report=report)
     return report
 
 
@@ -120,8 +121,7 @@ class _Run:
     workload: Workload
     last: int
     first_nonfinite: int | None
-    histogram: Sequence[str]
-    gradcheck: Sequence[str]
+    extras: Extras
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +131,7 @@ class _Look:
     names: frozenset[str]
     words: str
     take: Callable[[_Run, Report, Collection[str]], dict[str, Any]]
+    after_a_whole_step: bool = False
 
 
 def _answers(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
@@ -194,8 +195,6 @@ def _tasks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
 
 def _costs(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """What each call's forward costs."""
-    if report.error is not None:
-        return {}
     with rerun(run.workload, run.last) as step:
         took, counted = costs.seconds(step), costs.flops(step)
     calls = (
@@ -207,17 +206,13 @@ def _costs(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
 
 def _histograms(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """How the values of the asked layers are spread."""
-    if report.error is not None:
-        return {}
-    chosen = select_layers(run.workload.model, run.histogram)
+    chosen = select_layers(run.workload.model, run.extras.histogram)
     with rerun(run.workload, run.last) as step:
         return {"histograms": histograms(step, chosen)}
 
 
 def _sketches(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """Projections of what the recorded calls and parameters had, for a later comparison."""
-    if report.error is not None:
-        return {}
     chosen = select_layers(run.workload.model, run.workload.layers)
     found, said = sketches(run.workload, {named.name for named in chosen.values()}, run.last)
     notices = (*report.run.notices, *said)
@@ -226,17 +221,13 @@ def _sketches(run: _Run, report: Report, asked: Collection[str]) -> dict[str, An
 
 def _gradient_checks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """The backward of the asked layers against finite differences."""
-    if report.error is not None:
-        return {}
-    chosen = select_layers(run.workload.model, run.gradcheck)
+    chosen = select_layers(run.workload.model, run.extras.gradcheck)
     with rerun(run.workload, run.last) as step:
         return {"gradient_checks": gradient_checks(step, chosen)}
 
 
 def _accumulation(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """Whether micro-batches add up to the batch, and if not, why."""
-    if report.error is not None:
-        return {}
     return {"accumulation": accumulation(run.workload, run.last)}
 
 
@@ -246,11 +237,11 @@ _LOOKS = (
     _Look(frozenset({"non_finite"}), "where a NaN or Inf comes from", _non_finite),
     _Look(frozenset({"activity"}), "dead and saturated units", _activity),
     _Look(frozenset({"precision"}), "what other dtypes would lose", _precision),
-    _Look(frozenset({"tasks"}), "the gradients of each loss", _tasks),
+    _Look(frozenset({"tasks"}), "the gradients of each loss", _tasks, True),
     _Look(frozenset({"lines"}), "the lines of what goes into the loss", _lines),
-    _Look(frozenset({"costs"}), "what the calls cost", _costs),
-    _Look(frozenset({"histograms"}), "how values are spread", _histograms),
-    _Look(frozenset({"sketch"}), "sketches of the tensors", _sketches),
-    _Look(frozenset({"gradcheck"}), "backward of the asked layers", _gradient_checks),
-    _Look(frozenset({"accumulation"}), "accumulated gradients", _accumulation),
+    _Look(frozenset({"costs"}), "what the calls cost", _costs, True),
+    _Look(frozenset({"histogram"}), "how values are spread", _histograms, True),
+    _Look(frozenset({"sketch"}), "sketches of the tensors", _sketches, True),
+    _Look(frozenset({"gradcheck"}), "backward of the asked layers", _gradient_checks, True),
+    _Look(frozenset({"accumulation"}), "accumulated gradients", _accumulation, True),
 )

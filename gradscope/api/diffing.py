@@ -9,22 +9,27 @@ from typing import Any
 
 from torch import nn
 
+from gradscope.api._compiled import compared_at_ends
 from gradscope.api._differences import call_diffs, parameter_diffs, shapes
 from gradscope.api._partings import findings
 from gradscope.api.failing import problem
 from gradscope.api.opened import Options, opened, read
 from gradscope.api.runs import run_info, versions
 from gradscope.comparison.alignment import Renaming, align_parameters
+from gradscope.comparison.files import kind_of
 from gradscope.config import LoadedConfig
 from gradscope.errors import ModelError, OptionError
 from gradscope.explain.errors.explain import explain_error
 from gradscope.loading import Workload
-from gradscope.records.diff import DiffReport
+from gradscope.records.diff import REFERENCES, DiffReport
 from gradscope.records.report import Report
 from gradscope.running.departures import FACTOR, departures
 from gradscope.running.divergence import Divergence, diverge
+from gradscope.running.ends import is_compiled
 from gradscope.running.handover import equal_parameters, hand_batch, hand_weights
 from gradscope.running.plain_calls import StepFailed
+from gradscope.running.reference import in_float64
+from gradscope.running.samples import SharedSamples, shared_samples
 
 #: Keys of a config by which somebody asks for other weights, or for another batch.
 _WEIGHTS = ("weights", "checkpoint", "seed")
@@ -37,6 +42,8 @@ def diff(
     inputs: Any = None,
     *,
     target: Any = None,
+    inputs_b: Any = None,
+    target_b: Any = None,
     loss: str | Callable[..., Any] | None = None,
     call: str | None = None,
     mode: str | None = None,
@@ -44,6 +51,7 @@ def diff(
     autocast: str | None = None,
     seed: int | None = None,
     overrides: Sequence[str] = (),
+    reference: str | None = None,
     match: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> DiffReport:
@@ -51,9 +59,13 @@ def diff(
 
     Args:
         a, b: live modules, each with its own weights and given back exactly as it was, or configs:
-            YAML paths or specs. Of two configs, B gets A's weights unless it names others.
+            YAML paths or specs. Of two configs, B gets A's weights unless it names others. Or both
+            files: saved reports, or runs.
         inputs: of both, as for ``gradscope.inspect``; as are all options that are not named here.
+        inputs_b, target_b: B's own, None for A's: the same samples in another order, or other
+            numbers of them. Those that both have are compared.
         overrides: ``key=value`` pairs on top of both configs.
+        reference: "float64": run A in it too, and say how far each of the two is from that.
         match: ``A=B``, patterns of module names where B has others.
 
     Returns:
@@ -63,14 +75,27 @@ def diff(
         ModelError: a model, the loss or a backward raised.
         GradscopeError: a config, a name, a pattern or a file is not right.
     """
+    given = {name for name, value in locals().items() if value is not None and value != ()}
+    if not isinstance(a, nn.Module) and not isinstance(b, nn.Module):
+        kind = kind_of([str(a), str(b)])
+        if kind is not None:
+            asked = sorted(given - {"a", "b", "match"})
+            if asked:
+                fault = f"{kind.name} cannot be run again, as `{asked[0]}` asks"
+                raise OptionError(fault, help="leave it away")
+            return kind.compared([str(a), str(b)], match)
     options = Options.of(locals())
-    return _compared((read(a, options), read(b, options)), options, match)
+    own = options
+    if inputs_b is not None:
+        own = replace(options, inputs=inputs_b, target=target if target_b is None else target_b)
+    return _compared((read(a, options), read(b, own)), (options, own), match, reference)
 
 
 def diff_configs(
     a: LoadedConfig,
     b: LoadedConfig,
     *,
+    reference: str | None = None,
     match: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> DiffReport:
@@ -79,31 +104,45 @@ def diff_configs(
     Raises:
         GradscopeError: as ``diff``.
     """
-    return _compared((a, b), Options(allow=allow), match)
+    options = Options(allow=allow)
+    return _compared((a, b), (options, options), match, reference)
 
 
 def _compared(
     sources: tuple[nn.Module | LoadedConfig, nn.Module | LoadedConfig],
-    options: Options,
+    options: tuple[Options, Options],
     match: Sequence[str],
+    reference: str | None,
 ) -> DiffReport:
+    if reference not in (None, *REFERENCES):
+        known = ", ".join(f"`{one}`" for one in REFERENCES)
+        raise OptionError(f"unknown reference `{reference}`", help=f"one of {known}")
     renamings = [Renaming(text) for text in match]
-    with opened(sources[0], options, Report) as a, opened(sources[1], options, Report) as b:
+    with opened(sources[0], options[0], Report) as a, opened(sources[1], options[1], Report) as b:
         _refuse_what_shows_nothing(a, b)
         names = align_parameters(shapes(a), shapes(b), renamings)
-        notices = _handed_over(sources, (a, b), names)
+        samples, notices = _same_batch(sources, options, (a, b))
+        notices += _same_weights(sources, (a, b), names)
         files = [one.file if isinstance(one, LoadedConfig) else None for one in sources]
+        at_ends = is_compiled(a) != is_compiled(b)
+        if at_ends:
+            _refuse_for_compiled(reference, samples)
+        wide = None if reference is None else in_float64(a)
+        whose = {id(a): files[0] or "A", id(b): files[1] or "B", id(wide): "A in float64"}
         try:
-            found = diverge(a, b, names, renamings)
+            if at_ends:
+                report = compared_at_ends(a, b, names)
+            else:
+                found = diverge(a, b, names, renamings, samples, wide)
+                report = _report(found, (a, b), names)
         except StepFailed as failed:
-            which = int(failed.workload is b)
-            raise _explained(failed, files[which] or f"{'AB'[which]}") from failed.__cause__
-        report = _report(found, (a, b), names)
+            raise _explained(failed, whose[id(failed.workload)]) from failed.__cause__
         return replace(
             report,
             a=replace(report.a, file=files[0]),
             b=replace(report.b, file=files[1]),
-            notices=(*notices, *found.notices),
+            notices=(*notices, *report.notices),
+            reference=reference,
         )
 
 
@@ -111,37 +150,63 @@ def _refuse_what_shows_nothing(*workloads: Workload) -> None:
     """Refuse to call equal what was not looked at.
 
     Raises:
-        OptionError: there are no values, or one of the two is compiled.
+        OptionError: there are no values.
     """
     if any(workload.device.type == "meta" for workload in workloads):
         raise OptionError("`meta` has shapes alone: there is nothing to compare", help="use `cpu`")
-    compiled = [
-        any(said.startswith("torch.compile") for said in run_info(workload, (), steps=1).notices)
-        for workload in workloads
-    ]
-    if compiled[0] != compiled[1]:
+
+
+def _refuse_for_compiled(reference: str | None, samples: SharedSamples | None) -> None:
+    """Refuse what needs taps between calls.
+
+    Raises:
+        OptionError: something was asked for that only calls can tell.
+    """
+    if reference is not None or samples is not None:
+        what = "a reference" if reference is not None else "another batch"
         raise OptionError(
-            f"{'AB'[compiled[1]]} is compiled, and would run as it was written",
-            help="what the compiler makes of a model cannot be compared with it here",
+            f"one of the two is compiled: its calls are not seen, as {what} needs",
+            help="compare what was not compiled",
         )
 
 
-def _handed_over(
-    sources: tuple[nn.Module | LoadedConfig, nn.Module | LoadedConfig],
-    workloads: tuple[Workload, Workload],
-    names: dict[str, str],
-) -> list[str]:
-    """Give B the weights and the batch of A where nobody asked for others; what is to be said."""
+_Sources = tuple[nn.Module | LoadedConfig, nn.Module | LoadedConfig]
+
+
+def _keys(sources: _Sources) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the configs say; live modules have none."""
     one, other = (
         {} if isinstance(each, nn.Module) else each.config.model_dump(mode="json")
         for each in sources
     )
-    said = []
-    if all(one.get(key) == other.get(key) for key in _BATCH):
+    return one, other
+
+
+def _same_batch(
+    sources: _Sources, options: tuple[Options, Options], workloads: tuple[Workload, Workload]
+) -> tuple[SharedSamples | None, list[str]]:
+    """Give B the batch of A where nobody asked for another; else the samples that both have."""
+    one, other = _keys(sources)
+    if options[0] is options[1] and all(one.get(key) == other.get(key) for key in _BATCH):
         hand_batch(*workloads)
-        said.append("batch: A's, for both")
-    else:
-        said.append("batch: each its own, for the configs ask for others")
+        return None, ["batch: A's, for both"]
+    samples = shared_samples(*workloads)
+    if samples is None:
+        return None, ["batch: each its own, which was asked for"]
+    if samples.complete:
+        return samples, ["batch: B has A's samples in another order; each is compared with its own"]
+    ours, theirs = samples.sizes
+    said = (
+        f"batch: {ours} samples in A and {theirs} in B; the {len(samples.a)} of both are compared"
+    )
+    return samples, [said]
+
+
+def _same_weights(
+    sources: _Sources, workloads: tuple[Workload, Workload], names: dict[str, str]
+) -> list[str]:
+    """Give B the weights of A where nobody asked for others; what is to be said."""
+    (one, other), said = _keys(sources), list[str]()
     equal, every = equal_parameters(*workloads, names)
     known = f"{equal} of {every} that are no constants are equal"
     if any(workload.live for workload in workloads):
@@ -186,6 +251,7 @@ def _report(
         b=run_info(workloads[1], (), steps=1),
         versions=versions(),
         losses=(losses[0], losses[1]),
+        notices=found.notices,
         step=found.step,
         factor=FACTOR,
         calls=calls,

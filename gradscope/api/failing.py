@@ -11,6 +11,7 @@ from gradscope.errors import (
     ModelError,
     Place,
     Problem,
+    interruption,
     message_of,
 )
 from gradscope.explain.errors.explain import explain_again, explain_error, is_own_bug, worth_again
@@ -74,8 +75,11 @@ def fail(stopped: Observer, record: Report | AutogradGraph | WhyReport) -> NoRet
     try:
         users = raised_by_user(failure.__traceback__)
         if isinstance(failure, KeyboardInterrupt):
-            message = "interrupted: what was recorded until then is shown"
-            raise Interrupted(message, report=record) from None
+            shown_so_far = "what was recorded until then is shown"
+            name = record.error.name if record.error else None
+            where = f", in the forward of `{name}`" if name else ""
+            reason = f"{interruption(failure)}{where}"
+            raise Interrupted(reason, shown_so_far, report=record) from None
         if (
             isinstance(failure, ModelError) and not users
         ):  # a mistake that the loss found in the output

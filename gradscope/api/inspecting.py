@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
-from torch.nn.parameter import is_lazy
 
-from gradscope.api.diagnosing import diagnosed
-from gradscope.api.failing import explained_failure, fail, is_users
+from gradscope.api.extras import Extras
 from gradscope.api.opened import Options, opened, read, without
-from gradscope.api.runs import run_info, versions
-from gradscope.capture.facts import unregistered
-from gradscope.capture.hooks import named_modules, named_parameters, select_layers
-from gradscope.capture.parameters import parameter_count
+from gradscope.api.reporting import report_of
 from gradscope.config import LoadedConfig
-from gradscope.errors import OptionError
-from gradscope.loading import Workload, load_model
-from gradscope.records.modules import LayerInfo, Unregistered
 from gradscope.records.report import Report
-from gradscope.records.run import Totals
 from gradscope.rules import RuleSettings
-from gradscope.running.observe import Observation, observe
 
 
 def inspect(
@@ -110,36 +100,22 @@ def inspect(
             until then, ``__cause__`` the exception.
         GradscopeError: the config, a name, a pattern or a file is not right.
     """
+    extras = Extras.of(locals())
     patterns = without(layers, exclude)
     options = Options.of(locals(), layers=None if patterns == ("**",) else patterns)
     source = read(model, options)
     rules = rule_settings(source, thresholds, select=select, ignore=ignore, preset=preset)
     with opened(source, options, Report) as workload:
         file = source.file if isinstance(source, LoadedConfig) else None
-        return report_of(
-            *(workload, rules),
-            file=file,
-            chain=chain,
-            verify=verify,
-            tasks=tasks,
-            histogram=histogram,
-            gradcheck=gradcheck,
-            looks=_looks(costs=costs, histograms=histogram, gradcheck=gradcheck, sketch=sketch),
-        )
+        return report_of(workload, rules, extras, file=file)
 
 
 def inspect_config(
     loaded: LoadedConfig,
     *,
     rules: RuleSettings | None = None,
+    extras: Extras | None = None,
     exclude: Sequence[str] = (),
-    chain: Sequence[str] = (),
-    verify: bool = False,
-    tasks: bool = False,
-    costs: bool = False,
-    histogram: Sequence[str] = (),
-    gradcheck: Sequence[str] = (),
-    sketch: bool = False,
     allow: Sequence[str] = (),
 ) -> Report:
     """Load what a config names and run it. ``rules`` None are those of the config.
@@ -150,21 +126,7 @@ def inspect_config(
     rules = rules or rule_settings(loaded)
     with opened(loaded, Options(allow=allow), Report) as workload:
         workload.layers = without(workload.layers, exclude)
-        return report_of(
-            *(workload, rules),
-            file=loaded.file,
-            chain=chain,
-            verify=verify,
-            tasks=tasks,
-            histogram=histogram,
-            gradcheck=gradcheck,
-            looks=_looks(costs=costs, histograms=histogram, gradcheck=gradcheck, sketch=sketch),
-        )
-
-
-def _looks(**asked: bool | Sequence[str]) -> set[str]:
-    """The closer looks that somebody asked for."""
-    return {name for name, wanted in asked.items() if wanted}
+        return report_of(workload, rules, extras or Extras(), file=loaded.file)
 
 
 def rule_settings(
@@ -186,152 +148,3 @@ def rule_settings(
     for code, limits in RuleSettings.of(own).thresholds.items():
         merged[code] = merged.get(code, {}) | dict(limits)
     return replace(settings, thresholds=merged)
-
-
-def layers(
-    loaded: LoadedConfig, *, exclude: Sequence[str] = (), allow: Sequence[str] = ()
-) -> tuple[LayerInfo, ...]:
-    """The modules that the config's patterns select, without running them."""
-    model = load_model(loaded, allow)
-    patterns = without(loaded.config.layers, exclude)
-    return tuple(
-        LayerInfo(
-            name=named.name,
-            type=type(module).__name__,
-            aliases=named.aliases,
-            parameters=tuple(
-                (name, tuple(p.shape), p.requires_grad)
-                for name, p in module.named_parameters(recurse=False)
-            ),
-            total=parameter_count(module),
-        )
-        for module, named in select_layers(model, patterns).items()
-    )
-
-
-def report_of(
-    workload: Workload,
-    rules: RuleSettings,
-    *,
-    file: str | None = None,
-    chain: Sequence[str] = (),
-    verify: bool = False,
-    tasks: bool = False,
-    only: Sequence[str] | None = None,
-    looks: Collection[str] = (),
-    histogram: Sequence[str] = (),
-    gradcheck: Sequence[str] = (),
-) -> Report:
-    """Run a workload and say what is wrong with it.
-
-    Args:
-        workload: what runs, with the patterns of the layers to record.
-        rules: which rules look.
-        file: what names the model.
-        chain: patterns of the layers whose chains are kept.
-        verify: also prove that looking is harmless.
-        tasks: also take the gradients of each loss by itself.
-        only: layer patterns; findings of others are left out. None: the workload's layers.
-        looks: deep looks to take in any case.
-        histogram: patterns of the layers of which histograms are kept.
-        gradcheck: patterns of the layers whose backward is checked.
-
-    Raises:
-        GradscopeError: as ``inspect``.
-    """
-    only = workload.layers if only is None else only
-    for patterns in (only, histogram, gradcheck):  # a wrong pattern is told before anything runs
-        if patterns:
-            select_layers(workload.model, patterns)
-    observation = observe(workload, layers=workload.layers, chain=chain, verify=verify)
-    report = _report(workload, observation)
-    report = replace(report, run=replace(report.run, file=file))
-    observation.recorder = None
-    if observation.failure is None or is_users(observation.failure):
-        shown = report.parameters
-        if tasks and observation.failure is None:
-            _require_several(report)
-            looks = {*looks, "tasks"}
-        if workload.accumulate > 1 and workload.device.type != "meta":
-            looks = {*looks, "accumulation"}
-        whole = replace(report, parameters=observation.all_parameters)
-        found = diagnosed(
-            workload,
-            whole,
-            rules,
-            only=only,
-            looks=looks,
-            histogram=histogram,
-            gradcheck=gradcheck,
-            last=observation.number,
-            first_nonfinite=observation.first_nonfinite,
-        )
-        report = replace(found, parameters=shown)
-    if observation.failure is not None:
-        fail(observation, report)
-    return report
-
-
-def _require_several(report: Report) -> None:
-    if len(report.losses) < 2:
-        raise OptionError(
-            f"`tasks` compares the gradients of several losses, and `{report.run.loss}` is one",
-            help="have the model or the `loss` return a mapping of them: `{'name': loss, …}`",
-        )
-
-
-def _report(workload: Workload, observation: Observation) -> Report:
-    took = observation.seconds.forward + observation.seconds.backward
-    error = explained_failure(workload, observation, seconds=took)
-    recorder = observation.recorder
-    parameters = list(named_parameters(workload.model))
-    return Report(
-        status="ok" if error is None else "failed",
-        versions=versions(),
-        config=workload.config,
-        run=run_info(
-            workload,
-            observation.notices,
-            steps=workload.steps,
-            optimizer=observation.optimizer,
-            verified=observation.verified,
-        ),
-        loss=observation.loss,
-        loss_nonfinite=observation.loss_nonfinite,
-        losses=observation.losses,
-        totals=Totals(
-            parameters=sum(_numel(p) for p in parameters),
-            trainable=sum(_numel(p) for p in parameters if p.requires_grad),
-            gradient_norm=observation.gradient_norm,
-            saved_bytes=recorder.total_saved if recorder else None,
-            modules=len(named_modules(workload.model)),
-            calls=recorder.count if recorder else 0,
-            seconds=observation.seconds,
-        ),
-        calls=observation.calls,
-        parameters=observation.parameters,
-        history=tuple(observation.history),
-        chains=tuple(recorder.chains) if recorder else (),
-        error=error,
-        modules=observation.modules,
-        links=tuple(recorder.links) if recorder else (),
-        unregistered=_unregistered(workload, observation),
-        interventions=observation.interventions,
-    )
-
-
-def _unregistered(workload: Workload, observation: Observation) -> tuple[Unregistered, ...]:
-    """What gets a gradient and is no parameter, once the model is as it was before the run."""
-    if observation.recorder is None or observation.failure is not None:
-        return ()
-    kept = unregistered(workload.model, observation.recorder.leaves)
-    if kept and workload.make_optimizer is not None:
-        optimizer = workload.make_optimizer(workload.model)
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        others = [leaf for leaf in observation.recorder.leaves if id(leaf) not in held]
-        return unregistered(workload.model, others)
-    return kept
-
-
-def _numel(parameter: nn.Parameter) -> int:
-    return 0 if is_lazy(parameter) else parameter.numel()

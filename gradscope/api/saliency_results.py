@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from gradscope import images
+from gradscope import images, pages
 from gradscope.files import check_file, expanded, write_file
 from gradscope.records.saliency import SaliencyReport
+from gradscope.reporters.saliency import html
+from gradscope.reporters.text_view import TextView
 
 if TYPE_CHECKING:
     from gradscope.images import Photo
@@ -31,7 +33,19 @@ class Saliency:
         return str(self.report)
 
     def _repr_html_(self) -> str:
-        return self.report._repr_html_()
+        return pages.fragment(html.page(self.report, TextView(), self.drawn()))
+
+    def drawn(
+        self, *, alpha: float | None = None, colormap: str = images.USUAL, crop: bool = False
+    ) -> list[list[bytes]]:
+        """Each picture's maps as PNG files: the map over the photograph, with its scale."""
+        rows = images.rows(
+            self.report, self.photos, self.maps, alpha=alpha, colormap=colormap, crop=crop
+        )
+        return [
+            [images.encoded(images.overlay(photo, heat), Path("map.png")) for heat in heats]
+            for photo, heats in rows
+        ]
 
     def save(
         self,
@@ -42,7 +56,8 @@ class Saliency:
         crop: bool = False,
         force: bool = False,
     ) -> None:
-        """Write the pictures to one file, as ``-o`` does, or with ``.json`` the report.
+        """Write the pictures to one file, as ``-o`` does; with ``.json`` the report, with ``.html``
+        a page of both.
 
         Args:
             path: where to; more pages than one are numbered.
@@ -59,6 +74,11 @@ class Saliency:
             self.report.save(path, force=force)
             return
         images.check_look(alpha, colormap)
+        if path.suffix.lower() == html.suffix:
+            drawn = self.drawn(alpha=alpha, colormap=colormap, crop=crop)
+            check_file(path, force=force)
+            write_file(html.render(self.report, TextView(), drawn).encode(), path, force=force)
+            return
         images.check_suffix(path)
         rows = images.rows(
             self.report, self.photos, self.maps, alpha=alpha, colormap=colormap, crop=crop

@@ -32,7 +32,7 @@ _ROOMS: dict[type[Shown], str] = {
     DiffReport: "gradscope.reporters.diff",
 }
 #: Those whose page is made of parts that a notebook can show.
-_WITH_PAGES = (Report, WhyReport, DiffReport)
+_WITH_PAGES = (Report, WhyReport, DiffReport, SaliencyReport)
 _Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
 
 

@@ -14,7 +14,7 @@ from gradscope.capture.trace import Trace, TraceContext
 from gradscope.errors import OptionError
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.run import RunInfo
-from gradscope.running.observe import loss_value
+from gradscope.running.losses import loss_value
 
 
 def graph_of(tensor: Tensor, model: Any = None) -> AutogradGraph:

@@ -21,6 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from gradscope.capture.hooks import named_modules
 from gradscope.capture.measurements import version
+from gradscope.capture.shards import written_class
 from gradscope.capture.stats import Measured, flags, resolve
 from gradscope.nesting import find
 from gradscope.records.modules import ModuleFacts, Unregistered
@@ -59,7 +60,7 @@ def module_facts(
     facts = []
     by_kind: dict[type[nn.Module], tuple[tuple[str, ...], str | None]] = {}
     for module, named in named_modules(model).items():
-        kind = type(module)
+        kind = written_class(module)
         if kind not in by_kind:
             by_kind[kind] = _kinds(kind), _library(kind)
         kinds, library = by_kind[kind]

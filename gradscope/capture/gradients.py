@@ -15,6 +15,8 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF
 from gradscope.capture.hooks import Handle, hook_node, hook_tensor
+from gradscope.capture.shards import local, placements_of
+from gradscope.capture.signals import raised_by_a_handler
 from gradscope.capture.stats import Measured, measure
 from gradscope.errors import message_of
 
@@ -84,7 +86,12 @@ class GradientSlot:
         """One part; None counts as arrived, and adds nothing."""
         self._arrived += 1
         if gradient is not None:
-            self._partial = gradient if self._partial is None else _plus(self._partial, gradient)
+            before = self._partial
+            if before is not None and placements_of(before) != placements_of(gradient):
+                # To add them, processes would have to talk.
+                self.note = "unmeasured: its parts are placed differently over processes"
+            else:
+                self._partial = gradient if before is None else _plus(before, gradient)
         if self._arrived >= self.parts:
             self.settle()
 
@@ -96,11 +103,13 @@ class GradientSlot:
         try:
             if self.accumulate:
                 # A copy: autograd may hand this tensor to `.grad` and add the next backward to it.
-                kept = partial.detach()
+                kept = local(partial.detach())
                 self._total = kept.clone() if self._total is None else _plus(self._total, kept)
                 partial = self._total
             self._measured = self._cache.measured(partial)
         except Exception as error:
+            if raised_by_a_handler(error):
+                raise
             # A gradient that cannot be reduced must not stop the user's backward: the row says so.
             self.note = f"unmeasured: {(message_of(error) or type(error).__name__).splitlines()[0]}"
 

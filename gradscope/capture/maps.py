@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from gradscope.capture.hooks import modules_by_name
 from gradscope.errors import OptionError
 
 #: Modules that pass a map on, and modules that make a poorer one of it.
@@ -58,7 +59,7 @@ def map_of(output: Tensor, model: nn.Module, inputs: Tensor, layer: str) -> Tens
     Raises:
         OptionError: it is no map, or not one per input.
     """
-    size, module = (inputs.shape[2], inputs.shape[3]), model.get_submodule(layer)
+    size, module = (inputs.shape[2], inputs.shape[3]), modules_by_name(model)[layer]
     made = as_map(output, size, module=module, patches=patch_grid(model, inputs))
     if made is None or len(made) != len(inputs):
         raise OptionError(

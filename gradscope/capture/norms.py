@@ -8,20 +8,21 @@ from collections.abc import Sequence
 import torch
 
 from gradscope.capture.reductions import BLOCK
+from gradscope.capture.shards import local
 
 #: Over so many equal values a dot product, which adds up in lanes, still errs below 1e-5.
 _DOT = 16384
 
 
 def gradient_norms(gradients: Sequence[torch.Tensor]) -> list[float]:
-    """The L2 norm of each gradient; NaN or infinity where one of its elements is.
+    """The L2 norm of each gradient, or of its shard; NaN or infinity where one of its elements is.
 
     Sums of squares are added up over blocks in float32 and over the blocks in float64, as
     ``capture/reductions.py`` does: one float32 sum over millions of elements errs by up to 1e-3.
     Squares outside float32's range are taken in float64.
     """
     # Of a backward that made a graph; to switch gradients off instead takes longer than a norm.
-    gradients = [g.detach() if g.requires_grad else g for g in gradients]
+    gradients = [g.detach() if g.requires_grad else g for g in map(local, gradients)]
     norms = [0.0] * len(gradients)
     small, others = [], []
     for number, gradient in enumerate(gradients):

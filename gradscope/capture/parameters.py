@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from gradscope.capture.facts import misspelt_flags
 from gradscope.capture.hooks import named_parameters
+from gradscope.capture.shards import local
 from gradscope.capture.stats import Measured, head_of, measure, resolve
 from gradscope.capture.sweep import measure_all, surely_finite
 from gradscope.records.modules import ParameterStats
@@ -89,24 +90,34 @@ def any_nonfinite(gradients: Iterable[TensorStats | None]) -> bool:
     return any(stats.nan or stats.inf for stats in gradients if stats is not None)
 
 
-def updates(
-    model: nn.Module, before: Mapping[nn.Parameter, torch.Tensor]
-) -> dict[str, tuple[float | None, bool | None]]:
-    """‖Δw‖ / ‖w‖ by parameter name, and whether any element moved.
+@dataclass(frozen=True, slots=True)
+class Update:
+    """How far a step moved a parameter, or its shard.
 
-    The ratio is None where ‖w‖ was 0 and where it is no number, both None where nobody can tell.
+    Attributes:
+        norm: ‖Δw‖; None where it is no number.
+        ratio: ‖Δw‖ / ‖w‖; None also where ‖w‖ was 0.
+        moved: whether any element is another; None where nobody can tell.
     """
+
+    norm: float | None = None
+    ratio: float | None = None
+    moved: bool | None = None
+
+
+def updates(model: nn.Module, before: Mapping[nn.Parameter, torch.Tensor]) -> dict[str, Update]:
+    """By parameter name, from what they were ``before``: here, where they are sharded."""
     moved = [(p, named.name) for p, named in named_parameters(model).items() if p in before]
     # One difference at a time: all of them would weigh as much as the model.
-    pairs = [(measure(before[p]), measure(p.detach() - before[p])) for p, _ in moved]
+    pairs = [(measure(before[p]), measure(local(p).detach() - before[p])) for p, _ in moved]
     done = resolve(measured for pair in pairs for measured in pair)
-    found: dict[str, tuple[float | None, bool | None]] = {}
+    found: dict[str, Update] = {}
     for (_, name), pair in zip(moved, pairs, strict=True):
         weight, change = (done[id(measured)] for measured in pair)
-        if change.zeros is None:
-            found[name] = None, None
+        if change.zeros is None or not change.numel:
+            found[name] = Update()
             continue
-        measurable = weight.norm and change.norm is not None and not (change.nan or change.inf)
-        ratio = change.norm / weight.norm if measurable else None  # type: ignore[operator]
-        found[name] = ratio, change.zeros < change.numel
+        norm = None if change.nan or change.inf else change.norm
+        ratio = norm / weight.norm if norm is not None and weight.norm else None
+        found[name] = Update(norm, ratio, change.zeros < change.numel)
     return found

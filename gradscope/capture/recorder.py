@@ -34,6 +34,8 @@ from gradscope.capture.nodes import Label, describe, ordered
 from gradscope.capture.parameters import parameter_count
 from gradscope.capture.recompute import Recomputation, in_backward
 from gradscope.capture.saved import noticing_hooked_saves
+from gradscope.capture.shards import written_class
+from gradscope.capture.signals import raised_by_a_handler
 from gradscope.capture.stats import Measured, head_of, resolve
 from gradscope.capture.trace import Trace, TraceContext
 from gradscope.capture.views import view_of
@@ -305,6 +307,8 @@ class Recorder:
         try:
             return self._measurements.measured(tensor)
         except Exception as error:
+            if raised_by_a_handler(error):
+                raise
             # What cannot be reduced (inside vmap, fake, an opaque layout) has a row that says so.
             call.note(f"unmeasured: {(message_of(error) or type(error).__name__).splitlines()[0]}")
             return self._measurements.remember(tensor, head_of(tensor)).measured
@@ -370,7 +374,7 @@ class Recorder:
     def graph_calls(self) -> tuple[GraphCall, ...]:
         """Every call, as the graph's nodes refer to it."""
         return tuple(
-            GraphCall(c.named.name, c.number, type(c.module).__name__, c.parent)
+            GraphCall(c.named.name, c.number, written_class(c.module).__name__, c.parent)
             for c in self._calls
         )
 
@@ -425,7 +429,7 @@ def _finished(call: Call, done: dict[int, TensorStats], parameters: int) -> Modu
         notes.append("did-not-return")
     return ModuleCall(
         name=call.named.name,
-        type=type(call.module).__name__,
+        type=written_class(call.module).__name__,
         call=call.number,
         order=call.index,
         aliases=call.named.aliases,

@@ -14,6 +14,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture.reductions import exact, fast, flat_elements, of_numbers
+from gradscope.capture.shards import local
 from gradscope.records.tensors import TensorStats, Value
 
 SMALL = 16  # tensors up to this size keep their values
@@ -41,11 +42,12 @@ Measured = TensorStats | Deferred
 
 
 def measure(tensor: torch.Tensor) -> Measured:
-    """The statistics of one tensor, of any dtype, layout and size.
+    """The statistics of one tensor, of any dtype, layout and size; of its shard, where it has some.
 
     On the CPU they are there at once; on an accelerator they are left in device memory, so that no
     hook waits for the device.
     """
+    tensor = local(tensor)
     dtype = str(tensor.dtype).removeprefix("torch.")
     if is_lazy(tensor):  # a lazy module's parameter has no shape before its first call
         return TensorStats((), dtype, 0)
@@ -66,6 +68,7 @@ def measure(tensor: torch.Tensor) -> Measured:
 
 def head_of(tensor: torch.Tensor) -> TensorStats:
     """Shape, dtype and size alone."""
+    tensor = local(tensor)
     dtype = str(tensor.dtype).removeprefix("torch.")
     return TensorStats(tuple(map(int, tensor.shape)), dtype, tensor.numel())
 

@@ -9,6 +9,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture.reductions import BLOCK
+from gradscope.capture.shards import local
 from gradscope.capture.stats import SMALL, Measured, finish, measure, on_host
 from gradscope.records.tensors import TensorStats
 
@@ -19,7 +20,7 @@ _NARROW = {torch.float32, torch.bfloat16, torch.float16}
 
 def measure_all(tensors: Iterable[torch.Tensor]) -> list[Measured]:
     """``measure`` of each tensor; those of one size are rows of one matrix."""
-    tensors = list(tensors)
+    tensors = list(map(local, tensors))
     done: list[Measured | None] = [None] * len(tensors)
     alike: dict[tuple[int, torch.dtype], list[int]] = {}
     for i, tensor in enumerate(tensors):
@@ -42,6 +43,7 @@ def surely_finite(tensor: torch.Tensor) -> bool:
 
     False also where the sum leaves the dtype's range, and for what is no plain tensor here.
     """
+    tensor = local(tensor)
     return _is_here(tensor) and math.isfinite(tensor.sum().item())
 
 

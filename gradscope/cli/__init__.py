@@ -230,7 +230,7 @@ def _users(error: BaseException) -> bool:
 def _say(text: str) -> None:
     try:
         print(visible(text), file=sys.stderr)
-    except BrokenPipeError:
+    except OSError:  # a closed pipe, or the user's code closed the descriptor
         _leave_pipe(sys.stderr)
 
 

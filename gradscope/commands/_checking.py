@@ -11,7 +11,14 @@ from gradscope import config as configs
 from gradscope import progress
 from gradscope.commands._model import importing_torch
 from gradscope.commands._write import keep_stdout_clean
-from gradscope.errors import ConfigError, GradscopeError, Interrupted, ModelError, Problem
+from gradscope.errors import (
+    ConfigError,
+    GradscopeError,
+    Interrupted,
+    ModelError,
+    Problem,
+    interruption,
+)
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.report import CheckedModel, CheckReport, Report
 from gradscope.records.run import RunInfo
@@ -41,7 +48,7 @@ class Checked:
     raised: list[Problem] = field(default_factory=list)
     brief: list[Problem] = field(default_factory=list)
     wrong: list[Problem] = field(default_factory=list)
-    interrupted: bool = False
+    interrupted: str | None = None  # why
     unchecked: list[str] = field(default_factory=list)  # models that were not reached
 
     @property
@@ -66,10 +73,10 @@ class Checked:
 
         With ``reported`` it is brief on what each model raised: the reader has the report, too.
         """
-        if self.interrupted:
+        if self.interrupted is not None:
             names = ", ".join(f"`{name}`" for name in self.unchecked)
             rest = f"; not looked at: {names}" if names else ""
-            return Interrupted(f"interrupted: what was found until then is shown{rest}")
+            return Interrupted(self.interrupted, f"what was found until then is shown{rest}")
         raised = self.brief if reported else self.raised
         if self.wrong:
             return ConfigError(*self.wrong, *raised)
@@ -86,9 +93,9 @@ def check_all(
         try:
             with progress.within(f"{config.name}{which}"):
                 _check(config, rules, options, checked)
-        except KeyboardInterrupt:
-            checked.interrupted = True
-        if checked.interrupted:
+        except KeyboardInterrupt as error:
+            checked.interrupted = interruption(error)
+        if checked.interrupted is not None:
             # The one that was running is among them where it came to nothing that can be shown.
             begun = len(checked.models) == number
             checked.unchecked = [_label(one) for one in loaded[number if begun else number - 1 :]]
@@ -115,8 +122,9 @@ def _check(
             )
     except (ModelError, Interrupted) as error:
         _show(error, options)
-        checked.interrupted = isinstance(error, Interrupted)
-        if not checked.interrupted:
+        if isinstance(error, Interrupted):
+            checked.interrupted = error.reason
+        else:
             checked.raised += _of(config, error)
             checked.brief += _briefly(config, error)
         if not isinstance(error.report, Report):

@@ -12,12 +12,21 @@ import typer
 
 from gradscope.commands import _completing as completing
 from gradscope.commands._options import RULES
-from gradscope.errors import ConfigError, OptionError, did_you_mean
+from gradscope.errors import ConfigError
 from gradscope.records.report import RuleText
-from gradscope.rules import FAIL_ON, PRESETS, Rule, RuleSettings, rule_book
+from gradscope.rules import FAIL_ON, PRESETS, Rule, RuleSettings, documented
 
 if TYPE_CHECKING:
     from gradscope.config import LoadedConfig
+
+
+def fail_on_option(what: str) -> Any:
+    """``--fail-on``, of a command that fails only where it is told to: ``what`` has a severity."""
+    return typer.Option(
+        metavar="SEVERITY",
+        help=f"Exit with 1 where {what} is as bad as this: error, warning, info or never.",
+        autocompletion=completing.one_of(FAIL_ON),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +76,6 @@ class RuleOptions:
         Raises:
             OptionError: a code, a name, a preset or a severity that there is not.
         """
-        for word, what, choices in (
-            (self.preset, "preset", tuple(PRESETS)),
-            (self.fail_on, "severity", FAIL_ON),
-        ):
-            if word is not None and word not in choices:
-                raise OptionError(
-                    f"unknown {what} `{word}`",
-                    help=did_you_mean(word, choices) or f"one of {', '.join(choices)}",
-                )
         self.settings(None)
 
     def settings(self, loaded: LoadedConfig | None) -> RuleSettings:
@@ -114,7 +114,7 @@ def rule_texts() -> tuple[RuleText, ...]:
     """The rule book for formats that carry it along."""
     return tuple(
         RuleText(rule.code, rule.name, rule.severity, rule.summary, _help(rule), rule.sources)
-        for rule in rule_book()
+        for rule in documented()
     )
 
 

@@ -48,6 +48,15 @@ Words = Annotated[
         autocompletion=completing.models,
     ),
 ]
+Pictures = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="IMAGE|KEY=VALUE",
+        help="Picture files, folders, patterns, `.npy` arrays, and config keys to override.",
+        show_default=False,
+        autocompletion=completing.pictures,
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -67,6 +76,17 @@ Device = Annotated[
         autocompletion=completing.one_of(("auto", "cpu", "cuda", "mps", "meta")),
     ),
 ]
+DType = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DTYPE",
+        help="Of parameters and inputs: float32, bfloat16, …",
+        autocompletion=completing.one_of(("float32", "float64", "float16", "bfloat16")),
+    ),
+]
+Seed = Annotated[
+    int | None, typer.Option(metavar="N", help="Set before construction, inputs and forward.")
+]
 Format = Annotated[
     str | None,
     format_option(
@@ -84,6 +104,18 @@ Allow = Annotated[
         metavar="PATTERN",
         help="Let the config import this too: `pkg.*`. Repeatable. The environment variable "
         "`GRADSCOPE_ALLOW` takes a list with commas.",
+        rich_help_panel=MODEL,
+    ),
+]
+Rank = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Of a run of several processes: what this one recorded."),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Stop what is built and run after so long, and say where it was.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -120,23 +152,23 @@ class LayerOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions:
-    """Where and how a model runs: keys of the config, too."""
+class ModelOptions:
+    """What the config says otherwise, and what it may import."""
 
     panel: ClassVar[str] = MODEL
 
+    settings: Set = None
     device: Device = None
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DTYPE",
-            help="Of parameters and inputs: float32, bfloat16, …",
-            autocompletion=completing.one_of(("float32", "float64", "float16", "bfloat16")),
-        ),
-    ] = None
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Set before construction, inputs and forward.")
-    ] = None
+    dtype: DType = None
+    seed: Seed = None
+    timeout: Timeout = None
+    allow: Allow = None
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """What was given of the config's keys that have an option of their own."""
+        keys = {"device": self.device, "dtype": self.dtype, "seed": self.seed}
+        return {key: value for key, value in keys.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +196,7 @@ class FileOptions:
 
 @dataclass(frozen=True, slots=True)
 class DisplayOptions:
-    """How text looks."""
+    """How text looks, and what an error shows."""
 
     panel: ClassVar[str] = OUTPUT
 
@@ -180,65 +212,7 @@ class DisplayOptions:
         int | None,
         typer.Option(metavar="N", help="Fit the tables into N characters, not the terminal's."),
     ] = None
-
-
-@dataclass(frozen=True, slots=True)
-class TableOptions:
-    """What the tables of a report show."""
-
-    panel: ClassVar[str] = TABLES
-
-    sort: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Sort by a column: numbers descend, names ascend, rows without a value come last. "
-            "`norm:asc` and `name:desc` turn it round.",
-            autocompletion=completing.sort,
-        ),
-    ] = None
-    top: Annotated[
-        int | None, typer.Option(metavar="N", help="Only the first N calls, and N parameters.")
-    ] = None
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMNS",
-            help="Columns of the calls: `norm,grad_out`, `+min,+max` besides the usual ones, "
-            "`all`. With `--table parameters`: of the parameters.",
-            autocompletion=completing.columns,
-        ),
-    ] = None
-    table: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TABLE",
-            help="Only this table: `calls`, `parameters` or `findings`.",
-            autocompletion=completing.tables,
-        ),
-    ] = None
-    depth: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Only modules down to this depth: 1 is the model and its direct parts.",
-        ),
-    ] = None
-    bar: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Bars beside a column, on a log scale: `grad_out`.",
-            autocompletion=completing.column,
-        ),
-    ] = None
-    fold: Annotated[
-        bool,
-        typer.Option(
-            "--fold",
-            help="Show blocks that look the same, one after the other, once: `h.0…11.mlp ×12`.",
-        ),
-    ] = False
+    debug: Debug = False
 
 
 def takes_groups(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -246,7 +220,7 @@ def takes_groups(run: Callable[..., Any]) -> Callable[..., Any]:
 
     Typer makes an option of each parameter in the signature: here every group's fields stand in its
     place, so that ``--help`` keeps the order in which the command lists them. The help shows them
-    in the group's ``panel``.
+    in the group's ``panel``, but for those that name another.
     """
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
@@ -286,7 +260,7 @@ def _options(group: Any) -> list[inspect.Parameter]:
 def _in_panel(annotation: Any, panel: str | None) -> Any:
     """An option's annotation, with the panel of its group in the help."""
     kind, option = get_args(annotation)
-    if panel is None:
+    if panel is None or option.rich_help_panel is not None:
         return annotation
     placed = copy(option)
     placed.rich_help_panel = panel

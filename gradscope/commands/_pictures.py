@@ -145,6 +145,11 @@ def write_pictures(
     return written
 
 
+def drawn_maps(found: Saliency, looks: PictureOptions) -> list[list[bytes]]:
+    """Each picture's maps as PNG files, for a page that holds them."""
+    return found.drawn(**asdict(looks))
+
+
 def write_pages(pages: Sequence[Image], to: OutputFiles, name: str) -> list[Path]:
     """The pages of one sheet, written whole; ``name`` is the file's in a folder."""
     if to.file is not None:

@@ -11,9 +11,10 @@ from rich.text import Text
 from gradscope import plugins
 from gradscope.charts.maps import Map
 from gradscope.charts.panels import Panel
-from gradscope.commands._options import DisplayOptions, FileOptions, LayerOptions, TableOptions
+from gradscope.commands._options import DisplayOptions, FileOptions, LayerOptions
 from gradscope.commands._plots import PlotOptions
 from gradscope.commands._runs import read_history
+from gradscope.commands._tables import TableOptions
 from gradscope.commands._views import ReportOutput, choose_destination, table_view
 from gradscope.errors import OptionError
 from gradscope.records.report import Report

@@ -1,34 +1,18 @@
-"""A run's file or folder, told from a report's and read into what the reporters take."""
+"""A run's file or folder, read into what the reporters take."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gradscope.files import is_stream
 from gradscope.records.history import LayerSeries, RunHistory
-from gradscope.records.training import StepSample
+from gradscope.records.training import StepSample, TrainingFinding
+from gradscope.rules import RuleSettings, diagnose_ranks
+from gradscope.runfile.ranks import compare_ranks
 from gradscope.runfile.reader import RunFile, Series
-
-_MAGIC = b"SQLite format 3\x00"
-
-
-def is_run(path: Path) -> bool:
-    """Whether a word on the command line means a run: ``….db``, a database, or a folder of them."""
-    if path.suffix.lower() == ".db":
-        return True
-    try:
-        if path.is_dir():
-            return any(path.glob("*.db"))
-        if is_stream(path):
-            return False
-        with path.open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
-    except (OSError, ValueError):  # no name that a file can have
-        return False
 
 
 def read_history(
@@ -42,27 +26,39 @@ def read_history(
         ConfigError: the file is damaged.
     """
     ranks, sampled = run.runs, run.sampled
+    alone = len(run.files) == 1
     known = before.steps if before else ()
+    while not alone and known and not known[-1].losses:  # another rank had not come to it
+        known = known[:-1]
     now = RunHistory(
         run=ranks[0],
         models=run.models,
         steps=(*known, *run.steps(known[-1].step + 1 if known else 1)),
         sampled=sampled,
         events=run.events,
-        findings=run.findings,
+        findings=(*_between_ranks(run), *run.findings),
         ranks=ranks if len(ranks) > 1 else (),
         age=age(run.path) if ranks[0].ended is None else None,
     )
-    if before is not None and before.sampled == sampled:
+    if before is not None and before.sampled == sampled and alone:
         return replace(now, parameters=before.parameters, calls=before.calls)
     parameters = run.parameter_series()
     of_calls = run.call_series() if calls else {}
-    samples = _last_samples(run, [*parameters, *of_calls], [*parameters.values()])
+    layers = _layers(run, parameters)
     return replace(
         now,
-        parameters=tuple(_parameters(parameters, samples)),
-        calls=tuple(_calls(of_calls, samples)),
+        parameters=tuple(_parameters(parameters, layers)),
+        calls=tuple(_calls(of_calls, layers)),
     )
+
+
+def _between_ranks(run: RunFile) -> tuple[TrainingFinding, ...]:
+    """What only many ranks can show, by the rules that the run itself was told to take."""
+    if len(run.files) < 2:
+        return ()
+    chosen = run.run.options.get("rules", {})
+    settings = RuleSettings.of(select=chosen.get("select", ()), ignore=chosen.get("ignore", ()))
+    return diagnose_ranks(compare_ranks(run.files), settings)
 
 
 def age(path: Path) -> float | None:
@@ -74,53 +70,58 @@ def age(path: Path) -> float | None:
     return max(0.0, time.time() - max(moments)) if moments else None
 
 
-def _last_samples(
-    run: RunFile, keys: Iterable[tuple[int, *tuple[object, ...]]], series: Iterable[Series]
-) -> dict[int, StepSample]:
-    """The last sample of each model: what its layers are does not stand in the series."""
+@dataclass(slots=True)
+class _Layers:
+    """What layers are does not stand in their series: shapes of parameters, classes of modules."""
+
+    shapes: dict[tuple[int, str], tuple[int, ...]] = field(default_factory=dict)
+    types: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)
+
+    def add(self, sample: StepSample) -> None:
+        """Take in what one process had; what is known already stays."""
+        model = sample.model
+        for parameter in sample.report.parameters:
+            self.shapes.setdefault((model, parameter.name), parameter.shape)
+        known: dict[str, tuple[str, ...]] = {}
+        known.update({one.name: (one.type,) for one in sample.report.calls})
+        for module in sample.report.modules:
+            known[module.name] = tuple(dict.fromkeys((module.type, *module.kinds)))
+        for name, types in known.items():
+            self.types.setdefault((model, name), types)
+
+
+def _layers(run: RunFile, parameters: Mapping[tuple[int, str], Series]) -> _Layers:
+    """From the last samples, of no more processes than it takes to know all parameters."""
     last: dict[int, int] = {}
-    for (model, *_), one in zip(keys, series, strict=False):
+    for (model, _), one in parameters.items():
         last[model] = max(last.get(model, 0), one.steps[-1])
-    found = {}
-    for model, step in last.items():
-        for sample in run.sample(step, model):
-            found[model] = sample
+    found = _Layers()
+    for file in run.files:
+        for model, step in last.items():
+            for sample in file.sample(step, model):
+                found.add(sample)
+        if len(run.files) > 1:  # of a shard the whole's
+            found.shapes.update({(one.model, one.name): one.shape for one in file.placements})
+        if parameters.keys() <= found.shapes.keys():
+            break
     return found
 
 
-def _parameters(
-    series: Mapping[tuple[int, str], Series], samples: Mapping[int, StepSample]
-) -> Iterable[LayerSeries]:
-    shapes = {
-        (model, one.name): one.shape
-        for model, sample in samples.items()
-        for one in sample.report.parameters
-    }
-    types = _types(samples)
+def _parameters(series: Mapping[tuple[int, str], Series], layers: _Layers) -> Iterable[LayerSeries]:
     for (model, name), one in series.items():
         yield LayerSeries(
             *(name, one.steps, one.values, model),
-            shape=shapes.get((model, name), ()),
-            types=types.get((model, name.rpartition(".")[0]), ()),
+            shape=layers.shapes.get((model, name), ()),
+            types=layers.types.get((model, name.rpartition(".")[0]), ()),
+            fault=one.fault,
         )
 
 
-def _calls(
-    series: Mapping[tuple[int, str, int], Series], samples: Mapping[int, StepSample]
-) -> Iterable[LayerSeries]:
-    types = _types(samples)
+def _calls(series: Mapping[tuple[int, str, int], Series], layers: _Layers) -> Iterable[LayerSeries]:
     for (model, name, call), one in series.items():
         yield LayerSeries(
-            name, one.steps, one.values, model, call, types=types.get((model, name), ())
+            *(name, one.steps, one.values, model, call),
+            types=layers.types.get((model, name), ()),
+            lowest=one.lowest,
+            highest=one.highest,
         )
-
-
-def _types(samples: Mapping[int, StepSample]) -> dict[tuple[int, str], tuple[str, ...]]:
-    """The classes of each module, nearest first."""
-    found: dict[tuple[int, str], tuple[str, ...]] = {}
-    for model, sample in samples.items():
-        for call in sample.report.calls:
-            found[model, call.name] = (call.type,)
-        for module in sample.report.modules:
-            found[model, module.name] = tuple(dict.fromkeys((module.type, *module.kinds)))
-    return found

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from gradscope import plugins
 from gradscope.commands._findings import path_root, rule_texts
-from gradscope.commands._options import COLORS, DisplayOptions, FileOptions, TableOptions
+from gradscope.commands._options import COLORS, DisplayOptions, FileOptions
+from gradscope.commands._tables import TableOptions
 from gradscope.commands._write import check_output, write_output
-from gradscope.errors import OptionError, did_you_mean
+from gradscope.errors import OptionError, refuse_unknown
 from gradscope.records.report import CheckReport, Report
 from gradscope.reporters.report import View
 from gradscope.reporters.report.tables import asked
@@ -112,11 +113,7 @@ def check_look(display: DisplayOptions) -> None:
     Raises:
         OptionError: an unknown color mode, or no width at all.
     """
-    if display.color not in COLORS:
-        raise OptionError(
-            f"unknown color mode `{display.color}`",
-            help=did_you_mean(display.color, COLORS) or f"one of {', '.join(COLORS)}",
-        )
+    refuse_unknown("color mode", display.color, COLORS)
     if display.width is not None and display.width < 1:
         raise OptionError(f"`--width {display.width}` leaves no room", help="give 1 or more")
 
@@ -139,12 +136,8 @@ def choose_format(format: str | None, output: Path | None, room: str) -> str:
     """
     formats = plugins.names(room)
     if format is not None:
-        if format in formats:
-            return format
-        raise OptionError(
-            f"unknown format `{format}`",
-            help=did_you_mean(format, formats) or f"one of {', '.join(formats)}",
-        )
+        refuse_unknown("format", format, formats)
+        return format
     if output is None:
         return "terminal"
     return plugins.by_suffix(room, output, otherwise="say it with `-f`")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gradscope.commands._interpreter import interpreter_kept
-from gradscope.errors import OptionError, visible
+from gradscope.errors import ModelError, OptionError, visible
 from gradscope.files import check_file, is_stream, whole_file, write_file
 
 STDOUT = Path("-")
@@ -80,9 +80,16 @@ def _descriptor_turned() -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError, ValueError):
             real.flush()
-        for number, copy in kept.items():
-            os.dup2(copy, number)
-            os.close(copy)
+        try:
+            for number, copy in kept.items():
+                os.dup2(copy, number)
+                os.close(copy)
+        except OSError as error:
+            raise ModelError(
+                "the model's code closed descriptors that it had not opened: what was to be "
+                "written has nowhere to go",
+                help="close the files that it opened by their names",
+            ) from error
 
 
 def write_output(content: str | bytes, path: Path | None, *, force: bool = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -20,17 +19,15 @@ from gradscope.commands._findings import RuleOptions, all_settings
 from gradscope.commands._model import read_models
 from gradscope.commands._options import (
     RULES,
-    Allow,
-    Debug,
     DisplayOptions,
     FileOptions,
     Format,
     LayerOptions,
-    RunOptions,
-    Set,
+    ModelOptions,
     takes_groups,
 )
 from gradscope.commands._progress import shown_progress
+from gradscope.commands._time_limit import time_limit
 from gradscope.commands._views import ReportOutput
 from gradscope.commands._write import keep_stdout_clean, say
 from gradscope.rules import reaches
@@ -60,8 +57,8 @@ EXAMPLES = (
 @takes_groups
 def run(
     words: Models = None,
-    settings: Set = None,
     *,
+    model: ModelOptions,
     rules: RuleOptions,
     baseline: Annotated[
         Path | None,
@@ -91,12 +88,9 @@ def run(
     steps: Annotated[
         int | None, typer.Option(metavar="N", help="Optimizer steps; the last is judged.")
     ] = None,
-    running: RunOptions,
     format: Format = None,
     file: FileOptions,
     display: DisplayOptions,
-    allow: Allow = None,
-    debug: Debug = False,
 ) -> None:
     """Say what is wrong with models, and nothing else: for CI.
 
@@ -107,7 +101,7 @@ def run(
     output = ReportOutput.of(format, file, display)
     if write_to is not None:
         check_baseline_output(write_to, output=file.path, force=file.force)
-    loaded = read_models(words, settings, {"steps": steps, **asdict(running)})
+    loaded = read_models(words, model.settings, {"steps": steps, **model.keys})
     judging = all_settings(rules, loaded)
     known = None if baseline is None else read_baseline(baseline)
     # All that can be said without torch has been said: from here on models run.
@@ -115,10 +109,10 @@ def run(
         layers=tuple(layers.layers or ("**",)),
         exclude=tuple(layers.exclude or ()),
         precision=precision,
-        allow=tuple(allow or ()),
-        debug=debug,
+        allow=tuple(model.allow or ()),
+        debug=display.debug,
     )
-    with keep_stdout_clean(), shown_progress():
+    with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
         checked = check_all(loaded, judging, options)
     on_screen = file.path is None and output.destination.format in _TEXTS
     stopped = checked.stopped(reported=on_screen and checked.ran)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +12,9 @@ from typer._click import Context
 from typer.core import TyperCommand
 
 from gradscope import plugins
+from gradscope.charts.panels import Panel
 from gradscope.commands import _completing as completing
-from gradscope.commands._findings import path_root
+from gradscope.commands._findings import fail_on_option, path_root, rule_texts
 from gradscope.commands._model import (
     importing_torch,
     read_model,
@@ -24,32 +23,32 @@ from gradscope.commands._model import (
 )
 from gradscope.commands._options import (
     LAYERS,
+    MODEL,
     TABLES,
-    Allow,
-    Debug,
     DisplayOptions,
     FileOptions,
     LayerOptions,
-    RunOptions,
-    Set,
+    ModelOptions,
     format_option,
     takes_groups,
 )
 from gradscope.commands._progress import shown_progress
-from gradscope.commands._runs import is_run
-from gradscope.commands._views import Destination, choose_destination
+from gradscope.commands._runs import read_history
+from gradscope.commands._time_limit import time_limit
+from gradscope.commands._views import choose_destination
 from gradscope.commands._write import keep_stdout_clean
+from gradscope.comparison.files import RUNS, kind_of
 from gradscope.comparison.selection import of_layers
 from gradscope.config import LoadedConfig
-from gradscope.errors import OptionError, did_you_mean
-from gradscope.records.diff import DiffReport
-from gradscope.records.report import Report
+from gradscope.errors import OptionError, refuse_unknown
+from gradscope.records.diff import REFERENCES
 from gradscope.reporters.diff import DiffView
 from gradscope.rules import FAIL_ON, reaches
 
 ROOM = "gradscope.reporters.diff"
 EXAMPLES = (
     ("gradscope diff model.yaml -- dtype=bfloat16", "A model against itself in bfloat16."),
+    ("gradscope diff model.yaml -- dtype=bfloat16 --reference float64", "Which one is nearer?"),
     ("gradscope diff model.yaml port.yaml --top 10", "A port, and the ten rows farthest off."),
     ("gradscope diff here.json there.json", "Two reports that `inspect --sketch` saved."),
     ("gradscope diff before.db after.db", "Two trainings: in which step they part, and where."),
@@ -80,8 +79,8 @@ def run(
             autocompletion=completing.models,
         ),
     ] = None,
-    settings: Set = None,
     *,
+    model: ModelOptions,
     match: Annotated[
         list[str] | None,
         typer.Option(
@@ -90,14 +89,19 @@ def run(
             rich_help_panel=LAYERS,
         ),
     ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="float64",
+            help="Run A in float64 too: how far is each of the two from that?",
+            rich_help_panel=MODEL,
+            autocompletion=completing.one_of(REFERENCES),
+        ),
+    ] = None,
     layers: LayerOptions,
     fail_on: Annotated[
         str,
-        typer.Option(
-            metavar="SEVERITY",
-            help="Exit with 1 where a finding is as bad as this: error, warning, info or never.",
-            autocompletion=completing.one_of(FAIL_ON),
-        ),
+        fail_on_option("a finding"),
     ] = "never",
     top: Annotated[
         int | None,
@@ -117,7 +121,6 @@ def run(
             rich_help_panel=TABLES,
         ),
     ] = None,
-    running: RunOptions,
     format: Annotated[
         str | None,
         format_option(
@@ -128,8 +131,6 @@ def run(
     ] = None,
     file: FileOptions,
     display: DisplayOptions,
-    allow: Allow = None,
-    debug: Debug = False,
 ) -> None:
     """Compare two models, or one in two ways, on the same weights and the same batch.
 
@@ -140,100 +141,48 @@ def run(
     FILE.json` saved, also on two machines, are compared as they are; so are two trainings that
     `gradscope run` recorded, of which the first step and layer that part are named.
     """
-    _refuse_unknown("severity", fail_on, FAIL_ON)
-    _refuse_unknown("table", table, _TABLES)
+    refuse_unknown("severity", fail_on, FAIL_ON)
+    if table is not None:
+        refuse_unknown("table", table, _TABLES)
+    if reference is not None:
+        refuse_unknown("reference", reference, REFERENCES)
     destination = choose_destination(format, file, display, ROOM)
-    kind = next((kind for kind in _FILES if any(map(kind.mine, words or []))), None)
+    panels: tuple[Panel, ...] = ()
+    files = [word for word in words or [] if word != _AND]
+    kind = kind_of(files)
     if kind is not None:
-        files = _two_files(kind, words or [])
-        refuse_to_run(kind.name, settings or [], asdict(running))
-        report = kind.compare(*files, match or ())
+        keys = {**model.keys, "reference": reference}
+        refuse_to_run(kind.name, model.settings or [], keys)
+        report = kind.compared(files, match or ())
+        if kind is RUNS and destination.format == "html":
+            panels = _run_charts(*map(Path, files))
     else:
-        a, b = _configs(words or [], settings or [], asdict(running))
-        with keep_stdout_clean(), shown_progress():
+        a, b = _configs(words or [], model)
+        with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
             with importing_torch():
                 from gradscope.api import diff_configs
-            report = diff_configs(a, b, match=match or (), allow=allow or ())
+            report = diff_configs(
+                a, b, reference=reference, match=match or (), allow=model.allow or ()
+            )
     report = of_layers(report, layers.layers or (), layers.exclude or ())
-    _write(report, destination, top, table)
+    root = path_root()
+    rules = rule_texts() if destination.format == "sarif" else ()
+    view = DiffView(destination.width, destination.color, top, table, root, panels, rules)
+    destination.write(plugins.load(ROOM, destination.format).render(report, view))
     if reaches(report.findings, fail_on):
         raise typer.Exit(1)
 
 
-def _refuse_unknown(what: str, word: str | None, choices: tuple[str, ...]) -> None:
-    if word is not None and word not in choices:
-        help = did_you_mean(word, choices) or f"one of {', '.join(choices)}"
-        raise OptionError(f"unknown {what} `{word}`", help=help)
-
-
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """Files of a kind that are compared as they are, and are never run."""
-
-    name: str
-    mine: Callable[[str], bool]
-    compare: Callable[[Path, Path, Sequence[str]], DiffReport]
-    help: str
-
-
-def _two_files(kind: _Files, words: list[str]) -> tuple[Path, Path]:
-    """The files of A and of B.
-
-    Raises:
-        OptionError: a word is something else, or there are not two.
-    """
-    files = [word for word in words if kind.mine(word)]
-    others = [word for word in words if word not in files and word != _AND]
-    if others:
-        fault = f"`{files[0]}` is {kind.name}, which `{others[0]}` is not"
-        raise OptionError(fault, help=f"compare it with another one: {kind.help}")
-    if len(files) != 2:
-        shown = ", ".join(f"`{file}`" for file in files)
-        plural = kind.name.removeprefix("a ") + "s"
-        raise OptionError(f"two {plural}, please: got {shown}", help=kind.help)
-    return Path(files[0]), Path(files[1])
-
-
-def diff_reports(a: Path, b: Path, match: Sequence[str] = ()) -> DiffReport:
-    """Two saved reports compared.
-
-    Raises:
-        GradscopeError: a file is no report, or the two have nothing in common.
-    """
-    from gradscope.comparison.reports import compare_reports
-    from gradscope.records import json as record_json
-
-    ours, theirs = record_json.load(a, Report), record_json.load(b, Report)
-    return compare_reports(ours, theirs, match, files=(str(a), str(b)))
-
-
-def diff_runs(a: Path, b: Path, match: Sequence[str] = ()) -> DiffReport:
-    """Two runs compared.
-
-    Raises:
-        GradscopeError: a file is no run, or the two have nothing in common.
-    """
-    from gradscope.comparison.runs import compare_runs
+def _run_charts(a: Path, b: Path) -> tuple[Panel, ...]:
+    """The vital signs of two runs over each other."""
+    from gradscope.reporters.training.charts.over_steps import together
     from gradscope.runfile.reader import RunFile
 
     with RunFile.open(a) as ours, RunFile.open(b) as theirs:
-        return compare_runs(ours, theirs, match)
+        return together(read_history(ours), read_history(theirs))
 
 
-_FILES = (
-    _Files(
-        "a saved report",
-        lambda word: word.endswith(".json"),
-        diff_reports,
-        "`gradscope inspect … --sketch -o other.json`",
-    ),
-    _Files("a run", lambda word: is_run(Path(word)), diff_runs, "`gradscope run SCRIPT.py`"),
-)
-
-
-def _configs(
-    words: list[str], settings: list[str], options: dict[str, object]
-) -> tuple[LoadedConfig, LoadedConfig]:
+def _configs(words: list[str], options: ModelOptions) -> tuple[LoadedConfig, LoadedConfig]:
     """The configs of A and of B."""
     parted = _AND in words
     before, after = words, list[str]()
@@ -255,13 +204,7 @@ def _configs(
             f"two MODELs, please: got {', '.join(f'`{model}`' for model in models)}",
             help="write overrides as `key=value`, without blanks around `=`",
         )
-    a = read_model([*models[:1], *overrides], settings, options)
-    b = read_model([*models[-1:], *(own if parted else overrides)], settings, options)
+    a = read_model([*models[:1], *overrides], options.settings, options.keys)
+    others = own if parted else overrides
+    b = read_model([*models[-1:], *others], options.settings, options.keys)
     return a, b
-
-
-def _write(
-    report: DiffReport, destination: Destination, top: int | None, table: str | None
-) -> None:
-    view = DiffView(destination.width, destination.color, top, table, path_root())
-    destination.write(plugins.load(ROOM, destination.format).render(report, view))

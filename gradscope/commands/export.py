@@ -12,10 +12,11 @@ from typing import Annotated
 import typer
 
 from gradscope import plugins
-from gradscope.commands._options import Debug, Force
+from gradscope.commands._options import Debug, Force, Rank
 from gradscope.commands._write import STDOUT, output_file
 from gradscope.errors import OptionError, visible
 from gradscope.files import whole_folder
+from gradscope.runfile.opening import file_of
 from gradscope.runfile.reader import RunFile
 
 ROOM = "gradscope.runfile.exports"
@@ -38,6 +39,7 @@ def run(
             help="csv FILE, parquet FILE or tensorboard DIR. `csv -` is standard output.",
         ),
     ],
+    rank: Rank = None,
     force: Force = False,
     debug: Debug = False,
 ) -> None:
@@ -53,7 +55,10 @@ def run(
             f"`--to {name}` needs {missing[0]}, which is not installed",
             help="pip install 'gradscope[export]'",
         )
-    with RunFile.open(path) as recorded, _output(export, destination, force) as place:
+    with (
+        RunFile.open(file_of(path, rank)) as recorded,
+        _output(export, destination, force) as place,
+    ):
         export.write(recorded, place)
     if destination != STDOUT:
         print(visible(f"wrote {destination}"), file=sys.stderr)

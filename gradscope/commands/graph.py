@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -13,22 +12,20 @@ from gradscope.commands import _completing as completing
 from gradscope.commands._graphs import GraphOutput, redraw, saved_graph
 from gradscope.commands._model import importing_torch, read_model, refuse_to_run, split_words
 from gradscope.commands._options import (
-    Allow,
-    Debug,
     DisplayOptions,
     FileOptions,
     LayerOptions,
-    RunOptions,
-    Set,
+    ModelOptions,
     Words,
     format_option,
     takes_groups,
 )
 from gradscope.commands._progress import shown_progress
+from gradscope.commands._time_limit import time_limit
 from gradscope.commands._views import choose_destination
 from gradscope.commands._write import keep_stdout_clean, say
 from gradscope.diagrams import GraphView
-from gradscope.errors import Interrupted, ModelError, OptionError, did_you_mean
+from gradscope.errors import Interrupted, ModelError, OptionError, did_you_mean, refuse_unknown
 from gradscope.records.graph import AutogradGraph
 
 ROOM = "gradscope.diagrams"
@@ -51,8 +48,8 @@ EXAMPLES = (
 @takes_groups
 def run(
     words: Words = None,
-    settings: Set = None,
     *,
+    model: ModelOptions,
     depth: Annotated[
         int | None,
         typer.Option(metavar="N", help="Open modules down to this depth; 0 shows the model alone."),
@@ -121,11 +118,10 @@ def run(
             show_default=False,
         ),
     ] = None,
-    timeout: Annotated[
+    layout_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long laying out a picture may take.")
     ] = 30.0,
     layers: LayerOptions,
-    running: RunOptions,
     format: Annotated[
         str | None,
         format_option(
@@ -135,15 +131,13 @@ def run(
     ] = None,
     file: FileOptions,
     display: DisplayOptions,
-    allow: Allow = None,
-    debug: Debug = False,
 ) -> None:
     """Show how the loss reaches every parameter: the autograd graph, grouped by module.
 
     In the terminal a tree; with `-o graph.svg` a picture, with `-o graph.html` a page to explore.
     MODEL may also be a graph that `-o graph.json` saved. Without MODEL the bundled demo runs.
     """
-    _check(depth, full, by, timeout)
+    _check(depth, full, by, layout_timeout)
     destination = choose_destination(format, file, display, ROOM)
     chosen = destination.format
     diagram = plugins.load(ROOM, chosen)
@@ -162,34 +156,35 @@ def run(
         targets=tuple(target or ()),
         by=by,
         direction=direction,
-        timeout=timeout,
+        timeout=layout_timeout,
         say=say,
     )
     output = GraphOutput(destination, diagram, view, hide_views)
     exclude = layers.exclude or ()
     without = tuple(f"!{pattern}" for pattern in exclude)
-    options = {"layers": layers.layers, **asdict(running)}
+    options = {"layers": layers.layers, **model.keys}
     saved = saved_graph(words)
     if saved is not None:
         flag = "no-lines" if lines is False else "lines"
-        others = {"root": root, flag: lines, "set": settings, "allow": allow}
+        others = {"root": root, flag: lines, "set": model.settings, "allow": model.allow}
         _, overrides = split_words(words)
-        refuse_to_run("a saved graph", overrides, {**asdict(running), **others})
+        refuse_to_run("a saved graph", overrides, {**model.keys, **others})
         redraw(saved, output, layers.layers or (), without)
         return
-    loaded = read_model(words, settings, options)
+    loaded = read_model(words, model.settings, options)
     if lines is None:
         lines = bool(source or target) or chosen in _WITH_LINES
     try:
-        with keep_stdout_clean(), shown_progress():
+        with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
             with importing_torch():
                 from gradscope.api import graph_config
-            graph = graph_config(loaded, root=root, lines=lines, exclude=exclude, allow=allow or ())
+            allow = model.allow or ()
+            graph = graph_config(loaded, root=root, lines=lines, exclude=exclude, allow=allow)
     except (ModelError, Interrupted) as error:
         if isinstance(error.report, AutogradGraph):
             shown = output.write_failed(error.report, (*loaded.config.layers, *without))
             if isinstance(error, Interrupted) and not shown:
-                raise Interrupted("interrupted", report=error.report) from None
+                raise Interrupted(error.reason, report=error.report) from None
         raise
     output.write(graph, (*loaded.config.layers, *without))
 
@@ -218,10 +213,6 @@ def _check(depth: int | None, full: bool, by: str, timeout: float) -> None:
         raise OptionError(
             f"`--full` shows everything, `--depth {depth}` does not", help="give one of them"
         )
-    if by not in MEASURES:
-        raise OptionError(
-            f"unknown measure `{by}`",
-            help=did_you_mean(by, MEASURES) or f"one of {', '.join(MEASURES)}",
-        )
+    refuse_unknown("measure", by, MEASURES)
     if not timeout > 0:
-        raise OptionError(f"`--timeout {timeout:g}` leaves no time", help="give more than 0")
+        raise OptionError(f"`--layout-timeout {timeout:g}` leaves no time", help="give more than 0")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -12,20 +11,18 @@ from gradscope.commands._findings import RuleOptions
 from gradscope.commands._interventions import InterventionOptions
 from gradscope.commands._model import importing_torch, read_model
 from gradscope.commands._options import (
-    Allow,
-    Debug,
     DisplayOptions,
     FileOptions,
     Format,
     LayerOptions,
-    RunOptions,
-    Set,
-    TableOptions,
+    ModelOptions,
     Words,
     takes_groups,
 )
 from gradscope.commands._plots import PlotOptions
 from gradscope.commands._progress import shown_progress
+from gradscope.commands._tables import TableOptions
+from gradscope.commands._time_limit import time_limit
 from gradscope.commands._views import ReportOutput
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import Interrupted, ModelError
@@ -52,8 +49,8 @@ EXAMPLES = (
 @takes_groups
 def run(
     words: Words = None,
-    settings: Set = None,
     *,
+    model: ModelOptions,
     layers: LayerOptions,
     steps: Annotated[
         int | None, typer.Option(metavar="N", help="Optimizer steps; the tables show the last.")
@@ -110,13 +107,10 @@ def run(
     interventions: InterventionOptions,
     rules: RuleOptions,
     tables: TableOptions,
-    running: RunOptions,
     format: Format = None,
     file: FileOptions,
     plots: PlotOptions,
     display: DisplayOptions,
-    allow: Allow = None,
-    debug: Debug = False,
 ) -> None:
     """Run a model forward and backward once and show what flows.
 
@@ -128,18 +122,15 @@ def run(
     rules.check()
     output = ReportOutput.of(format, file, display, tables)
     plots.check(file)
-    keys = {"layers": layers.layers, "steps": steps, **asdict(running)}
+    keys = {"layers": layers.layers, "steps": steps, **model.keys}
     keys["interventions"] = interventions.wanted()
-    loaded = read_model(words, settings, keys)
+    loaded = read_model(words, model.settings, keys)
     judging = rules.settings(loaded)
     try:
-        with keep_stdout_clean(), shown_progress():
+        with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
             with importing_torch():
-                from gradscope.api import inspect_config
-            report = inspect_config(
-                loaded,
-                rules=judging,
-                exclude=layers.exclude or (),
+                from gradscope.api import Extras, inspect_config
+            extras = Extras(
                 chain=chain or (),
                 verify=verify,
                 tasks=tasks,
@@ -147,7 +138,10 @@ def run(
                 histogram=histogram or (),
                 gradcheck=gradcheck or (),
                 sketch=sketch,
-                allow=allow or (),
+            )
+            exclude, allow = layers.exclude or (), model.allow or ()
+            report = inspect_config(
+                loaded, rules=judging, extras=extras, exclude=exclude, allow=allow
             )
     except (ModelError, Interrupted) as error:
         output.write(error.report)

@@ -12,11 +12,13 @@ from gradscope.commands._options import (
     Device,
     LayerOptions,
     Set,
+    Timeout,
     Words,
     format_option,
     takes_groups,
 )
 from gradscope.commands._progress import shown_progress
+from gradscope.commands._time_limit import time_limit
 from gradscope.commands._views import choose_format
 from gradscope.commands._write import keep_stdout_clean, write_output
 from gradscope.reporters.text_view import TextView
@@ -40,13 +42,14 @@ def run(
     layers: LayerOptions,
     device: Device = None,
     format: Annotated[str, format_option("terminal or json.", ROOM)] = "terminal",
+    timeout: Timeout = None,
     allow: Allow = None,
     debug: Debug = False,
 ) -> None:
     """List a model's layers by the names that patterns match, with their own parameters."""
     reporter = plugins.load(ROOM, choose_format(format, None, ROOM))
     loaded = read_model(words, settings, {"layers": layers.layers, "device": device})
-    with keep_stdout_clean(), shown_progress():
+    with keep_stdout_clean(), shown_progress(), time_limit(timeout):
         with importing_torch():
             from gradscope.api import layers as layers_of
         found = layers_of(loaded, exclude=layers.exclude or (), allow=allow or ())

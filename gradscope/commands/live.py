@@ -11,11 +11,12 @@ from typing import Annotated
 import typer
 
 from gradscope.commands._following import follow, watch
-from gradscope.commands._options import Debug, DisplayOptions, takes_groups
+from gradscope.commands._options import DisplayOptions, Rank, takes_groups
 from gradscope.commands._runs import age
 from gradscope.commands._views import check_look
 from gradscope.commands._write import check_output, say
 from gradscope.errors import ConfigError
+from gradscope.runfile.opening import file_of
 from gradscope.runfile.reader import RunFile
 
 EXAMPLES = (
@@ -32,8 +33,8 @@ def run(
         Path, typer.Argument(metavar="RUN", help="A run's file or folder; it may be yet to come.")
     ],
     *,
+    rank: Rank = None,
     display: DisplayOptions,
-    debug: Debug = False,
 ) -> None:
     """Show what `gradscope run` records while the script runs, from another terminal.
 
@@ -43,14 +44,14 @@ def run(
     check_look(display)
     check_output(None)
     # Ctrl-C is how one leaves, and no failure.
-    with contextlib.suppress(KeyboardInterrupt), _opened(run) as opened:
+    with contextlib.suppress(KeyboardInterrupt), _opened(run, rank) as opened:
         if sys.stdout.isatty():
             watch(opened, run, display)
         else:
             follow(opened)
 
 
-def _opened(path: Path) -> RunFile:
+def _opened(path: Path, rank: int | None) -> RunFile:
     """The run, as soon as there is one.
 
     Raises:
@@ -59,7 +60,7 @@ def _opened(path: Path) -> RunFile:
     waiting = False
     while True:
         try:
-            return RunFile.open(path)
+            return RunFile.open(file_of(path, rank))
         except ConfigError:
             if not _may_come(path):
                 raise

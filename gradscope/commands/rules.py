@@ -8,7 +8,7 @@ import typer
 
 from gradscope import plugins
 from gradscope.commands import _completing as completing
-from gradscope.commands._options import Debug, DisplayOptions, format_option, takes_groups
+from gradscope.commands._options import DisplayOptions, format_option, takes_groups
 from gradscope.commands._views import choose_format, text_view
 from gradscope.commands._write import write_output
 from gradscope.rules import documented, explained
@@ -34,7 +34,6 @@ def run(
     *,
     format: Annotated[str, format_option("terminal or json.", ROOM)] = "terminal",
     display: DisplayOptions,
-    debug: Debug = False,
 ) -> None:
     """List the rules, or explain one: what it looks for, why it matters, how to fix it.
 

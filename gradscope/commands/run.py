@@ -24,6 +24,7 @@ from gradscope.training.session import RunSettings, Session
 EXAMPLES = (
     ("gradscope run train.py --epochs 3", "All after the script is the script's own."),
     ("gradscope run --every 100 -o run.db -m pkg.train", "A module; every 100th step looked at."),
+    ("torchrun --nproc-per-node 8 -m gradscope run --ranks 0,1 train.py", "Two of eight record."),
     ("gradscope run --deep 899:901 train.py", "Three steps, operation by operation."),
 )
 _STOPS = ("never", "nan", "error")
@@ -114,6 +115,14 @@ def run(
             min=LEAST_KEEP,
         ),
     ] = KEEP,
+    ranks: Annotated[
+        str,
+        typer.Option(
+            metavar="0,1,…",
+            help="Under `torchrun`: record in these processes alone. All are needed for the norms "
+            "of sharded parameters.",
+        ),
+    ] = "all",
     debug: Debug = False,
 ) -> Launch:
     """Run a training script as Python would, and record what happens in it.
@@ -137,6 +146,7 @@ def run(
         sentinel=not no_sentinel,
         stop_on=stop_on,
         keep=keep,
+        ranks=_ranks(ranks),
         rules=rules.settings(None),
     )
     threshold = rules.fail_on or "never"
@@ -148,10 +158,13 @@ def run(
 
 
 def _told(session: Session) -> str:
+    path = session.path if session.steps and session.recorded else None
+    if path is not None and session.run.world_size > 1:  # the files of all ranks are one run
+        path = path.parent
     return summary(
         session.run,
         session.findings,
-        str(session.path) if session.steps and session.recorded else None,
+        None if path is None else str(path),
         sampled=session.sampled,
         failure=session.failure,
     )
@@ -166,6 +179,16 @@ def _share(text: str) -> float:
     if not 0 < share <= 1:
         raise OptionError(f"`--budget {text}` is no share", help="write `2%`, or `0.02`")
     return share
+
+
+def _ranks(text: str) -> tuple[int, ...] | None:
+    """``0,1`` as numbers; ``all`` is None."""
+    if text == "all":
+        return None
+    words = text.split(",")
+    if not all(word.isdecimal() for word in words):
+        raise OptionError(f"`--ranks {text}` are no ranks", help="write `0,1`, or `all`")
+    return tuple(map(int, words))
 
 
 def _steps(text: str) -> tuple[int, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,32 +14,34 @@ from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch, split_files
 from gradscope.commands._options import (
     OUTPUT,
-    Allow,
-    Debug,
     DisplayOptions,
     Force,
-    RunOptions,
-    Set,
+    ModelOptions,
+    Pictures,
     takes_groups,
 )
 from gradscope.commands._pictures import (
     PictureOptions,
+    drawn_maps,
     file_names,
     output_files,
     saved_maps,
     write_pictures,
 )
 from gradscope.commands._progress import shown_progress
+from gradscope.commands._time_limit import time_limit
 from gradscope.commands._views import text_view
 from gradscope.commands._write import check_output, keep_stdout_clean, write_output
 from gradscope.errors import ModelError, OptionError
-from gradscope.records import json as record_json
 from gradscope.reporters.methods import terminal as method_list
 from gradscope.reporters.saliency import terminal
 
 if TYPE_CHECKING:
     from gradscope.api import SaliencyRequest
 
+ROOM = "gradscope.reporters.saliency"
+#: The suffixes that ask for the report, and not for pictures.
+_REPORTS = {".html": "html", ".json": "json"}
 EXAMPLES = (
     ("gradscope saliency cat.jpg", "Grad-CAM of ResNet-18's best class, over the photograph."),
     ("gradscope saliency cat.jpg --target tabby --versus 'tiger cat'", "Why one, not the other."),
@@ -56,15 +57,7 @@ EXAMPLES = (
 
 @takes_groups
 def run(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="IMAGE|KEY=VALUE",
-            help="Picture files, folders, patterns, `.npy` arrays, and config keys to override.",
-            autocompletion=completing.pictures,
-            show_default=False,
-        ),
-    ] = None,
+    words: Pictures = None,
     *,
     model: Annotated[
         str | None,
@@ -139,7 +132,8 @@ def run(
             "-o",
             "--output",
             metavar="FILE",
-            help="One picture for everything, a `.json` report, or a folder for a picture each.",
+            help="One picture for everything, an `.html` page, a `.json` report, or a folder for a "
+            "picture each.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -157,18 +151,15 @@ def run(
             "-f",
             "--format",
             metavar="FORMAT",
-            help="terminal or json.",
+            help="terminal, html or json.",
             rich_help_panel=OUTPUT,
-            autocompletion=completing.one_of(("terminal", "json")),
+            autocompletion=completing.files_of(ROOM),
         ),
     ] = None,
     picture: PictureOptions,
-    settings: Set = None,
-    running: RunOptions,
+    options: ModelOptions,
     force: Force = False,
     display: DisplayOptions,
-    allow: Allow = None,
-    debug: Debug = False,
 ) -> None:
     """Draw where in a picture the score of a class comes from, and say how far to trust it.
 
@@ -185,13 +176,14 @@ def run(
         return
     picture.check()
     paths, overrides = split_files(words)
-    overrides += settings or []
-    as_json = _json(format, output)
-    if as_json:
+    overrides += options.settings or []
+    chosen = _chosen(format, output)
+    as_pictures = chosen == "terminal"
+    if not as_pictures:
         check_output(output, force=force)
     if save_maps is not None:
         check_output(save_maps / "map.npy", force=True)  # what exists is not overwritten
-    files = output_files(None if as_json else output, force=force)
+    files = output_files(output if as_pictures else None, force=force)
     if not paths:
         from gradscope.demo import DIGITS
 
@@ -211,41 +203,44 @@ def run(
     )
     maps = _map_names(request)
     try:
-        with keep_stdout_clean(), shown_progress():
+        with keep_stdout_clean(), shown_progress(), time_limit(options.timeout):
             # What is missing or in the way is said before weights are fetched.
             found_files = picture_files(paths)
             names = file_names([images.shown(path) for path in found_files])
             overlays = [f"{name}-{_file_suffix(maps)}" for name in names]
-            if not as_json:
+            if as_pictures:
                 files.check(overlays, images.page_count(len(found_files), len(maps)))
-            keys = {key: value for key, value in asdict(running).items() if value is not None}
-            viewer = view(model, overrides, keys, allow or (), input=input)
+            viewer = view(model, overrides, options.keys, options.allow or (), input=input)
             pictures = read_pictures(found_files, viewer)
-            found = attribute(viewer, pictures, request, seed=running.seed)
+            found = attribute(viewer, pictures, request, seed=options.seed)
     except ModelError as error:
-        if as_json and error.report is not None:
-            write_output(record_json.dumps(error.report), output, force=force)
+        if not as_pictures and error.report is not None:
+            text = plugins.load(ROOM, chosen).render(error.report, look)
+            write_output(text, output, force=force)
         raise
     if save_maps is not None:
         found = saved_maps(found, save_maps, names, force=force)
-    if as_json:
-        write_output(record_json.dumps(found.report), output, force=force)
+    if not as_pictures:
+        drawn = [drawn_maps(found, picture)] if chosen == "html" else []
+        text = plugins.load(ROOM, chosen).render(found.report, look, *drawn)
+        write_output(text, output, force=force)
         return
     written = write_pictures(found, files, overlays, picture)
     text = terminal.render(found.report, look, written)
     write_output(text + _preview(written, look.width, look.color), None)
 
 
-def _json(format: str | None, output: Path | None) -> bool:
-    """Whether the report is asked for instead of pictures."""
+def _chosen(format: str | None, output: Path | None) -> str:
+    """The report's format; the terminal's has pictures beside it, as files."""
     if format is None:
-        return output is not None and output.suffix.lower() == ".json"
-    if format not in ("terminal", "json"):
+        return _REPORTS.get("" if output is None else output.suffix.lower(), "terminal")
+    names = plugins.names(ROOM)
+    if format not in names:
         raise OptionError(
             f"unknown format `{format}`",
-            help="`terminal` or `json`; pictures are chosen by the suffix of `-o`",
+            help=f"{', '.join(names)}; pictures are chosen by the suffix of `-o`",
         )
-    return format == "json"
+    return format
 
 
 def _map_names(request: SaliencyRequest) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gradscope.commands._options import Debug, DisplayOptions, FileOptions, takes_groups
+from gradscope.commands._options import DisplayOptions, FileOptions, takes_groups
 from gradscope.commands._write import write_output
 from gradscope.config import json_schema
 from gradscope.config import keys as config_keys
@@ -26,7 +26,6 @@ def run(
     ] = False,
     file: FileOptions,
     display: DisplayOptions,
-    debug: Debug = False,
 ) -> None:
     """Print the JSON Schema of the config, for editors and other tools; or its keys, for you."""
     if keys:

@@ -10,22 +10,22 @@ import typer
 
 from gradscope.commands import _completing as completing
 from gradscope.commands._options import (
-    Debug,
     DisplayOptions,
     FileOptions,
     Format,
     LayerOptions,
-    TableOptions,
+    Rank,
     takes_groups,
 )
 from gradscope.commands._plots import PlotOptions
 from gradscope.commands._run_pages import show_run, show_step
-from gradscope.commands._runs import is_run
+from gradscope.commands._tables import TableOptions
 from gradscope.commands._views import ReportOutput
 from gradscope.errors import ConfigError, OptionError
 from gradscope.records import json as record_json
 from gradscope.records.report import CheckReport, Report
 from gradscope.reporters.report.charts.depth import panels
+from gradscope.runfile.opening import file_of, is_run
 
 EXAMPLES = (
     ("gradscope show report.json --sort grad_out --top 10", "The ten largest output gradients."),
@@ -33,6 +33,7 @@ EXAMPLES = (
     ("gradscope inspect -f json | gradscope show - --table parameters", "Through a pipe."),
     ("gradscope show run.db -l 'layer4.**'", "A training run, of these layers."),
     ("gradscope show run.db --plot run.png", "Its vital signs, and layers over steps, drawn."),
+    ("gradscope show runs/train --rank 3", "Of a run of several processes, what one saw."),
     ("gradscope show run.db --step 40", "One step of it, as `inspect` shows a model."),
 )
 
@@ -52,13 +53,13 @@ def run(
         int | None,
         typer.Option(metavar="N", help="Of a run: this step's calls and parameters."),
     ] = None,
+    rank: Rank = None,
     layers: LayerOptions,
     format: Format = None,
     file: FileOptions,
     plots: PlotOptions,
     tables: TableOptions,
     display: DisplayOptions,
-    debug: Debug = False,
 ) -> None:
     """Show a saved report, or what `gradscope run` recorded, in any format.
 
@@ -69,6 +70,7 @@ def run(
     """
     plots.check(file)
     if is_run(report):
+        report = file_of(report, rank)
         if step is None:
             show_run(report, format, file, display, tables, layers, plots)
         else:
@@ -76,7 +78,7 @@ def run(
             show_step(report, step, format, file, display, tables, layers)
         return
     output = ReportOutput.of(format, file, display, tables)
-    _refuse_options_of_runs(report, step, layers)
+    _refuse_options_of_runs(report, step, rank, layers)
     shown = _read(report)
     if isinstance(shown, CheckReport):
         plots.refuse("a check, which holds findings only")
@@ -85,8 +87,10 @@ def run(
         plots.write(shown.run.model, panels(shown), file)
 
 
-def _refuse_options_of_runs(path: Path, step: int | None, layers: LayerOptions) -> None:
-    given = {"--step": step, "-l": layers.layers, "--exclude": layers.exclude}
+def _refuse_options_of_runs(
+    path: Path, step: int | None, rank: int | None, layers: LayerOptions
+) -> None:
+    given = {"--step": step, "--rank": rank, "-l": layers.layers, "--exclude": layers.exclude}
     for option, value in given.items():
         if value is not None and value != []:
             raise OptionError(

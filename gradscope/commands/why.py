@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,27 +11,35 @@ import typer
 
 from gradscope import plugins
 from gradscope.commands import _completing as completing
+from gradscope.commands._findings import fail_on_option
 from gradscope.commands._model import importing_torch, read_model, refuse_to_run, split_words
 from gradscope.commands._options import (
-    Allow,
-    Debug,
     DisplayOptions,
     FileOptions,
     LayerOptions,
-    RunOptions,
-    Set,
+    ModelOptions,
+    Rank,
     format_option,
     takes_groups,
 )
 from gradscope.commands._progress import shown_progress
-from gradscope.commands._runs import is_run, read_history
+from gradscope.commands._runs import read_history
+from gradscope.commands._time_limit import time_limit
 from gradscope.commands._views import Destination, choose_destination
 from gradscope.commands._write import keep_stdout_clean
-from gradscope.errors import Interrupted, LayerError, ModelError, OptionError, Problem, did_you_mean
+from gradscope.errors import (
+    Interrupted,
+    LayerError,
+    ModelError,
+    OptionError,
+    Problem,
+    refuse_unknown,
+)
 from gradscope.records import json as record_json
 from gradscope.records.answers import WhyReport
 from gradscope.reporters.text_view import TextView
 from gradscope.rules import FAIL_ON, reaches
+from gradscope.runfile.opening import file_of, is_run
 
 if TYPE_CHECKING:
     from gradscope.config import LoadedConfig
@@ -64,29 +71,23 @@ def run(
             autocompletion=completing.models,
         ),
     ] = None,
-    settings: Set = None,
     *,
+    model: ModelOptions,
     step: Annotated[
         int | None, typer.Option(metavar="N", help="Of a run: only what held at this step.")
     ] = None,
+    rank: Rank = None,
     layers: LayerOptions,
     fail_on: Annotated[
         str,
-        typer.Option(
-            metavar="SEVERITY",
-            help="Exit with 1 where an answer is as bad as this: error, warning, info or never.",
-            autocompletion=completing.one_of(FAIL_ON),
-        ),
+        fail_on_option("an answer"),
     ] = "never",
-    running: RunOptions,
     format: Annotated[
         str | None,
         format_option("terminal, html, json or markdown. Wins over -o's suffix.", ROOM),
     ] = None,
     file: FileOptions,
     display: DisplayOptions,
-    allow: Allow = None,
-    debug: Debug = False,
 ) -> None:
     """Say why parameters have no useful gradient: the one cause, and where it is.
 
@@ -95,27 +96,26 @@ def run(
     its state. MODEL is told from a NAME by its form: a path, or a spec with a colon. Of a run that
     `gradscope run` recorded it says what was found, and in which steps.
     """
-    if fail_on not in FAIL_ON:
-        help = did_you_mean(fail_on, FAIL_ON) or f"one of {', '.join(FAIL_ON)}"
-        raise OptionError(f"unknown severity `{fail_on}`", help=help)
+    refuse_unknown("severity", fail_on, FAIL_ON)
     destination = choose_destination(format, file, display, ROOM)
     models, names, overrides = _sort_words(words)
     runs = [Path(word) for word in models if is_run(Path(word))]
     if step is not None and not runs:
         raise OptionError("`--step` is for a run, as `gradscope run` records one")
-    options = {"layers": layers.layers, **asdict(running)}
+    if rank is not None and not runs:
+        raise OptionError("`--rank` is for a run of several processes, under `torchrun`")
+    options = {"layers": layers.layers, **model.keys}
     exclude = layers.exclude or ()
     if runs:
-        refuse_to_run("a run", overrides, {**asdict(running), "set": settings})
-        report = _of_run(runs[0], [*names, *(layers.layers or ())], exclude, step)
+        refuse_to_run("a run", overrides, {**model.keys, "set": model.settings})
+        report = _of_run(file_of(runs[0], rank), [*names, *(layers.layers or ())], exclude, step)
     elif models and models[0].lower().endswith(".json"):
-        refuse_to_run(
-            "saved answers", [*overrides, *names], {**options, "set": settings, "exclude": exclude}
-        )
+        others = {**options, "set": model.settings, "exclude": exclude}
+        refuse_to_run("saved answers", [*overrides, *names], others)
         report = record_json.load(Path(models[0]), WhyReport)
     else:
-        loaded = read_model(models + overrides, settings, options)
-        report = _run(loaded, names, exclude, allow or (), destination, guessed=not models)
+        loaded = read_model(models + overrides, model.settings, options)
+        report = _run(loaded, names, exclude, model, destination, guessed=not models)
     _write(report, destination)
     if reaches(report.answers, fail_on):
         raise typer.Exit(1)
@@ -143,7 +143,7 @@ def _of_run(
 
     with RunFile.open(path) as run:
         history = read_history(run, calls=bool(patterns or exclude))
-        samples = run.sample(history.sampled[-1]) if history.sampled else ()
+        samples = run.files[0].sample(history.sampled[-1]) if history.sampled else ()
     return answers(history, next(iter(samples), None), patterns, exclude, step)
 
 
@@ -151,17 +151,17 @@ def _run(
     loaded: LoadedConfig,
     names: list[str],
     exclude: Sequence[str],
-    allow: Sequence[str],
+    model: ModelOptions,
     destination: Destination,
     *,
     guessed: bool,
 ) -> WhyReport:
     """The answers; ``guessed`` is that no word was a MODEL, and the demo runs."""
     try:
-        with keep_stdout_clean(), shown_progress():
+        with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
             with importing_torch():
                 from gradscope.api import why_config
-            return why_config(loaded, names=names, exclude=exclude, allow=allow)
+            return why_config(loaded, names=names, exclude=exclude, allow=model.allow or ())
     except (ModelError, Interrupted) as error:
         _write(error.report, destination)
         raise

@@ -73,6 +73,17 @@ def sketch_gap(a: Sketch, b: Sketch, accuracy: Accuracy, files: tuple[str, str])
     )
 
 
+def sketch_scale(a: Sketch, b: Sketch, files: tuple[str, str]) -> float:
+    """By which share of itself ``a`` would have to grow to come closest to ``b``: an estimate.
+
+    Raises:
+        ConfigError: what should be a sketch is none.
+    """
+    ours, theirs = _numbers(a, files[0]), _numbers(b, files[1])
+    along = sum(x * (y - x) for x, y in zip(ours, theirs, strict=True))
+    return along / (sum(x * x for x in ours) or 1.0)
+
+
 def statistics_gap(a: TensorStats, b: TensorStats, accuracy: Accuracy) -> Gap:
     """From norm, mean, deviation and range: both are at least so far apart.
 
@@ -115,7 +126,8 @@ def _distance(a: Sketch, b: Sketch, files: tuple[str, str]) -> float:
 
 def _numbers(sketch: Sketch, file: str) -> array.array[float]:
     try:
-        found = array.array("d", binascii.a2b_base64(sketch.numbers))
+        numbers = binascii.a2b_base64(sketch.numbers)
+        found = array.array("f" if len(numbers) == 4 * SKETCH_WIDTH else "d", numbers)
     except (binascii.Error, ValueError):
         found = array.array("d")
     if len(found) != SKETCH_WIDTH or not math.isfinite(sum(found)):

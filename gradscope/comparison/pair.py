@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gradscope.comparison.alignment import CallKey, Renaming, align_calls, align_parameters
-from gradscope.comparison.gaps import Accuracy, sketch_gap, statistics_gap
+from gradscope.comparison.gaps import Accuracy, sketch_gap, sketch_scale, statistics_gap
 from gradscope.comparison.saved import SavedRun, TensorKey
 from gradscope.errors import OptionError
 from gradscope.records.diff import Gap
+from gradscope.records.sketches import SKETCH_BITS
 
 #: Of the parameters of the smaller model the other has so many, as a share.
 _LEAST = 0.1
@@ -53,10 +55,36 @@ class SavedPair:
             self._gaps[key] = self._compared(key)
         return self._gaps[key]
 
-    def _compared(self, key: TensorKey) -> Gap | None:
+    def own_noise(self, key: TensorKey, given: Sequence[TensorKey]) -> float | None:
+        """What a call adds to the noise of the tensor that it makes; None where nobody knows.
+
+        The rest of the noise came with what the call was given: where that is the same in both
+        runs, or nearly so, it is not there.
+        """
+        gap, gaps = self.gap(key), [self.gap(one) for one in given]
+        known = [(one.error, one.noise) for one in gaps if one and one.noise]
+        if not self.sketched or gap is None or gap.noise is None or not known:
+            return None
+        came = max(SKETCH_BITS * (math.inf if error is None else error) / n for error, n in known)
+        step = self.accuracy.step
+        added = step / max(noise for _, noise in known)
+        return max(step, gap.noise * min(1.0, max(came, added)))
+
+    def scale(self, key: TensorKey) -> float:
+        """By which share B's tensor is larger throughout, or smaller; 0 where nobody knows."""
+        pair = self.a.sketches.get(key), self.b.sketches.get(self._other(key))
+        if pair[0] is None or pair[1] is None or pair[0].numbers == pair[1].numbers:
+            return 0.0
+        return sketch_scale(pair[0], pair[1], (self.a.file, self.b.file))
+
+    def _other(self, key: TensorKey) -> TensorKey:
+        """What B calls it."""
         call = None if key.call is None else self.calls.get(key.call)
         path = self.parameters.get(key.path, "") if key.call is None else key.path
-        other = TensorKey(call, key.kind, path)
+        return TensorKey(call, key.kind, path)
+
+    def _compared(self, key: TensorKey) -> Gap | None:
+        other = self._other(key)
         statistics = self.a.statistics.get(key), self.b.statistics.get(other)
         sketches = self.a.sketches.get(key), self.b.sketches.get(other)
         # What B does not return can get no gradient there: attention weights, say.

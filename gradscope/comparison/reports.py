@@ -87,16 +87,19 @@ def _call_diffs(pair: SavedPair) -> Iterator[CallDiff]:
 
 
 def _parameter_diffs(pair: SavedPair) -> Iterator[ParameterDiff]:
+    updates = {p.name: p.update_ratio for p in pair.b.report.parameters}
     for parameter in pair.a.report.parameters:
         other = pair.parameters.get(parameter.name)
         if other is not None:
             value = pair.gap(TensorKey(None, "value", parameter.name))
+            a, b = parameter.update_ratio, updates[other]
             yield ParameterDiff(
                 name=parameter.name,
                 shape=parameter.shape,
                 value=value or Gap(note="not compared"),
                 gradient=pair.gap(TensorKey(None, "gradient", parameter.name)),
                 name_b=None if other == parameter.name else other,
+                update_ratios=None if a is None or b is None else (a, b),
             )
 
 

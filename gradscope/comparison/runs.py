@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.comparison.gaps import Accuracy
 from gradscope.comparison.reports import compare_reports
 from gradscope.errors import OptionError
-from gradscope.records.diff import DiffReport
+from gradscope.records.diff import DiffReport, ParameterDiff
 from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
 from gradscope.records.training import TrainingStep
+from gradscope.rules import explained
 from gradscope.runfile.reader import RunFile
 
+#: How near to the ratio of the processes that of the gradients is.
+_NEAR = 0.01
 _SIGNS = {
     "loss": "the loss",
     "gradient_norm": "the gradient's norm",
@@ -46,7 +50,7 @@ def compare_runs(a: RunFile, b: RunFile, match: Sequence[str] = ()) -> DiffRepor
 
     Args:
         a: what is compared with.
-        b: what is held against it; of either the lowest rank counts, and its first model.
+        b: what is held against it; of either the first model counts, as a whole over all ranks.
         match: ``A=B``, patterns of module names where B has others.
 
     Raises:
@@ -58,10 +62,11 @@ def compare_runs(a: RunFile, b: RunFile, match: Sequence[str] = ()) -> DiffRepor
     compared: tuple[int, DiffReport] | None = None
     for step in sampled:
         compared = step, _compared_at(step, a, b, match)
-        if compared[1].findings:
+        if compared[1].findings or _worst_update(compared[1]):
             break
     report = _report(a, b, steps, sampled, compared)
-    found = tuple(_findings(report, steps, compared))
+    processes = a.run.world_size, b.run.world_size
+    found = tuple(_findings(report, processes, steps, compared))
     return replace(report, findings=found, status="findings" if found else "ok")
 
 
@@ -129,16 +134,57 @@ def _info(run: RunFile) -> RunInfo:
 
 def _findings(
     report: DiffReport,
+    processes: tuple[int, int],
     steps: dict[int, tuple[TrainingStep, TrainingStep]],
     compared: tuple[int, DiffReport] | None,
 ) -> Iterator[Finding]:
     parted = _first_sign(steps, report.step)
     if parted is not None:
         yield _parted(parted, report.step, steps)
+    yield from _off_by_ranks(processes, steps)
     if compared is not None:
         for finding in compared[1].findings:
             message = f"in step {compared[0]}, {finding.message}"
             yield replace(finding, message=message)
+        worst = None if compared[1].findings else _worst_update(compared[1])
+        if worst is not None:
+            yield _updated(worst, compared[1].step, compared[0])
+
+
+def _worst_update(report: DiffReport) -> ParameterDiff | None:
+    """The parameter whose updates are farthest apart though its gradients are not."""
+    apart = [
+        one
+        for one in report.parameters
+        if one.gradient is not None
+        and one.gradient.note is None
+        and not one.gradient.departs
+        and _apart(one) > report.step
+    ]
+    return max(apart, key=_apart) if apart else None
+
+
+def _apart(parameter: ParameterDiff) -> float:
+    """|b − a| / a of the update ratios."""
+    a, b = parameter.update_ratios or (0.0, 0.0)
+    return abs(b - a) / a if a else math.inf if b else 0.0
+
+
+def _updated(parameter: ParameterDiff, limit: float, step: int) -> Finding:
+    a, b = parameter.update_ratios or (0.0, 0.0)
+    return Finding(
+        code="GD106",
+        rule="runs-part",
+        severity="error",
+        name=parameter.name,
+        message=f"in step {step}, it is updated by {a:.3e} of itself in A and by {b:.3e} in B, "
+        "though its gradient is the same",
+        advice="compare the optimizers: their settings, and what they remember of earlier steps",
+        value=_apart(parameter) if a else None,
+        threshold=float(f"{limit:.1g}") if a else None,
+        source="half of the digits" if a else None,
+        cause="optimizer",
+    )
 
 
 def _first_sign(steps: dict[int, tuple[TrainingStep, TrainingStep]], limit: float) -> _Sign | None:
@@ -179,6 +225,32 @@ def _parted(
         threshold=None if sign.error is None else float(f"{limit:.1g}"),
         source=None if sign.error is None else "half of the digits",
         cause="step",
+    )
+
+
+def _off_by_ranks(
+    processes: tuple[int, int], steps: dict[int, tuple[TrainingStep, TrainingStep]]
+) -> Iterator[Finding]:
+    """Whether the first gradient differs by just the factor by which the processes do."""
+    one, other = steps[min(steps)]
+    a, b, factor = one.gradient_norm, other.gradient_norm, processes[1] / processes[0]
+    if not a or not b or factor == 1:
+        return
+    larger = abs(b / a / factor - 1) < _NEAR
+    if not larger and abs(b / a * factor - 1) >= _NEAR:
+        return
+    more, least = max(factor, 1 / factor), "larger" if b > a else "smaller"
+    summed = (b > a) == (factor > 1)
+    cause = "summed over the processes" if summed else "divided by their number twice"
+    rule = explained("GD107")
+    yield rule.finding(
+        "",
+        f"in step {one.step} B's gradient is {least} by {more:.4g}, which is the ratio of the "
+        f"processes ({processes[0]} in A, {processes[1]} in B): that of the run with more of them "
+        f"is {cause}",
+        value=b / a,
+        threshold=factor if larger else 1 / factor,
+        cause="sum" if summed else "twice",
     )
 
 

@@ -7,7 +7,8 @@ from gradscope.config.checks import checked_interventions
 from gradscope.config.inputs import SOURCES, is_keywords, is_source
 from gradscope.config.keys import KeyText, keys
 from gradscope.config.reading import LoadedConfig, check_spec, read
-from gradscope.config.schema import Backward, Config, InterventionConfig, json_schema
+from gradscope.config.schema import Backward, Config, InterventionConfig
+from gradscope.config.schema_file import json_schema
 from gradscope.config.specs import LOSSES
 from gradscope.config.targets import REFUSED, Target, is_target, parse_target
 

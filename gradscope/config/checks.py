@@ -11,9 +11,10 @@ from pydantic.fields import FieldInfo
 
 from gradscope.actions import action, action_names
 from gradscope.config.inputs import SOURCES, check_input, check_target
-from gradscope.config.schema import GROUPS, LISTS, Config, Expected, InterventionConfig
+from gradscope.config.schema import GROUPS, LISTS, Config, InterventionConfig
 from gradscope.config.specs import WITHOUT_ARGUMENTS, spec_fault
 from gradscope.config.targets import SPELLINGS, is_target
+from gradscope.config.values import Expected
 from gradscope.config.words import Complaint, Path, describe, dotted, shorten, unknown_key
 from gradscope.errors import GradscopeError, OptionError, Problem, did_you_mean
 from gradscope.patterns import Pattern

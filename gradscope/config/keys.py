@@ -10,7 +10,8 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from gradscope.config.schema import GROUPS, LISTS, Config, expected, json_schema
+from gradscope.config.schema import GROUPS, LISTS, Config, expected
+from gradscope.config.schema_file import json_schema
 
 
 @dataclass(frozen=True, slots=True)

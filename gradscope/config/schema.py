@@ -5,94 +5,29 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from gradscope.actions import PLACES, action_names
 from gradscope.config.specs import LOSSES, OPTIMIZERS
+from gradscope.config.values import (
+    CALL,
+    INPUT,
+    LOSS,
+    OPTIMIZER,
+    TEXTS,
+    Expected,
+    Patterns,
+    called,
+    each_called,
+    listed,
+    loss_call,
+    named,
+    whole,
+)
 
 DEVICE: Final = r"^(auto|cpu|cuda(:[0-9]+)?|mps|meta)$"
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What a key takes; ``choices`` are offered when the text is close to one of them.
-
-    ``item`` is what each of its items takes, ``inner`` what each item's own items take.
-    """
-
-    words: str
-    choices: tuple[str, ...] = ()
-    item: str | None = None
-    inner: str | None = None
-
-
-def _whole(value: Any) -> Any:
-    """1e3 is a float to YAML and a whole number to everybody else."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-def _called(value: Any) -> Any:
-    return {"_target_": value} if isinstance(value, str) else value
-
-
-def _loss(value: Any) -> Any:
-    if isinstance(value, str) and value not in LOSSES:
-        if not re.search(r"[.:]", value):
-            raise ValueError("no built-in loss")
-        return {"_target_": value}
-    return value
-
-
-def _named(value: Any) -> Any:
-    """Classes that are called by numbers have numbers for names."""
-    if not isinstance(value, list):
-        return value
-    return [str(item) if type(item) in (int, float) else item for item in value]
-
-
-def _each_called(value: Any) -> Any:
-    return {k: _called(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-_TEXTS: Final = {
-    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-}
-_CALL: Final = {
-    "anyOf": [
-        {"type": "string", "description": "A dotted name or a spec, called without arguments."},
-        {
-            "type": "object",
-            "anyOf": [
-                {"required": [spelling]} for spelling in ("_target_", "class_path", "_component_")
-            ],
-        },
-    ]
-}
-_LOSS: Final = {"anyOf": [{"enum": list(LOSSES)}, *_CALL["anyOf"], {"type": "null"}]}
-_INPUT: Final = {
-    "anyOf": [
-        {"type": "string", "description": "A function that gives batches: ./data.py:batches."},
-        {"type": "object"},
-        {"type": "array"},
-        {"type": "null"},
-    ]
-}
-_OPTIMIZER: Final = {"anyOf": [{"enum": list(OPTIMIZERS)}, *_CALL["anyOf"], {"type": "null"}]}
-
-Patterns = Annotated[
-    list[str],
-    BeforeValidator(_listed),
-    WithJsonSchema(_TEXTS),
-    Expected("a list of patterns", item="a pattern, which is text"),
-]
 
 
 class _Strict(BaseModel):
@@ -108,7 +43,7 @@ class Backward(_Strict):
         "them, or a source such as {file: g.npy}.",
     )
     repeats: Annotated[
-        int, Field(ge=1), BeforeValidator(_whole), Expected("a whole number from 1")
+        int, Field(ge=1), BeforeValidator(whole), Expected("a whole number from 1")
     ] = Field(
         default=1, description="How often backward runs after one forward; gradients accumulate."
     )
@@ -156,8 +91,8 @@ PRESETS: Final = ("sagemaker", "deepchecker", "autotrainer")
 FAIL_ON: Final = ("error", "warning", "info", "never")
 _Codes = Annotated[
     list[str],
-    BeforeValidator(_listed),
-    WithJsonSchema(_TEXTS),
+    BeforeValidator(listed),
+    WithJsonSchema(TEXTS),
     Expected("a list of rules", item="a rule's code, its beginning, or a name, which is text"),
 ]
 
@@ -199,7 +134,7 @@ class Rules(_Strict):
 class Config(_Strict):
     """A gradscope config: a model, what goes into it, and how the gradients are made."""
 
-    model: Annotated[str | dict[str, Any], WithJsonSchema(_CALL), Expected("a spec or a mapping")]
+    model: Annotated[str | dict[str, Any], WithJsonSchema(CALL), Expected("a spec or a mapping")]
     weights: Annotated[str | None, Expected("DEFAULT, the name of weights, or null")] = Field(
         default=None,
         description="null for random weights, DEFAULT, or a name that torchvision, timm or "
@@ -211,8 +146,8 @@ class Config(_Strict):
     )
     replace: Annotated[
         dict[str, Any],
-        BeforeValidator(_each_called),
-        WithJsonSchema({"type": "object", "additionalProperties": _CALL}),
+        BeforeValidator(each_called),
+        WithJsonSchema({"type": "object", "additionalProperties": CALL}),
         Expected("a mapping of module names to replacements"),
     ] = Field(default={}, description="Modules to put in place of others: {fc: {_target_: …}}.")
     freeze: Patterns = Field(
@@ -226,7 +161,7 @@ class Config(_Strict):
         description="The method of the model that a step calls with the batch, training_step for "
         "one; null is forward. What it returns is read as what forward returns.",
     )
-    input: Annotated[Any, WithJsonSchema(_INPUT), Expected("a source")] = Field(
+    input: Annotated[Any, WithJsonSchema(INPUT), Expected("a source")] = Field(
         default=None,
         description="What the model is called with; null infers it. A source has one of shape, "
         "image, file, text, tokens, values (and fill, dtype, requires_grad, batch, transform "
@@ -236,7 +171,7 @@ class Config(_Strict):
     )
     classes: Annotated[
         list[str] | str | None,
-        BeforeValidator(_named),
+        BeforeValidator(named),
         Expected(
             "a list of names, the path of a file with a name on each line, or null",
             item="a name, which is text",
@@ -253,8 +188,8 @@ class Config(_Strict):
     )
     loss: Annotated[
         str | dict[str, Any] | None,
-        BeforeValidator(_loss),
-        WithJsonSchema(_LOSS),
+        BeforeValidator(loss_call),
+        WithJsonSchema(LOSS),
         Expected("the name of a loss, a mapping with `_target_`, or null", LOSSES),
     ] = Field(
         default=None,
@@ -266,7 +201,7 @@ class Config(_Strict):
         Field(default_factory=Backward, description="How backward runs.")
     )
     accumulate: Annotated[
-        int, Field(ge=1), BeforeValidator(_whole), Expected("a whole number from 1")
+        int, Field(ge=1), BeforeValidator(whole), Expected("a whole number from 1")
     ] = Field(
         default=1,
         description="Micro-batches that each batch is cut into; each loss is divided by their "
@@ -288,8 +223,8 @@ class Config(_Strict):
     )
     optimizer: Annotated[
         dict[str, Any] | None,
-        BeforeValidator(_called),
-        WithJsonSchema(_OPTIMIZER),
+        BeforeValidator(called),
+        WithJsonSchema(OPTIMIZER),
         Expected("the name of an optimizer, a mapping with `_target_`, or null", tuple(OPTIMIZERS)),
     ] = Field(
         default=None,
@@ -297,7 +232,7 @@ class Config(_Strict):
         "with its own defaults; {_target_: adamw, lr: 0.001} has arguments too.",
     )
     steps: Annotated[
-        int, Field(ge=1), BeforeValidator(_whole), Expected("a whole number from 1")
+        int, Field(ge=1), BeforeValidator(whole), Expected("a whole number from 1")
     ] = Field(
         default=1, description="Training steps to run; calls and parameters describe the last."
     )
@@ -322,7 +257,7 @@ class Config(_Strict):
     seed: Annotated[
         int,
         Field(ge=0, lt=2**32),
-        BeforeValidator(_whole),
+        BeforeValidator(whole),
         Expected("a whole number from 0 to 4294967295"),
     ] = Field(
         default=0, description="Set before construction, before inputs, and before each forward."
@@ -348,37 +283,3 @@ def expected(key: str) -> Expected | None:
         fields, name = LISTS[first].model_fields, inner
     metadata = fields[name].metadata if name in fields else ()
     return next((item for item in metadata if isinstance(item, Expected)), None)
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) that a config file answers to."""
-    schema = Config.model_json_schema()
-    schema["properties"]["model"]["description"] = (
-        "torchvision:NAME, timm:NAME, hf:DIR_OR_ID, ./net.py:Name, pkg.mod:Name, demo, "
-        "demo:lecture, demo:scouter, demo:scouter-negative, "
-        "or a mapping {_target_: dotted.Name, argument: value}."
-    )
-    inner = (*GROUPS.values(), *LISTS.values())
-    groups = [schema["$defs"][group.__name__]["properties"] for group in inner]
-    for properties in (schema["properties"], *groups):
-        for name, part in properties.items():
-            part.pop("title", None)
-            properties[name] = _or_interpolated(part)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "gradscope config",
-        **{key: value for key, value in schema.items() if key != "title"},
-    }
-
-
-def _or_interpolated(part: dict[str, Any]) -> dict[str, Any]:
-    """A number or one of a few words may also come from the environment."""
-    outer: dict[str, Any] = {
-        key: part.pop(key) for key in ("default", "description") if key in part
-    }
-    variable = {"type": "string", "pattern": r"^\$\{env:.*\}$"}
-    members = part.get("anyOf", [part])
-    if any({"type": "string"}.items() == member.items() for member in members) or "$ref" in part:
-        return {**outer, **part}
-    closed = part and not any(member.get("type") in ("object", "array") for member in members)
-    return {**outer, "anyOf": [*members, variable]} if closed else {**outer, **part}

@@ -10,7 +10,7 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE, trustworthiness
 from sklearn.neighbors import NearestNeighbors
 
-from gradscope.errors import OptionError, did_you_mean
+from gradscope.errors import OptionError, refuse_unknown
 from gradscope.loading.libraries import require
 
 if TYPE_CHECKING:
@@ -35,11 +35,7 @@ def check_method(method: str) -> None:
         OptionError: it is none of ``METHODS``.
         ConfigError: UMAP is not installed.
     """
-    if method not in METHODS:
-        raise OptionError(
-            f"unknown method `{method}`",
-            help=did_you_mean(method, METHODS) or f"one of {', '.join(METHODS)}",
-        )
+    refuse_unknown("method", method, METHODS)
     if method == "umap":
         require("umap", wanted_by="--method umap")
 

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.metrics.pairwise import paired_distances
 from sklearn.neighbors import NearestNeighbors
 
-from gradscope.errors import OptionError, did_you_mean
+from gradscope.errors import refuse_unknown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,11 +24,7 @@ def check_metric(metric: str) -> None:
     Raises:
         OptionError: it is none of ``METRICS``.
     """
-    if metric not in METRICS:
-        raise OptionError(
-            f"unknown metric `{metric}`",
-            help=did_you_mean(metric, METRICS) or f"one of {', '.join(METRICS)}",
-        )
+    refuse_unknown("metric", metric, METRICS)
 
 
 def nearest(

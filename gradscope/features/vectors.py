@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gradscope import progress
 from gradscope.capture.maps import as_map, patch_grid
-from gradscope.errors import OptionError, did_you_mean
+from gradscope.errors import OptionError, refuse_unknown
 from gradscope.features.cache import FeatureCache
 from gradscope.features.outputs import (
     Layer,
@@ -66,11 +66,7 @@ def check_pooling(pooling: str) -> None:
     Raises:
         OptionError: it is none of ``POOLINGS``.
     """
-    if pooling not in POOLINGS:
-        raise OptionError(
-            f"unknown pooling `{pooling}`",
-            help=did_you_mean(pooling, POOLINGS) or f"one of {', '.join(POOLINGS)}",
-        )
+    refuse_unknown("pooling", pooling, POOLINGS)
 
 
 def features_of(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradscope.errors import OptionError, did_you_mean
+from gradscope.errors import OptionError, refuse_unknown
 from gradscope.images.colors import COLORMAPS
 from gradscope.images.overlay import overlay
 from gradscope.images.photos import HeatMap, Photo, cropped
@@ -30,11 +30,7 @@ def check_look(alpha: float | None, colormap: str) -> None:
     """
     if alpha is not None and not 0 < alpha <= 1:
         raise OptionError(f"`--alpha {alpha:g}` is no share", help="above 0, up to 1")
-    if colormap not in COLORMAPS:
-        raise OptionError(
-            f"unknown colour map `{colormap}`",
-            help=did_you_mean(colormap, COLORMAPS) or f"one of {', '.join(COLORMAPS)}",
-        )
+    refuse_unknown("colour map", colormap, COLORMAPS)
 
 
 def check_suffix(path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from gradscope.actions import Intervention, action
 from gradscope.config import InterventionConfig
 from gradscope.errors import Where, nowhere
-from gradscope.patterns import Named, matching
+from gradscope.patterns import Named, matching, without_wrappers, wraps
 
 
 def resolve(
@@ -52,7 +52,8 @@ def module_names(model: nn.Module) -> list[Named]:
     """Each module by its names and its classes."""
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        names.setdefault(module, []).append(name)
+        if not wraps(module._modules):
+            names.setdefault(module, []).append(without_wrappers(name))
     return [Named(first, tuple(others), _classes(m)) for m, (first, *others) in names.items()]
 
 
@@ -63,7 +64,8 @@ def _parameters(model: nn.Module) -> list[Named]:
     owners = dict(model.named_modules(remove_duplicate=False))
     for name, parameter in model.named_parameters(remove_duplicate=False):
         owner = name.rpartition(".")[0]
-        names.setdefault(parameter, []).extend((name, owner))
+        plain = (without_wrappers(name), without_wrappers(owner))
+        names.setdefault(parameter, []).extend(plain)
         types[parameter] = (*types.get(parameter, ()), *_classes(owners[owner]))
     return [Named(first, tuple(others), types[p]) for p, (first, *others) in names.items()]
 

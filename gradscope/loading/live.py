@@ -23,7 +23,7 @@ from gradscope.loading.sources import Context
 from gradscope.loading.step_methods import check_given, step_method
 from gradscope.loading.targets import Targets
 from gradscope.loading.workload import Workload, tensor_of
-from gradscope.loading.wrappers import unwrapped
+from gradscope.loading.wrappers import compiled_of, unwrapped
 from gradscope.nesting import replaced
 
 Settings = Mapping[str, Any]
@@ -53,6 +53,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
             help="make it outside of the block",
         )
     _check(settings)
+    compiled = compiled_of(model)
     model, wrappers = unwrapped(model)
     first = next(model.parameters(), torch.empty(0))
     seed = settings.get("seed", 0)
@@ -118,6 +119,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
         ],
         config={"model": type(model).__qualname__, "mode": mode, "steps": steps, "seed": seed},
         method=method,
+        compiled=compiled,
         live=True,
     )
 

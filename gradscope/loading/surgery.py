@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gradscope.errors import ConfigError, Where, did_you_mean, nowhere
-from gradscope.patterns import Named, matching
+from gradscope.patterns import Named, matching, without_wrappers
 
 
 def replace(
@@ -76,7 +76,7 @@ def freeze(model: nn.Module, patterns: Sequence[str], place: Where = nowhere) ->
     names: dict[int, list[str]] = {}
     parameters: dict[int, nn.Parameter] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
+        names.setdefault(id(parameter), []).append(without_wrappers(name))
         parameters[id(parameter)] = parameter
     known = [Named(first, tuple(aliases)) for first, *aliases in names.values()]
     found = matching(patterns, known, what="parameter", key="freeze", place=place)

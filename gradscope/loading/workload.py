@@ -25,7 +25,7 @@ from gradscope.loading.sources import Context, plan_target
 from gradscope.loading.sources.tensors import to_tensor
 from gradscope.loading.step_methods import StepMethod, check_given, step_method
 from gradscope.loading.targets import Targets
-from gradscope.loading.wrappers import unwrapped
+from gradscope.loading.wrappers import compiled_of, unwrapped
 from gradscope.patterns import matching
 
 
@@ -54,12 +54,15 @@ class Workload:
     config: dict[str, Any] = field(default_factory=dict)  # every key's effective value, plain JSON
     kind: ModelKind | None = None
     method: StepMethod | None = None  # the method that a step calls, None: forward
+    compiled: nn.Module | None = None  # what `torch.compile` made of the model
+    as_compiled: bool = False  # what was compiled runs as such, and not as it was written
     live: bool = False  # the caller's own module, weights and all: it is given back as it was
 
     def called(self) -> Callable[..., Any]:
         """What a step calls with its batch."""
         if self.method is None:
-            return self.model
+            compiled = self.compiled if self.as_compiled else None
+            return self.model if compiled is None else compiled
         return getattr(self.model, self.method.name)  # type: ignore[no-any-return]
 
 
@@ -141,6 +144,7 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None)
         config=effective,
         kind=kind,
         method=method,
+        compiled=built.compiled,
     )
 
 
@@ -164,6 +168,7 @@ class BuiltModel:
     device: torch.device
     dtype: torch.dtype
     targets: Targets
+    compiled: nn.Module | None
 
 
 def build_model(loaded: LoadedConfig, allow: Sequence[str]) -> BuiltModel:
@@ -176,8 +181,11 @@ def build_model(loaded: LoadedConfig, allow: Sequence[str]) -> BuiltModel:
     targets = Targets(loaded.directory, asked, place)
     seed_everything(config.seed)
     _check_names(loaded, targets)  # what a file makes when it is imported is seeded too
+    if device.type != "meta":
+        specs.check_memory(config.model, targets)
     seed_everything(config.seed)
     model, kind, weights, notices = _model(loaded, targets, device)
+    compiled = compiled_of(model)
     model, wrappers = unwrapped(model)
     notices += wrappers
     dtype = _settle(loaded, targets, model, kind, device, dtype, notices)
@@ -189,7 +197,7 @@ def build_model(loaded: LoadedConfig, allow: Sequence[str]) -> BuiltModel:
     except Exception as error:  # a method of the user's in the place of torch's
         what = f"`{type(model).__name__}.train` failed"
         raise targets.own.failure(error, what, place("mode") or place("model")) from error
-    return BuiltModel(model, kind, weights, notices, device, dtype, targets)
+    return BuiltModel(model, kind, weights, notices, device, dtype, targets, compiled)
 
 
 def _check_names(loaded: LoadedConfig, targets: Targets) -> None:

@@ -32,6 +32,11 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, list[str]]:
     return model, messages
 
 
+def compiled_of(model: nn.Module) -> nn.Module | None:
+    """The model as ``torch.compile`` gave it, where nothing else is around it."""
+    return model if _wrapper(model) == "OptimizedModule" else None
+
+
 def _wrapper(model: nn.Module) -> str | None:
     """Which of torch's wrappers it is, itself or a class derived from one."""
     for kind in type(model).__mro__:

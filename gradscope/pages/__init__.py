@@ -6,6 +6,16 @@ is complete, with it tables sort, filter and fold.
 """
 
 from gradscope.pages.html import fragment, render
-from gradscope.pages.parts import Item, Page, Part, Picture, items, table_part
+from gradscope.pages.parts import Excerpt, Item, Page, Part, Picture, items, table_part
 
-__all__ = ["Item", "Page", "Part", "Picture", "fragment", "items", "render", "table_part"]
+__all__ = [
+    "Excerpt",
+    "Item",
+    "Page",
+    "Part",
+    "Picture",
+    "fragment",
+    "items",
+    "render",
+    "table_part",
+]

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from gradscope.charts import maps, svg
+from gradscope.charts import blocks, maps, svg
+from gradscope.charts.blocks import Blocks
 from gradscope.charts.maps import Map
 from gradscope.charts.panels import Panel
 from gradscope.pages.parts import Item, Page, Part
@@ -50,12 +51,15 @@ class Places:
         self._rows: dict[str, str] = {}
         self._first: dict[str, str] = {}
         self._items: dict[str, str] = {}
+        self._blocks: dict[str, str] = {}
         for i, part in enumerate(parts):
             for j, name in enumerate(part.table.names if part.table else ()):
                 if name:
                     self._rows.setdefault(name, self.id("r", i, j))
                     self._first.setdefault(name.rpartition(".")[0], self.id("r", i, j))
         for i, part in enumerate(parts):
+            for j, block in enumerate(part.blocks.blocks if part.blocks else ()):
+                self._blocks.setdefault(block.name, self.id("b", i, j))
             for j, item in enumerate(part.items):
                 for row in filter(None, map(self.row, item.names)):
                     self._items.setdefault(row, self.id("i", i, j))
@@ -67,6 +71,11 @@ class Places:
     def row(self, name: str) -> str | None:
         """The row of a name, or of the first that it owns."""
         return self._rows.get(name) or self._first.get(name)
+
+    def block(self, name: str) -> str | None:
+        """The block of a module or of one of its calls, else that of a parameter's owner."""
+        module = name.partition(" #")[0]
+        return self._blocks.get(module) or self._blocks.get(module.rpartition(".")[0])
 
     def item(self, row: str) -> str | None:
         """The first item that is about a row."""
@@ -91,6 +100,7 @@ def _environment() -> Environment:
         "lines": _lines,
         "chart": _chart,
         "map_svg": _map,
+        "blocks_svg": _blocks,
         "base64": _base64,
         "rows": _rows,
     }
@@ -152,6 +162,12 @@ def _map(of: Map, places: Places) -> Markup:
     from markupsafe import Markup
 
     return Markup(maps.drawn(of, places.row))
+
+
+def _blocks(of: Blocks, places: Places) -> Markup:
+    from markupsafe import Markup
+
+    return Markup(blocks.drawn(of, places.row, places.block))
 
 
 def _base64(data: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from gradscope.charts.blocks import Blocks
 from gradscope.charts.maps import Map
 from gradscope.charts.panels import Panel
 from gradscope.typeset.console import Line
@@ -12,11 +13,27 @@ from gradscope.typeset.tables import Table
 
 
 @dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Lines of a source file from the line ``first``; ``marked`` is the one that is meant."""
+
+    first: int
+    lines: tuple[str, ...]
+    marked: int
+
+    def numbered(self) -> list[tuple[str, bool]]:
+        """Each line behind its number, and whether it is the marked one."""
+        numbers = range(self.first, self.first + len(self.lines))
+        wide = len(str(numbers[-1]))
+        pairs = zip(numbers, self.lines, strict=True)
+        return [(f"{n:{wide}} | {line.expandtabs(4)}", n == self.marked) for n, line in pairs]
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     """Something that was found: its first line, and those that say more.
 
     ``names`` are the rows that it is about, as their tables name them: the first stands at the
-    head of ``text``, the others in the last of ``more``.
+    head of ``text``, the others in the last of ``more``. ``excerpt`` is the code that it speaks of.
     """
 
     lead: str
@@ -24,6 +41,7 @@ class Item:
     tone: str = ""
     more: tuple[Line, ...] = ()
     names: tuple[str, ...] = ()
+    excerpt: Excerpt | None = None
 
 
 def items(lines: Iterable[Line]) -> tuple[Item, ...]:
@@ -56,6 +74,7 @@ class Part:
     text: str = ""  # as it stands, in a fixed width
     panels: tuple[Panel, ...] = ()
     maps: tuple[Map, ...] = ()
+    blocks: Blocks | None = None
     pictures: tuple[Picture, ...] = ()
     table: Table | None = None
     remarks: tuple[str, ...] = ()

@@ -10,6 +10,9 @@ from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
 from gradscope.records.shown import Shown
 
+#: Dtypes in which A can be run once more.
+REFERENCES = ("float64",)
+
 
 @dataclass(frozen=True, slots=True)
 class Gap:
@@ -19,7 +22,8 @@ class Gap:
     ``own`` is the error that is left where all that comes from around it is A's. ``noise`` and
     ``own_noise`` are what the two are in A itself where each number is moved by its last bit. None:
     nobody knows. An error that is no number has a ``note`` that says why. ``departs`` says of the
-    own error that it is no noise; of the error, where there is no own.
+    own error that it is no noise; of the error, where there is no own. ``reference_a`` and
+    ``reference_b`` are the errors of A and of B from a reference, where one was run.
     """
 
     error: float | None = None
@@ -30,6 +34,8 @@ class Gap:
     own_noise: float | None = None
     note: str | None = field(default=None, metadata=SPARSE)
     departs: bool = field(default=False, metadata=SPARSE)
+    reference_a: float | None = field(default=None, metadata=SPARSE)
+    reference_b: float | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +57,17 @@ class CallDiff:
 
 @dataclass(frozen=True, slots=True)
 class ParameterDiff:
-    """A parameter of A: its value and its gradient."""
+    """A parameter of A: its value and its gradient.
+
+    ``update_ratios`` are those of A's optimizer and of B's, where both made a step.
+    """
 
     name: str
     shape: tuple[int, ...]
     value: Gap
     gradient: Gap | None
     name_b: str | None = field(default=None, metadata=SPARSE)
+    update_ratios: tuple[float, float] | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -68,8 +78,9 @@ class DiffReport(Shown):
     own error has to be to count. ``only_a`` and ``only_b`` are calls and parameters that the other
     lacks.
 
-    ``measured`` says what errors are of: "runs" of both; of saved reports "sketches", which are
-    estimates, or "statistics", which are lower bounds.
+    ``measured`` says what errors are of: "runs" of both, or "ends", what comes out of them, where
+    one is compiled; of saved reports "sketches", which are estimates, or "statistics", which are
+    lower bounds. ``reference`` is the dtype of a third run, of A, that both were held against.
     """
 
     status: str  # ok | findings | failed
@@ -88,6 +99,7 @@ class DiffReport(Shown):
     findings: tuple[Finding, ...] = ()
     error: ErrorRecord | None = None
     measured: str = field(default="runs", metadata=SPARSE)
+    reference: str | None = field(default=None, metadata=SPARSE)
 
     def __repr__(self) -> str:
         return f"<gradscope.DiffReport of {self.a.model} and {self.b.model}: {self.status}>"

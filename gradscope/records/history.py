@@ -19,7 +19,9 @@ class LayerSeries:
 
     ``values`` has a column for each measure, as long as ``steps``; None where there was nothing to
     measure. ``call`` is None for a parameter. ``shape`` is the parameter's, and ``types`` are the
-    classes of the module, nearest first.
+    classes of the module, nearest first. ``lowest`` and ``highest`` are over the ranks, of a call
+    in a run of several processes. ``fault`` is why a parameter of such a run has no norm of the
+    whole: "partial", "missing" or "differs".
     """
 
     name: str
@@ -29,6 +31,9 @@ class LayerSeries:
     call: int | None = None
     shape: tuple[int, ...] = ()
     types: tuple[str, ...] = ()
+    lowest: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
+    highest: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

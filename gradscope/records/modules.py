@@ -42,6 +42,8 @@ class ParameterStats:
     update_ratio: float | None = None
     aliases: tuple[str, ...] = ()
     in_optimizer: bool | None = None
+    #: ‖Δw‖ of the optimizer's step: with ‖w‖ 0, there is no ratio. Of training runs.
+    update_norm: float | None = field(default=None, metadata=SPARSE)
     #: Whether the optimizer's step changed any element; None without one, or outside it.
     moved: bool | None = field(default=None, metadata=SPARSE)
     #: Plain attributes that were meant to be ``requires_grad`` and say otherwise than it does.
@@ -132,10 +134,13 @@ class UnitActivity:
 
 @dataclass(frozen=True, slots=True)
 class LayerInfo:
-    """A module as patterns see it; ``parameters`` are its own: name, shape, requires_grad."""
+    """A module as patterns see it; ``parameters`` are its own: name, shape, requires_grad.
+
+    A lazy module's parameters have no shape before its first call.
+    """
 
     name: str
     type: str
     aliases: tuple[str, ...] = ()
-    parameters: tuple[tuple[str, tuple[int, ...], bool], ...] = ()
+    parameters: tuple[tuple[str, tuple[int, ...] | None, bool], ...] = ()
     total: int = 0  # parameters of it and all below

@@ -22,8 +22,9 @@ class Sketch:
 
     ``kind`` is "input", "output", "grad_input" or "grad_output" of a call, at ``path``; or "value"
     or "gradient" of the parameter ``path``, where ``call`` is None. ``numbers`` are little-endian
-    float64 in base64. ``norm`` is the tensor's, and ``noise`` the share of it by which the tensor
-    moves where each number of the run is moved by ``SKETCH_BITS`` last bits; None: nobody knows.
+    float32 or float64 in base64. ``norm`` is the tensor's, and ``noise`` the share of it by which
+    the tensor moves where each number of the run is moved by ``SKETCH_BITS`` last bits; None:
+    nobody knows.
     """
 
     name: str

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradscope.records.answers import NonFiniteOrigin
+from gradscope.records.fields import SPARSE
+from gradscope.records.placements import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.records.report import Finding, Report
 
 
@@ -48,7 +50,11 @@ class TrainingRun:
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """A model that the script trains: an outermost module, under the name of its variable."""
+    """A model that the script trains: an outermost module, under the name of its variable.
+
+    ``wrapper`` is what spreads it over processes: "DistributedDataParallel" or "FSDP"; None in one
+    process, and where nothing of torch's does.
+    """
 
     id: int
     name: str
@@ -57,6 +63,7 @@ class TrainedModel:
     trainable: int
     modules: int
     first_step: int = 1
+    wrapper: str | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,12 @@ class TrainingStep:
         learning_rates: of each parameter group.
         loss_scale: of a gradient scaler.
         sampled: whether the step was looked at closely: it has samples then.
+        norms: in one process of several, the two norms of each group of parameters: of what this
+            process has of them, the first without the loss scale.
+        own_seconds: of a run of several processes, of ``seconds`` those before the first backward
+            began: data, forward and loss. What comes later waits for the other processes.
+        batch: of a run of several processes, how many samples its models were called on: the first
+            axis of the first tensor that each call of an outermost model is given.
     """
 
     step: int
@@ -92,6 +105,9 @@ class TrainingStep:
     learning_rates: tuple[float, ...] = ()
     loss_scale: float | None = None
     sampled: bool = False
+    norms: tuple[GroupNorm, ...] = ()
+    own_seconds: float | None = field(default=None, metadata=SPARSE)
+    batch: int | None = field(default=None, metadata=SPARSE)
 
     @property
     def loss(self) -> float | None:
@@ -118,6 +134,28 @@ class StepSample:
     optimizer: str = ""
     settings: dict[str, float] = field(default_factory=dict)
     unheld: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprints:
+    """What one rank held in a step that was looked at, by texts that are equal where all bits are.
+
+    Attributes:
+        step, model: as of a sample.
+        kind: "parameter", "gradient" (as the optimizer got it), "buffer", or "input": of the calls
+            of the outermost model.
+        part: ranks with the same hold the same part of the whole. Of inputs it is the place among
+            the ranks that get data of their own.
+        digest: one text for all.
+        tensors: one for each, by name; of inputs by the number of the call.
+    """
+
+    step: int
+    model: int
+    kind: str
+    part: str
+    digest: str
+    tensors: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,4 +192,13 @@ class TrainingFinding:
 
 
 #: Everything that a run file holds but the run itself.
-TrainingRecord = TrainedModel | TrainingStep | StepSample | TrainingEvent | TrainingFinding
+TrainingRecord = (
+    TrainedModel
+    | TrainingStep
+    | StepSample
+    | Fingerprints
+    | TrainingEvent
+    | TrainingFinding
+    | DeviceMesh
+    | ParameterPlacement
+)

@@ -10,7 +10,6 @@ from gradscope.typeset.numbers import plural
 
 #: So many findings are told; `gradscope show` tells them all.
 _MOST = 5
-_NAME = "gradscope:"
 
 
 def summary(
@@ -26,7 +25,7 @@ def summary(
     Args:
         run: as it ended.
         findings: of the whole run.
-        path: of its file; None where there is none.
+        path: of its file, or of the folder with those of all ranks; None where there is none.
         sampled: how many steps were looked at.
         failure: what went wrong with gradscope itself.
     """
@@ -47,7 +46,8 @@ def summary(
             lines.append(
                 f"every operation of that step: `gradscope run --deep {step - 1}:{step} {words}`"
             )
-    return "".join(f"{_NAME} {line}\n" for line in lines)
+    name = f"gradscope: rank {run.rank}:" if run.world_size > 1 else "gradscope:"
+    return "".join(f"{name} {line}\n" for line in lines)
 
 
 def _looked(run: TrainingRun, sampled: int) -> str:

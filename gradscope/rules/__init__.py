@@ -3,12 +3,13 @@
 A rule's file has ``RULE``, its documentation, and ``find(report, limits)``, a pure function. Where
 the first look cannot tell, ``wants(report, limits)`` names the deep look that could. A rule that
 needs time has ``find_over_steps(history, limits)`` or ``find_over_samples(history, limits)``, which
-read the history of a training run; ``RULE.runs`` says how the others speak of one.
+read the history of a training run, or ``find_over_ranks(ranks, limits)``, which holds the files of
+its processes against each other; ``RULE.runs`` says how the others speak of one.
 """
 
 from gradscope.rules._book import lookup, rule_book
 from gradscope.rules._comparisons import COMPARISONS, documented, explained
-from gradscope.rules._diagnosis import diagnose, wanted
+from gradscope.rules._diagnosis import diagnose, diagnose_ranks, wanted
 from gradscope.rules._history import SampleHistory, StepHistory
 from gradscope.rules._rule import PRESETS, Limits, Rule, Runs, Threshold
 from gradscope.rules._sampled import Sampled
@@ -29,6 +30,7 @@ __all__ = [
     "StepHistory",
     "Threshold",
     "diagnose",
+    "diagnose_ranks",
     "documented",
     "explained",
     "lookup",

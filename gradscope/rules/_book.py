@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from gradscope import plugins
 from gradscope.errors import OptionError, did_you_mean
+from gradscope.records.ranks import RanksRecord
 from gradscope.records.report import Finding, Report
+from gradscope.records.training import TrainingFinding
 from gradscope.rules._history import SampleHistory, StepHistory
 from gradscope.rules._rule import Limits, Rule
 from gradscope.rules._severity import SEVERITIES
@@ -18,6 +20,7 @@ Find = Callable[[Report, Limits], Iterator[Finding]]
 Wants = Callable[[Report, Limits], Iterable[str]]
 OverSteps = Callable[[StepHistory, Limits], Iterator[Finding]]
 OverSamples = Callable[[SampleHistory, Limits], Iterator[Finding]]
+OverRanks = Callable[[RanksRecord, Limits], Iterator[TrainingFinding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,8 @@ class Entry:
 
     ``find`` reads the record of one step, and ``wants`` says which closer look it needs.
     ``find_sampled`` takes its place in a step of a training run, where no closer look is taken.
-    ``find_over_steps`` and ``find_over_samples`` read the history of a training run.
+    ``find_over_steps`` and ``find_over_samples`` read the history of a training run, and
+    ``find_over_ranks`` the files of its processes.
     """
 
     rule: Rule
@@ -35,6 +39,7 @@ class Entry:
     find_sampled: Find | None = None
     find_over_steps: OverSteps | None = None
     find_over_samples: OverSamples | None = None
+    find_over_ranks: OverRanks | None = None
 
     @property
     def in_runs(self) -> Find | None:
@@ -43,7 +48,9 @@ class Entry:
 
 
 #: What a rule's file may have, by its name there.
-FUNCTIONS = ("find", "wants", "find_sampled", "find_over_steps", "find_over_samples")
+FUNCTIONS = (
+    *("find", "wants", "find_sampled", "find_over_steps", "find_over_samples", "find_over_ranks"),
+)
 
 
 @functools.cache

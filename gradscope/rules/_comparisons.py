@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradscope.errors import OptionError
 from gradscope.rules._book import lookup, rule_book
 from gradscope.rules._rule import Rule
@@ -11,8 +13,11 @@ _NOISE = (
     "from 16 times that on. Saved reports know the noise from their sketches."
 )
 
+#: What is found between two runs says nothing of the steps of one.
+_of_two_runs = partial(Rule, runs=None)
+
 COMPARISONS = (
-    Rule(
+    _of_two_runs(
         code="GD101",
         name="forward-departs",
         severity="error",
@@ -21,9 +26,8 @@ COMPARISONS = (
         why="All activations behind it, and all gradients, are those of another model.",
         fix="Compare the code, the arguments, the dtype and the weights of this module in A and B.",
         sources=("docs/diff.md, how a place is found",),
-        runs=None,
     ),
-    Rule(
+    _of_two_runs(
         code="GD102",
         name="backward-departs",
         severity="error",
@@ -32,9 +36,8 @@ COMPARISONS = (
         why="A forward that agrees hides a wrong backward: the loss is right, and training is not.",
         fix="Check a layer with its own backward by `inspect --gradcheck LAYER`.",
         sources=("docs/diff.md, how a place is found",),
-        runs=None,
     ),
-    Rule(
+    _of_two_runs(
         code="GD103",
         name="only-in-a",
         severity="warning",
@@ -43,9 +46,8 @@ COMPARISONS = (
         why="What is not compared may be where the two differ.",
         fix="Say which is which with `--match 'A=B'`.",
         sources=("docs/diff.md, a port",),
-        runs=None,
     ),
-    Rule(
+    _of_two_runs(
         code="GD104",
         name="only-in-b",
         severity="warning",
@@ -54,9 +56,8 @@ COMPARISONS = (
         why="What is not compared may be where the two differ.",
         fix="Say which is which with `--match 'A=B'`.",
         sources=("docs/diff.md, a port",),
-        runs=None,
     ),
-    Rule(
+    _of_two_runs(
         code="GD105",
         name="gradient-lost",
         severity="warning",
@@ -68,9 +69,8 @@ COMPARISONS = (
         why="Rounding adds up on the way back: a narrow dtype then trains on another gradient.",
         fix="Keep the layers where errors grow in a wider dtype, or accept it knowingly.",
         sources=("msprobe: an error of 0.1",),
-        runs=None,
     ),
-    Rule(
+    _of_two_runs(
         code="GD106",
         name="runs-part",
         severity="error",
@@ -85,6 +85,29 @@ COMPARISONS = (
             "cause: compare data, seeds and settings."
         ),
         sources=("docs/diff.md, two trainings",),
+    ),
+    Rule(
+        code="GD107",
+        name="gradient-off-by-ranks",
+        severity="warning",
+        summary="the gradient is larger or smaller by just the number of processes",
+        what=(
+            "Looks, in the first step of two runs on different numbers of processes, whether the "
+            "norms of their gradients differ by the ratio of these numbers, to 1 %."
+        ),
+        why=(
+            "The learning rate that was found on one number of processes is off by that factor on "
+            "another; with clipping or without Adam the training is another one."
+        ),
+        fix=(
+            "Take the mean over the batch of each process and let DistributedDataParallel average: "
+            "divide by the number of processes neither before it nor after; where the loss is a "
+            "sum, divide by the size of the global batch and multiply by the processes."
+        ),
+        sources=(
+            "PyTorch, DistributedDataParallel: gradients are averaged over processes, whether the "
+            "loss is a mean over the batch or a sum",
+        ),
         runs=None,
     ),
 )

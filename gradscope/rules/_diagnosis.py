@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from gradscope.records.ranks import RanksRecord
 from gradscope.records.report import Finding, Report
+from gradscope.records.training import TrainingFinding
 from gradscope.rules._settings import RuleSettings
 from gradscope.rules._severity import SEVERITIES
 
@@ -32,3 +34,16 @@ def diagnose(report: Report, settings: RuleSettings | None = None) -> tuple[Find
         for finding in entry.find(report, limits)
     ]
     return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
+def diagnose_ranks(
+    ranks: RanksRecord, settings: RuleSettings | None = None
+) -> tuple[TrainingFinding, ...]:
+    """What the rules find where the files of several ranks are held against each other."""
+    found = [
+        finding
+        for entry, limits in (settings or RuleSettings()).active()
+        if entry.find_over_ranks is not None
+        for finding in entry.find_over_ranks(ranks, limits)
+    ]
+    return tuple(sorted(found, key=lambda one: SEVERITIES.index(one.finding.severity)))

@@ -55,6 +55,10 @@ class Limits:
         """The value, or None where the test is not made."""
         return self.limits[name].value
 
+    def of(self, name: str) -> Limit:
+        """The value, and who says so."""
+        return self.limits[name]
+
     def source(self, name: str) -> str:
         """Who says so."""
         return self.limits[name].source
@@ -76,6 +80,7 @@ class Runs:
         parameters: which it reads: "stepped", those that the step's optimizer holds; "unheld",
             those that no optimizer of the script holds as well; "all".
         skips: whether a rule over the vital signs is asked after a skipped step, too.
+        ranks: whether it judges the files of several processes, once these are read together.
     """
 
     samples: int = 3
@@ -85,6 +90,7 @@ class Runs:
     per: str = "place"
     parameters: str = "stepped"
     skips: bool = False
+    ranks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,7 @@ class Rule:
         advice: str | None = None,
         call: int | None = None,
         value: float | None = None,
+        limit: Limit | None = None,
         threshold: float | None = None,
         source: str | None = None,
         cause: str | None = None,
@@ -137,8 +144,11 @@ class Rule:
     ) -> Finding:
         """A finding of this rule; severity and advice are the rule's own unless given.
 
-        A value that is no number is left out: formats have none.
+        ``limit`` stands for its threshold and source. A value that is no number is left out:
+        formats have none.
         """
+        if limit is not None:
+            threshold, source = limit.value, limit.source
         return Finding(
             code=self.code,
             rule=self.name,

@@ -10,12 +10,12 @@ from typing import Any
 from gradscope.errors import (
     ConfigError,
     GradscopeError,
-    OptionError,
     Place,
     Problem,
     Where,
     did_you_mean,
     nowhere,
+    refuse_unknown,
 )
 from gradscope.rules._book import Entry, chosen, entries, lookup
 from gradscope.rules._rule import PRESETS, Limits
@@ -64,10 +64,12 @@ class RuleSettings:
             raise ConfigError(*problems)
         select = (select,) if isinstance(select, str) else select
         ignore = (ignore,) if isinstance(ignore, str) else ignore
+        if preset is not None:
+            refuse_unknown("preset", preset, PRESETS)
+        if fail_on is not None:
+            refuse_unknown("severity", fail_on, FAIL_ON)
         for word in (*select, *ignore):
             chosen(word)
-        _must_be("preset", preset, PRESETS)
-        _must_be("severity", fail_on, FAIL_ON)
         return cls(
             preset=preset or sentence.get("preset"),
             select=tuple(select or sentence.get("select") or ()),
@@ -87,12 +89,6 @@ class RuleSettings:
             code = entry.rule.code
             if (code in taken or not self.select) and code not in left:
                 yield entry, entry.rule.limits(self.preset, self.thresholds.get(code))
-
-
-def _must_be(what: str, word: str | None, choices: Sequence[str] | Mapping[str, str]) -> None:
-    if word is not None and word not in choices:
-        help = did_you_mean(word, choices) or f"one of {', '.join(choices)}"
-        raise OptionError(f"unknown {what} `{word}`", help=help)
 
 
 def _problems(sentence: Mapping[str, Any], place: Where) -> Iterator[Problem]:

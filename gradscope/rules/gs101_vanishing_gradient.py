@@ -103,8 +103,7 @@ def _over_depth(report: Report, limits: Limits) -> Iterator[Finding]:
         f"{number(front)}, while {number(rear)} arrives nearer the loss.",
         call=layer.call.call,
         value=ratio,
-        threshold=limit,
-        source=limits.source("ratio"),
+        limit=limits.of("ratio"),
     )
 
 
@@ -124,8 +123,7 @@ def _small(report: Report, limits: Limits) -> Iterator[Finding]:
             f"its mean absolute gradient is at most {number(size)}"
             f"{others(len(small) - 1, 'weight')}.",
             value=size,
-            threshold=limit,
-            source=limits.source("mean_abs"),
+            limit=limits.of("mean_abs"),
         )
 
 
@@ -141,6 +139,5 @@ def _over_steps(report: Report, limits: Limits) -> Iterator[Finding]:
             f"the gradient's norm fell from {number(norms[-6])} to {number(norms[-1])} in five "
             "steps.",
             value=max(ratios),
-            threshold=limit,
-            source=limits.source("decay"),
+            limit=limits.of("decay"),
         )

@@ -121,8 +121,7 @@ def _over_depth(report: Report, limits: Limits) -> Iterator[Finding]:
             f"{plural(len(over), 'layer')}.",
             call=layer.call.call,
             value=norm / last,
-            threshold=limit,
-            source=limits.source("ratio"),
+            limit=limits.of("ratio"),
         )
 
 
@@ -143,8 +142,7 @@ def _through_time(report: Report, limits: Limits) -> Iterator[Finding]:
             advice=_RECURRENT,
             call=calls[0].call,
             value=norm / bound,
-            threshold=limit,
-            source=limits.source("through_time"),
+            limit=limits.of("through_time"),
         )
 
 
@@ -165,8 +163,7 @@ def _large(report: Report, limits: Limits) -> Iterator[Finding]:
                 f"its gradient has a mean of {number(mean)} and a root mean square of "
                 f"{number(size)}.",
                 value=mean,
-                threshold=limit,
-                source=limits.source("mean_abs"),
+                limit=limits.of("mean_abs"),
             )
 
 
@@ -186,8 +183,7 @@ def _spike(report: Report, limits: Limits) -> Iterator[Finding]:
                 f"in step {step} the gradient's norm is {number(norm)}, after a median of "
                 f"{number(usual)} in the steps before.",
                 value=norm / usual,
-                threshold=limit,
-                source=limits.source("spike"),
+                limit=limits.of("spike"),
             )
             return
 
@@ -203,6 +199,5 @@ def _growth(report: Report, limits: Limits) -> Iterator[Finding]:
             f"the gradient's norm rose from {number(norms[-6])} to {number(norms[-1])} in five "
             "steps.",
             value=min(ratios),
-            threshold=limit,
-            source=limits.source("growth"),
+            limit=limits.of("growth"),
         )

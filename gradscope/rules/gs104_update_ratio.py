@@ -93,8 +93,7 @@ def _large(ratios: list[tuple[str, float]], limits: Limits) -> Iterator[Finding]
             "most.",
             advice="Lower the learning rate, warm it up, or clip the gradient.",
             value=usual,
-            threshold=limit,
-            source=limits.source("large"),
+            limit=limits.of("large"),
         )
 
 
@@ -108,8 +107,7 @@ def _small(ratios: list[tuple[str, float]], limits: Limits) -> Iterator[Finding]
             "least.",
             advice="Raise the learning rate, or look for what makes the gradients this small.",
             value=usual,
-            threshold=limit,
-            source=limits.source("small"),
+            limit=limits.of("small"),
         )
 
 

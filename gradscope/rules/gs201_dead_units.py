@@ -125,8 +125,7 @@ def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
                 f"{percent(share)} of the gradient of `{p.name}` is exactly zero: as many units "
                 "behind it were off for the whole batch.",
                 value=share,
-                threshold=limits["share"],
-                source=limits.source("share"),
+                limit=limits.of("share"),
             )
 
 

@@ -116,8 +116,7 @@ def _units(one: UnitActivity, limits: Limits) -> Finding | None:
         message,
         call=one.call,
         value=share,
-        threshold=limits["share"],
-        source=limits.source("share"),
+        limit=limits.of("share"),
         location=one.location,
     )
 
@@ -151,8 +150,7 @@ def _values(one: UnitActivity, limits: Limits) -> Finding | None:
         f"{percent(one.near)} of the values of its {one.op} are nearly flat, over {_over(one)}.",
         call=one.call,
         value=one.near,
-        threshold=limit,
-        source=limits.source("near"),
+        limit=limits.of("near"),
         location=one.location,
     )
 

@@ -98,8 +98,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
                 f"{others(len(out) - 1, 'layer')}.",
                 call=layer.call.call,
                 value=spread,
-                threshold=limit,
-                source=limits.source(name),
+                limit=limits.of(name),
             )
 
 
@@ -152,8 +151,7 @@ def _jump(report: Report, limits: Limits) -> Iterator[Finding]:
         advice=_SCALE,
         call=layer.call.call,
         value=gain,
-        threshold=limit,
-        source=limits.source("gain"),
+        limit=limits.of("gain"),
     )
 
 

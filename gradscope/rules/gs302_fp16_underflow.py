@@ -86,8 +86,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         f"non-zero gradient elements to zero{own}; {best}.",
         advice=None if safe else "Train in bfloat16, which has float32's range.",
         value=lost,
-        threshold=limit,
-        source=limits.source("share"),
+        limit=limits.of("share"),
     )
 
 
@@ -112,6 +111,5 @@ def _half(report: Report, limits: Limits) -> Iterator[Finding]:
         f"the run is in fp16 without a loss scale, and half of its gradients have a root mean "
         f"square below {number(usual)}: halves end at 5.96e-08, and have one or two digits there.",
         value=usual,
-        threshold=limit,
-        source=limits.source("suspicion"),
+        limit=limits.of("suspicion"),
     )

@@ -64,8 +64,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         f"activations reach {number(size)}, {beyond} (65504){others(len(inner) - 1, 'layer')}.",
         call=call.call,
         value=_LARGEST / size,
-        threshold=limit,
-        source=limits.source("headroom"),
+        limit=limits.of("headroom"),
     )
 
 

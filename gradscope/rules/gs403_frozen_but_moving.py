@@ -62,9 +62,9 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     for group in _alike([one for one in moved if one not in critics and one not in makers]):
         yield _statistics(group)
     if critics:
-        yield _critic(critics)
+        yield _statistics(critics, *_CRITIC)
     if makers:
-        yield _maker(makers)
+        yield _statistics(makers, *_MAKER)
     between = next((one for one in dropped if train.in_front(one.facts.name)), None)
     if between is not None:
         yield _between(between.facts, len(dropped))
@@ -123,37 +123,25 @@ def rate(facts: ModuleFacts) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _statistics(group: list[_Moving]) -> Finding:
+#: Where it may be meant: what is so around these norms, and who wants it otherwise.
+_CRITIC = (
+    "; all that trains runs in front of it",
+    "Nothing to mend in a discriminator, whose own step trains it. A network that only measures, "
+    "as for a perceptual loss, wants `{way}.eval()`.",
+)
+_MAKER = (
+    "; all that trains sees other inputs too",
+    "Nothing to mend in a generator, whose own step trains it. A network that only makes features "
+    "wants `{way}.eval()`.",
+)
+
+
+def _statistics(group: list[_Moving], around: str = "", advice: str = "") -> Finding:
     return RULE.finding(
         group[0].facts.name,
-        f"{_whose(group)} {_wrote(group)}{others(len(group) - 1, 'norm')}.",
-        advice=_advice(group),
-        value=float(len(group)),
-        cause="batch-norm",
-    )
-
-
-def _critic(group: list[_Moving]) -> Finding:
-    return RULE.finding(
-        group[0].facts.name,
-        f"{_whose(group)} {_wrote(group)}{others(len(group) - 1, 'norm')}; all that trains runs "
-        "in front of it.",
-        severity="info",
-        advice="Nothing to mend in a discriminator, whose own step trains it. A network that only "
-        f"measures, as for a perceptual loss, wants `{_way(group[0].part)}.eval()`.",
-        value=float(len(group)),
-        cause="batch-norm",
-    )
-
-
-def _maker(group: list[_Moving]) -> Finding:
-    return RULE.finding(
-        group[0].facts.name,
-        f"{_whose(group)} {_wrote(group)}{others(len(group) - 1, 'norm')}; all that trains sees "
-        "other inputs too.",
-        severity="info",
-        advice="Nothing to mend in a generator, whose own step trains it. A network that only "
-        f"makes features wants `{_way(group[0].part)}.eval()`.",
+        f"{_whose(group)} {_wrote(group)}{others(len(group) - 1, 'norm')}{around}.",
+        severity="info" if around else None,
+        advice=advice.format(way=_way(group[0].part)) or _advice(group),
         value=float(len(group)),
         cause="batch-norm",
     )

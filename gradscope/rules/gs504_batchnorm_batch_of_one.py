@@ -55,8 +55,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             "in train mode it got one value per channel, of which there is no variance: it raised.",
             call=error.call,
             value=1.0,
-            threshold=limits["samples"],
-            source=limits.source("samples"),
+            limit=limits.of("samples"),
             location=error.location,
         )
         return
@@ -77,8 +76,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             f"{others(len(found) - 1, 'norm')}.",
             call=call.call,
             value=float(samples),
-            threshold=limits["samples"],
-            source=limits.source("samples"),
+            limit=limits.of("samples"),
         )
 
 

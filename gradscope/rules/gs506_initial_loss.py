@@ -67,8 +67,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         f"the first loss is {number(first)}, where guessing among {classes:,} classes gives "
         f"{number(guess)}: if the weights are fresh, the scores are too large.",
         value=first / guess,
-        threshold=limits["factor"],
-        source=limits.source("factor"),
+        limit=limits.of("factor"),
     )
 
 

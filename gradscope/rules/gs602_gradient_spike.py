@@ -87,8 +87,7 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
         f"{number(before.usual)} in the steps before, nearly all of them up to "
         f"{number(before.high)}.",
         value=norm / before.usual,
-        threshold=limits["ratio"],
-        source=limits.source("ratio"),
+        limit=limits.of("ratio"),
     )
 
 
@@ -116,6 +115,5 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
         f"its gradient's norm is {number(norm or 0.0)}, after a median of "
         f"{number(weight.gradient.usual)} in the samples before; most other weights' did not leap.",
         value=ratio,
-        threshold=limits["layer"],
-        source=limits.source("layer"),
+        limit=limits.of("layer"),
     )

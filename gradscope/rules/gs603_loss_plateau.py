@@ -67,8 +67,7 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
         f"for {plural(course.steps, 'step')}, since step {course.since}, the loss has not fallen: "
         f"it stands at {number(course.last)}, and began at {number(course.first)}.",
         value=course.last / course.first,
-        threshold=limits["left"],
-        source=limits.source("left"),
+        limit=limits.of("left"),
     )
 
 

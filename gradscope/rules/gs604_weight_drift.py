@@ -69,6 +69,5 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
                 f"its norm has grown to {number(norm)}, from {number(first)} at step "
                 f"{weight.since}, and rose in each of the last {_RISING} samples.",
                 value=norm / start,
-                threshold=limits["factor"],
-                source=limits.source("factor"),
+                limit=limits.of("factor"),
             )

@@ -79,8 +79,7 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
             f"it moves by {number(fall * weight.pace)} of its norm per step, and moved by "
             f"{number(weight.pace)} before; the median weight is at {number(usual)} of its pace.",
             value=fall / usual,
-            threshold=limits["fall"],
-            source=limits.source("fall"),
+            limit=limits.of("fall"),
         )
 
 

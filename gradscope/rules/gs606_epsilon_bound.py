@@ -80,8 +80,7 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
         f"epsilon is {number(eps)}, and the root mean square of this weight's gradient "
         f"{number(size)}; {percent(bound / total)} of all elements are as far below.",
         value=eps / size,
-        threshold=limits["ratio"],
-        source=limits.source("ratio"),
+        limit=limits.of("ratio"),
     )
 
 

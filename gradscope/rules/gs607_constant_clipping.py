@@ -62,6 +62,5 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
         f"{percent(share)} of the last {len(clipped.values)} steps were clipped, the median one "
         f"by a factor of {number(clipped.usual)}.",
         value=clipped.usual,
-        threshold=limits["factor"],
-        source=limits.source("factor"),
+        limit=limits.of("factor"),
     )

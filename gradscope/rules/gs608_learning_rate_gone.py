@@ -58,6 +58,5 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
         history.now.optimizer,
         f"from step {history.now.step} on the learning rate is {number(highest)}, and was {was}.",
         value=highest / history.peak if history.peak else 0.0,
-        threshold=limits["share"],
-        source=limits.source("share"),
+        limit=limits.of("share"),
     )

@@ -62,6 +62,5 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
         f"the loss scale is {number(scale)} in step {history.now.step}, and was halved {count} "
         f"times in the {len(history.scales)} steps before.",
         value=history.halvings if often else scale,
-        threshold=limits["halvings"] if often else limits["scale"],
-        source=limits.source("halvings" if often else "scale"),
+        limit=limits.of("halvings" if often else "scale"),
     )

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gradscope.errors import OptionError
+from gradscope.records.placements import DeviceMesh, ParameterPlacement
 from gradscope.records.training import (
+    Fingerprints,
     StepSample,
     TrainedModel,
     TrainingEvent,
@@ -28,6 +30,8 @@ _JOURNAL_BYTES = 16 << 20
 #: The kind of the event that says so.
 SAMPLES_LEFT_OUT = "samples-left-out"
 
+#: Tables whose rows can be written once more.
+_REPLACED = ("model", "step", "sample", "fingerprint", "mesh", "placement")
 _CALL = ("step", "model", "name", "call", "type", *schema.CALL_COLUMNS)
 _PARAMETER = ("step", "model", "name", *schema.PARAMETER_COLUMNS)
 
@@ -121,8 +125,14 @@ class Batch:
                 self._extend("parameter", _PARAMETER, statistics.parameter_rows(record))
             case TrainedModel():
                 self._append("model", rows.MODEL, rows.plain_row(record))
+            case Fingerprints():
+                self._append("fingerprint", rows.FINGERPRINT, rows.plain_row(record))
             case TrainingEvent():
                 self._append("event", rows.EVENT, rows.plain_row(record))
+            case DeviceMesh():
+                self._append("mesh", rows.MESH, rows.plain_row(record))
+            case ParameterPlacement():
+                self._append("placement", rows.PLACEMENT, rows.plain_row(record))
             case TrainingFinding():
                 self._append("finding", rows.FINDING, rows.finding_row(record))
             case TrainingRun():
@@ -153,7 +163,7 @@ def _insert(
     if table == "finding":  # at its place among the others, with what is known of it now
         new = ", ".join(f"{name} = excluded.{name}" for name in columns if name != "key")
         again = f" ON CONFLICT (key) DO UPDATE SET {new}"
-    verb = "INSERT OR REPLACE" if table in ("model", "step", "sample") else "INSERT"
+    verb = "INSERT OR REPLACE" if table in _REPLACED else "INSERT"
     connection.executemany(
         f"{verb} INTO {table} ({', '.join(columns)}) VALUES ({marks}){again}", found
     )
@@ -174,7 +184,7 @@ def write_dropped(
 def thin(connection: sqlite3.Connection, kept: thinning.Kept) -> None:
     """Drop what is one too many; the pages that it filled are used again."""
     numbers = [(step,) for step in kept.drop_samples()]
-    for table in ("sample", "call", "parameter"):
+    for table in ("sample", "call", "parameter", "fingerprint"):
         connection.executemany(f"DELETE FROM {table} WHERE step = ?", numbers)
     connection.executemany("UPDATE step SET sampled = 0 WHERE step = ?", numbers)
     if kept.rows > kept.most_steps:

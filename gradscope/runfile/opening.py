@@ -9,13 +9,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gradscope.errors import ConfigError
-from gradscope.files import check_readable
+from gradscope.files import check_readable, is_stream
 from gradscope.runfile import schema
 
+_MAGIC = b"SQLite format 3\x00"
 _MADE = "`gradscope run SCRIPT.py` records one"
 #: Where a run could not be written and read at once: for how long the writer is waited for.
 _BUSY_SECONDS = 10
+#: What SQLite opens of one run while it is written, and what the process has open besides.
+_FILES_EACH, _OTHER_FILES = 3, 256
 _RANK = re.compile(r"rank-(\d+)\.db")
+
+
+def is_run(path: Path) -> bool:
+    """Whether a word means a run: ``….db``, a database, or a folder of them."""
+    if path.suffix.lower() == ".db":
+        return True
+    try:
+        if path.is_dir():
+            return any(path.glob("*.db"))
+        if is_stream(path):
+            return False
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except (OSError, ValueError):  # no name that a file can have
+        return False
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
@@ -40,6 +58,39 @@ def files_of(path: Path) -> tuple[Path, ...]:
     raise ConfigError(f"there is no run in the folder `{path}`", help=_MADE)
 
 
+def file_of(path: Path, rank: int | None) -> Path:
+    """The file of one rank; without a rank what was named, be it a file or a folder.
+
+    Raises:
+        ConfigError: there is no run, or none of that rank.
+    """
+    if rank is None:
+        return path
+    files = files_of(path)
+    found = next((file for file in files if file.name == f"rank-{rank}.db"), None)
+    if found is None:
+        known = ", ".join(match[1] for file in files if (match := _RANK.fullmatch(file.name)))
+        raise ConfigError(
+            f"`{path}` has no file of rank {rank}",
+            help=f"it has those of {known}" if known else "the run is that of one process",
+        )
+    return found
+
+
+def allow_open_files(count: int) -> None:
+    """Raise the process's limit of open files so that so many runs can be open, where it may be."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _OTHER_FILES + _FILES_EACH * count
+    if hard != resource.RLIM_INFINITY:
+        needed = min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """The file, opened for reading and nothing else.
 
@@ -49,12 +100,12 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         check_readable(path)
         with path.open("rb") as file:
-            head = file.read(16)
+            head = file.read(len(_MAGIC))
     except OSError as error:
         raise ConfigError(f"cannot read `{path}`: {error.strerror or error}") from None
     if not head:
         raise ConfigError(f"`{path}` is empty: the run was killed as it began", help=_MADE)
-    if head != b"SQLite format 3\x00":
+    if head != _MAGIC:
         raise ConfigError(f"`{path}` is no run: it is not a SQLite file", help=_MADE)
     with reading(path):
         connection = _opened(path)

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError
 from gradscope.records.data import from_data, to_line
+from gradscope.records.placements import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.records.report import Finding
 from gradscope.records.training import (
+    Fingerprints,
     StepSample,
     TrainedModel,
     TrainingEvent,
@@ -28,26 +30,42 @@ Row = tuple[Value, ...]
 RUN = tuple(f.name for f in fields(TrainingRun))
 MODEL = tuple(f.name for f in fields(TrainedModel))
 EVENT = tuple(f.name for f in fields(TrainingEvent))
+MESH = tuple(f.name for f in fields(DeviceMesh))
+PLACEMENT = tuple(f.name for f in fields(ParameterPlacement))
 STEP = (
     *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "losses", "nonfinite"),
     *("gradient_norm", "clipped_norm", "learning_rate", "learning_rates", "loss_scale", "sampled"),
+    *("norms", "own_seconds", "batch"),
 )
 _NUMBER, _WORDS = {float, type(None)}, {str, type(None)}
 _STEP_TYPES: tuple[set[Any], ...] = (
     *({int}, {str}, {int}, {float}, {float}, _NUMBER, _WORDS, _WORDS),
-    *(_NUMBER, _NUMBER, _NUMBER, _WORDS, _NUMBER, {int}),
+    *(_NUMBER, _NUMBER, _NUMBER, _WORDS, _NUMBER, {int}, _WORDS),
+    *(_NUMBER, {int, type(None)}),
 )
 SAMPLE = ("step", "model", "record")
+FINGERPRINT = tuple(f.name for f in fields(Fingerprints))
 _OF_FINDING = tuple(f.name for f in fields(Finding))
 FINDING = ("key", *_OF_FINDING, "model", "first_step", "last_step", "steps", "origin")
 
 #: Columns of JSON text.
-_JSON = {"arguments", "options", "versions", "notices", "details"}
+_JSON = {
+    *("arguments", "options", "versions", "notices", "details"),
+    *("names", "shape", "ranks", "coordinate"),
+    *("local_shape", "placements", "gradient_placements", "tensors"),
+}
 #: Fast enough beside a training, and a fifth of the size.
 _LEVEL = 6
 
 
-def plain_row(record: TrainingRun | TrainedModel | TrainingEvent) -> Row:
+def plain_row(
+    record: TrainingRun
+    | TrainedModel
+    | TrainingEvent
+    | Fingerprints
+    | DeviceMesh
+    | ParameterPlacement,
+) -> Row:
     """A record whose fields are the columns."""
     return tuple(_cell(getattr(record, f.name)) for f in fields(record))
 
@@ -74,6 +92,9 @@ def step_row(record: TrainingStep) -> Row:
         None if len(rates) == 1 and rate is not None else to_line(rates),
         _number(record.loss_scale),
         0,  # until it has a sample
+        to_line(record.norms) if record.norms else None,
+        _number(record.own_seconds),
+        record.batch,
     )
 
 
@@ -143,6 +164,9 @@ def step_records(rows: Sequence[Row], file: str) -> tuple[TrainingStep, ...]:
                 *(number, name, count, time, seconds, all_losses, bad, norm, clipped, given),
                 loss_scale=row[12],
                 sampled=bool(row[13]),
+                norms=() if row[14] is None else _group_norms(row[14], file),
+                own_seconds=row[15],
+                batch=row[16],
             )
         )
     return tuple(found)
@@ -164,6 +188,10 @@ def check_columns(
 
 def _numbers(text: str, file: str) -> tuple[Any, ...]:
     return _record(tuple[float | None, ...], _loads(text, file), file)
+
+
+def _group_norms(text: str, file: str) -> tuple[GroupNorm, ...]:
+    return _record(tuple[GroupNorm, ...], _loads(text, file), file)
 
 
 def sample_record(packed: Value, file: str) -> StepSample:

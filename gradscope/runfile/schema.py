@@ -24,7 +24,8 @@ CALL_COLUMNS: Final = (
     *("grad_out_norm", "grad_out_nonfinite", "grad_in_norm", "grad_in_nonfinite"),
 )
 PARAMETER_COLUMNS: Final = (
-    *("value_norm", "grad_norm", "clipped_norm", "update_ratio", "zeros", "nonfinite"),
+    *("value_norm", "grad_norm", "clipped_norm", "update_norm", "update_ratio"),
+    *("zeros", "nonfinite"),
 )
 
 COUNTS: Final = ("out_nonfinite", "grad_out_nonfinite", "grad_in_nonfinite", "nonfinite")
@@ -43,16 +44,24 @@ TABLES: Final = (
     )""",
     """CREATE TABLE model (
         id INTEGER PRIMARY KEY, name TEXT NOT NULL, type TEXT, parameters INTEGER,
-        trainable INTEGER, modules INTEGER, first_step INTEGER
+        trainable INTEGER, modules INTEGER, first_step INTEGER, wrapper TEXT
     )""",
     """CREATE TABLE step (
         step INTEGER PRIMARY KEY, optimizer TEXT, optimizer_step INTEGER, time REAL, seconds REAL,
         loss REAL, losses TEXT, nonfinite TEXT, gradient_norm REAL, clipped_norm REAL,
-        learning_rate REAL, learning_rates TEXT, loss_scale REAL, sampled INTEGER
+        learning_rate REAL, learning_rates TEXT, loss_scale REAL, sampled INTEGER,
+        norms TEXT, own_seconds REAL, batch INTEGER
     )""",
     "CREATE INDEX step_sampled ON step (step) WHERE sampled",
     """CREATE TABLE sample (
         step INTEGER NOT NULL, model INTEGER NOT NULL, record BLOB, PRIMARY KEY (step, model)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE mesh (
+        id INTEGER PRIMARY KEY, names TEXT, shape TEXT, ranks TEXT, coordinate TEXT
+    )""",
+    """CREATE TABLE placement (
+        model INTEGER NOT NULL, name TEXT NOT NULL, shape TEXT, local_shape TEXT, mesh INTEGER,
+        placements TEXT, gradient_placements TEXT, norm_group INTEGER, PRIMARY KEY (model, name)
     ) WITHOUT ROWID""",
     f"""CREATE TABLE call (
         step INTEGER NOT NULL, model INTEGER NOT NULL, name TEXT NOT NULL, call INTEGER NOT NULL,
@@ -64,6 +73,10 @@ TABLES: Final = (
         {_numbers(PARAMETER_COLUMNS)}
     )""",
     "CREATE INDEX parameter_step ON parameter (step)",
+    """CREATE TABLE fingerprint (
+        step INTEGER NOT NULL, model INTEGER NOT NULL, kind TEXT NOT NULL, part TEXT NOT NULL,
+        digest TEXT NOT NULL, tensors TEXT, PRIMARY KEY (step, model, kind, part)
+    ) WITHOUT ROWID""",
     """CREATE TABLE finding (
         id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, code TEXT, rule TEXT, severity TEXT,
         model INTEGER, name TEXT, call INTEGER, message TEXT, advice TEXT, value REAL,

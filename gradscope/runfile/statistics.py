@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.tensors import TensorStats
@@ -22,6 +23,26 @@ def parameter_rows(sample: StepSample) -> Iterator[tuple[int | str | Number, ...
     """The rows of the table ``parameter``."""
     for one in sample.report.parameters:
         yield sample.step, sample.model, one.name, *_of_parameter(one, sample.clipped)
+
+
+def joined(parts: Sequence[TensorStats], shape: tuple[int, ...]) -> TensorStats:
+    """Several tensors as one of that shape."""
+    if len(parts) == 1:
+        return replace(parts[0], shape=shape)
+    mean, std = _moments(parts)
+    return TensorStats(
+        *(shape, parts[0].dtype, sum(part.numel for part in parts), _norm(parts), mean, std),
+        min=_extreme(min, [part.min for part in parts]),
+        max=_extreme(max, [part.max for part in parts]),
+        zeros=_count([part.zeros for part in parts]),
+        nan=_count([part.nan for part in parts]),
+        inf=_count([part.inf for part in parts]),
+    )
+
+
+def _count(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _of_call(call: ModuleCall) -> tuple[Number, ...]:
@@ -50,6 +71,7 @@ def _of_parameter(one: ParameterStats, clipped: dict[str, float | None]) -> tupl
         _norm([one.value]),
         norm,
         _finite(clipped.get(one.name, norm)),
+        _finite(one.update_norm),
         _finite(one.update_ratio),
         _zeros(gradient),
         _nonfinite(both),

@@ -98,6 +98,8 @@ def _forward(found: Divergence) -> list[Departure]:
         own, noise = found.forced.values.get(key), value_noise(found, key)
         if other or (own is not None and noise.exceeded(own)):
             places.append(_forward_place(found, key, own or _NO_NUMBER, noise))
+    if found.samples and not found.samples.complete:
+        return places  # a loss of other samples
     if found.tape.loss.shape != found.forced.loss.shape:
         return [*places, Departure(None, _NO_NUMBER, Noise(found.step, found.step))]
     own = difference(found.tape.loss, found.forced.loss)
@@ -124,7 +126,7 @@ def _backward(found: Divergence) -> list[Departure]:
 
 def _aligned(found: Divergence, key: TapKey) -> bool:
     """Whether B has the tensor at all: where its module is not called nothing can arrive."""
-    return key in found.forced.values
+    return key in found.forced.values and key not in found.forced.summed
 
 
 def _forward_place(found: Divergence, key: TapKey, own: Difference, noise: Noise) -> Departure:

@@ -19,6 +19,7 @@ from gradscope.capture.differences import difference
 from gradscope.capture.taps import TapKey
 from gradscope.comparison.alignment import CallKey, Renaming, align_calls
 from gradscope.loading import Workload
+from gradscope.running.comparison import Comparison
 from gradscope.running.plain_calls import (
     Gradients,
     PlainCall,
@@ -26,10 +27,12 @@ from gradscope.running.plain_calls import (
     StepFailed,
     plain_step,
 )
-from gradscope.running.tapping import Comparison, StepListener, Tape, tapped_step
+from gradscope.running.reference import Reference
+from gradscope.running.samples import SharedSamples
+from gradscope.running.tapping import StepListener, Tape, tapped_step
 
 #: Steps that say how large the noise is.
-_DRAWS = 2
+DRAWS = 2
 #: So many last bits may the gradients of two runs be apart, all together, that are the same.
 _ROUNDING = 100
 _UNTAPPABLE = "it runs, but not with every tensor between its calls copied, as a comparison needs"
@@ -48,6 +51,8 @@ class Divergence:
         forced: B given all that A's calls had.
         noise: A given the same, each number moved by ``step`` of itself.
         doubt: A as it is, each number moved by its own last bit: what of it is sure at all.
+        samples: that both batches have, where these are not the same.
+        reference: how far either is from a run that is nearly exact.
     """
 
     calls: tuple[dict[CallKey, PlainCall], dict[CallKey, PlainCall]]
@@ -59,6 +64,8 @@ class Divergence:
     doubt: Comparison
     step: float
     notices: tuple[str, ...] = ()
+    samples: SharedSamples | None = None
+    reference: Reference | None = None
 
 
 def diverge(
@@ -66,6 +73,8 @@ def diverge(
     b: Workload,
     parameters: Mapping[str, str],
     renamings: Sequence[Renaming] = (),
+    samples: SharedSamples | None = None,
+    wide: Workload | None = None,
 ) -> Divergence:
     """Run both, several times; each is left as it was.
 
@@ -74,6 +83,8 @@ def diverge(
         b: what is held against it.
         parameters: A's by B's.
         renamings: what the user said of names.
+        samples: that both batches have, where these are not the same.
+        wide: A in a wider dtype. By how much A's calls are off from its is noise, too.
     """
     with progress.within("A"):
         plain_a = plain_step(a)
@@ -83,21 +94,42 @@ def diverge(
         aligned = align_calls(_alike(plain_a), _alike(plain_b), renamings)
         names = _Names(tape, aligned)
 
-        def held(*, forced: bool = False) -> Comparison:
-            return Comparison(tape=tape, forced=forced, named=names.of, parameter=parameters.get)
+        def held(*, forced: bool = False, tape: Tape = tape) -> Comparison:
+            return Comparison(
+                tape=tape,
+                forced=forced,
+                named=names.of,
+                parameter=parameters.get,
+                samples=samples,
+            )
 
         free, untapped_b, said_b = harmless_step(b, plain_b, held, "B")
         forced = held(forced=True)
         tapped_step(b, forced, untapped_b)
     step = max(last_bit(a), last_bit(b))
     with progress.within("noise of A"):
-        noise = tuple(Comparison(tape=tape, forced=True, noise=step, draw=n) for n in range(_DRAWS))
+        noise = tuple(Comparison(tape=tape, forced=True, noise=step, draw=n) for n in range(DRAWS))
         for one in noise:
             tapped_step(a, one, untapped_a)
         doubt = Comparison(tape=tape, noise=last_bit(a))
         tapped_step(a, doubt, untapped_a)
+    reference = None
+    if wide is not None:
+        with progress.within("reference"):
+            exact, _, _ = harmless_step(wide, plain_step(wide), Tape, "the reference")
+            reference = Reference(
+                a=Comparison(tape=exact),
+                own=Comparison(tape=exact, forced=True),
+                b=held(tape=exact),
+            )
+            tapped_step(a, reference.a, untapped_a)
+            tapped_step(a, reference.own, untapped_a)
+            tapped_step(b, reference.b, untapped_b)
+            noise = (*noise, reference.own)
     calls = plain_a.calls, plain_b.calls
-    return Divergence(calls, aligned, tape, free, forced, noise, doubt, step, (*said_a, *said_b))
+    said = (*said_a, *said_b)
+    runs = free, forced, noise, doubt
+    return Divergence(calls, aligned, tape, *runs, step, said, samples, reference)
 
 
 def _alike(plain: PlainStep) -> dict[CallKey, tuple[object, ...]]:
@@ -170,11 +202,14 @@ class _Names:
         for key in tape.values:
             place = key.name, key.call, key.output
             self._alone[place] = None if place in self._alone else key
+        self._taken: dict[TapKey, TapKey] = {}
 
     def of(self, key: TapKey) -> TapKey | None:
-        """The same path in A's call; where that has one tensor alone, this one."""
+        """The same path in A's call; where that has one tensor alone, B's first stands for it."""
         call = self._calls.get((key.name, key.call))
         if call is None:
             return None
-        same = TapKey(*call, key.output, key.path)
-        return same if same in self._tape.values else self._alone.get((*call, key.output))
+        known: TapKey | None = TapKey(*call, key.output, key.path)
+        if known not in self._tape.values:
+            known = self._alone.get((*call, key.output))
+        return known if known and self._taken.setdefault(known, key) == key else None

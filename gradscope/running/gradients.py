@@ -18,7 +18,7 @@ from gradscope.capture.recorder import Recorder
 from gradscope.capture.stats import head_of
 from gradscope.loading import Workload
 from gradscope.records.modules import ModuleCall, ParameterStats
-from gradscope.running.observe import loss_value
+from gradscope.running.losses import loss_value
 from gradscope.running.step import GraphRoot, Observer, Step, run
 
 

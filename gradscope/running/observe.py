@@ -13,6 +13,7 @@ from torch import nn
 from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.parameters import (
+    Update,
     any_nonfinite,
     parameter_stats,
     statistics,
@@ -21,13 +22,13 @@ from gradscope.capture.parameters import (
 )
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.saved import keeps_scores
-from gradscope.capture.stats import Measured, measure, resolve
 from gradscope.loading import Workload
 from gradscope.patterns import Named
 from gradscope.records.interventions import Change
 from gradscope.records.modules import ModuleCall, ModuleFacts, ParameterStats
 from gradscope.records.run import LossPart, Seconds, StepParameter, StepRecord, Verification
-from gradscope.records.tensors import TensorRecord, TensorStats
+from gradscope.records.tensors import TensorRecord
+from gradscope.running.losses import Losses, measured_loss, read_losses
 from gradscope.running.saved import count_saved
 from gradscope.running.step import GraphRoot, Observer, Step, run
 from gradscope.running.stopwatch import Stopwatch
@@ -37,10 +38,6 @@ _SCORES = (
     "saved bytes: meta has no fused attention, so the scores are among them; a processor or a GPU "
     "that has it keeps less"
 )
-
-
-#: The loss of a micro-batch, under "", and what it is computed of where that is several.
-_Losses = dict[str, Measured]
 
 
 @dataclass(kw_only=True)
@@ -76,7 +73,7 @@ class Observation(Observer):
     optimizer: str | None = None
     notices: list[str] = field(default_factory=list)
     _buffers: Buffers | None = None
-    _losses: list[_Losses] = field(default_factory=list)
+    _losses: list[Losses] = field(default_factory=list)
     _verifier: Verifier | None = None
     _inputs: dict[str, torch.Tensor] = field(default_factory=dict)
     _activations: dict[str, Any] = field(default_factory=dict)
@@ -109,8 +106,8 @@ class Observation(Observer):
     def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
         assert self.recorder is not None
         assert isinstance(root, torch.Tensor)
-        parts = {name: _measured(part) for name, part in step.losses.items()}
-        self._losses.append({"": _measured(root), **parts})
+        parts = {name: measured_loss(part) for name, part in step.losses.items()}
+        self._losses.append({"": measured_loss(root), **parts})
         self.recorder.connect([root], {id(t): name for name, t in step.named_inputs})
         if step.workload.device.type == "meta" and keeps_scores(root):
             self.notices.append(_SCORES)
@@ -148,16 +145,16 @@ class Observation(Observer):
         before = {p: p.detach().clone() for p in _held(step) or ()}
         yield
         found = updates(step.workload.model, before)
-        nothing = (None, None)
+        nothing = Update()
         self.parameters = tuple(
-            replace(p, update_ratio=ratio, moved=moved)
+            replace(p, update_ratio=update.ratio, moved=update.moved)
             for p in self.parameters
-            for ratio, moved in [found.get(p.name, nothing)]
+            for update in [found.get(p.name, nothing)]
         )
         if self.history:
             last = self.history[-1]
             ratios = tuple(
-                replace(p, update_ratio=found.get(p.name, nothing)[0]) for p in last.parameters
+                replace(p, update_ratio=found.get(p.name, nothing).ratio) for p in last.parameters
             )
             self.history[-1] = replace(last, parameters=ratios)
 
@@ -189,17 +186,7 @@ class Observation(Observer):
     def _read(self) -> None:
         """What the step left on its device besides gradients, all of it at once."""
         if self._losses:
-            read = resolve(one for losses in self._losses for one in losses.values())
-            found = {
-                name: _total([_value(read[id(losses[name])]) for losses in self._losses])
-                for name in self._losses[0]
-            }
-            self.loss, self.loss_nonfinite = found.pop("")
-            count = len(self._losses)  # the loss itself was divided by the number of micro-batches
-            self.losses = tuple(
-                LossPart(name, None if value is None else value / count, nonfinite)
-                for name, (value, nonfinite) in found.items()
-            )
+            (self.loss, self.loss_nonfinite), self.losses = read_losses(self._losses)
         if self._buffers is not None:
             self.modules = self._buffers.entered(self.modules)
         self.seconds = Seconds(self.forward.seconds, self.backward.seconds)
@@ -259,37 +246,6 @@ def observe(
     )
     run(workload, observation)
     return observation
-
-
-def loss_value(loss: torch.Tensor) -> tuple[float | None, str | None]:
-    """The loss's one number, or which kind of number it is not."""
-    measured = _measured(loss)
-    return _value(resolve([measured])[id(measured)])
-
-
-def _measured(loss: torch.Tensor) -> Measured:
-    """The loss for ``resolve`` to read with the rest."""
-    plain = type(loss) is torch.Tensor and loss.layout == torch.strided
-    if plain or loss.numel() != 1 or loss.is_complex() or loss.device.type == "meta":
-        return measure(loss)
-    # A subclass may hide what it wraps from all but `item`.
-    return measure(torch.tensor(float(loss.detach().item()), dtype=torch.float64))
-
-
-def _value(loss: TensorStats) -> tuple[float | None, str | None]:
-    if loss.numel != 1 or not loss.values:
-        return None, None
-    (value,) = loss.values
-    if isinstance(value, tuple):  # complex
-        return None, None
-    return (None, value) if isinstance(value, str) else (float(value), None)
-
-
-def _total(values: Sequence[tuple[float | None, str | None]]) -> tuple[float | None, str | None]:
-    """The sum over micro-batches, or which kind of number one of them is not."""
-    nonfinite = next((kind for _, kind in values if kind is not None), None)
-    numbers = [value for value, _ in values if value is not None]
-    return (sum(numbers) if len(numbers) == len(values) else None), nonfinite
 
 
 def _verifier(step: Step) -> Verifier | None:

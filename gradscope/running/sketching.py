@@ -14,12 +14,12 @@ from gradscope.capture.sketches import Projection, projected
 from gradscope.capture.taps import TapKey
 from gradscope.loading import Workload
 from gradscope.records.sketches import SKETCH_BITS, Sketch
-from gradscope.running.divergence import harmless_step, last_bit
+from gradscope.running.divergence import DRAWS, harmless_step, last_bit
 from gradscope.running.plain_calls import Gradients, plain_step
 from gradscope.running.tapping import moved, tapped_step
 
-#: Steps that say how large the noise is.
-_DRAWS = 2
+#: Of a tensor with a norm below this, or above its inverse, float32 loses more than a last bit.
+_SMALL = 1e-28
 
 
 @dataclass
@@ -78,13 +78,16 @@ def sketches(
         workload, plain, lambda: _Projections(modules), "the model", number
     )
     step = SKETCH_BITS * last_bit(workload)
-    draws = [_Projections(modules, noise=step, draw=n) for n in range(_DRAWS)]
+    draws = [_Projections(modules, noise=step, draw=n) for n in range(DRAWS)]
     for one in draws:
         tapped_step(workload, one, untapped, number)
-    return (*_of_calls(found, draws), *_of_parameters(workload, found, draws, step)), said
+    # What float32 loses of a sketch is less than its last bit in the tensor.
+    form = "<f4" if step > torch.finfo(torch.float32).eps else "<f8"
+    made = (*_of_calls(found, draws, form), *_of_parameters(workload, found, draws, form, step))
+    return made, said
 
 
-def _of_calls(found: _Projections, draws: Sequence[_Projections]) -> Iterator[Sketch]:
+def _of_calls(found: _Projections, draws: Sequence[_Projections], form: str) -> Iterator[Sketch]:
     for key, value in found.values.items():
         side = "output" if key.output else "input"
         pairs = (
@@ -94,23 +97,30 @@ def _of_calls(found: _Projections, draws: Sequence[_Projections]) -> Iterator[Sk
         for kind, projection, others in pairs:
             if projection is not None and math.isfinite(projection.norm):
                 noise = _noise(projection, others)
-                yield _sketch(key.name, kind, key.path, projection, noise, key)
+                text = _text(projection, form)
+                yield _sketch(key.name, kind, key.path, projection, text, noise, key)
 
 
 def _of_parameters(
-    workload: Workload, found: _Projections, draws: Sequence[_Projections], step: float
+    workload: Workload,
+    found: _Projections,
+    draws: Sequence[_Projections],
+    form: str,
+    step: float,
 ) -> Iterator[Sketch]:
     for parameter, named in named_parameters(workload.model).items():
         module = named.name.rpartition(".")[0]
         if module not in found.modules:
             continue
-        yield _sketch(module, "value", named.name, projected(parameter), step)
+        value = projected(parameter)
+        yield _sketch(module, "value", named.name, value, _text(value, form), step)
         gradient = found.arrived[named.name]
         if gradient is not None:
             others = [one.arrived[named.name] for one in draws]
             moved = [None if other is None else projected(other) for other in others]
             projection = projected(gradient)
-            yield _sketch(module, "gradient", named.name, projection, _noise(projection, moved))
+            noise, text = _noise(projection, moved), _text(projection, form)
+            yield _sketch(module, "gradient", named.name, projection, text, noise)
 
 
 def _noise(one: Projection, others: Sequence[Projection | None]) -> float | None:
@@ -123,21 +133,29 @@ def _noise(one: Projection, others: Sequence[Projection | None]) -> float | None
     return share if math.isfinite(share) else None
 
 
+def _text(projection: Projection, form: str) -> str:
+    """The numbers as they are saved; those beyond float32 are kept in float64."""
+    size = projection.norm
+    form = form if not size or _SMALL < size < 1 / _SMALL else "<f8"
+    numbers = projection.numbers.numpy().astype(form).tobytes()
+    return base64.b64encode(numbers).decode("ascii")
+
+
 def _sketch(
     name: str,
     kind: str,
     path: str,
     projection: Projection,
+    text: str,
     noise: float | None,
     key: TapKey | None = None,
 ) -> Sketch:
-    numbers = projection.numbers.numpy().astype("<f8").tobytes()
     return Sketch(
         name,
         kind,
         path,
         projection.norm,
-        base64.b64encode(numbers).decode("ascii"),
+        text,
         call=None if key is None else key.call,
         noise=noise,
         nonfinite=projection.nonfinite,

@@ -180,7 +180,9 @@ class Step:
         observer.phase = "forward"
         if self.part is None or self.part.start == 0:
             seed_everything(workload.seed)
-        others = others_kept(*_modules(workload), kept=self.kept)
+        # What was compiled is left alone: a hook that is called inside would be traced.
+        models = _modules(workload)
+        others = nullcontext() if workload.as_compiled else others_kept(*models, kept=self.kept)
         with others, observer.around_forward(self), _autocast(workload):
             output = workload.called()(*self.clone.args, **self.clone.kwargs)
             observer.phase = "loss"
@@ -308,7 +310,8 @@ def as_found(workload: Workload, *, weights: bool | None = None) -> Iterator[Non
     """
     if weights is None:
         weights = workload.live or workload.make_optimizer is not None
-    with kept_as_found(*_modules(workload), weights=weights), run_eagerly(), deeper_recursion():
+    eagerly = nullcontext() if workload.as_compiled else run_eagerly()
+    with kept_as_found(*_modules(workload), weights=weights), eagerly, deeper_recursion():
         yield
 
 

@@ -41,8 +41,28 @@ def _set_autocast(setting: list[bool]) -> None:
         torch.set_autocast_enabled(device, on)
 
 
-#: How a setting is read, and how it is put back.
+def _modes() -> list[int]:
+    """How many function modes and how many dispatch modes are on."""
+    return [len(stack()) for stack, _ in _STACKS]
+
+
+def _leave_modes(before: list[int]) -> None:
+    """Leave what the model's code entered and never left."""
+    for (stack, pop), count in zip(_STACKS, before, strict=True):
+        for _ in range(len(stack()) - count):
+            pop()
+
+
+_functions: Any = torch.overrides
+_dispatch: Any = torch.utils._python_dispatch
+#: What lists the modes that are on, and what leaves the innermost.
+_STACKS: list[tuple[Callable[[], Any], Callable[[], Any]]] = [
+    (_functions._get_current_function_mode_stack, _functions._pop_mode),
+    (_dispatch._get_current_dispatch_mode_stack, _dispatch._pop_mode),
+]
+#: How a setting is read, and how it is put back. Modes first: they see what the others call.
 _SWITCHES: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
+    (_modes, _leave_modes),
     (_anomaly, lambda setting: torch.autograd.set_detect_anomaly(*setting)),
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.get_num_threads, torch.set_num_threads),

@@ -17,7 +17,7 @@ from gradscope.capture.recorder import Recorder
 from gradscope.capture.trace import Trace
 from gradscope.loading import Workload
 from gradscope.records.graph import GraphCall, GraphNode
-from gradscope.running.observe import loss_value
+from gradscope.running.losses import loss_value
 from gradscope.running.roots import Root, chosen
 from gradscope.running.saved import count_saved
 from gradscope.running.step import GraphRoot, Observer, Step, run

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from gradscope.capture.hooks import modules_by_name
 from gradscope.capture.maps import map_of
 from gradscope.errors import OptionError
 from gradscope.saliency._batching import Batches
@@ -168,7 +169,7 @@ class Subject:
 
     @cached_property
     def _input_pass(self) -> Pass:
-        layer = self.model.get_submodule(self.layer) if self._layer else None
+        layer = modules_by_name(self.model)[self.layer] if self._layer else None
         return self._from_input(layer)
 
     def _from_input(self, layer: nn.Module | None) -> Pass:
@@ -220,7 +221,7 @@ class Subject:
     def _layer_pass(self) -> Pass:
         if self._whole and self._layer and self._input_pass.calls:
             return self._input_pass
-        layer = self.model.get_submodule(self.layer)
+        layer = modules_by_name(self.model)[self.layer]
         if self._forward.others.names:  # a layer that sees other inputs too, in calls of their own
             run = self._from_input(layer)
         else:
@@ -247,7 +248,7 @@ class Subject:
         found = run.at_layer(objective(run.logits, everyone))
         if found is None:
             # An in-place layer whose result the model does not take has no place to cut at.
-            run = self._from_input(self.model.get_submodule(self.layer))
+            run = self._from_input(modules_by_name(self.model)[self.layer])
             found = run.at_layer(objective(run.logits, everyone))
         if found is None:
             raise OptionError(

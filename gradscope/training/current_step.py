@@ -6,11 +6,18 @@ import math
 import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
+from gradscope.capture.shards import local, placements_of
+from gradscope.records.placements import GroupNorm
+from gradscope.records.training import TrainingStep
 from gradscope.training.gradients import GradientReader, Gradients
+from gradscope.training.optimizers import SeenOptimizer, learning_rates
+from gradscope.training.placements import Placements
 
 
 class LossScales:
@@ -45,6 +52,10 @@ class CurrentStep:
         gradients: as a backward left them.
         gradient_norm: of all that the optimizer holds, as backward left them, unscaled.
         clipped_norm: of the same as the optimizer got them.
+        placements: where parameters are, in a run of several processes.
+        norms: of each group of them, both norms.
+        ready: when its first backward began.
+        batch: how many samples outermost models were called on; only counted in several processes.
     """
 
     losses: list[float | None] = field(default_factory=list)
@@ -55,6 +66,10 @@ class CurrentStep:
     gradients: Gradients = field(default_factory=Gradients)
     gradient_norm: float | None = None
     clipped_norm: float | None = None
+    placements: Placements | None = None
+    norms: tuple[GroupNorm, ...] = ()
+    ready: float | None = None
+    batch: int | None = None
     _read_after: int = 0  # how many backwards, when the gradients were read last
 
     def add_loss(self, loss: float | None, scale: float | None) -> None:
@@ -66,6 +81,10 @@ class CurrentStep:
             loss = loss / (self.scale or 1.0) if math.isfinite(loss) else None
         self.losses.append(loss)
         self.backwards += 1
+
+    def add_batch(self, size: int) -> None:
+        """A model is called on so many samples."""
+        self.batch = (self.batch or 0) + size
 
     def loss_is(self, kind: str | None) -> None:
         """Whether the loss was "nan" or "inf"."""
@@ -81,37 +100,59 @@ class CurrentStep:
         """Whether the gradients were read after the last backward."""
         return self._read_after == self.backwards
 
-    def measure(self, parameters: Sequence[nn.Parameter], reader: GradientReader) -> None:
+    def measure(
+        self, parameters: Sequence[nn.Parameter], reader: GradientReader, optimizer: str
+    ) -> None:
         """The norms of these parameters' gradients, as read and as the optimizer gets them now."""
         read = self.gradients
         changed = [p for p in parameters if read.changed(p)]
-        before = [read.norms[p] for p in parameters if p in read.norms]
-        now = {p: read.norms[p] for p in parameters if p in read.norms}
-        if changed:
-            now |= reader.read(changed).norms
+        before = {p: read.norms[p] for p in parameters if p in read.norms}
+        now = before | reader.read(changed).norms if changed else before
         self.clipped_norm = math.hypot(*now.values()) if parameters else None
         # Without a backward the gradients were taken otherwise.
         self.gradient_norm = (
-            math.hypot(*before) / (self.scale or 1.0) if before else self.clipped_norm
+            math.hypot(*before.values()) / (self.scale or 1.0) if before else self.clipped_norm
         )
         self._see(self.clipped_norm)
+        if self.placements is not None:
+            self.norms = self.placements.norms(optimizer, before, now, self.scale or 1.0)
 
     def measure_all(self) -> None:
         """The norms of all gradients that were read, where no optimizer takes them."""
-        norms = self.gradients.norms.values()
-        self.gradient_norm = self.clipped_norm = math.hypot(*norms) if norms else None
+        norms = self.gradients.norms
+        self.gradient_norm = self.clipped_norm = math.hypot(*norms.values()) if norms else None
+        if self.placements is not None:
+            self.norms = self.placements.norms("", norms, norms, 1.0)
         self._see(self.clipped_norm)
+
+    def record(
+        self, optimizer: Optimizer | None, known: SeenOptimizer | None, **signs: Any
+    ) -> TrainingStep:
+        """The vital signs of the step that has ended, with ``signs`` that are not known here."""
+        return TrainingStep(
+            optimizer="" if known is None else known.name,
+            losses=tuple(self.losses),
+            nonfinite=self.nonfinite,
+            gradient_norm=_finite(self.gradient_norm),
+            clipped_norm=_finite(self.clipped_norm),
+            learning_rates=() if optimizer is None else learning_rates(optimizer),
+            loss_scale=self.scale,
+            norms=self.norms,
+            **signs,
+        )
 
     def begin(self, held: Collection[nn.Parameter] | None = None) -> None:
         """The next one; gradients of parameters that were not ``held`` wait for their optimizer."""
         self.gradients = Gradients() if held is None else self.gradients.after_step_of(held)
         self.gradient_norm = self.clipped_norm = None
+        self.norms = ()
         self.skip()
 
     def skip(self) -> None:
         """The optimizer leaves this one out: what its backwards gave is of no use."""
         self.backwards, self._read_after, self.losses = 0, 0, []
         self.nonfinite, self.in_loss = None, False
+        self.ready = self.batch = None
 
     def _see(self, norm: float | None) -> None:
         if norm is not None and not math.isfinite(norm):
@@ -119,7 +160,13 @@ class CurrentStep:
 
 
 def loss_of(roots: Sequence[torch.Tensor]) -> float | None:
-    """The value that a backward begins with; None where it is no real scalar."""
+    """The value that a backward begins with; None where it is no real scalar, or not all here."""
     if len(roots) != 1 or roots[0].numel() != 1 or roots[0].is_complex():
         return None
-    return float(roots[0].item())
+    if any(not placement.is_replicate() for placement in placements_of(roots[0])):
+        return None
+    return float(local(roots[0]).item())
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

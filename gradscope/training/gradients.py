@@ -12,6 +12,7 @@ from torch import nn
 
 from gradscope.capture.norms import gradient_norms
 from gradscope.capture.reductions import BLOCK
+from gradscope.capture.shards import local, version_of
 from gradscope.training.cadence import Cadence
 
 
@@ -26,7 +27,7 @@ class Gradients:
         """Whether a gradient is another one, or was written to, since it was read."""
         gradient = parameter.grad
         assert gradient is not None
-        return self.versions.get(parameter) != (id(gradient), gradient._version)
+        return self.versions.get(parameter) != version_of(gradient)
 
     def after_step_of(self, held: Collection[nn.Parameter]) -> Gradients:
         """Those that wait for another optimizer's step, where one backward is for several."""
@@ -58,13 +59,13 @@ class GradientReader:
         self.cadence.took(time.perf_counter() - began)
         return Gradients(
             dict(zip(there, norms, strict=True)),
-            {p: (id(g), g._version) for p, g in there.items()},
+            {p: version_of(g) for p, g in there.items()},
         )
 
 
 def are_finite(parameters: Sequence[nn.Parameter]) -> bool:
     """Whether their gradients are."""
-    gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
+    gradients = [local(gradient) for p in parameters if (gradient := p.grad) is not None]
     if all(g.is_cpu and g.layout is torch.strided for g in gradients):
         # Their norms at the least cost; what overflows in them is looked at again.
         total = sum([norm.item() for norm in torch._foreach_norm(gradients)]) if gradients else 0.0

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from gradscope.capture.shards import written_class
 from gradscope.loading.wrappers import unwrapped
 from gradscope.records.training import TrainedModel
 from gradscope.training.discovery import compiled_inside, outermost_modules, variable_name
+from gradscope.training.replicas import wrapper_of
 
 
 @dataclass(slots=True, eq=False)
@@ -41,15 +43,16 @@ class Model:
 
     def record(self, step: int) -> TrainedModel:
         """What the run file says of it."""
-        module = self.module
+        module, outer = self.module, self.outer()
         return TrainedModel(
             id=self.id,
             name=self.name,
-            type=type(module).__name__,
+            type=written_class(module).__name__,
             parameters=self.parameters,
             trainable=self.trainable,
             modules=sum(1 for _ in module.modules()),
             first_step=step,
+            wrapper=None if outer is None else wrapper_of(outer),
         )
 
 
@@ -136,7 +139,7 @@ class Models:
             outer = model.outer()
             found = variable_name(outer) if outer is not None else None
             taken = {other.name for other in self._found if other is not model}
-            plain = found or type(model.module).__name__
+            plain = found or written_class(model.module).__name__
             name, number = plain, 2
             while name in taken:
                 name, number = f"{plain}#{number}", number + 1

@@ -6,7 +6,7 @@ backward. Between two steps stand the forwards and backwards of the second.
 
 from __future__ import annotations
 
-import math
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,8 +20,10 @@ from torch.optim import Optimizer
 
 from gradscope.capture.hooks import OwnHook, hook_calls
 from gradscope.capture.recompute import in_backward
+from gradscope.capture.signals import raised_by_a_handler
 from gradscope.explain.non_finite.steps import StepWatch
 from gradscope.records.answers import NonFiniteOrigin
+from gradscope.records.ranks import UNUSED
 from gradscope.records.training import TrainingEvent, TrainingStep
 from gradscope.training.cadence import Cadence
 from gradscope.training.current_step import CurrentStep, LossScales, loss_of
@@ -31,10 +33,13 @@ from gradscope.training.interval import Interval
 from gradscope.training.launch import Script
 from gradscope.training.models import Model, Models
 from gradscope.training.node_stacks import NodeStacks
-from gradscope.training.optimizers import SeenOptimizer, learning_rates, settings
+from gradscope.training.optimizers import SeenOptimizer, settings
 from gradscope.training.patches import listen
+from gradscope.training.placements import Placements
+from gradscope.training.replicas import batch_size, several_processes
 from gradscope.training.sampling import Sampling
 from gradscope.training.sentinel.sentinel import Sentinel
+from gradscope.training.unused import unused_parameters
 
 
 class Observer:
@@ -48,6 +53,7 @@ class Observer:
         deep: the first and the last step that are watched operation by operation.
         sentinel: whether a NaN or an infinity is located in the step that made it.
         stop_on_nan: whether the script ends at the first of them.
+        processes: how many train together.
         failed: takes an error of gradscope's own; from then on nothing is observed.
     """
 
@@ -61,6 +67,7 @@ class Observer:
         deep: tuple[int, int] | None = None,
         sentinel: bool = True,
         stop_on_nan: bool = False,
+        processes: int = 1,
         failed: Callable[[BaseException], None],
     ) -> None:
         self.step = 0
@@ -69,6 +76,9 @@ class Observer:
         # Half the budget is for the vital signs: to read all gradients, and to record a step.
         self.readings, self.records = Cadence(interval, 1 / 4), Cadence(interval, 1 / 4)
         self._reader = GradientReader(self.readings)
+        #: Steps that other threads made than the one that is observed.
+        self.elsewhere = 0
+        self._thread: int | None = None
         #: The last step, where it was not due to be recorded.
         self.unrecorded: TrainingStep | None = None
         self._write, self._on_located, self._failed = write, located, failed
@@ -85,7 +95,8 @@ class Observer:
         self._sampling = Sampling(layers, self._guarded)
         self._stacks = NodeStacks()
         self._scales = LossScales()
-        self._current = CurrentStep()
+        self._placements = Placements() if processes > 1 else None
+        self._current = CurrentStep(placements=self._placements)
         self._scaler_steps: list[int] = []
         self._located = False
         self._began = self._last = time.perf_counter()
@@ -135,6 +146,17 @@ class Observer:
         """Seconds since the run began."""
         return time.perf_counter() - self._began
 
+    def script_failed(self, error: BaseException) -> None:
+        """The script raises this, and its models are still there."""
+        self._guarded(self._script_failed, error)
+
+    def _script_failed(self, error: BaseException) -> None:
+        details = unused_parameters(error, self.models)
+        if details is not None:
+            message = "parameters got no gradient, and DistributedDataParallel gave up"
+            # It says so in the forward after.
+            self._write(TrainingEvent(max(self.step, 1), self.time, UNUSED, message, details))
+
     def event(self, kind: str, message: str, **details: Any) -> None:
         """Something that happened once, at the step that is going on."""
         self._write(TrainingEvent(self.step + 1, self.time, kind, message, details))
@@ -149,6 +171,8 @@ class Observer:
         self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
     ) -> bool:
         """A loss is there, with its graph."""
+        if self._is_elsewhere():
+            return False
         to_the_end = self._guarded(self._backward_begins, roots, gradients)
         self._end_script()
         return bool(to_the_end)
@@ -161,12 +185,17 @@ class Observer:
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Gradients are there, as the optimizer gets them; with a closure they come later."""
+        if self._is_elsewhere():
+            return None
         given = self._guarded(self._step_begins, optimizer, args, kwargs)
         self._end_script()
         return given
 
     def step_ended(self, optimizer: Optimizer) -> None:
         """The weights have moved."""
+        if self._is_elsewhere():
+            self.elsewhere += 1
+            return
         self._guarded(self._step_ended, optimizer)
 
     def scaled(self, loss: object, scale: torch.Tensor) -> None:
@@ -180,6 +209,20 @@ class Observer:
     def compiled(self, what: object) -> None:
         """No hook is set from now on where the compiler would trace it."""
         self._guarded(self._compiled, what)
+
+    def _is_elsewhere(self, *, trains: bool = True) -> bool:
+        """Whether another thread trains than this one.
+
+        What several threads do at a time would be taken for one step. The first that ``trains`` is
+        observed for as long as it lives.
+        """
+        here = threading.get_ident()
+        if here == self._thread or not (trains or self._thread):
+            return False
+        if any(thread.ident == self._thread for thread in threading.enumerate()):
+            return True
+        self._thread = here
+        return False
 
     def end_script(self) -> None:
         """Have the script end at its next backward or step."""
@@ -203,6 +246,8 @@ class Observer:
             with self._deep.ignoring():
                 return function(*args)
         except Exception as error:
+            if raised_by_a_handler(error):
+                raise
             self.stop()
             self._failed(error)
             return None
@@ -235,7 +280,7 @@ class Observer:
 
     def _watch_roots(self) -> None:
         """The two hooks on each outermost model that stay: what its calls take and give."""
-        if self._sentinel is None:
+        if self._sentinel is None and not several_processes():
             return
         for handle in self._roots:
             handle.remove()
@@ -250,19 +295,39 @@ class Observer:
     def _call_begins(
         self, model: Model, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        if self._sentinel is not None and torch.is_grad_enabled():
+        if not self._is_seen():
+            return
+        if several_processes():
+            self._guarded(self._called, model, args, kwargs)
+        if self._sentinel is not None:
             if self._stacks.kept:
                 self._guarded(self._stacks.end)
             self._guarded(self._sentinel.call_began, model.name, model.module, args, kwargs)
 
+    def _called(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What of a call other processes' calls are held against."""
+        size = batch_size(args, kwargs)
+        if size is not None:
+            self._current.add_batch(size)
+        if self._sampling.sampler is not None and not in_backward():
+            self._sampling.sampler.called(model, args, kwargs)
+
     def _call_ended(
         self, model: Model, module: nn.Module, args: Any, kwargs: Any, output: Any
     ) -> None:
-        if self._sentinel is not None and torch.is_grad_enabled():
+        if self._sentinel is not None and self._is_seen():
             self._guarded(self._sentinel.call_ended, model.name, model.module, output)
             # Between the model and the backward only: it takes time.
             if self._sampling.sampler is not None and not in_backward():
                 self._guarded(self._stacks.begin)
+
+    def _is_seen(self) -> bool:
+        """Whether a call belongs to the training that is observed, and is of plain tensors."""
+        return (
+            torch.is_grad_enabled()
+            and not torch._C._are_functorch_transforms_active()
+            and not self._is_elsewhere(trains=False)
+        )
 
     def _trained(self) -> list[tuple[str, nn.Module]]:
         return [(model.name, model.module) for model in self.models]
@@ -302,6 +367,8 @@ class Observer:
         current = self._current
         loss = loss_of(roots)
         current.add_loss(loss, self._scales.of(roots))
+        if current.ready is None:
+            current.ready = time.perf_counter()
         if self._sentinel is not None and roots:
             current.loss_is(self._sentinel.backward_begins(roots, gradients, loss))
         sampler = self._sampling.sampler
@@ -396,7 +463,7 @@ class Observer:
         there = [p for p in known.held if p.grad is not None]
         if not current.is_read:  # a backward more than expected: read late
             current.read(self._reader, self._parameters())
-        current.measure(there, self._reader)
+        current.measure(there, self._reader, known.name)
         self._locate()
         if sampler is not None:
             sampler.before_update(known.held)
@@ -418,20 +485,19 @@ class Observer:
         current, now = self._current, time.perf_counter()
         self.step += 1
         sampled = self._sampling.sampler is not None
-        step = TrainingStep(
+        step = current.record(
+            optimizer,
+            known,
             step=self.step,
-            optimizer="" if known is None else known.name,
             optimizer_step=self.step if known is None else known.steps,
             time=now - self._began,
             seconds=now - self._last,
-            losses=tuple(current.losses),
-            nonfinite=current.nonfinite,
-            gradient_norm=_finite(current.gradient_norm),
-            clipped_norm=_finite(current.clipped_norm),
-            learning_rates=() if optimizer is None else learning_rates(optimizer),
-            loss_scale=current.scale,
             sampled=sampled,
+            own_seconds=self._own_seconds(),
+            batch=current.batch,
         )
+        if self._placements is not None:
+            self._write(*self._placements.records(self.models))
         if sampled or self._is_recorded(known):
             began = time.perf_counter()
             self._write(*self._sampling.records(step, known, self._optimizers), step)
@@ -455,6 +521,13 @@ class Observer:
         self._sampling.step_ended(optimizer, self._optimizers)
         self._arm()
         self._last = time.perf_counter()
+
+    def _own_seconds(self) -> float | None:
+        """How long the step took until it first had to wait for other processes."""
+        ready = self._current.ready
+        if ready is None or not several_processes():
+            return None
+        return max(0.0, ready - self._last)
 
     def _is_recorded(self, known: SeenOptimizer | None) -> bool:
         """Whether the vital signs of the step that has ended are kept: all that stand out are."""
@@ -501,7 +574,3 @@ class Observer:
 def _differ(before: float, now: float | None) -> bool:
     """Whether a loss is another by more than half."""
     return now is None or abs(now - before) > 0.5 * abs(before)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

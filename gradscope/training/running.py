@@ -33,6 +33,9 @@ class Launch:
 
     def __call__(self) -> None:
         """Run the script."""
+        if not self.settings.records_here:
+            self.script.run()
+            return
         session = Session.begun(self.script.words, tuple(self.script.arguments), self.settings)
         ended = "0"
 
@@ -51,6 +54,7 @@ class Launch:
                 raise
         except BaseException as error:
             ended = f"{type(error).__name__}: {message_of(error)}".rstrip(": ").splitlines()[0]
+            session.script_failed(error)
             raise
         if self.judged(session):
             ended = "1"

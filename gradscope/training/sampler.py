@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
-import resource
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,18 +12,22 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.facts import Buffers, module_facts
+from gradscope.capture.fingerprints import combined
 from gradscope.capture.hooks import named_modules, named_parameters, select_layers, watchable
 from gradscope.capture.norms import gradient_norms
-from gradscope.capture.parameters import parameter_stats, total_norm, updates
+from gradscope.capture.parameters import Update, parameter_stats, total_norm, updates
 from gradscope.capture.recorder import Recorder
+from gradscope.capture.shards import version_of
 from gradscope.errors import LayerError
 from gradscope.patterns import Named
 from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo, Totals
 from gradscope.records.tensors import TensorRecord, TensorStats
-from gradscope.records.training import StepSample, TrainingStep
+from gradscope.records.training import Fingerprints, StepSample, TrainingStep
+from gradscope.training.memory import weight_copies
 from gradscope.training.models import Model
+from gradscope.training.replicas import data_place, held_alike, input_digest, several_processes
 
 
 @dataclass(slots=True)
@@ -41,12 +42,8 @@ class _Watched:
     versions: dict[int, int] = field(default_factory=dict)
     clipped: dict[str, float | None] = field(default_factory=dict)
     before: dict[nn.Parameter, torch.Tensor] = field(default_factory=dict)
-
-
-#: What copies of weights may take: a share of the process's memory, or so many bytes.
-_SHARE, _LEAST_ROOM = 0.02, 1 << 25
-#: Copies of fewer bytes than these leave no gaps that matter.
-_LARGE = 1 << 20
+    inputs: list[str] = field(default_factory=list)  # a fingerprint for each call, of many ranks
+    alike: list[Fingerprints] = field(default_factory=list)
 
 
 class Sampler:
@@ -71,6 +68,14 @@ class Sampler:
         for watched in self._watched:
             watched.recorder.connect(roots, {})
 
+    def called(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An outermost model is called on this."""
+        if several_processes():
+            digest = input_digest(args, kwargs)
+            for watched in self._watched:
+                if watched.model is model and digest is not None:
+                    watched.inputs.append(digest)
+
     def backward_ended(self) -> None:
         """The gradients as backward left them, before anybody clips them."""
         for watched in self._watched:
@@ -92,7 +97,9 @@ class Sampler:
             norms = gradient_norms(list(changed.values())) if changed else []
             watched.clipped = dict(zip(changed, norms, strict=True))
             if not watched.before:  # a closure runs several times, and the weights move between
-                watched.before = _copies([p for p in named if p in held], watched.model)
+                watched.before = weight_copies([p for p in named if p in held], watched.model)
+            if not watched.alike and several_processes():
+                watched.alike = _alike(watched, held)
 
     def taken(
         self,
@@ -132,6 +139,13 @@ class Sampler:
             watched.clipped, watched.before = {}, {}
         return samples
 
+    def fingerprints(self, step: int) -> list[Fingerprints]:
+        """What other processes are to hold too, as a step that has ended found it."""
+        found = [replace(one, step=step) for watched in self._watched for one in watched.alike]
+        for watched in self._watched:
+            watched.alike, watched.inputs = [], []
+        return found
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Calls that are made in the block are not the script's."""
@@ -152,43 +166,19 @@ class Sampler:
         return [w for w in self._watched if any(p in held for p in w.model.module.parameters())]
 
 
-def _copies(parameters: Sequence[nn.Parameter], model: Model) -> dict[nn.Parameter, torch.Tensor]:
-    """Copies of the weights, of as many as memory allows: of the others at the next look."""
-    if not parameters:
-        return {}
-    start = model.copied % len(parameters)
-    left = _room()
-    copies: dict[nn.Parameter, torch.Tensor] = {}
-    for parameter in (*parameters[start:], *parameters[:start]):
-        left -= parameter.numel() * parameter.element_size()
-        if copies and left < 0:
-            break
-        copies[parameter] = _copy(parameter)
-        model.copied += 1
-    return copies
-
-
-def _copy(parameter: nn.Parameter) -> torch.Tensor:
-    """On the processor a large copy has memory of its own, which goes back to the system at once.
-
-    From the heap it would come to lie between the script's gradients, and leave gaps there.
-    """
-    size = parameter.numel() * parameter.element_size()
-    if type(parameter.data) is not torch.Tensor or not parameter.is_cpu or size < _LARGE:
-        return parameter.detach().clone()
-    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    memory = torch.frombuffer(mmap.mmap(-1, size, private), dtype=parameter.dtype)
-    return memory.view(parameter.shape).copy_(parameter.detach())
-
-
-def _room() -> int:
-    """How many bytes a look may take of the processor's memory, beside what the process has."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        resident = pages * resource.getpagesize()
-    except (OSError, ValueError, IndexError):  # elsewhere than on Linux
-        resident = 0
-    return max(_LEAST_ROOM, int(_SHARE * resident))
+def _alike(watched: _Watched, held: Collection[nn.Parameter]) -> list[Fingerprints]:
+    """Fingerprints of what this process holds, and of what the model was called on."""
+    model = watched.model
+    outer = model.outer()
+    if outer is None:
+        return []
+    found = held_alike(model.id, outer, model.module, held)
+    place = data_place(outer)
+    if place is not None and watched.inputs:
+        calls = {str(number): text for number, text in enumerate(watched.inputs)}
+        digest = combined(list(calls.values()))
+        found.append(Fingerprints(0, model.id, "input", place, digest, calls))
+    return found
 
 
 def _watch(model: Model, layers: Sequence[str], guard: Callable[..., Any]) -> _Watched:
@@ -204,11 +194,7 @@ def _watch(model: Model, layers: Sequence[str], guard: Callable[..., Any]) -> _W
 
 def _versions(module: nn.Module) -> dict[int, int]:
     """What changes with each write to a gradient, by parameter."""
-    return {
-        id(p): hash((id(p.grad), p.grad._version))
-        for p in module.parameters()
-        if p.grad is not None
-    }
+    return {id(p): hash(version_of(p.grad)) for p in module.parameters() if p.grad is not None}
 
 
 def _report(
@@ -229,10 +215,12 @@ def _report(
             p,
             gradient=None if p.gradient is None else unscaled(p.gradient, scale),
             in_optimizer=None if own is None else p.name in own,
-            update_ratio=moved.get(p.name, (None, None))[0],
-            moved=moved.get(p.name, (None, None))[1],
+            update_norm=update.norm,
+            update_ratio=update.ratio,
+            moved=update.moved,
         )
         for p in watched.arrived
+        for update in [moved.get(p.name, Update())]
     )
     facts = watched.buffers.entered(module_facts(module, counts))
     first = next(module.parameters(), None)

@@ -9,6 +9,7 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.graph import free_nodes
 from gradscope.records.training import TrainedModel, TrainingRecord, TrainingStep
+from gradscope.training.memory import give_back
 from gradscope.training.models import Model
 from gradscope.training.optimizers import SeenOptimizer
 from gradscope.training.sampler import Sampler
@@ -72,7 +73,7 @@ class Sampling:
                 model.recorded = True
                 models.append(model.record(step.step))
                 self.device = self.device or sample.report.run.device
-        return [*models, *samples]
+        return [*models, *samples, *self.sampler.fingerprints(step.step)]
 
     def step_ended(self, optimizer: object, optimizers: Iterable[object]) -> None:
         """A step has ended; the sampler stays while another optimizer is to make its own."""
@@ -83,3 +84,4 @@ class Sampling:
             self._steps += 1
             if self._steps >= _LONGEST_ROUND or not set(map(id, optimizers)) - self._optimizers:
                 self.end()
+                give_back()

@@ -31,6 +31,7 @@ from gradscope.rules import RuleSettings, reaches
 from gradscope.runfile.writer import RunWriter
 from gradscope.training.findings import RunFindings
 from gradscope.training.interval import Interval
+from gradscope.typeset.numbers import plural
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
@@ -53,7 +54,13 @@ class RunSettings:
     sentinel: bool = True
     stop_on: str = "never"
     keep: int = 512
+    ranks: tuple[int, ...] | None = None
     rules: RuleSettings = field(default_factory=RuleSettings)
+
+    @property
+    def records_here(self) -> bool:
+        """Whether this process is one of those that record."""
+        return self.ranks is None or _rank()[0] in self.ranks
 
     def plain(self) -> dict[str, Any]:
         """As the run file has them."""
@@ -66,6 +73,7 @@ class RunSettings:
             "sentinel": self.sentinel,
             "stop_on": self.stop_on,
             "keep": self.keep,
+            "ranks": None if self.ranks is None else list(self.ranks),
             "rules": {"select": list(self.rules.select), "ignore": list(self.rules.ignore)},
         }
 
@@ -134,10 +142,14 @@ class Session:
             self.observer = Observer(
                 self.record,
                 self.add_origins,
-                Interval(self.settings.first, self.settings.every, self.settings.budget),
+                Interval(
+                    *(self.settings.first, self.settings.every, self.settings.budget),
+                    processes=self.run.world_size,
+                ),
                 layers=self.settings.layers,
                 deep=self.settings.deep,
                 sentinel=self.settings.sentinel,
+                processes=self.run.world_size,
                 stop_on_nan=self.settings.stop_on in ("nan", "error"),
                 failed=self._failed,
             )
@@ -204,6 +216,11 @@ class Session:
         event = TrainingEvent(step, time.time() - self.run.started, "failed", self.failure)
         self.record(event)
 
+    def script_failed(self, error: BaseException) -> None:
+        """The script raises this: what can be known of it only now is recorded."""
+        if self.observer is not None and os.getpid() == self._process:
+            self.observer.script_failed(error)
+
     def finish(self, exit: str) -> None:
         """The script has ended: the file is completed."""
         if self._finished or os.getpid() != self._process:
@@ -247,6 +264,9 @@ class Session:
         if readings > records:
             others = checked.format("it is only looked whether those of biases and norms are")
             notices.append(f"to read all gradients {share} {readings} has their norm{others}")
+        if observer.elsewhere:
+            others = plural(observer.elsewhere, "step")
+            notices.append(f"several threads train: the {others} of the others are not observed")
         return tuple(notices)
 
     def print_summary(self, summary: Callable[[Session], str]) -> None:

@@ -40,7 +40,7 @@ def report(*, sketched: bool, move: float) -> Report:
 
     def sketch(name: str, kind: str, path: str, call: int | None) -> Sketch:
         numbers = array(
-            "d", (draw.gauss() * (1 + move * coin.random()) for _ in range(SKETCH_WIDTH))
+            "f", (draw.gauss() * (1 + move * coin.random()) for _ in range(SKETCH_WIDTH))
         )
         text = base64.b64encode(numbers.tobytes()).decode()
         return Sketch(name, kind, path, 11.0, text, call, noise=1e-6)

@@ -14,7 +14,8 @@ from gradscope.records.tensors import TensorStats
 
 pytestmark = pytest.mark.numbers
 
-BIG = 25_000_000
+#: More than float32 can count.
+BIG = 17_000_000
 
 
 def _special() -> torch.Tensor:
@@ -27,8 +28,8 @@ CASES = {
     "normal": lambda: torch.randn(100_000),
     "mean 1000 times the spread": lambda: 1000 + torch.randn(1_000_000),
     "mean 5 times the spread": lambda: 4.9 + torch.randn(1_000_000),
-    "25 M equal values": lambda: torch.full((BIG,), 0.3),
-    "25 M normal values": lambda: torch.randn(BIG),
+    "17 M equal values": lambda: torch.full((BIG,), 0.3),
+    "17 M normal values": lambda: torch.randn(BIG),
     "a slope": lambda: torch.linspace(-1, 3, 5_000_000),
     "large steps that cancel": lambda: torch.tensor([1e6, -1e6, 1.0, 0.0]).repeat(1_500_000),
     "one large value among small ones": lambda: torch.cat(

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 from commands.run_files import written
 
+import gradscope as package
 from gradscope import cli, plugins
+from gradscope.errors import OptionError
 from gradscope.records import json as record_json
 from gradscope.records.diff import DiffReport
+from gradscope.rules import COMPARISONS
 
 PORT = """\
 import torch
@@ -115,6 +118,20 @@ def test_every_format_has_the_findings(port, gradscope):
     assert float(rows[1]["activation_error"]) == found.calls[1].activation.error
     results = json.loads(gradscope("diff", "a.yaml", "b.yaml", "-f", "sarif")[1])
     assert [one["ruleId"] for one in results["runs"][0]["results"]] == ["GD101", "GD102"]
+    rules = results["runs"][0]["tool"]["driver"]["rules"]
+    assert [rule["id"] for rule in rules] == [rule.code for rule in COMPARISONS]
+    assert all(rule["help"]["text"] for rule in rules)
+
+
+def test_a_reference_is_in_every_format(port, gradscope):
+    words = ("diff", "a.yaml", "--", "dtype=bfloat16", "--reference", "float64")
+    report = data(gradscope(*words, "-f", "json")[1])
+    assert report.reference == "float64"
+    worst = max(row.activation.reference_b for row in report.calls)
+    for format in ("terminal", "markdown", "html"):
+        out = gradscope(*words, "-f", format)[1]
+        assert f"{worst:.1e}" in out
+        assert "A is nearer to it in" in out
 
 
 REFUSED = {
@@ -124,6 +141,7 @@ REFUSED = {
     "no such key": (("a.yaml", "--", "sed=1"), "unknown key `sed`"),
     "no such file": (("a.yaml", "c.yaml"), "c.yaml"),
     "no such severity": (("a.yaml", "--", "--fail-on", "eror"), "unknown severity"),
+    "no such reference": (("a.yaml", "--", "--reference", "float16"), "unknown reference"),
     "no such table": (("a.yaml", "--", "--table", "cals"), "unknown table"),
     "no such format": (("a.yaml", "--", "-f", "svg"), "unknown format"),
     "a name of neither": (("a.yaml", "b.yaml", "--match", "x=y"), "fits no parameter"),
@@ -208,6 +226,7 @@ NOT_WITH_REPORTS = {
     "one alone": ((), "two saved reports, please"),
     "three": (("b.json", "b.json"), "two saved reports, please"),
     "a device": (("b.json", "--device", "cpu"), "cannot be run again"),
+    "a reference": (("b.json", "--reference", "float64"), "cannot be run again"),
     "a name of neither": (("b.json", "--match", "x=y"), "fits no parameter"),
     "no such file": (("c.json",), "there is no file `c.json`"),
 }
@@ -219,6 +238,15 @@ def test_what_a_saved_report_cannot_be_compared_with(name, reports, gradscope):
     code, out, err = gradscope("diff", "a.json", *words)
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_saved_reports_are_compared_from_python_too(reports, gradscope):
+    report = package.diff("a.json", Path("b.json"))
+    assert report == data(gradscope("diff", "a.json", "b.json", "-f", "json")[1])
+    with pytest.raises(OptionError, match="cannot be run again, as `seed` asks"):
+        package.diff("a.json", "b.json", seed=1)
+    with pytest.raises(OptionError, match="which `demo` is not"):
+        package.diff("a.json", "demo")
 
 
 def test_runs_are_compared(tmp_path, monkeypatch, gradscope):

@@ -195,8 +195,8 @@ REFUSED = {
     "a direction in a tree": (["--direction", "LR"], "is for pictures, not for terminal", "svg"),
     "views of a record": (["--hide-views", "-f", "json"], "json hides no views", "leave"),
     "a depth": (["--depth", "-1"], "`--depth -1`", "0 or more"),
-    "no time": (["--timeout", "0"], "`--timeout 0`", "more than 0"),
-    "not a time": (["--timeout", "nan"], "`--timeout nan`", "more than 0"),
+    "no time": (["--layout-timeout", "0"], "`--layout-timeout 0`", "more than 0"),
+    "not a time": (["--layout-timeout", "nan"], "`--layout-timeout nan`", "more than 0"),
     "a pattern": (["--expand", "heed.**"], "`heed.**` matches no", "head"),
     "layers": (["-l", "stam"], "`stam` matches no", "stem"),
     "backwards": (["--from", "block", "--to", "head", "-f", "dot"], "no path", "other way round"),
@@ -436,7 +436,7 @@ def test_a_timeout_may_be_as_long_as_it_takes(
     seconds: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("pygraphviz", reason="pictures need Graphviz")
-    assert run(monkeypatch, "net.yaml", "--timeout", seconds, "-f", "svg") == 0
+    assert run(monkeypatch, "net.yaml", "--layout-timeout", seconds, "-f", "svg") == 0
     assert "<svg" in capsys.readouterr().out
 
 

@@ -102,6 +102,14 @@ def test_layers_align_wide_names_and_escape_what_does_not_print(
     assert wide.index("Linear") == plain.index("Linear") - 2
 
 
+def test_a_lazy_layer_has_no_shape_yet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = "model={_target_: torch.nn.LazyLinear, out_features: 3}"
+    assert ends(["layers", model], monkeypatch) == 0
+    assert "weight (lazy)  bias (lazy)" in capsys.readouterr().out
+
+
 def test_an_error_does_not_drive_the_terminal() -> None:
     said = Problem("red \x1b[31m \u202e \udcff", Place("a.yaml", 1, 2, text="\tx\x07")).render()
     assert said.splitlines()[0] == r"error: red \x1b[31m \u202e \udcff"

@@ -401,6 +401,7 @@ def test_what_does_not_print_is_escaped() -> None:
         assert "\x07" not in text
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_quietly(folder: Path) -> None:
     command = f"{sys.executable} -m gradscope why net.yaml | head -c 1"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -33,13 +35,14 @@ def trained(
     fault: int | None = None,
     rate: float = 0.1,
     steps: int = 12,
+    decay: float = 0.0,
     dtype: torch.dtype = torch.float32,
 ) -> Path:
     """A run; in the step ``fault`` what the first layer returns is made larger by 1 %."""
     torch.manual_seed(0)
     model = Net().to(dtype)
     x, y = torch.randn(5, 6, dtype=dtype), torch.tensor([0, 1, 2, 0, 1])
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, weight_decay=decay)
     forward = model.first.forward
     with gradscope.watch(model, optimizer, out=path, every=2):
         for step in range(1, steps + 1):
@@ -103,6 +106,18 @@ def test_another_learning_rate_is_named_before_it_shows(runs):
     assert found.value == pytest.approx(1.0)
 
 
+def test_another_optimizer_is_named_by_what_it_does(tmp_path):
+    """Its learning rate is the same, and so are all gradients of the first step."""
+    a = trained(tmp_path / "a.db", steps=3)
+    b = trained(tmp_path / "b.db", steps=3, decay=0.1)
+    report = compared(a, b)
+    (found,) = [finding for finding in report.findings if finding.cause == "optimizer"]
+    assert found.code == "GD106"
+    assert found.message.startswith("in step 1, it is updated by ")
+    ratios = {row.name: row.update_ratios for row in report.parameters}
+    assert found.value == pytest.approx(abs(ratios[found.name][1] / ratios[found.name][0] - 1))
+
+
 def test_other_random_numbers_part_at_once(runs):
     """A float64 batch is another draw."""
     found = compared(runs["plain"], runs["wide"]).findings[0]
@@ -113,3 +128,26 @@ def test_runs_without_a_step_have_nothing_in_common(runs, tmp_path):
     empty = trained(tmp_path / "empty.db", steps=0)
     with pytest.raises(OptionError, match="no step in common"):
         compared(runs["plain"], empty)
+
+
+@pytest.mark.parametrize(
+    ("processes", "factor", "cause"),
+    [
+        ((1, 4), 4.0, "sum"),
+        ((1, 4), 0.25, "twice"),
+        ((4, 1), 0.25, "sum"),
+        ((4, 1), 4.0, "twice"),
+        ((2, 2), 2.0, None),
+        ((1, 4), 2.0, None),
+        ((1, 4), 1.0, None),
+    ],
+)
+def test_a_gradient_off_by_the_number_of_processes(runs, tmp_path, processes, factor, cause):
+    paths = [shutil.copy(runs["plain"], tmp_path / f"{name}.db") for name in "ab"]
+    for path, count, scale in zip(paths, processes, (1.0, factor), strict=True):
+        with sqlite3.connect(path) as file:
+            file.execute("UPDATE run SET world_size = ?", (count,))
+            file.execute("UPDATE step SET gradient_norm = gradient_norm * ?", (scale,))
+        file.close()
+    found = [one for one in compared(*paths).findings if one.code == "GD107"]
+    assert [one.cause for one in found] == ([] if cause is None else [cause])

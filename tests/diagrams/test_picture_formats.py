@@ -127,7 +127,7 @@ def test_a_layout_that_takes_too_long_is_ended_and_a_coarser_one_drawn(
 def test_without_any_time_the_word_is_clear() -> None:
     with pytest.raises(OptionError, match="did not lay out in 0 s") as caught:
         svg.render(resnet(), GraphView(timeout=0.0))
-    assert "--timeout" in (caught.value.problems[0].help or "")
+    assert "--layout-timeout" in (caught.value.problems[0].help or "")
 
 
 @needed

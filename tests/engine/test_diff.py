@@ -346,12 +346,92 @@ def test_random_numbers_are_the_same_for_both():
     assert compared(a, b).findings[0].name == "body.1"
 
 
-def test_a_compiled_model_is_not_called_equal_to_itself():
+@pytest.mark.slow
+def test_a_compiled_model_is_compared_at_its_ends(unchanged):
+    a = net()
+    with unchanged(a):
+        report = compared(a, torch.compile(a, backend="aot_eager"))
+    assert (report.status, report.measured, [row.name for row in report.calls]) == (
+        "ok",
+        "ends",
+        [""],
+    )
+    assert max(row.gradient.error for row in report.parameters if row.name != "stem.bias") < 1e-5
+    assert not [said for said in report.b.notices if "as it was written" in said]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plant", "code"),
+    [(another_gain, "GD101"), (scaled_backward, "GD102"), (wrong_function, "GD102")],
+)
+def test_what_a_compiled_model_does_otherwise_is_found(plant, code):
+    a = net()
+    b = copy.deepcopy(a)
+    plant(b)
+    b.compile(backend="eager")
+    (found,) = compared(a, b).findings
+    assert (found.code, found.cause) == (code, "compiler")
+
+
+@pytest.mark.parametrize(
+    "options", [{"reference": "float64"}, {"inputs_b": X.flip(0), "target_b": Y.flip(0)}]
+)
+def test_of_a_compiled_model_no_call_is_seen(options):
     a = net()
     b = copy.deepcopy(a)
     b.head.compile(backend="eager")
-    with pytest.raises(OptionError, match="B is compiled"):
-        compared(a, b)
+    with pytest.raises(OptionError, match="its calls are not seen"):
+        compared(a, b, **options)
+
+
+def test_a_reference_says_which_is_nearer():
+    a = net()
+    b = copy.deepcopy(a).bfloat16()
+    report = compared(a, b, reference="float64")
+    with torch.no_grad():
+        exact = copy.deepcopy(a).double()(X.double())
+        off = b(X.bfloat16()).double() - exact
+    root = next(row.activation for row in report.calls if not row.name)
+    assert root.reference_b == pytest.approx(float(off.norm() / exact.norm()), rel=1e-3)
+    assert root.reference_a < 1e-6 < 1e-4 < root.reference_b
+    head = next(row.gradient for row in report.parameters if row.name == "head.weight")
+    assert head.reference_a < 1e-6 < head.reference_b
+
+
+def test_what_a_is_not_sure_of_is_no_fault_of_b():
+    """A's own rounding, that the last bits of its numbers do not show, is noise too."""
+
+    class Rounded(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            fine = x.dtype == torch.float64
+            return super().forward(x) if fine else super().forward(x).bfloat16().to(x.dtype)
+
+    torch.manual_seed(0)
+    a = nn.Sequential(Rounded(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    b = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    b.load_state_dict(a.state_dict())
+    assert [f.name for f in compared(a, b).findings if f.code == "GD101"] == ["0"]
+    assert compared(a, b, reference="float64").findings == ()
+
+
+class Narrow(nn.Module):
+    """It takes no other dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x.float())
+
+
+def test_a_model_that_has_no_reference_is_named():
+    with pytest.raises(ModelError) as caught:
+        compared(Narrow(), Narrow(), reference="float64")
+    assert "of the model A in float64" in caught.value.render()
+    with pytest.raises(OptionError, match="unknown reference"):
+        compared(net(), net(), reference="float16")
 
 
 def test_there_is_nothing_to_compare_without_values():
@@ -361,6 +441,77 @@ def test_there_is_nothing_to_compare_without_values():
 
 
 def test_another_batch_is_the_first_finding():
-    a, b = (config.read("demo:lecture", [f"input.shape=[{n},1,28,28]"]) for n in (2, 4))
+    keys = ["input.shape=[2,1,28,28]"]
+    a, b = (config.read("demo:lecture", [*keys, f"input.fill={n}"]) for n in ("zeros", "ones"))
     found = diff_configs(a, b).findings[0]
     assert (found.code, found.cause, found.value) == ("GD101", "batch", None)
+
+
+ORDER = torch.tensor([3, 5, 0, 1, 4, 2])
+
+
+def in_order(a: nn.Module, b: nn.Module, order: Tensor, **options: Any) -> DiffReport:
+    """B has samples of A's batch in an order of its own."""
+    own = {"inputs_b": X[order], "target_b": Y[order]}
+    return compared(a.eval(), b.eval(), **own | options)
+
+
+@pytest.mark.parametrize("order", [ORDER, ORDER[:2], torch.tensor([4])], ids=len)
+@pytest.mark.parametrize("loss", ["cross_entropy", nn.CrossEntropyLoss(reduction="sum")])
+def test_samples_are_compared_with_themselves(order, loss):
+    """A mean over fewer samples has larger gradients, a sum has not."""
+    a = net()
+    report = in_order(a, copy.deepcopy(a), order, loss=loss)
+    assert report.findings == ()
+    gaps = [g for row in report.calls for g in (row.activation, row.gradient) if g is not None]
+    assert max(gap.error for gap in gaps if gap.note is None) < 1e-6
+    assert sum(gap.note is None for gap in gaps) == len(gaps)
+
+
+def test_what_is_summed_over_other_samples_is_not_compared():
+    a = net()
+    whole, part = (in_order(a, copy.deepcopy(a), order) for order in (ORDER, ORDER[:4]))
+    assert max(row.gradient.error for row in whole.parameters) < 1e-6
+    assert {row.gradient.note for row in part.parameters} == {"of other samples"}
+
+
+@pytest.mark.parametrize("order", [ORDER, ORDER[:2]], ids=len)
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_fault_is_found_in_another_batch_too(name, order):
+    plant, code, place = PLANTED[name]
+    if name == "a wrong gradient of a custom function" and len(order) < len(X):
+        pytest.skip("it is the gradient of a parameter alone, a sum over samples")
+    a = net()
+    b = copy.deepcopy(a)
+    plant(b)
+    assert {finding.code: finding.name for finding in in_order(a, b, order).findings}[code] == place
+
+
+def test_a_layer_that_mixes_samples_is_found():
+    a = net()
+    report = in_order(a, copy.deepcopy(a), ORDER[:3])
+    assert report.findings == ()
+    a.train()
+    b = copy.deepcopy(a)
+    report = compared(a, b, inputs_b=X[ORDER[:3]], target_b=Y[ORDER[:3]])
+    assert (report.findings[0].code, report.findings[0].name) == ("GD101", "batch_norm")
+
+
+class Positions(nn.Module):
+    """As many positions as samples: rows alone do not tell which they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(6, 8)
+        self.mix = nn.Identity()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        table = self.mix(self.places(torch.arange(6)))
+        return self.head((x[:, None] + table).tanh().mean(1))
+
+
+def test_positions_are_no_samples():
+    torch.manual_seed(0)
+    a = Positions()
+    assert in_order(a, copy.deepcopy(a), ORDER).findings == ()

@@ -394,6 +394,7 @@ class Chain(nn.Module):
         return y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", [gradscope.graph, gradscope.inspect])
 def test_a_very_deep_graph_is_no_danger(look: Callable[..., object]) -> None:
     """Neither Python's stack nor, when it is freed, C's."""

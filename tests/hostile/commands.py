@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
 
 from gradscope import cli
 
@@ -67,3 +70,14 @@ def unprintable(text: str) -> list[str]:
     """The characters of a text that could drive a terminal or pass for others."""
     hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
     return sorted({c for c in text if c not in "\n\r" and unicodedata.category(c) in hidden})
+
+
+def deaf(folder: str) -> None:
+    """In a process of its own: a model that hears no interrupt, under a time limit."""
+    os.chdir(folder)
+    words = ["inspect", "./net.py:Net", "model.kind=Deaf", "input.shape=[2, 1, 28, 28]"]
+    with (
+        mock.patch("gradscope.commands._time_limit.GRACE", 0.1),
+        Path("error").open("w") as sys.__stderr__,
+    ):
+        gradscope([*words, "--timeout", "2"])

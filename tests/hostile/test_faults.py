@@ -16,7 +16,7 @@ import pytest
 from commands import run_files
 from fuzz.attempts import _memory
 
-from gradscope import demo
+from gradscope import demo, files
 from hostile.commands import Outcome, gradscope
 
 resource = pytest.importorskip("resource", reason="limits of POSIX")
@@ -164,7 +164,9 @@ def test_a_kill_leaves_no_half_of_a_file(command: str, folder: Path) -> None:
     process.join()
     assert process.exitcode == -signal.SIGKILL
     assert not Path(file).exists()
+    assert len([name for name in left(folder) if name.endswith(".tmp")]) == 1
     assert gradscope(words).code == 0
+    assert left(folder) == [file]
 
 
 def _killed(words: tuple[str, ...], folder: str) -> None:
@@ -179,3 +181,28 @@ def test_a_terminal_of_ascii_alone(command: str, folder: Path) -> None:
     _, *words = WRITERS[command]
     found = gradscope([*words, "-o", "-"], encoding="ascii")
     assert (found.code, found.faults()) == (0, [])
+
+
+def test_what_a_dead_process_left_goes_and_nothing_else(tmp_path: Path) -> None:
+    gone = processes.context().Process(target=int)
+    gone.start()
+    gone.join()
+    machine = files._machine()
+    names = {
+        f".gradscope-{machine}-{gone.pid}-0a.tmp": False,
+        f".gradscope-{machine}-{os.getpid()}-0a.tmp": True,
+        f".gradscope-{machine}-{os.getppid()}-0a.tmp": True,
+        f".gradscope-{machine}-1-0a.tmp": True,
+        f".gradscope-{machine}-{10**30}-0a.tmp": True,
+        f".gradscope-{machine}-x-0a.tmp": True,
+        f".gradscope-00000000-{gone.pid}-0a.tmp": True,  # of another machine
+        f"{gone.pid}.tmp": True,
+    }
+    for name in names:
+        (tmp_path / name).write_text("half")
+    folder = tmp_path / f".gradscope-{machine}-{gone.pid}-0b.tmp"
+    folder.mkdir()
+    (folder / "half.csv").write_text("half")
+    files.write_file(b"whole", tmp_path / "made")
+    kept = {name for name, stays in names.items() if stays}
+    assert {path.name for path in tmp_path.iterdir()} == {"made", *kept}

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import gradscope as package
 from hostile.commands import gradscope
@@ -60,3 +61,66 @@ def test_what_a_model_closes(tmp_path):
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "linear" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="descriptors of POSIX")
+@pytest.mark.parametrize("words", [(), ("-o", "made.json")], ids=["", "-o"])
+def test_a_model_that_closes_every_descriptor(words, tmp_path):
+    """Nothing is left to say it on: the exit code tells that it was the model."""
+    source = NET.format(construction="pass", forward="os.closerange(0, 1000)")
+    (tmp_path / "net.py").write_text(source)
+    home = str(Path(package.__file__).parents[1])
+    command = [sys.executable, "-m", "gradscope", "inspect", "./net.py:Net", "input.shape=[2, 4]"]
+    done = subprocess.run(
+        [*command, *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": home},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+    assert [path.name for path in tmp_path.glob("*.json")] == []
+
+
+MODES = """
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+class Raises(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        raise ValueError("left behind")
+class Passes(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+class Dispatched(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        raise ValueError("left behind")
+class Net(nn.Module):
+    def __init__(self, place, mode):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.place, self.mode = place, globals()[mode]()
+        if place == "construction":
+            self.mode.__enter__()
+    def forward(self, x):
+        x = self.linear(x)
+        if self.place == "forward":
+            self.mode.__enter__()
+        return x
+"""
+
+
+@pytest.mark.parametrize("command", ["inspect", "why", "graph", "check"])
+@pytest.mark.parametrize("place", ["construction", "forward"])
+@pytest.mark.parametrize("mode", ["Raises", "Passes", "Dispatched"])
+def test_a_mode_that_nobody_leaves(command, place, mode, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(MODES)
+    settings = (f"model.place={place}", f"model.mode={mode}", "input.shape=[2, 4]")
+    found = gradscope([command, "./net.py:Net", *settings])
+    assert found.faults() == []
+    if mode == "Passes":
+        assert found.code in (0, 1)
+    else:
+        assert (found.code, "left behind" in found.out + found.err) == (3, True)
+    assert torch.ones(2).sum() == 2
+    assert torch.overrides._get_current_function_mode_stack() == []

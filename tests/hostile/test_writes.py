@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
+
 import pytest
+import torch
 from PIL import Image
 
 from hostile.commands import gradscope
@@ -80,3 +83,33 @@ def test_pictures_of_a_model_that_changes_the_folder(folder):
     assert found.code == 0, found.err
     assert len(list(folder.glob("a-gradient*.png"))) == 1
     assert list((folder / "elsewhere").iterdir()) == []
+
+
+PARTS = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+    def forward(self, x):
+        for part in x.unbind(1): part.sub_(0.5)
+        return self.head(self.conv(x).mean((2, 3)))
+"""
+
+
+@pytest.mark.parametrize(("method", "code"), [("occlusion", 0), ("grad-cam", 0), ("gradient", 3)])
+def test_saliency_of_a_model_that_writes_into_parts_of_its_input(method, code, folder):
+    """Autograd forbids it where the input wants a gradient, with or without gradscope."""
+    (folder / "parts.py").write_text(PARTS)
+    Image.new("RGB", (12, 12), "red").save("a.png")
+    words = ["saliency", "a.png", "-m", "./parts.py:Net", "--method", method]
+    found = gradscope([*words, *(["--layer", "conv"] if method == "grad-cam" else [])])
+    assert (found.code, found.faults()) == (code, []), found.err
+    net = runpy.run_path("parts.py")["Net"]()
+    net(torch.rand(1, 3, 12, 12))
+    with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+        net(torch.rand(1, 3, 12, 12).requires_grad_().clone())
+    if code:
+        assert "is a view and is being modified inplace" in found.err
+        assert "parts.py:9" in found.err

@@ -104,7 +104,7 @@ def test_saliency_is_an_entry(model):
     assert isinstance(found.report, SaliencyReport)
     assert "gradient" in str(found)
     assert repr(found) == "<gradscope.SaliencyReport of Sequential: ok>"
-    assert found._repr_html_().startswith("<pre")
+    assert found._repr_html_().startswith('<div class="gradscope">')
 
 
 def test_the_entry_is_not_hidden_by_the_room_of_its_name():

@@ -13,6 +13,7 @@ from gradscope.config.schema import FAIL_ON as CONFIG_FAIL_ON
 from gradscope.config.schema import PRESETS as CONFIG_PRESETS
 from gradscope.errors import OptionError
 from gradscope.records.json import to_data
+from gradscope.records.ranks import RanksRecord
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
 from gradscope.records.training import StepSample, TrainingStep
@@ -39,6 +40,7 @@ CODES = [
     *("GS401", "GS402", "GS403", "GS404", "GS405", "GS406", "GS407"),
     *("GS501", "GS502", "GS503", "GS504", "GS505", "GS506", "GS507", "GS508"),
     *("GS601", "GS602", "GS603", "GS604", "GS605", "GS606", "GS607", "GS608", "GS609"),
+    *("GS701", "GS702", "GS703", "GS704", "GS705", "GS706", "GS707"),
 ]
 
 
@@ -138,6 +140,7 @@ def test_nothing_is_found_in_nothing(entry, preset):
     for number in range(2, 200):
         samples.add(StepSample(number, 0, report))
         steps.add(TrainingStep(number, "", number, 0.0, 0.0))
+    assert list(entry.find_over_ranks(RanksRecord(), limits) if entry.find_over_ranks else ()) == []
     over_steps, over_samples = entry.find_over_steps, entry.find_over_samples
     assert list(over_steps(steps, limits) if over_steps else ()) == []
     assert list(over_samples(samples, limits) if over_samples else ()) == []

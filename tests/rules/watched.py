@@ -15,7 +15,7 @@ from torch import nn
 
 from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.hooks import select_layers
-from gradscope.capture.parameters import parameter_stats, updates
+from gradscope.capture.parameters import Update, parameter_stats, updates
 from gradscope.capture.recorder import Recorder
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
@@ -146,11 +146,11 @@ def _norm(parameters: Sequence[nn.Parameter]) -> float | None:
     return math.hypot(*norms) if norms else None
 
 
-def _moved(report: Report, found: dict[str, tuple[float | None, bool | None]]) -> Report:
+def _moved(report: Report, found: dict[str, Update]) -> Report:
     parameters = (
-        replace(p, update_ratio=ratio, moved=moved)
+        replace(p, update_ratio=update.ratio, moved=update.moved)
         for p in report.parameters
-        for ratio, moved in [found.get(p.name, (None, None))]
+        for update in [found.get(p.name, Update())]
     )
     return replace(report, parameters=tuple(parameters))
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall, ParameterStats
+from gradscope.records.placements import DeviceMesh, ParameterPlacement
 from gradscope.records.report import Finding, Report
 from gradscope.records.run import RunInfo
 from gradscope.records.tensors import TensorRecord, TensorStats
@@ -45,14 +46,26 @@ ENDED = replace(
 )
 MODELS = (
     TrainedModel(0, "netG", "Generator", 1000, 900, 12),
-    TrainedModel(1, "netD", "Discriminator", 500, 500, 8, first_step=2),
+    TrainedModel(1, "netD", "Discriminator", 500, 500, 8, first_step=2, wrapper="FSDP"),
 )
 STEPS = (
     TrainingStep(1, "optG", 1, 0.1, 0.1, (2.5,), None, 1.5, 1.0, (0.1,), 1024.0, True),
     TrainingStep(2, "optD", 1, 0.2, 0.1, (), None, None, None, ()),
     TrainingStep(3, "", 2, 0.3, 0.1, (1.0, None), "nan", None, None, (0.1, 0.2), None, True),
     TrainingStep(4, "", 3, 0.4, 0.1, (None,), "inf"),
-    TrainingStep(5, "", 4, 0.5, 0.1, (1.0, 2.0, 0.125), None, 3.5, 3.5, (0.25, 0.0)),
+    TrainingStep(
+        *(5, "", 4, 0.5, 0.1, (1.0, 2.0, 0.125), None, 3.5, 3.5, (0.25, 0.0)),
+        norms=((0, 3.5, 3.5), (1, None, 0.0)),
+        own_seconds=0.0625,
+        batch=8,
+    ),
+)
+MESHES = (DeviceMesh(0, ("dp", "tp"), (1, 2), (0, 1), (0, 1)),)
+PLACEMENTS = (
+    ParameterPlacement(0, "fc.bias", (4,), (4,)),
+    ParameterPlacement(
+        *(0, "fc.weight", (4, 8), (4, 4), 0, ("R", "S(1)"), ("P", "S(1)")), norm_group=1
+    ),
 )
 EVENTS = (
     TrainingEvent(1, 0.1, "skipped", "a scaler skipped the step", {"scale": 512.0, "all": [1]}),

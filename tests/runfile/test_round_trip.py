@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import OptionError
+from gradscope.records.placements import DeviceMesh, ParameterPlacement
 from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.records.training import (
     StepSample,
@@ -26,7 +27,9 @@ from runfile.made import (
     EVENTS,
     FINDING,
     FINDINGS,
+    MESHES,
     MODELS,
+    PLACEMENTS,
     RUN,
     STEPS,
     report,
@@ -40,7 +43,7 @@ from runfile.made import (
 def written(tmp_path: Path) -> Path:
     """A finished run with every record."""
     writer = RunWriter(tmp_path / "run.db", RUN)
-    writer.add(*MODELS, *STEPS, *EVENTS, *FINDINGS)
+    writer.add(*MODELS, *MESHES, *PLACEMENTS, *STEPS, *EVENTS, *FINDINGS)
     writer.add(sample(1), sample(1, 1))
     writer.add(sample(3, 1))
     writer.finish(ENDED)
@@ -57,12 +60,14 @@ def test_every_record_comes_back(written):
         assert file.findings == FINDINGS
         assert file.sample(1) == (sample(1), sample(1, 1))
         assert file.sample(3) == (sample(3, 1),)
+        assert (file.files[0].meshes, file.files[0].placements) == (MESHES, PLACEMENTS)
         assert (file.sampled, file.last_step) == ((1, 3), 5)
 
 
 def test_every_field_has_been_written(written):
     """A field that is added to a record later has to be filled here too, or its loss is unseen."""
     kinds = {TrainingRun: [ENDED], TrainedModel: MODELS, TrainingStep: STEPS}
+    kinds |= {DeviceMesh: MESHES, ParameterPlacement: PLACEMENTS}
     kinds |= {TrainingEvent: EVENTS, TrainingFinding: FINDINGS, StepSample: [sample(1)]}
     for kind, records in kinds.items():
         for field in fields(kind):

@@ -144,7 +144,7 @@ def test_a_long_run_takes_no_more_room(tmp_path):
 def pages(path: Path) -> int:
     """The pages of the database, those in the journal too."""
     with RunFile.open(path) as file:
-        ((count,),) = file._connection.execute("PRAGMA page_count")
+        ((count,),) = file.files[0]._connection.execute("PRAGMA page_count")
         return int(count)
 
 

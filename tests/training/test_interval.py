@@ -27,6 +27,18 @@ def test_every_nth_step_and_the_first_ones():
     assert simulated(Interval(first=0, every=7), 15, 1.0, 2.0) == [7, 14]
 
 
+def test_processes_of_one_run_look_at_the_same_steps_without_a_word():
+    """The one for which a look costs more looks at some of the other's steps, and at no others."""
+    several = [
+        simulated(Interval(first=3, budget=0.02, processes=2), 5000, 0.01, 0.01 * ratio)
+        for ratio in (3.0, 3.3, 9.0)
+    ]
+    assert several[0] == several[1]
+    assert set(several[2]) < set(several[0])
+    for steps, ratio in zip(several, (3.0, 3.3, 9.0), strict=True):
+        assert 4 < len(steps) <= 3 + 0.02 * 5000 / (ratio - 1)
+
+
 @pytest.mark.parametrize("budget", [0.01, 0.02, 0.1])
 @pytest.mark.parametrize("ratio", [1.2, 2.0, 20.0])
 def test_looking_keeps_to_its_budget(budget, ratio):
@@ -106,3 +118,11 @@ def test_a_fixed_interval_has_no_cadence():
 def test_nothing_is_known_before_the_first_step():
     interval = Interval()
     assert (interval.plain, interval.watched, interval.cost, interval.latest) == (None,) * 4
+
+
+def test_where_every_step_is_looked_at_nobody_knows_what_looking_costs():
+    interval = Interval(every=1)
+    for _ in range(10):
+        interval.ended(1.0, watched=True, own=0.5)
+    assert interval.cost is None
+    assert interval.watched == 1.0

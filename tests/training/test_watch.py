@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
 import pickle
+import signal
+import threading
 
 import pytest
 import torch
 from torch import nn
 
 import gradscope
+from gradscope.capture import gradients
+from gradscope.capture.measurements import MeasurementCache
 from gradscope.errors import OptionError
 from gradscope.runfile.reader import RunFile
+from gradscope.training.observer import Observer
 
 
 def net() -> nn.Sequential:
@@ -257,3 +264,107 @@ def test_norms_of_steps_that_are_not_looked_at(tmp_path):
         found = [(step.gradient_norm, step.clipped_norm) for step in file.steps()]
     for has, should in zip(found, wanted, strict=True):
         assert has == pytest.approx(should, rel=1e-9)
+
+
+def test_an_ensemble_under_vmap_is_watched(tmp_path):
+    """The modules that ``functional_call`` calls there see tensors of a transform."""
+    nets = [nn.Linear(4, 1) for _ in range(3)]
+    stacked, _ = torch.func.stack_module_state(nets)
+    parameters = {name: p.detach().requires_grad_() for name, p in stacked.items()}
+    base = nets[0]
+    optimizer = torch.optim.SGD(parameters.values(), lr=0.1)
+
+    def one(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(base, weights, (x,))
+
+    with gradscope.watch(base, optimizer, every=1, out=tmp_path / "run.db") as run:
+        for _ in range(5):
+            optimizer.zero_grad()
+            outputs = torch.func.vmap(one, (0, None))(parameters, torch.randn(8, 4))
+            outputs.square().mean().backward()
+            optimizer.step()
+    assert run.steps == 5
+    with RunFile.open(run.path) as file:
+        assert all(step.gradient_norm for step in file.steps())
+        assert not file.events
+
+
+def test_several_threads_that_train_are_told_apart(tmp_path):
+    """The first is observed; of the others the number of steps is said."""
+    begun, done = threading.Event(), threading.Event()
+    models = [net(), net()]
+
+    def first() -> None:
+        train(models[0], steps=1)
+        begun.set()
+        done.wait()
+        train(models[0], steps=9)
+
+    with gradscope.watch(models, out=tmp_path / "run.db") as run:
+        thread = threading.Thread(target=first)
+        thread.start()
+        begun.wait()
+        train(models[1], steps=7)
+        done.set()
+        thread.join()
+    assert run.steps == 10
+    with RunFile.open(run.path) as file:
+        (notice,) = file.run.notices
+        assert notice == "several threads train: the 7 steps of the others are not observed"
+
+
+class Alarm:
+    """Handlers of the kinds that scripts set."""
+
+    def method(self, number: int, frame: object) -> None:
+        raise TimeoutError("alarm")
+
+    __call__ = method
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        ("method", (Observer, "_finish")),
+        ("object", (Observer, "_finish")),
+        ("partial", (Observer, "_backward_begins")),
+        ("function", (Observer, "_step_begins")),
+        ("function", (gradients, "measure")),
+        ("function", (MeasurementCache, "measured")),
+    ],
+)
+def test_what_a_signal_handler_raises_is_the_scripts(kind, where, tmp_path, monkeypatch):
+    """It comes wherever the processor is: here in the middle of gradscope's own code."""
+    alarm, calls = Alarm(), itertools.count()
+
+    def function(number: int, frame: object) -> None:
+        raise TimeoutError("alarm")
+
+    handlers = {
+        "method": alarm.method,
+        "object": alarm,
+        "partial": functools.partial(alarm.method),
+        "function": function,
+    }
+    before = signal.signal(signal.SIGUSR1, handlers[kind])
+    owner, name = where
+    function_there = getattr(owner, name)
+
+    def interrupted(*args: object) -> object:
+        if next(calls) == 4:
+            signal.raise_signal(signal.SIGUSR1)
+        return function_there(*args)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    model = net()
+    try:
+        with (
+            pytest.raises(TimeoutError, match="alarm"),
+            gradscope.watch(model, every=1, out=tmp_path / "run.db") as run,
+        ):
+            train(model)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    with RunFile.open(run.path) as file:
+        assert file.run.exit == "TimeoutError: alarm"
+        assert not file.events

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -77,6 +78,15 @@ MODELS: dict[str, Callable[[], Net]] = {
     "seed": lambda: (Seed(), torch.tensor([1.0, 2.0], requires_grad=True)),
 }
 
+
+@functools.cache
+def graph_of(name: str) -> AutogradGraph:
+    """What gradscope records of a model, once for all tests."""
+    torch.manual_seed(0)
+    model, x = MODELS[name]()
+    return gradscope.graph(model, x, loss="sum")
+
+
 #: Counted once by hand; a walk that forgets leaves, or meets a node twice, counts otherwise.
 NODES = {"resnet18": 133, "densenet201": 1317, "lstm": 7505, "seed": 4}
 
@@ -125,7 +135,7 @@ def test_nodes_and_edges_equal_an_independent_walk(name: str) -> None:
     model, x = MODELS[name]()
     loss = model(x).sum()
     expected = walked(loss)
-    graph = gradscope.graph(model, x, loss="sum")
+    graph = graph_of(name)
     found = recorded(graph)
     assert found == expected
     assert edges(found) == edges(expected)
@@ -134,9 +144,7 @@ def test_nodes_and_edges_equal_an_independent_walk(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_each_node_stands_before_those_that_it_leads_to(name: str) -> None:
-    torch.manual_seed(0)
-    model, x = MODELS[name]()
-    graph = gradscope.graph(model, x, loss="sum")
+    graph = graph_of(name)
     assert [node.id for node in graph.nodes] == list(range(len(graph.nodes)))
     assert graph.root == 0
     assert all(edge[0] > node.id for node in graph.nodes for edge in node.to if edge)
@@ -177,11 +185,9 @@ def test_gradient_norms_equal_pytorchs_own(name: str) -> None:
     truth = {place[node]: t.grad for t, node in met if node in place and t.grad_fn is node}
     leaves = {name: p.grad for name, p in model.named_parameters()}
     if x.grad is not None:
-        leaves["input"] = x.grad.clone()
-    model.zero_grad()
-    x.grad = None
+        leaves["input"] = x.grad
 
-    graph = gradscope.graph(model, x, loss="sum")
+    graph = graph_of(name)
     nodes = {node.id: node for node in graph.nodes}
     by_place = _placed(graph)
     assert all(close(nodes[by_place[i]].grad_norm, grad) for i, grad in truth.items())
@@ -222,7 +228,7 @@ def with_another_output(nodes: tuple[GraphNode, ...]) -> tuple[GraphNode, ...]:
 def test_the_comparison_rejects(fault: Callable[..., tuple[GraphNode, ...]]) -> None:
     torch.manual_seed(0)
     model, x = MODELS["encoder"]()
-    graph = gradscope.graph(model, x, loss="sum")
+    graph = graph_of("encoder")
     wrong = replace(graph, nodes=fault(graph.nodes))
     assert recorded(wrong) != walked(model(x).sum())
 
@@ -245,7 +251,7 @@ def test_saved_bytes_equal_what_saved_tensors_hooks_count(name: str) -> None:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         model(x).sum()
-    graph = gradscope.graph(model, x, loss="sum")
+    graph = graph_of(name)
     assert graph.saved_bytes == sum(storages.values())
     by_storage = {s.storage: s.bytes for node in graph.nodes for s in node.saved}
     if all(node.saved_bytes is not None for node in graph.nodes):

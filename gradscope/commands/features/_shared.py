@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -13,9 +13,22 @@ import typer
 
 from gradscope import images, plugins
 from gradscope.commands import _completing as completing
-from gradscope.commands._options import MODEL, OUTPUT, Allow, DisplayOptions, Force, RunOptions, Set
+from gradscope.commands._options import (
+    MODEL,
+    OUTPUT,
+    Allow,
+    Device,
+    DisplayOptions,
+    DType,
+    Force,
+    ModelOptions,
+    Seed,
+    Set,
+    Timeout,
+)
 from gradscope.commands._pictures import OutputFiles, output_files, write_pages
 from gradscope.commands._progress import shown_progress
+from gradscope.commands._time_limit import time_limit
 from gradscope.commands._views import choose_format, text_view
 from gradscope.commands._write import check_output, keep_stdout_clean, output_file, write_output
 from gradscope.errors import ModelError, OptionError
@@ -50,7 +63,23 @@ class ViewerOptions:
         ),
     ] = None
     settings: Set = None
+    timeout: Timeout = None
     allow: Allow = None
+    device: Device = None
+    dtype: DType = None
+    seed: Seed = None
+
+    def viewer(self, overrides: list[str], *, demo: bool) -> Viewer:
+        """The model; ``demo`` where none is named, or else ResNet-18 with its weights.
+
+        Raises:
+            GradscopeError: the config or an option is not right, or the model raised.
+        """
+        from gradscope.api import view
+
+        model = self.model or ("demo" if demo else None)
+        keys = ModelOptions(device=self.device, dtype=self.dtype, seed=self.seed).keys
+        return view(model, [*overrides, *(self.settings or [])], keys, self.allow or ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +208,10 @@ class FeatureOutput:
         return cls(files, output if as_json else None, as_json, look)
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self, timeout: float | None) -> Iterator[None]:
         """Within this the model runs: what it prints is not the result, what it raises is told."""
         try:
-            with keep_stdout_clean(), shown_progress():
+            with keep_stdout_clean(), shown_progress(), time_limit(timeout):
                 yield
         except ModelError as error:
             if self.as_json and error.report is not None:
@@ -209,21 +238,6 @@ class FeatureOutput:
         width = self.look.width
         if written and self.look.color and width and written[0].suffix.lower() != ".pdf":
             write_output("\n" + images.preview(pages[0], min(width, 100), True), None)
-
-
-def viewer_of(
-    options: ViewerOptions, running: RunOptions, overrides: list[str], *, demo: bool
-) -> Viewer:
-    """The model that looks; ``demo`` where none is named, or else ResNet-18 with its weights.
-
-    Raises:
-        GradscopeError: the config or an option is not right, or the model raised.
-    """
-    from gradscope.api import view
-
-    keys = {key: value for key, value in asdict(running).items() if value is not None}
-    model = options.model or ("demo" if demo else None)
-    return view(model, [*overrides, *(options.settings or [])], keys, options.allow or ())
 
 
 def at_least(number: int, least: int, option: str) -> None:

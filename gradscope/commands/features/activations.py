@@ -6,13 +6,11 @@ from typing import Annotated
 
 import typer
 
-from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch, split_files
 from gradscope.commands._options import (
-    Debug,
     DisplayOptions,
     LayerOptions,
-    RunOptions,
+    Pictures,
     takes_groups,
 )
 from gradscope.commands.features._shared import (
@@ -20,7 +18,6 @@ from gradscope.commands.features._shared import (
     SheetOptions,
     ViewerOptions,
     at_least,
-    viewer_of,
 )
 
 EXAMPLES = (
@@ -38,25 +35,15 @@ EXAMPLES = (
 
 @takes_groups
 def run(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="IMAGE|KEY=VALUE",
-            help="Picture files, folders, patterns, `.npy` arrays, and config keys to override.",
-            autocompletion=completing.pictures,
-            show_default=False,
-        ),
-    ] = None,
+    words: Pictures = None,
     *,
     layers: LayerOptions,
     top: Annotated[
         int, typer.Option(metavar="N", help="Draw the N strongest channels of each layer.")
     ] = 24,
     viewer: ViewerOptions,
-    running: RunOptions,
     sheet: SheetOptions,
     display: DisplayOptions,
-    debug: Debug = False,
 ) -> None:
     """Draw what the channels of a layer respond to: the strongest first, dead ones counted.
 
@@ -66,14 +53,14 @@ def run(
     at_least(top, 1, "--top")
     paths, overrides = split_files(words)
     output = FeatureOutput.of(sheet, display)
-    with output.running(), importing_torch():
+    with output.running(viewer.timeout), importing_torch():
         from gradscope.api.layer_pictures import activations
         from gradscope.api.opened import without
         from gradscope.demo import DIGITS
         from gradscope.features.pictures import sources
 
         pictures = sources(paths or [DIGITS[0][0]])
-        model = viewer_of(viewer, running, overrides, demo=not paths)
+        model = viewer.viewer(overrides, demo=not paths)
         patterns = without(layers.layers or ["**"] * bool(layers.exclude), layers.exclude or ())
         found = activations(model, pictures, patterns, top)
     name = pictures[0].stem if len(pictures) == 1 else "pictures"

@@ -8,13 +8,12 @@ import typer
 
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch, split_files
-from gradscope.commands._options import Debug, DisplayOptions, RunOptions, takes_groups
+from gradscope.commands._options import DisplayOptions, takes_groups
 from gradscope.commands.features._shared import (
     FeatureOutput,
     SheetOptions,
     SpaceOptions,
     ViewerOptions,
-    viewer_of,
 )
 
 EXAMPLES = (
@@ -52,10 +51,8 @@ def run(
     ] = "tsne",
     space: SpaceOptions,
     viewer: ViewerOptions,
-    running: RunOptions,
     sheet: SheetOptions,
     display: DisplayOptions,
-    debug: Debug = False,
 ) -> None:
     """Lay out pictures in the plane by a layer's features, and say how far that can be trusted.
 
@@ -65,12 +62,12 @@ def run(
     paths, overrides = split_files(words)
     output = FeatureOutput.of(sheet, display)
     space.check(force=sheet.force)
-    with output.running(), importing_torch():
+    with output.running(viewer.timeout), importing_torch():
         from gradscope.api.feature_space import embed
         from gradscope.features.pictures import digits, sources
 
         found = embed(
-            viewer_of(viewer, running, overrides, demo=not paths),
+            viewer.viewer(overrides, demo=not paths),
             sources(paths) if paths else digits(),
             space.layer,
             method=method,

@@ -8,13 +8,12 @@ import typer
 
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch, split_words
-from gradscope.commands._options import Debug, DisplayOptions, RunOptions, takes_groups
+from gradscope.commands._options import DisplayOptions, takes_groups
 from gradscope.commands.features._shared import (
     FeatureOutput,
     SheetOptions,
     ViewerOptions,
     at_least,
-    viewer_of,
 )
 from gradscope.errors import OptionError
 
@@ -43,10 +42,8 @@ def run(
         int, typer.Option(metavar="N", help="Draw the N filters of the largest norm.")
     ] = 64,
     viewer: ViewerOptions,
-    running: RunOptions,
     sheet: SheetOptions,
     display: DisplayOptions,
-    debug: Debug = False,
 ) -> None:
     """Draw the filters of a convolution, the strongest first; mark dead and near-duplicate ones.
 
@@ -57,9 +54,9 @@ def run(
     if len(layers) > 1:
         raise OptionError(f"one LAYER, please: got {', '.join(f'`{one}`' for one in layers)}")
     output = FeatureOutput.of(sheet, display)
-    with output.running(), importing_torch():
+    with output.running(viewer.timeout), importing_torch():
         from gradscope.api.layer_pictures import filters
 
-        model = viewer_of(viewer, running, overrides, demo=True)
+        model = viewer.viewer(overrides, demo=True)
         found = filters(model, layers[0] if layers else None, top)
     output.write(found, "filters", found.report.layers[0])

@@ -8,13 +8,12 @@ import typer
 
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch, split_words
-from gradscope.commands._options import Debug, DisplayOptions, RunOptions, takes_groups
+from gradscope.commands._options import DisplayOptions, takes_groups
 from gradscope.commands.features._shared import (
     FeatureOutput,
     SheetOptions,
     ViewerOptions,
     at_least,
-    viewer_of,
 )
 from gradscope.errors import OptionError
 
@@ -50,10 +49,8 @@ def run(
         typer.Option(metavar="PIXELS", help="The picture's side, where the transform takes any."),
     ] = None,
     viewer: ViewerOptions,
-    running: RunOptions,
     sheet: SheetOptions,
     display: DisplayOptions,
-    debug: Debug = False,
 ) -> None:
     """Draw the picture that a channel wants: gradient ascent on the picture, from seeded noise.
 
@@ -69,10 +66,10 @@ def run(
         raise OptionError(f"one LAYER, please: got {', '.join(f'`{one}`' for one in layers)}")
     pattern, channels = _channels(layers[0]) if layers else (None, None)
     output = FeatureOutput.of(sheet, display)
-    with output.running(), importing_torch():
+    with output.running(viewer.timeout), importing_torch():
         from gradscope.api.layer_pictures import maximize
 
-        model = viewer_of(viewer, running, overrides, demo=True)
+        model = viewer.viewer(overrides, demo=True)
         found = maximize(model, pattern, channels, top=top, steps=steps, size=size)
     few = [str(c) for c in channels or ()][:4]
     output.write(found, "maximize", found.report.layers[0], *few)

@@ -8,14 +8,13 @@ import typer
 
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch, split_files
-from gradscope.commands._options import Debug, DisplayOptions, RunOptions, takes_groups
+from gradscope.commands._options import DisplayOptions, takes_groups
 from gradscope.commands.features._shared import (
     FeatureOutput,
     SheetOptions,
     SpaceOptions,
     ViewerOptions,
     at_least,
-    viewer_of,
 )
 from gradscope.errors import OptionError
 
@@ -55,10 +54,8 @@ def run(
     ] = "cosine",
     space: SpaceOptions,
     viewer: ViewerOptions,
-    running: RunOptions,
     sheet: SheetOptions,
     display: DisplayOptions,
-    debug: Debug = False,
 ) -> None:
     """Find the pictures of a folder that lie nearest to one in the space of a layer's features.
 
@@ -73,7 +70,7 @@ def run(
         )
     output = FeatureOutput.of(sheet, display)
     space.check(force=sheet.force)
-    with output.running(), importing_torch():
+    with output.running(viewer.timeout), importing_torch():
         from gradscope.api.feature_space import neighbors
         from gradscope.features.pictures import digits, sources
 
@@ -84,7 +81,7 @@ def run(
             # An 8 that was held out of training.
             queries = [next(one for one in pool[::5] if one.label == "8")]
         found = neighbors(
-            viewer_of(viewer, running, overrides, demo=not paths),
+            viewer.viewer(overrides, demo=not paths),
             queries,
             pool,
             space.layer,

@@ -41,7 +41,8 @@ def laid_out(graph: AutogradGraph, view: GraphView, form: str) -> tuple[bytes, D
         attempt = coarser(drawing, attempt)
     raise OptionError(
         f"{_words(view)} {slow[0]}, and no coarser one was drawn either",
-        help="a longer --timeout, or a format that needs no layout: html, dot, mermaid, graphml",
+        help="a longer --layout-timeout, or a format that needs no layout: html, dot, mermaid, "
+        "graphml",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from torch import nn
 
-from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.hooks import hooked, parameters_by_name, watchable
 from gradscope.explain.missing.cuts import Cut, find_cuts
 from gradscope.explain.missing.messages import answer, uncalled
 from gradscope.explain.missing.tracer import Tracer
@@ -42,7 +42,7 @@ def explain_missing(
         A parameter of a scripted module that nothing was seen to use has none: what scripted code
         calls cannot be seen. Nor has one that this run's loss does lead to.
     """
-    owned = dict(model.named_parameters(remove_duplicate=False))
+    owned = parameters_by_name(model)
     names: dict[nn.Parameter, list[str]] = {}
     for name in missing:
         names.setdefault(owned[name], []).append(name)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import nn
 
+from gradscope.capture.hooks import modules_by_name, parameters_by_name
 from gradscope.explain.missing.cuts import Cut
 from gradscope.explain.missing.values import Value
 from gradscope.records.answers import Answer
@@ -93,7 +94,7 @@ def answer(cut: Cut, behind: Sequence[str], start: str | None) -> Answer:
 def uncalled(model: nn.Module, names: Sequence[str], called: Collection[nn.Module]) -> list[Answer]:
     """The answers for parameters that no operation took, one for each module that owns them."""
     groups: dict[str, list[str]] = {}
-    modules = dict(model.named_modules(remove_duplicate=False))
+    modules = modules_by_name(model)
     unused = set(names)
     for name in names:
         owner = name.rpartition(".")[0]
@@ -134,7 +135,7 @@ def _unrun(
     if modules[owner] in called:
         return owner
     while above := owner.rpartition(".")[0]:
-        inside = (f"{above}.{name}" for name, _ in modules[above].named_parameters())
+        inside = (f"{above}.{name}" for name in parameters_by_name(modules[above]))
         if modules[above] in called or not all(name in unused for name in inside):
             break
         owner = above

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from torch import nn
 from torch.autograd.function import BackwardCFunction
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gradscope.capture.living import living
 from gradscope.explain.missing.disabled_gradients import called_at
 from gradscope.explain.missing.values import Flow, LiveMasks, Value
 from gradscope.explain.shared.module_calls import ModuleCalls
@@ -46,9 +46,7 @@ class ObservedTensors:
         self._noted: MutableMapping[torch.Tensor, tuple[int, int]] = WeakTensorKeyDictionary()
         self._holders: dict[int, int] = {}  # memory to the latest value in it
         self._writes: dict[int, int] = {}  # memory to the latest value written in place
-        # isinstance would ask objects for __class__, and some make things when asked.
-        tensors = (o for o in gc.get_objects() if issubclass(type(o), torch.Tensor))
-        self._existing = {id(tensor): weakref.ref(tensor) for tensor in tensors}
+        self._existing = {id(tensor): weakref.ref(tensor) for tensor in living(torch.Tensor)}
 
     def value_of(self, tensor: torch.Tensor) -> int | None:
         """The number of a tensor's present value; None where nothing that is followed went in."""

@@ -8,12 +8,15 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from gradscope.capture.shards import local
+
 FINITE, INF, NAN = 0, 1, 2
 KINDS = ("finite", "inf", "nan")
 
 
 def level(tensor: torch.Tensor) -> int:
-    """The worst that is among the elements; what cannot be read counts as finite."""
+    """The worst that is among the elements that are here; what cannot be read counts as finite."""
+    tensor = local(tensor)
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return FINITE
     try:
@@ -34,7 +37,8 @@ def level_of_number(value: Any) -> int:
 
 
 def broken(tensor: torch.Tensor, kind: int) -> torch.Tensor:
-    """Which elements are NaN, or are not finite where ``kind`` is INF."""
+    """Which elements that are here are NaN, or are not finite where ``kind`` is INF."""
+    tensor = local(tensor)
     return torch.isnan(tensor) if kind == NAN else ~torch.isfinite(tensor)
 
 
@@ -68,6 +72,7 @@ def _level(tensor: torch.Tensor) -> int:
 
 def _dense(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The values that are there, as strided tensors; nothing where there are none to read."""
+    tensor = local(tensor)
     if tensor.is_meta or tensor.is_quantized or isinstance(tensor, FakeTensor):
         return []
     if tensor.is_nested:

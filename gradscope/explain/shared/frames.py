@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import linecache
 import os
 import re
@@ -12,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
-import torch
-
 from gradscope.records.errors import Frame
 
 PACKAGE = str(Path(__file__).parents[2])
 _ABOVE = str(Path(PACKAGE).parent)
-_TORCH = str(Path(torch.__file__).parent)
+_SPEC = importlib.util.find_spec("torch")  # found, not imported: whoever waits for it asks, too
+assert _SPEC is not None and _SPEC.origin is not None
+_TORCH = str(Path(_SPEC.origin).parent)
 #: The folders of installed code, those that lie in another first.
 _LIBRARIES = tuple(
     sorted(
@@ -109,14 +110,17 @@ def source(file: str, line: int) -> str | None:
     return linecache.getline(file, line).strip() or None
 
 
-def outwards(frame: FrameType | None, last: CodeType) -> Iterator[FrameType]:
-    """The frames around ``frame``, itself first, up to the one that runs ``last``."""
+def outwards(frame: FrameType | None, last: CodeType | None = None) -> Iterator[FrameType]:
+    """The frames around ``frame``, itself first, up to the one that runs ``last``.
+
+    None for ``last`` is all of them.
+    """
     while frame is not None and frame.f_code is not last:
         yield frame
         frame = frame.f_back
 
 
-def nearest(frame: FrameType | None, last: CodeType) -> FrameType | None:
+def nearest(frame: FrameType | None, last: CodeType | None = None) -> FrameType | None:
     """The innermost frame of the user's own around ``frame``; else of a library's."""
     library = None
     for around in outwards(frame, last):

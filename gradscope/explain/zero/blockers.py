@@ -10,6 +10,7 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF
+from gradscope.capture.hooks import modules_by_name
 from gradscope.explain.shared.frames import shown
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Trait, by_node
@@ -146,7 +147,7 @@ def _is_hinge(node: Node, trace: BackwardTrace) -> bool:
 
 def _hook_at(model: nn.Module, module: str | None) -> str | None:
     """The line of the one hook that a module has in backward."""
-    owner = None if module is None else model.get_submodule(module)
+    owner = None if module is None else modules_by_name(model)[module]
     hooks = [] if owner is None else [*owner._backward_hooks.values(), *_before(owner)]
     code = getattr(hooks[0], "__code__", None) if len(hooks) == 1 else None
     return None if code is None else f"{shown(code.co_filename)}:{code.co_firstlineno}"

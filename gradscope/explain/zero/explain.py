@@ -10,6 +10,7 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import free_nodes, storage_key
+from gradscope.capture.hooks import parameters_by_name
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Trait, by_node
 from gradscope.explain.shared.watches import FunctionWatch
@@ -58,7 +59,7 @@ def explain_zeros(
         One answer per cause and place, those with the earliest first name in ``zero`` first. The
         cause is None where none of the usual ones fits, such as gradients that cancel exactly.
     """
-    owned = dict(model.named_parameters(remove_duplicate=False))
+    owned = parameters_by_name(model)
     names: dict[torch.Tensor, list[str]] = {}
     for name in zero:
         names.setdefault(owned[name], []).append(name)
@@ -122,7 +123,7 @@ def _find_causes(
 ) -> None:
     origins = FactorOrigins(_named(model), _stored(model), values)
     decided: dict[ZeroPoint, ZeroCause] = {}
-    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+    frozen = {name for name, p in parameters_by_name(model).items() if not p.requires_grad}
     for leaf, points in trace.points().items():
         for point in points if leaf in names else ():
             if point not in decided:

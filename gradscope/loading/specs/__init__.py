@@ -7,20 +7,22 @@ forms in config/specs.py.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from gradscope.config.targets import parse_target
-from gradscope.errors import ConfigError, message_of
+from gradscope.errors import ConfigError, GradscopeError, ModelError, message_of
 from gradscope.loading import signatures
 from gradscope.loading.kinds import Built, ModelKind, Request
+from gradscope.loading.memory import check_fits
 from gradscope.loading.policy import is_module, torchvision_name
 from gradscope.loading.signatures import Argument
 from gradscope.loading.targets import Targets
 
-__all__ = ["Built", "ModelKind", "Request", "arguments", "build", "faults"]
+__all__ = ["Built", "ModelKind", "Request", "arguments", "build", "check_memory", "faults"]
 
 LIBRARIES = ("torchvision", "timm", "hf", "demo")
 
@@ -60,6 +62,35 @@ def build(
         built = builder(request)
     built.model.to(device)
     return built
+
+
+def check_memory(model: str | Mapping[str, Any], targets: Targets) -> None:
+    """Refuse a library's model that cannot fit into memory: it is built on meta to be measured.
+
+    The user's own constructors run once only, and some cannot do without values: those are built.
+
+    Raises:
+        GradscopeError: it does not fit, or as ``build``.
+    """
+    request, library = _request(model, targets, None, False, torch.device("meta"))
+    if library == "demo" or (library == "python" and _is_users(request)):
+        return
+    _check(request, library)
+    builder = importlib.import_module(f"{__name__}.{library}").build
+    try:
+        with request.device, warnings.catch_warnings(action="ignore"):  # they come when it is built
+            built: Built = builder(request)
+    except Exception as error:
+        if isinstance(error, GradscopeError) and not isinstance(error, ModelError):
+            raise
+        return  # whatever it is comes again when it is built
+    check_fits(built.model, request.spec, request.place())
+
+
+def _is_users(request: Request) -> bool:
+    """Whether no library's code makes the model."""
+    found = request.targets.names.locate(request.name, "model")
+    return is_module(found) or request.targets.wall(found, request.name) is None
 
 
 def faults(model: str | Mapping[str, Any], targets: Targets) -> None:

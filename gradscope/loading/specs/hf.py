@@ -169,7 +169,8 @@ def _unavailable(error: Exception, source: str, request: Request) -> ConfigError
 
 def auto_class(transformers: ModuleType, config: Any) -> str:
     """The Auto class that holds the config's first architecture; AutoModel where it names none."""
-    wanted = next(iter(config.architectures or []), None)
+    listed = config.architectures
+    wanted = next(iter(listed), None) if isinstance(listed, (list, tuple)) else None
     names = [n for n in dir(transformers) if n.startswith("AutoModelFor")]
     names = [n for n in names if n not in _BROAD] + [n for n in _BROAD if n in names]
     for name in names:

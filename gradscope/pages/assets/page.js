@@ -139,6 +139,24 @@
     row.scrollIntoView();
   }
 
+  // A chart as wide as the page.
+  for (const figure of root.querySelectorAll(".charts figure")) {
+    const caption = figure.querySelector("figcaption");
+    if (!caption) continue;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "enlarge";
+    button.textContent = "larger";
+    button.setAttribute("aria-label", `larger: ${caption.textContent.trim()}`);
+    button.setAttribute("aria-pressed", "false");
+    button.addEventListener("click", () => {
+      const large = figure.classList.toggle("large");
+      button.setAttribute("aria-pressed", String(large));
+      if (large) figure.scrollIntoView({ block: "nearest" });
+    });
+    caption.append(" ", button);
+  }
+
   if (!tables.length) return;
   const deepest = Math.max(...tables.flatMap(({ entries }) => entries.map(({ path }) => path.length)));
   for (let i = 0; i < deepest; i++) depth.add(new Option(String(i), String(i)));

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gradscope import pages
 from gradscope.pages import Page, Part, items
 from gradscope.records.answers import WhyReport
 from gradscope.reporters.answers._lines import alike, answer_lines, conclusion, facts
 from gradscope.reporters.header import notes
-from gradscope.reporters.page_parts import error_parts
+from gradscope.reporters.page_parts import error_parts, excerpt
 from gradscope.reporters.text_view import TextView
 
 suffix = ".html"
@@ -21,7 +23,11 @@ def render(report: WhyReport, view: TextView) -> str:
 def page(report: WhyReport, view: TextView) -> Page:
     """The error, if there was one, and the answers."""
     name, *further = facts(report)
-    lines = [line for group in alike(report) for line in answer_lines(group)]
-    found = (*items(lines), *items(conclusion(report)))
+    answers = [
+        replace(one, excerpt=excerpt(group.first.location))
+        for group in alike(report)
+        for one in items(answer_lines(group))
+    ]
+    found = (*answers, *items(conclusion(report)))
     parts = [*error_parts(report.error), Part("answers", items=found)]
     return Page("why", name, [further], notes(report.run), parts, report.versions)

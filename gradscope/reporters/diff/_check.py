@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from gradscope.records.diff import DiffReport
 from gradscope.records.report import CheckedModel, CheckReport
+from gradscope.rules import COMPARISONS
 
 
 def as_check(report: DiffReport) -> CheckReport:
     """What was found is found of B."""
     model = CheckedModel(status=report.status, run=report.b, findings=report.findings)
-    return CheckReport(status=report.status, versions=report.versions, models=(model,))
+    rules = tuple(rule.code for rule in COMPARISONS)
+    return CheckReport(status=report.status, versions=report.versions, rules=rules, models=(model,))

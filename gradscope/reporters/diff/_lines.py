@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from gradscope.records.diff import DiffReport
+from gradscope.records.diff import DiffReport, Gap
 from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
 from gradscope.reporters.header import loss_facts, run_facts
@@ -16,6 +16,8 @@ from gradscope.typeset.text import plain
 #: What an error is held against.
 _NOISE = {
     "runs": "each number of A moved by {step:.1e} of itself; {factor:g} times that error counts",
+    "ends": "each number of A moved by {step:.1e} of itself, as it was written; {factor:g} times "
+    "that error counts",
     "sketches": "each number of both runs moved by {step:.1e} of itself, when the sketches were "
     "made; {factor:g} times that error counts",
     "statistics": "of statistics it is not known: errors count from {step:.1e} on, half of the "
@@ -46,9 +48,15 @@ def notes(report: DiffReport) -> list[str]:
 def verdict(report: DiffReport) -> Iterator[Line]:
     """Forward, and backward: whether B departs from A, and how far it is off."""
     codes = {finding.code: finding for finding in report.findings}
+    activations = [row.activation for row in report.calls]
+    # Of other samples the gradients of calls alone are compared.
+    gradients = [
+        [row.gradient for row in report.parameters],
+        [row.gradient for row in report.calls],
+    ]
     for way, code, errors in (
-        ("forward", "GD101", [row.activation.error for row in report.calls]),
-        ("backward", "GD102", [p.gradient.error for p in report.parameters if p.gradient]),
+        ("forward", "GD101", _errors(activations)),
+        ("backward", "GD102", _errors(gradients[0]) or _errors(gradients[1])),
     ):
         worst = max((error for error in errors if error is not None), default=None)
         off = "" if worst is None else f"; the largest error is {worst:.1e}"
@@ -59,8 +67,34 @@ def verdict(report: DiffReport) -> Iterator[Line]:
         elif errors:
             what = plural(len(errors), "output" if way == "forward" else "gradient")
             yield Line(f"no place departs: {what} compared{off}", f"{way}:", "good")
+    if report.reference is not None:
+        every = [p.gradient for p in report.parameters]
+        yield Line(f"forward {_nearer(activations)}; backward {_nearer(every)}", "reference:")
     if report.step:
         yield Line(_NOISE[report.measured].format(step=report.step, factor=report.factor), "noise:")
+
+
+def _nearer(gaps: Iterable[Gap | None]) -> str:
+    """Which of the two the reference is nearer to, and in how many tensors."""
+    pairs = [
+        (gap.reference_a, gap.reference_b)
+        for gap in gaps
+        if gap is not None and gap.reference_a is not None and gap.reference_b is not None
+    ]
+    if not pairs:
+        return "nothing to compare"
+    nearer = sum(a < b for a, b in pairs), sum(b < a for a, b in pairs)
+    worst = [max(one) for one in zip(*pairs, strict=True)]
+    which = "AB"[nearer[1] > nearer[0]]
+    return (
+        f"{which} is nearer to it in {max(nearer)} of {len(pairs)}, A is off by up to "
+        f"{worst[0]:.1e} and B by {worst[1]:.1e}"
+    )
+
+
+def _errors(gaps: Iterable[Gap | None]) -> list[float | None]:
+    """Of those that were compared."""
+    return [gap.error for gap in gaps if gap is not None and gap.note is None]
 
 
 def _where(finding: Finding) -> str:

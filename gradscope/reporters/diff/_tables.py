@@ -19,6 +19,7 @@ _LEGENDS = {
         "own: the error that is left where everything around the call is A's; ×n: n times the "
         "noise",
     ),
+    "ends": (f"{_OF_ALL}; max: the largest difference; ×n: n times the noise",),
     "sketches": (f"{_OF_ALL}; estimates, ± 6 %; ×n: n times the noise",),
     "statistics": (
         "error: ‖b − a‖ / ‖a‖ is so large at least; max: the largest difference, at least",
@@ -26,6 +27,12 @@ _LEGENDS = {
 }
 _EMPTY = ("", NOT_THERE)
 _Row = TypeVar("_Row", CallDiff, ParameterDiff)
+
+
+def shown(report: DiffReport, view: DiffView) -> list[Table]:
+    """The tables that the view asks for, as far as they have rows."""
+    made = [build(report, view) for name, build in _TABLES if view.table in (None, name)]
+    return [table for table in made if table.rows]
 
 
 def calls(report: DiffReport, view: DiffView) -> Table:
@@ -62,6 +69,8 @@ def parameters(report: DiffReport, view: DiffView) -> Table:
         Heading("shape", right=False, keep=KEEP - 70),
         Heading("value error", keep=KEEP - 20),
         *_headings("grad", 1),
+        Heading("update A", keep=KEEP - 16),
+        Heading("update B", keep=KEEP - 16),
     )
     cells = [
         (
@@ -70,6 +79,7 @@ def parameters(report: DiffReport, view: DiffView) -> Table:
             Cell(shape(row.shape)),
             _error(row.value),
             *_cells(row.gradient),
+            *(Cell(_figure(ratio)) for ratio in row.update_ratios or (None, None)),
         )
         for row in rows
     ]
@@ -105,14 +115,17 @@ def _headings(what: str, rank: int) -> tuple[Heading, ...]:
         Heading(f"{what} cos", keep=KEEP - 40 - rank),
         Heading(f"{what} max", keep=KEEP - 50 - rank),
         Heading(f"{what} own", keep=KEEP - 10 - rank),
+        Heading(f"{what} A–ref", keep=KEEP - 15 - rank),
+        Heading(f"{what} B–ref", keep=KEEP - 15 - rank),
     )
 
 
 def _cells(gap: Gap | None) -> tuple[Cell, ...]:
     if gap is None:
-        return (Cell(""),) * 4
+        return (Cell(""),) * 6
     cosine = NOT_THERE if gap.cosine is None else f"{gap.cosine:.4f}"
-    return (_error(gap), Cell(cosine), Cell(_figure(gap.largest)), _own(gap))
+    references = (Cell(_figure(one)) for one in (gap.reference_a, gap.reference_b))
+    return (_error(gap), Cell(cosine), Cell(_figure(gap.largest)), _own(gap), *references)
 
 
 def _error(gap: Gap) -> Cell:
@@ -136,9 +149,18 @@ def _figure(x: float | None) -> str:
     return NOT_THERE if x is None else "0" if x == 0 else f"{x:.1e}"
 
 
+_TABLES = (("calls", calls), ("parameters", parameters))
+
+
 def legend(report: DiffReport) -> tuple[str, ...]:
     """What the columns are."""
-    return _LEGENDS[report.measured]
+    nearer = f"A–ref, B–ref: the error of each from a run of A in {report.reference}"
+    updates = "update A, update B: ‖Δw‖ / ‖w‖ of the optimizer's step"
+    return (
+        *_LEGENDS[report.measured],
+        *([nearer] if report.reference else []),
+        *([updates] if any(row.update_ratios for row in report.parameters) else []),
+    )
 
 
 def _table(

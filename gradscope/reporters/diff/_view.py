@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradscope.charts.panels import Panel
+from gradscope.records.report import RuleText
+
 
 @dataclass(frozen=True, slots=True)
 class DiffView:
@@ -12,6 +15,8 @@ class DiffView:
 
     ``top`` shows as many rows of each table, those that are farthest off; ``table`` one of "calls",
     "parameters" and "findings" alone. ``root`` is what paths in annotations are relative to.
+    ``panels`` are charts for a page, of what both have over their steps; ``rules`` are what SARIF
+    tells of each rule.
     """
 
     width: int | None = None
@@ -19,3 +24,5 @@ class DiffView:
     top: int | None = None
     table: str | None = None
     root: Path | None = None
+    panels: tuple[Panel, ...] = ()
+    rules: tuple[RuleText, ...] = ()

@@ -20,7 +20,7 @@ CALLS = (
     *(f"gradient_{name}" for name in _GAP),
 )
 PARAMETERS = (
-    *("name", "name_b", "shape"),
+    *("name", "name_b", "shape", "update_ratio_a", "update_ratio_b"),
     *(f"value_{name}" for name in _GAP),
     *(f"gradient_{name}" for name in _GAP),
 )
@@ -53,7 +53,8 @@ def _call(row: CallDiff) -> list[Field]:
 
 
 def _parameter(row: ParameterDiff) -> list[Field]:
-    head: list[Field] = [row.name, row.name_b, shape(row.shape)]
+    ratios = row.update_ratios or (None, None)
+    head: list[Field] = [row.name, row.name_b, shape(row.shape), *ratios]
     return [*head, *_gap(row.value), *_gap(row.gradient)]
 
 

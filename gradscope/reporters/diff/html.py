@@ -22,10 +22,9 @@ def page(report: DiffReport, view: DiffView) -> Page:
     """The verdict with what was found, and the tables."""
     verdict = (*items(_lines.verdict(report)), *finding_items(report.findings))
     parts = [Part("verdict", items=verdict)]
-    for name, table in (("calls", _tables.calls), ("parameters", _tables.parameters)):
-        made = table(report, view)
-        if view.table in (None, name) and made.rows:
-            parts.append(table_part(made))
+    if view.panels and view.table is None:
+        parts.append(Part("over steps", "A and B over each other", panels=view.panels))
+    parts += [table_part(table) for table in _tables.shown(report, view)]
     if view.table != "findings":
         parts.append(Part("terms", remarks=_tables.legend(report)))
     title = f"{plain(report.a.model)} against {plain(report.b.model)}"

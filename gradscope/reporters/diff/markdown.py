@@ -26,9 +26,7 @@ def _blocks(report: DiffReport, view: DiffView) -> Iterator[str]:
     yield "\n".join(f"- **{escaped(line.lead)}** {escaped(line.text)}" for line in verdict)
     if report.findings:
         yield "\n".join(found_items(report.findings))
-    for name, table in (("calls", _tables.calls), ("parameters", _tables.parameters)):
-        made = table(report, view)
-        if view.table in (None, name) and made.rows:
-            yield table_block(made)
+    for table in _tables.shown(report, view):
+        yield table_block(table)
     if view.table != "findings":
         yield "\n\n".join(escaped(remark) for remark in _tables.legend(report))

@@ -11,5 +11,5 @@ suffix = sarif.suffix
 
 
 def render(report: DiffReport, view: DiffView) -> str:
-    """A result for each finding."""
-    return sarif.render_check(as_check(report), View(root=view.root))
+    """The rules of a comparison, and a result for each finding."""
+    return sarif.render_check(as_check(report), View(root=view.root, rules=view.rules))

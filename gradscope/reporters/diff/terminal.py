@@ -28,9 +28,7 @@ def _blocks(report: DiffReport, view: DiffView) -> Iterator[Iterable[Text]]:
     ]
     yield paragraphs(_lines.verdict(report), view.width)
     yield paragraphs(finding_lines.every_line(report.findings), view.width)
-    for name, table in (("calls", _tables.calls), ("parameters", _tables.parameters)):
-        made = table(report, view)
-        if view.table in (None, name) and made.rows:
-            yield table_lines(made, view.width)
+    for table in _tables.shown(report, view):
+        yield table_lines(table, view.width)
     if view.table != "findings":
         yield [line for remark in _tables.legend(report) for line in dimmed(remark, view.width)]

@@ -37,8 +37,14 @@ def _lines(layers: Sequence[LayerInfo], width: int | None) -> Iterator[Text]:
 def _row(layer: LayerInfo) -> tuple[Cell, ...]:
     names = " = ".join(map(plain, (layer.name or '"" (the model)', *layer.aliases)))
     own = "  ".join(
-        f"{plain(name)} {'×'.join(map(str, shape)) or 'scalar'}{'' if trains else ' (frozen)'}"
+        f"{plain(name)} {_shape(shape)}{'' if trains else ' (frozen)'}"
         for name, shape, trains in layer.parameters
     )
     total = count(layer.total) if layer.total else "–"
     return tuple(map(Cell, (names, plain(layer.type), total, own)))
+
+
+def _shape(sizes: tuple[int, ...] | None) -> str:
+    if sizes is None:
+        return "(lazy)"
+    return "×".join(map(str, sizes)) or "scalar"

@@ -12,11 +12,9 @@ from gradscope.reporters.page_parts import error_parts, finding_items, findings_
 from gradscope.reporters.report import _chains, _checked, _histograms, _precision, _summary
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.charts.depth import panels
-from gradscope.reporters.report.tables import derive
-from gradscope.reporters.report.tables.accumulation import accumulation, verdict
-from gradscope.reporters.report.tables.gradchecks import gradient_checks
-from gradscope.reporters.report.tables.interventions import interventions
-from gradscope.reporters.report.tables.tasks import tasks
+from gradscope.reporters.report.charts.modules import modules
+from gradscope.reporters.report.tables.accumulation import verdict
+from gradscope.reporters.report.tables.shown import NO_CALLS, lacks_calls, tables
 from gradscope.typeset.console import Line
 
 suffix = ".html"
@@ -53,27 +51,15 @@ def _parts(report: Report, view: View) -> Iterator[Part]:
         yield Part("findings", items=said(Line("no findings", tone="good")))
     if view.table is None:
         drawn = panels(report)
+        whole = modules(report)
+        if whole is not None:
+            yield Part("modules", whole.colors, blocks=whole)
         if drawn:
             yield Part("over depth", "calls in their order, of the innermost modules", panels=drawn)
-    for table in _histograms.tables(report.histograms):
-        yield table_part(table)
-    if view.table in (None, "calls"):
-        if report.calls:
-            yield table_part(derive.calls(report, view))
-        else:
-            yield Part("calls", remarks=("no calls were recorded",))
-    if view.table in (None, "parameters"):
-        owned = derive.parameters(report, view)
-        if owned.rows:
-            yield table_part(owned)
-    if view.table is None:
-        steps = derive.history(report)
-        if steps:
-            yield table_part(steps)
-        for made in (interventions, accumulation, tasks, gradient_checks):
-            found = made(report, view)
-            if found is not None:
-                yield table_part(found)
+    yield from map(table_part, _histograms.tables(report.histograms))
+    if lacks_calls(report, view):
+        yield Part("calls", remarks=(NO_CALLS,))
+    yield from map(table_part, tables(report, view))
     for chain in report.chains:
         lines = _chains.lines(chain)
         text, remarks = "\n".join(_chains.unbroken(lines)), tuple(_chains.legend(lines))

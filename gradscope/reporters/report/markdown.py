@@ -12,11 +12,8 @@ from gradscope.reporters.markdown_blocks import found_items, table_block
 from gradscope.reporters.markdown_text import escaped, fenced
 from gradscope.reporters.report import _chains, _checked, _histograms, _precision, _summary
 from gradscope.reporters.report._view import View
-from gradscope.reporters.report.tables import derive
-from gradscope.reporters.report.tables.accumulation import accumulation, verdict
-from gradscope.reporters.report.tables.gradchecks import gradient_checks
-from gradscope.reporters.report.tables.interventions import interventions
-from gradscope.reporters.report.tables.tasks import tasks
+from gradscope.reporters.report.tables.accumulation import verdict
+from gradscope.reporters.report.tables.shown import NO_CALLS, lacks_calls, tables
 
 suffix = ".md"
 
@@ -38,24 +35,9 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
     yield "\n".join(f"- {escaped(fact)}" for fact in facts)
     if report.error:
         yield "### Error\n\n" + fenced(map(str, error_lines(report.error)))
-    if view.table in (None, "calls"):
-        yield (
-            table_block(derive.calls(report, view)) if report.calls else "No calls were recorded."
-        )
-    if view.table in (None, "parameters"):
-        owned = derive.parameters(report, view)
-        if owned.rows:
-            yield table_block(owned)
-    if view.table is None:
-        steps = derive.history(report)
-        if steps:
-            yield table_block(steps)
-        for made in (interventions, accumulation, tasks, gradient_checks):
-            table = made(report, view)
-            if table is not None:
-                yield table_block(table)
-    for table in _histograms.tables(report.histograms):
-        yield table_block(table)
+    if lacks_calls(report, view):
+        yield f"{NO_CALLS.capitalize()}."
+    yield from map(table_block, (*tables(report, view), *_histograms.tables(report.histograms)))
     for chain in report.chains:  # somebody asked for each of them
         yield f"### C{escaped(_chains.title(chain))[1:]}\n\n{fenced(_chain(chain))}"
     yield escaped(" · ".join(_summary.totals(report)))

@@ -14,11 +14,8 @@ from gradscope.reporters.errors import error_lines
 from gradscope.reporters.header import header
 from gradscope.reporters.report import _chains, _checked, _histograms, _precision, _summary
 from gradscope.reporters.report._view import View
-from gradscope.reporters.report.tables import derive
-from gradscope.reporters.report.tables.accumulation import accumulation, verdict
-from gradscope.reporters.report.tables.gradchecks import gradient_checks
-from gradscope.reporters.report.tables.interventions import interventions
-from gradscope.reporters.report.tables.tasks import tasks
+from gradscope.reporters.report.tables.accumulation import verdict
+from gradscope.reporters.report.tables.shown import NO_CALLS, lacks_calls, tables
 from gradscope.typeset.console import (
     Line,
     dimmed,
@@ -56,24 +53,9 @@ def render_check(check: CheckReport, view: View) -> str:
 def _blocks(report: Report, view: View) -> Iterator[Iterable[Text]]:
     yield header(report.run, _summary.facts(report), view.width)
     yield paragraphs(error_lines(report.error), view.width)
-    if view.table in (None, "calls"):
-        yield (
-            table_lines(derive.calls(report, view), view.width)
-            if report.calls
-            else [Text("no calls were recorded")]
-        )
-    if view.table in (None, "parameters"):
-        owned = derive.parameters(report, view)
-        yield table_lines(owned, view.width) if owned.rows else []
-    if view.table is None:
-        steps = derive.history(report)
-        if steps:
-            yield table_lines(steps, view.width)
-        for made in (interventions, accumulation, tasks, gradient_checks):
-            table = made(report, view)
-            if table is not None:
-                yield table_lines(table, view.width)
-    for table in _histograms.tables(report.histograms):
+    if lacks_calls(report, view):
+        yield [Text(NO_CALLS)]
+    for table in (*tables(report, view), *_histograms.tables(report.histograms)):
         yield table_lines(table, view.width)
     for chain in report.chains:  # somebody asked for each of them
         yield _chain(chain, view)

@@ -90,6 +90,8 @@ def _in_runs(runs: Runs | None) -> str:
     """When the rule is told there."""
     if runs is None:
         return "It says nothing of one: that needs the closer look or the config of a check."
+    if runs.ranks:
+        return "It is told of several processes, when their files are read: by `show` and `why`."
     if runs.first:
         return "It judges the first step, and no other."
     if runs.steps > 1:

@@ -74,4 +74,7 @@ def _series(series: LayerSeries) -> str:
         data["shape"] = series.shape
     else:
         data |= {"call": series.call, "type": next(iter(series.types), None)}
-    return to_line({**data, "steps": series.steps, "values": series.values})
+    data |= {"steps": series.steps, "values": series.values}
+    if series.lowest:
+        data |= {"lowest": series.lowest, "highest": series.highest}
+    return to_line(data)

@@ -19,6 +19,7 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.graph import Edge, Span
 from gradscope.capture.hooks import Handle, hook_node_before
+from gradscope.capture.shards import is_spread
 from gradscope.explain.non_finite.levels import level
 from gradscope.explain.shared.frames import is_hidden
 from gradscope.explain.shared.tensors import version_of
@@ -48,6 +49,7 @@ class RecordedCall:
         results: with the edges at which they enter the graph, for as long as the script holds them.
         level: the worst among its results, where that is known.
         carried: it is of the step before.
+        refused: run again, it would have waited for other processes.
     """
 
     # Not set for each call: most are asked for after few.
@@ -57,6 +59,7 @@ class RecordedCall:
     results: Sequence[tuple[weakref.ref[torch.Tensor], Edge | None]] = ()
     level: int | None = None
     carried = False
+    refused = False
     end = -1
 
     def __init__(
@@ -134,7 +137,7 @@ class RecordedCall:
     @property
     def repeatable(self) -> bool:
         """Whether it can run in this process alone."""
-        return not any(_needs_others(module) for module in self.module.modules())
+        return not (self.refused or any(map(_needs_others, self.module.modules())))
 
     @property
     def waits(self) -> bool:
@@ -229,6 +232,7 @@ def _autocast() -> list[tuple[str, torch.dtype]]:
 
 
 def _needs_others(module: nn.Module) -> bool:
-    """Whether its forward waits for other processes."""
+    """Whether its forward waits for other processes, as far as that is known beforehand."""
     kinds = {kind.__name__ for kind in type(module).__mro__}
-    return bool(kinds & {"SyncBatchNorm", "FullyShardedDataParallel", "FSDPModule"})
+    sharded = any(is_spread(p) for p in module.parameters(recurse=False))
+    return sharded or bool(kinds & {"SyncBatchNorm", "FullyShardedDataParallel", "FSDPModule"})

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradscope.capture.shards import local
 from gradscope.explain.shared.tensors import version_of
 from gradscope.running.state import same_bits
 
@@ -200,13 +201,13 @@ def _scripted(module: nn.Module) -> bool:
 
 
 def _values(buffers: Sequence[weakref.ref[torch.Tensor]]) -> PutBack:
-    copies = [(b, b.detach().clone()) for ref in buffers if (b := ref()) is not None]
+    copies = [(b, _clone(b)) for ref in buffers if (b := ref()) is not None]
 
     def put_back() -> None:
         with torch.no_grad():
             for buffer, copy in copies:
-                if buffer.shape == copy.shape:
-                    buffer.copy_(copy)
+                if local(buffer).shape == copy.shape:
+                    local(buffer).copy_(copy)
 
     return put_back
 
@@ -220,12 +221,17 @@ def _held(module: nn.Module | None) -> list[tuple[str, int]]:
 
 
 def _copy(buffer: torch.Tensor | None) -> torch.Tensor | None:
-    return None if buffer is None else buffer.detach().clone()
+    return None if buffer is None else _clone(buffer)
+
+
+def _clone(buffer: torch.Tensor) -> torch.Tensor:
+    return local(buffer).detach().clone()
 
 
 def _same(buffer: torch.Tensor | None, copy: torch.Tensor | None) -> bool:
     if buffer is None or copy is None:
         return True
+    buffer = local(buffer)
     return buffer.shape == copy.shape and same_bits(buffer, copy)
 
 

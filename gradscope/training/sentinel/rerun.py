@@ -22,6 +22,7 @@ from gradscope.running.state import (
     post_accumulate_hooks_disabled,
     run_eagerly,
 )
+from gradscope.training.sentinel.alone import NeedsOthers
 from gradscope.training.sentinel.calls import RecordedCall, cloned, tensors_of
 
 
@@ -61,7 +62,11 @@ def rerun_results(call: RecordedCall) -> list[torch.Tensor] | None:
     if not call.repeatable:
         return None
     with _as_it_began(call) as (module, args, kwargs), torch.no_grad():
-        return tensors_of((module(*args, **kwargs),))
+        try:
+            return tensors_of((module(*args, **kwargs),))
+        except NeedsOthers:
+            call.refused = True
+            return None
 
 
 @contextmanager

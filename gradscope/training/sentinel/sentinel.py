@@ -16,6 +16,7 @@ from gradscope.capture.recompute import in_backward
 from gradscope.explain.non_finite.levels import FINITE, KINDS, NAN, level
 from gradscope.explain.non_finite.slopes import explain_slopes
 from gradscope.records.answers import NonFiniteOrigin
+from gradscope.training.sentinel.alone import Alone, alone
 from gradscope.training.sentinel.calls import RecordedCall
 from gradscope.training.sentinel.habits import Habits
 from gradscope.training.sentinel.loss import LossLines, explain_loss, loss_part
@@ -50,6 +51,7 @@ class Sentinel:
         self._worst = FINITE
         self._in_a_row = 0
         self._external = FINITE
+        self._alone: Alone | None = None
         #: While a call is run again its hooks run too: whoever set them looks away.
         self.busy = False
 
@@ -189,7 +191,9 @@ class Sentinel:
                     yield edge, result.detach()
 
     def _run(self, call: RecordedCall, *, backward: bool) -> tuple[NonFiniteOrigin, ...]:
-        return rerun(call, alone=len(self._models()) <= 1, backward=backward)
+        found = rerun(call, alone=len(self._models()) <= 1, backward=backward)
+        call.refused = self._alone is not None and self._alone.refused
+        return found
 
     def _made(self, roots: Sequence[torch.Tensor]) -> int:
         """How many nodes were made since the last call returned."""
@@ -209,6 +213,7 @@ class Sentinel:
     def _looking(self) -> Iterator[None]:
         self.busy = True
         try:
-            yield
+            with alone() as self._alone:
+                yield
         finally:
             self.busy = False

@@ -25,21 +25,28 @@ def unlocated(where: str, worst: int, calls: Sequence[RecordedCall]) -> NonFinit
     """The step was run again, as far as that goes, and nothing was found."""
     if where == "loss":
         held, phase = f"the loss is {_text(worst)}", "loss"
-        seen = "the models' forward, run again, made only finite numbers of finite ones"
+        seen = _seen(calls, "the models' forward")
         if calls and all(call.level == 0 for call in calls):
             seen = "what the models returned was finite"
-        seen += ", and what the loss did with it cannot be read off its graph"
+        seen += ", and what the loss did with it cannot be read off its graph" if seen else ""
     else:
         held, phase = "gradients are not finite, the loss is", "backward"
         arrived = [call for call in calls if call.arrived]
         if arrived and not any(call.given_finite for call in arrived):
             seen = "what the loss sent to the models was not finite already, and its graph is gone"
         else:
-            seen = "the backward of the models, run again, made only finite numbers of finite ones"
-    known = [held, seen, *_doubts(calls)]
+            seen = _seen(calls, "the backward of the models")
+    known = [held, *filter(None, [seen]), *_doubts(calls)]
     return NonFiniteOrigin(
         kind=KINDS[worst], phase=phase, message="; ".join(known) + ".", advice=_ADVICE
     )
+
+
+def _seen(calls: Sequence[RecordedCall], what: str) -> str:
+    """What running the calls again has shown; nothing where none could be."""
+    if calls and not any(call.repeatable for call in calls):
+        return ""
+    return f"{what}, run again, made only finite numbers of finite ones"
 
 
 def _doubts(calls: Sequence[RecordedCall]) -> list[str]:
@@ -50,7 +57,7 @@ def _doubts(calls: Sequence[RecordedCall]) -> list[str]:
     for name in dict.fromkeys(call.name for call in calls if call.moved):
         found.append(f"the weights of `{name}` had moved before it could be run again")
     for name in dict.fromkeys(call.name for call in calls if not call.repeatable):
-        found.append(f"`{name}` is sharded over processes, and cannot be run again in one of them")
+        found.append(f"`{name}` waits for other processes, and cannot be run again in one of them")
     return found
 
 

@@ -316,12 +316,12 @@ def positions_added_to_a_copy(mended: bool) -> Program:
 @case("not-in-loss", name="a.weight")
 def an_int_that_is_computed_with(mended: bool) -> Program:
     """Python's own arithmetic on an int leaves no trace: no claim that it never gets there."""
-    net = Two()
+    net, x, y = Two(), X.clone(), Y.clone()  # of the program's own, as in a script
 
     def step():
-        scale = (net.a(X) ** 2).sum()  # cut
+        scale = (net.a(x) ** 2).sum()  # cut
         scale = scale * 1e-2 if mended else int(scale) / 100
-        return F.cross_entropy(net.out(X) * scale, Y)
+        return F.cross_entropy(net.out(x) * scale, y)
 
     return net, step
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 
+from PIL import Image
 from reporters import report_samples, run_samples
 
 from gradscope.records.answers import Answer, WhyReport
 from gradscope.records.diff import CallDiff, DiffReport, Gap, ParameterDiff
 from gradscope.records.modules import ModuleCall
 from gradscope.records.report import CheckedModel, CheckReport, Finding, Report
+from gradscope.records.saliency import Attribution, ClassScore, ImageAttribution, SaliencyReport
 from gradscope.reporters.answers import html as answers_html
 from gradscope.reporters.diff import DiffView
 from gradscope.reporters.diff import html as diff_html
 from gradscope.reporters.report import View
 from gradscope.reporters.report import html as report_html
+from gradscope.reporters.saliency import html as saliency_html
 from gradscope.reporters.text_view import TextView
 from gradscope.reporters.training import html as training_html
 
@@ -80,6 +84,23 @@ def diff() -> DiffReport:
     )
 
 
+def saliency() -> str:
+    """Two pictures of hostile names, one with two maps and their checks."""
+    top = (ClassScore(3, 9.5, 0.98, EVIL), ClassScore(8, 2.25, 0.02, "eight"))
+    maps = (
+        Attribution("grad-cam", "conv2", min=0.0, max=0.5, checks={"deletion": 0.1, EVIL: EVIL}),
+        Attribution("gradient", options={"class": EVIL}, min=-1.0, max=1.0, note=EVIL),
+    )
+    images = (
+        ImageAttribution(EVIL, 3, 9.5, EVIL, top, maps),
+        ImageAttribution("pictures/digit-8.png", 8, 7.0, None, top, maps[:1]),
+    )
+    report = SaliencyReport(replace(report_samples.small().run, model=EVIL), images)
+    file = io.BytesIO()
+    Image.new("RGB", (520, 300), "teal").save(file, "PNG")
+    return saliency_html.render(report, TextView(), [[file.getvalue()] * 2, [file.getvalue()]])
+
+
 def check() -> CheckReport:
     """One model with findings, one without."""
     report = hostile()
@@ -100,6 +121,7 @@ PAGES = {
     "check": lambda: report_html.render_check(check(), View()),
     "why": lambda: answers_html.render(why(), TextView()),
     "diff": lambda: diff_html.render(diff(), DiffView()),
+    "saliency": saliency,
 }
 
 

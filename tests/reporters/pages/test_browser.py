@@ -17,7 +17,7 @@ from gradscope.reporters.report import View, html
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 #: A page of each kind.
-VARIED = ["report hostile", "report steps", "why", "diff", "run gan"]
+VARIED = ["report hostile", "report steps", "why", "diff", "run gan", "saliency"]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the path"),
@@ -140,6 +140,27 @@ def test_a_link_to_a_hidden_row_shows_it(opened):
     page.locator("tr:target").wait_for(state="visible")
     page.locator("tr:target .flag").click()
     page.locator("li:target").wait_for(state="visible")
+
+
+def test_from_a_layer_to_its_place_among_the_modules_and_back(opened):
+    page = opened(html.render(report_samples.resnet(), View()))
+    page.get_by_role("link", name="layer1.0.conv2 among the modules", exact=True).click()
+    block = page.locator("svg.blocks :target")
+    block.wait_for(state="visible")
+    assert block.get_attribute("aria-label") == "layer1.0.conv2"
+    block.locator("rect").click()
+    page.locator("tr:target").wait_for(state="visible")
+    assert page.locator("tr:target").get_attribute("data-n") == "layer1.0.conv2"
+
+
+def test_a_chart_grows(opened):
+    page = opened(html.render(report_samples.resnet(), View()))
+    chart = page.locator(".charts figure").first
+    before = chart.bounding_box()["width"]
+    chart.get_by_role("button").press("Enter")
+    assert chart.bounding_box()["width"] > 1.5 * before
+    chart.get_by_role("button").click()
+    assert chart.bounding_box()["width"] == before
 
 
 def test_five_thousand_rows_are_ready_soon(opened):

@@ -9,14 +9,17 @@ from dataclasses import replace
 
 import pytest
 from reporters import report_samples, run_samples
-from reporters.pages.page_samples import EVIL, PAGES, SHOWN, Parsed, hostile, large
+from reporters.pages.page_samples import EVIL, PAGES, SHOWN, Parsed, diff, hostile, large
 
 from gradscope import pages
 from gradscope.diagrams.picture.colors import contrast
 from gradscope.pages import Page, table_part
+from gradscope.reporters.diff import DiffView
+from gradscope.reporters.diff import html as diff_html
 from gradscope.reporters.report import View, html
 from gradscope.reporters.report.tables import derive
 from gradscope.reporters.training import html as training_html
+from gradscope.reporters.training.charts import over_steps
 from gradscope.typeset.text import plain
 
 FETCHING = {"src", "href", "action", "data", "poster", "srcset", "background", "xlink:href"}
@@ -61,7 +64,7 @@ def test_nothing_that_does_not_print_is_on_a_page(text):
     assert plain(text.replace("\n", "")) == text.replace("\n", "")
 
 
-@pytest.mark.parametrize("name", ["report hostile", "check", "why", "diff"])
+@pytest.mark.parametrize("name", ["report hostile", "check", "why", "diff", "saliency"])
 def test_a_hostile_name_stays_text(name):
     parsed = Parsed(PAGES[name]())
     assert parsed.tags["script"] == 1
@@ -147,3 +150,17 @@ def test_one_table_of_a_run():
     made = Parsed(training_html.render(run_samples.small(), View(table="steps")))
     assert made.tags["tr"] == 1 + 1_200
     assert made.tags["svg"] == 0
+
+
+def test_two_runs_over_each_other():
+    history = run_samples.small()
+    panels = over_steps.together(history, history)
+    alone = over_steps.panels(history)
+    assert [panel.title for panel in panels] == [panel.title for panel in alone]
+    for panel, one in zip(panels, alone, strict=True):
+        assert len(panel.curves) == 2 * len(one.curves)
+        assert [curve.name[0] for curve in panel.curves] == ["A", "B"] * len(one.curves)
+        assert [curve.points for curve in panel.curves[::2]] == [c.points for c in one.curves]
+    parsed = Parsed(diff_html.render(diff(), DiffView(panels=panels)))
+    assert parsed.tags["svg"] == len(panels)
+    assert "Over steps" in {words.strip() for words in parsed.texts}

@@ -42,12 +42,12 @@ def cells(row: str) -> list[str]:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_name_is_cut(report: Report, width: int | None) -> None:
     text = terminal.render(report, View(width=width))
-    whole = [squeezed(line) for line in text.splitlines()]
-    joined = "".join(whole)
+    lines = [squeezed(line) for line in text.splitlines()]
+    whole, joined = "\n".join(lines), "".join(lines)
     for parameter in report.parameters:
         parts = [squeezed(part) for part in re.findall(r"[^.]*\.+|[^.]+$", plain(parameter.name))]
         # Each dotted part stands unbroken on one line, and the parts in order make the name.
-        assert all(any(part in line for line in whole) for part in parts)
+        assert all(part in whole for part in parts)
     for call in report.calls:
         for part in re.findall(r"[^.]+", plain(call.name)):
             assert squeezed(part) in joined

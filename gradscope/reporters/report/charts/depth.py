@@ -23,7 +23,7 @@ def panels(report: Report) -> tuple[Panel, ...]:
     modules = innermost(report.calls)
     numbered = range(1, len(modules) + 1), modules
     made = (
-        _over("gradient flow", "norm of the output gradient", map(_gradient, *numbered)),
+        _over("gradient flow", "norm of the output gradient", map(gradient, *numbered)),
         _over("activation scale", "root mean square of the output", map(_scale, *numbered)),
         _updates(report.parameters),
         _saved(modules),
@@ -47,7 +47,8 @@ def _over(title: str, y: str, points: Iterable[Point], x: str = _DEPTH) -> Panel
     return Panel(title, x, y, (Curve("", tuple(points)),))
 
 
-def _gradient(x: int, calls: list[ModuleCall]) -> Point:
+def gradient(x: int, calls: list[ModuleCall]) -> Point:
+    """The middle of the norms that arrive at the outputs of a module's calls."""
     outputs = [tensor for call in calls for tensor in call.outputs if tensor.requires_grad]
     if not outputs:
         return Point(x, None, name=label(calls[0].name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from gradscope.errors import OptionError, did_you_mean
+from gradscope.errors import OptionError, refuse_unknown
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables import call_columns, parameter_columns
 from gradscope.reporters.report.tables.columns import known, parse_sort
@@ -35,11 +35,8 @@ def check_choices(
         OptionError: an unknown table, column or direction, or a ``top`` below 1.
     """
     name = view.table
-    if name is not None and name not in tables:
-        raise OptionError(
-            f"unknown table `{name}`",
-            help=did_you_mean(name, tables) or f"one of {', '.join(tables)}",
-        )
+    if name is not None:
+        refuse_unknown("table", name, tables)
     if view.top is not None and view.top < 1:
         raise OptionError(f"`--top {view.top}` would show nothing", help="give 1 or more")
     columns = tables[name or usual]

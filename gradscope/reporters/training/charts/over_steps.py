@@ -47,6 +47,24 @@ def panels(history: RunHistory) -> tuple[Panel, ...]:
     return tuple(panel for panel in found if panel.said)
 
 
+def together(a: RunHistory, b: RunHistory) -> tuple[Panel, ...]:
+    """The vital signs that both runs have, over each other."""
+    theirs = {panel.title: panel for panel in panels(b)}
+    found = []
+    for panel in panels(a):
+        if panel.title in theirs:
+            curves_of = (("A", panel.curves), ("B", theirs[panel.title].curves))
+            numbered = [(i, run, one) for run, each in curves_of for i, one in enumerate(each)]
+            # A has the first colour and B the second, of every sign.
+            pairs = [(run, one) for _, run, one in sorted(numbered, key=lambda one: one[:2])]
+            several = len(pairs) > 2
+            curves = [
+                replace(one, name=f"{run} {one.name}" if several else run) for run, one in pairs
+            ]
+            found.append(replace(panel, curves=tuple(curves), stretches=()))
+    return tuple(found)
+
+
 def stretches(history: RunHistory) -> tuple[Stretch, ...]:
     """Where findings held, and what happened."""
     found = [

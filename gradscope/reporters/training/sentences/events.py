@@ -11,7 +11,12 @@ from gradscope.typeset.numbers import count, plural
 from gradscope.typeset.text import plain
 
 #: What is no news but trouble; all else has no tone.
-_TONES = {"failed": "bad", "non-finite": "bad", "skipped-step": "warn"}
+_TONES = {
+    "failed": "bad",
+    "non-finite": "bad",
+    "unused-parameters": "bad",
+    "skipped-step": "warn",
+}
 
 
 #: A page has so many lines of events; the table of events has all.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from gradscope.records.history import RunHistory
@@ -14,6 +14,14 @@ from gradscope.typeset.text import plain
 
 #: After so many seconds, and so many steps' time, without a word a run is taken to be over.
 _SILENCE, _STEPS = 15.0, 10
+#: Why a parameter has no norm of the whole.
+_FAULTS = {
+    "partial": "it is a sum over ranks that nobody has taken yet",
+    "missing": "a part of it is in no file that is here",
+    "differs": "ranks that should hold the same do not",
+}
+#: In so many ways the other ranks may end before only some are named.
+_ENDS = 6
 
 
 def facts(history: RunHistory) -> list[list[str]]:
@@ -59,16 +67,51 @@ def notes(history: RunHistory) -> Iterator[str]:
     others = [run for run in history.ranks if run.rank != history.run.rank]
     if not others and history.run.world_size < 2:
         return
-    known = "; ".join(_rank(run) for run in others) or "no other rank's file is here"
-    world = count(max(history.run.world_size, len(others) + 1))
-    yield f"note: rank {count(history.run.rank)} of {world} is shown; {known}"
+    world = max(history.run.world_size, len(others) + 1)
+    if not others:
+        yield f"note: rank {count(history.run.rank)} of {count(world)}, and what it holds itself"
+        return
+    runs = [history.run, *others]
+    yield from (f"note: {line}" for line in (*_together(runs, world), *_apart(history)))
 
 
-def _rank(run: TrainingRun) -> str:
+def _together(runs: Sequence[TrainingRun], world: int) -> Iterator[str]:
+    """Whose figures are put together, and how the other ranks ended."""
+    ranks = [run.rank for run in runs]
+    yield (
+        f"ranks {listed(ranks)} of {count(world)} together; activations are of rank "
+        f"{count(ranks[0])}, the loss is the ranks' mean"
+    )
+    missing = [rank for rank in range(world) if rank not in ranks]
+    if missing:
+        which = "rank" if len(missing) == 1 else "ranks"
+        yield f"no file of {which} {listed(missing)} is here: what has a part there has no figures"
+    alike: dict[str, list[int]] = {}
+    for run in runs[1:]:
+        alike.setdefault(_end(run), []).append(run.rank)
+    ends = [
+        f"{'rank' if len(several) == 1 else 'ranks'} {listed(several)}: {end}"
+        for end, several in alike.items()
+    ]
+    more = [f"and {count(len(ends) - _ENDS)} more"] if ends[_ENDS:] else []
+    yield "; ".join([*ends[:_ENDS], *more])
+
+
+def _apart(history: RunHistory) -> Iterator[str]:
+    """The parameters that cannot be put together, and why."""
+    for fault, reason in _FAULTS.items():
+        names = [plain(one.name) for one in history.parameters if one.fault == fault]
+        if names:
+            more = f" and {count(len(names) - 1)} more" if names[1:] else ""
+            yield f"no norm of the whole of `{names[0]}`{more}: {reason}"
+
+
+def _end(run: TrainingRun) -> str:
+    """How many steps a rank made, and how it ended."""
     steps = plural(run.steps, "step")
     if run.ended is None:
-        return f"rank {count(run.rank)}: no end was written"
-    return f"rank {count(run.rank)}: {steps}, ended with {plain(run.exit or '0')}"
+        return f"{steps}, no end was written"
+    return f"{steps}, ended with {plain(run.exit or '0')}"
 
 
 def _length(history: RunHistory) -> list[str]:

@@ -185,6 +185,8 @@ def _legend(
         lines.append(f"{MISSING}: no gradient arrived")
     if NOT_THERE in words:
         lines.append(f"{NOT_THERE}: there was nothing to measure")
+    if any(column.key.endswith("_ranks") for column in columns):
+        lines.append("ranks: the least and the most among them at the last step looked at")
     drawn = [i for i, column in enumerate(columns) if column.key.endswith("_curve")]
     curves = [row[i].text for row in texts for i in drawn]
     over = f"over the {plural(len(looked), 'step')} looked at" if len(looked) > 1 else ""

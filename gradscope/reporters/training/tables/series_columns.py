@@ -41,14 +41,17 @@ CALLS = {
 _KEEP = {
     **{"name": KEEP, "grad": KEEP, "grad_out": KEEP, "nonfinite": KEEP},
     **{"grad_curve": 90, "grad_out_curve": 90, "update": 80, "norm": 70},
-    **{"update_curve": 60, "norm_curve": 50},
+    **{"update_curve": 60, "norm_curve": 50, "norm_ranks": 65, "grad_out_ranks": 75},
 }
 USUAL = {
     "parameters": (
         *("name", "grad", "grad_curve", "update", "update_curve", "norm", "norm_curve"),
         "nonfinite",
     ),
-    "calls": ("name", "norm", "norm_curve", "grad_out", "grad_out_curve", "nonfinite"),
+    "calls": (
+        *("name", "norm", "norm_ranks", "norm_curve"),
+        *("grad_out", "grad_out_ranks", "grad_out_curve", "nonfinite"),
+    ),
 }
 
 
@@ -88,6 +91,14 @@ class SeriesRow:
         """The finite values of a measure."""
         values = self.series.values.get(measure, ())
         return [x for x in values if x is not None and math.isfinite(x)]
+
+    def spread(self, measure: str) -> tuple[float, float] | None:
+        """The least and the most of a measure among the ranks, at the last step that has it."""
+        lowest, highest = self.series.lowest.get(measure, ()), self.series.highest.get(measure, ())
+        for low, high in zip(reversed(lowest), reversed(highest), strict=True):
+            if low is not None and high is not None:
+                return low, high
+        return None
 
     @property
     def change(self) -> float:
@@ -171,6 +182,7 @@ def _measured(key: str, measure: str) -> Iterator[Column[SeriesRow]]:
         return row.curve(measure)
 
     yield Column(f"{key}_curve", drawn, drawn, last, right=False, tone=_bad, needed=over_steps)
+    yield from _over_ranks(key, measure, figure)
     ends: dict[str, Callable[[list[float]], float]] = {
         **{"first": lambda known: known[0], "last": lambda known: known[-1]},
         **{"min": min, "max": max},
@@ -183,6 +195,23 @@ def _measured(key: str, measure: str) -> Iterator[Column[SeriesRow]]:
             return "" if x is None else figure(x)
 
         yield Column(f"{key}_{word}", value, text, value)
+
+
+def _over_ranks(key: str, measure: str, figure: Figure) -> Iterator[Column[SeriesRow]]:
+    """A measure's spread over the ranks at the last step looked at."""
+
+    def width(row: SeriesRow) -> float | None:
+        ends = row.spread(measure)
+        return None if ends is None else ends[1] - ends[0]
+
+    def text(row: SeriesRow) -> str:
+        ends = row.spread(measure)
+        return "" if ends is None else "–".join(dict.fromkeys(map(figure, ends)))
+
+    def needed(rows: Sequence[SeriesRow]) -> bool:
+        return any(row.spread(measure) is not None for row in rows)
+
+    yield Column(f"{key}_ranks", width, text, width, needed=needed)
 
 
 def _name(row: SeriesRow) -> str:

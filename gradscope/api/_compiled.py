@@ -1,0 +1,126 @@
+"""Two runs of which one is compiled → a comparison of what comes out of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gradscope.api._partings import figures, off
+from gradscope.api.runs import run_info, versions
+from gradscope.capture.differences import difference
+from gradscope.capture.hooks import named_parameters
+from gradscope.loading import Workload
+from gradscope.records.diff import CallDiff, DiffReport, Gap, ParameterDiff
+from gradscope.records.report import Finding
+from gradscope.records.run import RunInfo
+from gradscope.running.departures import FACTOR
+from gradscope.running.ends import EndsDivergence, EndsGap, diverge_at_ends
+
+
+def compared_at_ends(a: Workload, b: Workload, names: dict[str, str]) -> DiffReport:
+    """The outputs of the model and the gradients of its parameters; ``names`` has A's by B's.
+
+    Raises:
+        StepFailed: one of the two raised.
+    """
+    found = diverge_at_ends(a, b, names)
+    judged = tuple(_findings(found))
+    kind = type(a.model).__name__
+    return DiffReport(
+        status="findings" if judged else "ok",
+        a=_run_info(a),
+        b=_run_info(b),
+        versions=versions(),
+        notices=("one of the two is compiled: calls inside of it are not seen",),
+        losses=(_loss(found, 0), _loss(found, 1)),
+        step=found.step,
+        factor=FACTOR,
+        measured="ends",
+        calls=tuple(
+            CallDiff("", kind, 0, path, tuple(one.tensor.shape), _gap(one), None)
+            for path, one in found.outputs.items()
+        ),
+        parameters=tuple(_parameters(found, a, b, names)),
+        findings=judged,
+    )
+
+
+def _parameters(
+    found: EndsDivergence, a: Workload, b: Workload, names: dict[str, str]
+) -> Iterator[ParameterDiff]:
+    ours, theirs = ({n.name: p for p, n in named_parameters(w.model).items()} for w in (a, b))
+    by_a = {known: name for name, known in names.items()}
+    for name, one in found.parameters.items():
+        value = difference(ours[name], theirs[by_a[name]])
+        yield ParameterDiff(
+            name=name,
+            shape=tuple(one.tensor.shape),
+            value=Gap(_number(value.error), value.cosine, _number(value.largest)),
+            gradient=_gap(one),
+            name_b=None if by_a[name] == name else by_a[name],
+        )
+
+
+def _findings(found: EndsDivergence) -> Iterator[Finding]:
+    """The output that is farthest off, else the gradient."""
+    outputs = [(path, one) for path, one in found.outputs.items() if one.departs]
+    gradients = [(name, one) for name, one in found.parameters.items() if one.departs]
+    if outputs:
+        path, worst = max(outputs, key=_times)
+        what = f"its output `{path}`" if path else "its output"
+        yield _finding("GD101", "forward-departs", "", what, worst)
+    elif gradients:
+        name, worst = max(gradients, key=_times)
+        more = f", as {len(gradients)} of {len(found.parameters)} are," if gradients[1:] else ""
+        yield _finding("GD102", "backward-departs", name, f"its gradient{more}", worst)
+
+
+def _times(entry: tuple[str, EndsGap]) -> float:
+    """So many times the limit."""
+    if entry[1].gap is None:
+        return math.inf
+    value, limit = entry[1].noise.limit(entry[1].gap)
+    return value / limit
+
+
+def _finding(code: str, rule: str, name: str, what: str, worst: EndsGap) -> Finding:
+    known = None if worst.gap is None else figures(worst.gap, worst.noise)
+    value, threshold, source = known or (None, None, None)
+    how = "another shape, or not there" if worst.gap is None else off(worst.gap, worst.noise)
+    return Finding(
+        code=code,
+        rule=rule,
+        severity="error",
+        name=name,
+        message=f"{what} is {how}",
+        advice="compile with `backend='eager'` and `backend='aot_eager'`: which one makes it?",
+        value=value,
+        threshold=threshold,
+        source=source,
+        cause="compiler",
+    )
+
+
+def _run_info(workload: Workload) -> RunInfo:
+    """Without the notice that what is compiled runs as it was written."""
+    info = run_info(workload, (), steps=1)
+    notices = tuple(notice for notice in info.notices if not notice.startswith("torch.compile:"))
+    return replace(info, notices=notices)
+
+
+def _gap(one: EndsGap) -> Gap:
+    if one.gap is None:
+        return Gap(note="B has none of this shape", departs=True)
+    gap = one.gap
+    largest, noise = _number(gap.largest), _number(one.noise.error)
+    return Gap(_number(gap.error), gap.cosine, largest, noise, departs=one.departs)
+
+
+def _loss(found: EndsDivergence, which: int) -> float | None:
+    loss = found.losses[which]
+    return float(loss) if loss.numel() == 1 and not loss.is_complex() else None
+
+
+def _number(x: float) -> float | None:
+    return x if math.isfinite(x) else None

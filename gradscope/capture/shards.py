@@ -1,0 +1,61 @@
+"""Tensors that are spread over processes: what this one has of them, with no word to the others.
+
+Nearly every operation on a ``DTensor`` may communicate, a comparison and ``item()`` among them; a
+process that does so alone waits for the others forever. So nothing here or above computes with one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch import nn
+
+_UNCOUNTED = itertools.count(1)
+_PLAIN = (torch.Tensor, nn.Parameter)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this process has of a tensor: of a ``DTensor`` its shard, of others the tensor itself.
+
+    What the script has sent for already is waited for.
+    """
+    if type(tensor) in _PLAIN:
+        return tensor
+    # Not `to_local`, which makes a node of the graph.
+    part: Any = getattr(tensor, "_local_tensor", tensor)
+    if type(part).__name__ == "AsyncCollectiveTensor":
+        waited: torch.Tensor = part.wait()
+        return waited
+    return part if isinstance(part, torch.Tensor) else tensor
+
+
+def is_spread(tensor: torch.Tensor) -> bool:
+    """Whether it is a ``DTensor``."""
+    return type(tensor) not in _PLAIN and hasattr(tensor, "_local_tensor")
+
+
+def placements_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """PyTorch's own placements of a ``DTensor``, one for each dimension of its mesh."""
+    found: tuple[Any, ...] = getattr(tensor, "placements", ()) if is_spread(tensor) else ()
+    return found
+
+
+def version_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """What changes with each write to a tensor.
+
+    Never the same twice where PyTorch does not count them all, as those of ``clip_grad_norm_``: of
+    a ``DTensor``, and where a dispatch mode is on.
+    """
+    if type(tensor) in _PLAIN and not torch._C._len_torch_dispatch_stack():
+        return id(tensor), tensor._version
+    return id(tensor), -next(_UNCOUNTED)
+
+
+def written_class(module: nn.Module) -> type[nn.Module]:
+    """The class that the script gave a module: ``fully_shard`` and the like derive one from it."""
+    kind = type(module)
+    while kind.__module__.startswith("torch.distributed.") and len(kind.__bases__) == 2:
+        kind = kind.__bases__[1]
+    return kind

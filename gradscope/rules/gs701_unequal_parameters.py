@@ -1,0 +1,83 @@
+"""GS701: parameters that should be the same on all ranks, and are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.ranks import GRADIENT, PARAMETER, RanksRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._ranks import (
+    difference,
+    named,
+    on_ranks,
+    since,
+    starts_before,
+    the_others,
+    wrapper,
+)
+from gradscope.rules._rule import Limits, Rule, Runs
+
+RULE = Rule(
+    code="GS701",
+    name="unequal-parameters",
+    severity="error",
+    summary="parameters that should be the same on all ranks are not",
+    what=(
+        "Compares the parameters of ranks that hold the same part of a model, bit for bit, in the "
+        "steps that these looked at: replicas under DistributedDataParallel, the parts of DTensors "
+        "by their placements, and models without a wrapper in a process group. Where gradients "
+        "differed in an earlier look, GS702 tells. Models in pipeline stages are left alone. "
+        "Without a wrapper it is a warning: ranks may be meant to train models of their own."
+    ),
+    why=(
+        "Each rank averages gradients that were taken at other weights: no model is trained by "
+        "them, and the checkpoint of one rank is not what the others have."
+    ),
+    fix=(
+        "Wrap the model in DistributedDataParallel after it was loaded, which broadcasts rank 0's "
+        "weights, and change weights afterwards on all ranks alike: drawn from one seed, or "
+        "broadcast."
+    ),
+    sources=(
+        "Li et al. 2020, PyTorch Distributed (arXiv 2006.15704), section 3.1: replicas start equal "
+        "and get equal gradients, and so stay equal",
+        "PyTorch issue 48188: DDP fails to sync params across processes on construction",
+    ),
+    runs=Runs(ranks=True),
+)
+
+
+def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One for each model, of the first step in which copies differ."""
+    for one in ranks.differences:
+        gradients = difference(ranks, one.model, GRADIENT)
+        if one.kind != PARAMETER or not one.names:
+            continue
+        if gradients is not None and starts_before(gradients, one):
+            continue
+        alone = not wrapper(ranks, one.model)
+        message = (
+            f"{named(one)} on {on_ranks(one.ranks, one.compared)} differ{_s(one.names)} from "
+            f"{the_others(one)} {since(one)}"
+        )
+        if alone and gradients is not None:
+            message += "; gradients are not averaged either, so each rank trains a model of its own"
+        finding = RULE.finding(
+            one.names[0],
+            f"{message}.",
+            severity="warning" if alone else None,
+            advice=None if alone else _WRAPPED,
+            value=float(len(one.ranks)),
+            cause="apart",
+        )
+        yield TrainingFinding(finding, (one.steps,), one.model)
+
+
+_WRAPPED = (
+    "Change weights of a model that is wrapped on all ranks alike: drawn from one seed, or "
+    "broadcast."
+)
+
+
+def _s(names: tuple[str, ...]) -> str:
+    return "s" if len(names) == 1 else ""

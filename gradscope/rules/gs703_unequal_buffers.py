@@ -1,0 +1,54 @@
+"""GS703: buffers that each rank has of its own, as BatchNorm's running statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.ranks import BUFFER, GRADIENT, PARAMETER, RanksRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._ranks import difference, named, on_ranks, since, the_others
+from gradscope.rules._rule import Limits, Rule, Runs
+
+RULE = Rule(
+    code="GS703",
+    name="unequal-buffers",
+    severity="info",
+    summary="each rank has buffers of its own, as running statistics of its share of the data",
+    what=(
+        "Compares buffers where nothing broadcasts them: under DistributedDataParallel with "
+        "`broadcast_buffers=False`, and in models without a wrapper. By default rank 0's are sent "
+        "to all before each forward, and there is nothing to compare. Where parameters or "
+        "gradients differ, their rules tell."
+    ),
+    why=(
+        "In eval mode BatchNorm uses its running statistics: each rank evaluates another model, "
+        "and the checkpoint has those of the data that one rank saw."
+    ),
+    fix=(
+        "Convert with `torch.nn.SyncBatchNorm.convert_sync_batchnorm`, or average the buffers over "
+        "ranks before evaluation and before a checkpoint is written."
+    ),
+    sources=(
+        "PyTorch, DistributedDataParallel: broadcast_buffers",
+        "PyTorch issue 30718: to synchronise BatchNorm's statistics before evaluation",
+    ),
+    runs=Runs(ranks=True),
+)
+
+
+def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One for each model whose replicas agree otherwise."""
+    for one in ranks.differences:
+        kinds = (PARAMETER, GRADIENT)
+        if one.kind != BUFFER or not one.names:
+            continue
+        if any(difference(ranks, one.model, kind) is not None for kind in kinds):
+            continue
+        finding = RULE.finding(
+            one.names[0],
+            f"{named(one)} on {on_ranks(one.ranks, one.compared)} differ from "
+            f"{the_others(one)} {since(one)}.",
+            value=float(len(one.names)),
+            cause="not-broadcast",
+        )
+        yield TrainingFinding(finding, (one.steps,), one.model)

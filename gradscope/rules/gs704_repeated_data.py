@@ -1,0 +1,66 @@
+"""GS704: ranks that train on the same batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.ranks import RanksRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._ranks import on_ranks
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS704",
+    name="repeated-data",
+    severity="warning",
+    summary="ranks that should each get data of their own get the same",
+    what=(
+        "Compares, bit for bit, what ranks call the model on in the steps looked at. It fires "
+        "where ranks of different places in data parallelism got the same in at least three looks "
+        "and in half of all. Ranks that share one layer get the same data by design and are left "
+        "alone. That each epoch has the same order (`set_epoch` forgotten) is not seen: too few "
+        "steps of an epoch are looked at."
+    ),
+    why=(
+        "The ranks do one rank's work several times: the global batch is as large as one rank's, "
+        "and an epoch takes as long as on one device."
+    ),
+    fix=(
+        "Give the DataLoader a `DistributedSampler`, and call its `set_epoch` in each epoch; in an "
+        "iterable dataset skip by rank. Draw augmentation and noise from a seed for each rank."
+    ),
+    sources=(
+        "PyTorch, torch.utils.data.distributed.DistributedSampler: a subset of the dataset that is "
+        "exclusive to each process",
+        "Li et al. 2020, PyTorch Distributed (arXiv 2006.15704), section 2.2: data parallelism",
+    ),
+    thresholds=(
+        Threshold(
+            "looks",
+            3,
+            "steps in which the same was given, below which nothing is said",
+            source="one batch can be meant to be the same",
+        ),
+        Threshold(
+            "share",
+            0.5,
+            "share of the looks in which it was, below which nothing is said",
+            source="most of them",
+        ),
+    ),
+    runs=Runs(ranks=True),
+)
+
+
+def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One for each model that is called on the same."""
+    for one in ranks.same_inputs:
+        if one.count < limits["looks"] or one.count < limits["share"] * one.looks:
+            continue
+        finding = RULE.finding(
+            "",
+            f"{on_ranks(one.ranks, max(len(ranks.runs), len(one.ranks)))} called the model on the "
+            f"same data, bit for bit, in {one.count} of {one.looks} steps looked at.",
+            cause="same-inputs",
+        )
+        yield TrainingFinding(finding, (one.steps,), one.model)

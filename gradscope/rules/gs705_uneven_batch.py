@@ -1,0 +1,65 @@
+"""GS705: batches that are larger on some ranks than on others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.ranks import RanksRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS705",
+    name="uneven-batch",
+    severity="warning",
+    summary="ranks whose batches differ in size have equal weight in the gradient",
+    what=(
+        "Compares the sizes of the ranks' batches step by step: the first axis of what the model "
+        "is called on. Where sizes vary from step to step anyway, as the lengths of sentences or "
+        "the nodes of graphs do, nothing is said."
+    ),
+    why=(
+        "DistributedDataParallel takes the mean over ranks of means over batches: a sample of a "
+        "small batch counts for more than one of a large batch. Where a rank has a batch less "
+        "than the others, they wait for it for ever."
+    ),
+    fix=(
+        "Drop the last batch (`drop_last=True`), or pad the data to a multiple of the ranks as "
+        "`DistributedSampler` does; else weight each rank's loss by its share of the samples."
+    ),
+    sources=(
+        "PyTorch, DistributedDataParallel: the gradient is as of one large batch only where all "
+        "processes have the same number of samples",
+        "PyTorch tutorial, Distributed Training with Uneven Inputs Using the Join Context Manager",
+    ),
+    thresholds=(
+        Threshold(
+            "share",
+            0.5,
+            "share of each rank's steps that have one size, below which sizes just vary",
+            source="most of the steps",
+        ),
+    ),
+    runs=Runs(ranks=True),
+)
+
+
+def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One for the run, of the first step in which sizes differ."""
+    one = ranks.uneven
+    if one is None or one.share < limits["share"]:
+        return
+    small, large = (
+        min(one.sizes, key=one.sizes.__getitem__),
+        max(one.sizes, key=one.sizes.__getitem__),
+    )
+    times = f"{plural(one.count, 'step')}, first in step {one.steps[0]}"
+    finding = RULE.finding(
+        "",
+        f"batches differ in size in {times}: rank {small} had "
+        f"{plural(one.sizes[small], 'sample')} and rank {large} {one.sizes[large]}.",
+        value=float(one.sizes[small]),
+        cause="sizes",
+    )
+    yield TrainingFinding(finding, (one.steps,))

@@ -1,0 +1,61 @@
+"""GS706: a parameter that takes part in the loss on some ranks only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.ranks import UNUSED, RanksRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._ranks import on_ranks
+from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._words import listed, plural
+
+RULE = Rule(
+    code="GS706",
+    name="unused-on-ranks",
+    severity="error",
+    summary="parameters got no gradient, and DistributedDataParallel waits for it",
+    what=(
+        "Reads which parameters DistributedDataParallel missed when it raised `Expected to have "
+        "finished reduction in the prior iteration`, names the module that did not run and the "
+        "line of the forward in which it stands, and the ranks on which it did."
+    ),
+    why=(
+        "The other ranks wait in their backward for a gradient that never comes: the run hangs "
+        "until the error of one rank ends it."
+    ),
+    fix=(
+        "Let the same parameters take part on every rank, if need be with a weight of zero in the "
+        "loss, or wrap with `find_unused_parameters=True`."
+    ),
+    sources=(
+        "PyTorch, DistributedDataParallel: find_unused_parameters",
+        "Li et al. 2020, PyTorch Distributed (arXiv 2006.15704), section 3.2.3: gradients that are "
+        "absent hang the all-reduce of their bucket",
+    ),
+    runs=Runs(ranks=True),
+)
+
+
+def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One for each set of parameters that ranks lacked."""
+    lacked: dict[tuple[str, ...], list[int]] = {}
+    events = [event for event in ranks.events if event.kind == UNUSED]
+    for event in events:
+        lacked.setdefault(tuple(event.details["parameters"]), []).append(event.details["rank"])
+    for names, where in lacked.items():
+        event = next(e for e in events if tuple(e.details["parameters"]) == names)
+        module, world = event.details.get("module"), len(ranks.runs)
+        elsewhere = world - len(where)
+        rest = "rank" if elsewhere == 1 else plural(elsewhere, "rank")
+        others = f"; on the other {rest} all of them did" if elsewhere else ""
+        what = f"`{module}` did not run, and " if module else ""
+        finding = RULE.finding(
+            module or names[0],
+            f"{what}{plural(len(names), 'parameter')} ({listed(names)}) got no gradient on "
+            f"{on_ranks(where, world)}{others}.",
+            value=float(len(names)),
+            cause="unused",
+            location=event.details.get("location"),
+        )
+        yield TrainingFinding(finding, ((event.step, event.step),), event.details.get("model"))

@@ -1,0 +1,75 @@
+"""GS707: a rank for which all others wait."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+from gradscope.records.ranks import RanksRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._words import percent
+from gradscope.typeset.numbers import seconds
+
+RULE = Rule(
+    code="GS707",
+    name="straggler",
+    severity="warning",
+    summary="one rank needs much longer than the others, which wait for it in every step",
+    what=(
+        "Compares the median time of ranks from the end of a step to the beginning of the next "
+        "backward: data, forward and loss, before anything waits for another rank. The seconds of "
+        "whole steps are the same on all, as backward ends together. Steps that are looked at do "
+        "not count. Under FSDP forward waits as well, and nothing is found."
+    ),
+    why="The run is as slow as its slowest rank, and all other devices are idle for that long.",
+    fix=(
+        "Look at that rank's machine: its data loader's workers and disk, what else runs there, "
+        "the clock of its device, the length of its samples."
+    ),
+    sources=(
+        "NVIDIA Resiliency Extension, straggler detection: relative scores of the sections of a "
+        "step, the best rank's time over a rank's",
+        "SPDL, The Straggler: slow data loading keeps a rank from the all-reduce",
+    ),
+    thresholds=(
+        Threshold(
+            "ratio",
+            1.5,
+            "a rank's time over the median of the others', above which it fires",
+            source="a relative score under two thirds",
+        ),
+        Threshold(
+            "share",
+            0.1,
+            "share of a step that the others wait, below which nothing is said",
+            source="what is worth looking for",
+        ),
+    ),
+    runs=Runs(ranks=True),
+)
+
+
+def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One for the slowest rank."""
+    if len(ranks.seconds) < 2:
+        return
+    own = {rank: mine for rank, (_, mine) in ranks.seconds.items()}
+    slowest = max(own, key=own.__getitem__)
+    usual = statistics.median(mine for rank, mine in own.items() if rank != slowest)
+    step = ranks.seconds[slowest][0]
+    waits = own[slowest] - usual
+    if own[slowest] <= limits["ratio"] * usual or waits <= limits["share"] * step:
+        return
+    finding = RULE.finding(
+        "",
+        f"until its backward begins rank {slowest} of {len(ranks.runs)} needs "
+        f"{seconds(own[slowest])} a step, and the others {seconds(usual)}: they wait for it for "
+        f"{percent(min(1.0, waits / step))} of the time.",
+        value=own[slowest] / usual if usual else None,
+        threshold=limits["ratio"],
+        source=limits.source("ratio"),
+        cause="slow",
+    )
+    steps = max(run.steps for run in ranks.runs)
+    yield TrainingFinding(finding, ((1, max(1, steps)),))

@@ -1,0 +1,275 @@
+"""Figures of several ranks as those of the whole run: exact, or None."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from gradscope.records.modules import ParameterStats
+from gradscope.records.tensors import TensorStats
+from gradscope.records.training import StepSample, TrainingStep
+from gradscope.runfile.layout import Key, Layout, NormGroup, Whole
+from gradscope.runfile.rank_file import Series
+from gradscope.runfile.statistics import joined
+
+_Number = float | None
+#: Of these there is a number for each rank's part.
+_NORMS = ("value_norm", "grad_norm", "clipped_norm", "update_norm")
+
+
+def combined_steps(
+    steps: Mapping[int, Sequence[TrainingStep]], layout: Layout
+) -> tuple[TrainingStep, ...]:
+    """The vital signs of the whole run: losses are means over ranks, norms those of the whole.
+
+    A step that a rank passed over, as its budget asked for, is left out. Of one that a rank did not
+    come to there are no norms where its part is missing, and no loss.
+
+    Args:
+        steps: of each rank.
+        layout: of the same ranks.
+    """
+    of = {rank: {one.step: one for one in several} for rank, several in steps.items()}
+    ends = {rank: max(several, default=0) for rank, several in of.items()}
+    found = []
+    for one in steps[min(steps)]:
+        there = {rank: several[one.step] for rank, several in of.items() if one.step in several}
+        absent = [rank for rank in of if rank not in there]
+        if any(ends[rank] > one.step for rank in absent):
+            continue
+        before, clipped = _total_norms(there, layout)
+        found.append(
+            replace(
+                one,
+                losses=() if absent else _mean_losses(there),
+                nonfinite=next((s.nonfinite for s in there.values() if s.nonfinite), None),
+                gradient_norm=before,
+                clipped_norm=clipped,
+                norms=(),
+            )
+        )
+    return tuple(found)
+
+
+def _mean_losses(there: Mapping[int, TrainingStep]) -> tuple[_Number, ...]:
+    """The mean over the ranks that have one: in a pipeline those of the last stage do."""
+    several = [
+        one.losses
+        for one in there.values()
+        if one.nonfinite is not None or any(loss is not None for loss in one.losses)
+    ]
+    return tuple(_mean(column) for column in zip(*several, strict=False))
+
+
+def _mean(values: Sequence[_Number]) -> _Number:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if len(known) == len(values) else None
+
+
+def _total_norms(there: Mapping[int, TrainingStep], layout: Layout) -> tuple[_Number, _Number]:
+    """The norms over all parameters that the step's optimizer has on any rank."""
+    norms = {rank: {group: both for group, *both in one.norms} for rank, one in there.items()}
+    if not any(norms.values()):  # an older file, or a step whose gradients were not read
+        every = Whole(tuple(((rank,),) for rank in there))
+        before = every.norm({rank: one.gradient_norm for rank, one in there.items()})
+        return before, every.norm({rank: one.clipped_norm for rank, one in there.items()})
+    of_groups: list[tuple[_Number, _Number]] = []
+    for group in layout.groups:
+        own = {rank: norms.get(rank, {}).get(number) for rank, number in group.numbers.items()}
+        if any(own.values()):
+            of_groups.append((_of_group(group, own, 0), _of_group(group, own, 1)))
+        elif not any(rank in there for rank in own):  # nobody is left who could tell
+            of_groups.append((None, None))
+    return _root([before for before, _ in of_groups]), _root([after for _, after in of_groups])
+
+
+def _of_group(group: NormGroup, own: Mapping[int, Sequence[_Number] | None], i: int) -> _Number:
+    return group.whole.norm({rank: both[i] for rank, both in own.items() if both})
+
+
+def _root(norms: Sequence[_Number]) -> _Number:
+    known = [norm for norm in norms if norm is not None]
+    return math.hypot(*known) if norms and len(known) == len(norms) else None
+
+
+def combined_parameters(
+    series: Mapping[int, Mapping[Key, Series]], layout: Layout
+) -> dict[Key, Series]:
+    """The parameters of all ranks over the steps, each as a whole: of sharded ones no rank has it.
+
+    Args:
+        series: of each rank.
+        layout: of the same ranks.
+    """
+    holders: dict[Key, dict[int, Series]] = {}
+    for rank in sorted(series):
+        for key, one in series[rank].items():
+            holders.setdefault(key, {})[rank] = one
+    return {key: _combined(key, held, layout) for key, held in holders.items()}
+
+
+def _combined(key: Key, held: Mapping[int, Series], layout: Layout) -> Series:
+    ranks = tuple(held)
+    value, gradient = layout.value(key, ranks), layout.gradient(key, ranks)
+    rows = {rank: {step: i for i, step in enumerate(one.steps)} for rank, one in held.items()}
+    steps = held[ranks[0]].steps
+    columns: dict[str, list[_Number]] = {name: [] for name in held[ranks[0]].values}
+    for step in steps:
+        for name, cell in _cells(step, held, rows, value, gradient):
+            columns[name].append(cell)
+    values = {name: tuple(cells) for name, cells in columns.items()}
+    fault = value.fault or gradient.fault or _fault(held, rows, steps, values)
+    return Series(steps, values, fault=fault)
+
+
+def _fault(
+    held: Mapping[int, Series],
+    rows: Mapping[int, Mapping[int, int]],
+    steps: Sequence[int],
+    values: Mapping[str, Sequence[_Number]],
+) -> str | None:
+    """Why norms that all ranks have are none of the whole's at some step."""
+    for name in ("value_norm", "clipped_norm"):
+        for step, norm in zip(steps, values[name], strict=True):
+            known = [
+                held[rank].values[name][rows[rank][step]] if step in rows[rank] else None
+                for rank in held
+            ]
+            if norm is None and None not in known:
+                return "differs"
+    return None
+
+
+def _cells(
+    step: int,
+    held: Mapping[int, Series],
+    rows: Mapping[int, Mapping[int, int]],
+    value: Whole,
+    gradient: Whole,
+) -> Iterator[tuple[str, _Number]]:
+    """One parameter's figures in one step."""
+    there = {rank: rows[rank][step] for rank in held if step in rows[rank]}
+
+    def own(name: str) -> dict[int, _Number]:
+        return {rank: held[rank].values[name][i] for rank, i in there.items()}
+
+    norms = {
+        name: (value if name in ("value_norm", "update_norm") else gradient).norm(own(name))
+        for name in _NORMS
+    }
+    yield from norms.items()
+    moved, size = norms["update_norm"], norms["value_norm"]
+    if moved is not None:
+        yield "update_ratio", moved / size if size else None
+    else:  # an older file has no more than the ratio, and of a part it says nothing
+        parts = max(map(len, value.copies), default=0)
+        yield "update_ratio", value.norm(own("update_ratio")) if parts == 1 else None
+    shares, counts = own("zeros"), own("nonfinite")
+    holders = [rank for rank in gradient.ranks if shares.get(rank) is not None]
+    elements = sum(gradient.elements.get(rank, 1) for rank in holders)
+    zeros = sum((shares[rank] or 0.0) * gradient.elements.get(rank, 1) for rank in holders)
+    yield "zeros", zeros / elements if elements else None
+    known = [n for rank in gradient.ranks if (n := counts.get(rank)) is not None]
+    yield "nonfinite", sum(known) if known else None
+
+
+def with_spread(
+    series: Mapping[tuple[int, str, int], Series],
+    others: Sequence[Mapping[tuple[int, str, int], Series]],
+) -> dict[tuple[int, str, int], Series]:
+    """The calls of one rank with the least and the largest value among all ranks in each step."""
+    found = {}
+    for key, own in series.items():
+        several = [own, *(other[key] for other in others if key in other)]
+        rows = [{step: i for i, step in enumerate(one.steps)} for one in several]
+        lowest: dict[str, tuple[_Number, ...]] = {}
+        highest: dict[str, tuple[_Number, ...]] = {}
+        for name in own.values:
+            cells = [
+                [
+                    cell
+                    for one, row in zip(several, rows, strict=True)
+                    if step in row and (cell := one.values[name][row[step]]) is not None
+                ]
+                for step in own.steps
+            ]
+            lowest[name] = tuple(min(known, default=None) for known in cells)
+            highest[name] = tuple(max(known, default=None) for known in cells)
+        found[key] = replace(own, lowest=lowest, highest=highest)
+    return found
+
+
+def combined_sample(samples: Mapping[int, StepSample], layout: Layout) -> StepSample:
+    """One model in one step: the parameters of all ranks as wholes, the calls of the lowest rank.
+
+    Args:
+        samples: of each rank that looked at the model.
+        layout: of the same ranks.
+    """
+    first = samples[min(samples)]
+    held: dict[str, dict[int, ParameterStats]] = {}
+    for rank in sorted(samples):
+        for one in samples[rank].report.parameters:
+            held.setdefault(one.name, {})[rank] = one
+    clipped = {rank: sample.clipped for rank, sample in samples.items()}
+    parameters, norms = [], {}
+    for name, own in held.items():
+        gradient = layout.gradient((first.model, name), tuple(own))
+        parameters.append(_whole_parameter((first.model, name), own, gradient, layout))
+        norms[name] = gradient.norm(
+            {
+                rank: clipped[rank].get(name, one.gradient.norm if one.gradient else None)
+                for rank, one in own.items()
+            }
+        )
+    there = [one.gradient.norm for one in parameters if one.gradient is not None]
+    report = first.report
+    totals = replace(
+        report.totals,
+        gradient_norm=_root(there),
+        parameters=sum(math.prod(one.shape) for one in parameters),
+        trainable=sum(math.prod(one.shape) for one in parameters if one.requires_grad),
+    )
+    changed = {
+        one.name: norms[one.name]
+        for one in parameters
+        if one.gradient is not None and norms[one.name] != one.gradient.norm
+    }
+    report = replace(report, parameters=tuple(parameters), totals=totals)
+    return replace(first, report=report, clipped=changed)
+
+
+def _whole_parameter(
+    key: Key, own: Mapping[int, ParameterStats], gradient: Whole, layout: Layout
+) -> ParameterStats:
+    first = own[min(own)]
+    value = layout.value(key, tuple(own))
+    shape = layout.shape(key) or first.shape
+    moved = value.norm({rank: one.update_norm for rank, one in own.items()})
+    whole_value = _whole_stats(value, {rank: one.value for rank, one in own.items()}, shape)
+    ratio = moved / whole_value.norm if moved is not None and whole_value.norm else None
+    known = [one.moved for one in own.values() if one.moved is not None]
+    return replace(
+        first,
+        shape=shape,
+        value=whole_value,
+        gradient=None
+        if all(one.gradient is None for one in own.values())
+        else _whole_stats(gradient, {rank: one.gradient for rank, one in own.items()}, shape),
+        update_norm=moved,
+        update_ratio=ratio,
+        moved=any(known) if known else None,
+    )
+
+
+def _whole_stats(
+    made: Whole, own: Mapping[int, TensorStats | None], shape: tuple[int, ...]
+) -> TensorStats:
+    """Statistics of the whole; without numbers where it cannot be put together."""
+    parts = [stats for rank in made.ranks if (stats := own.get(rank)) is not None]
+    norm = made.norm({rank: None if stats is None else stats.norm for rank, stats in own.items()})
+    dtype = next((stats.dtype for stats in own.values() if stats is not None), "float32")
+    if norm is None or len(parts) < len(made.ranks):
+        return TensorStats(shape, dtype, math.prod(shape))
+    return replace(joined(parts, shape), norm=norm)

@@ -1,0 +1,190 @@
+"""Which ranks hold what of each parameter, and how a norm of the whole comes from norms of parts.
+
+A whole tensor's L2 norm is the root of the sum of squares over its distinct shards. Replicas count
+once, and must agree: where they do not, there is no such number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gradscope.records.placements import DeviceMesh, ParameterPlacement
+
+#: A parameter: the id of its model, and its name.
+Key = tuple[int, str]
+#: How far the norms of replicas may be apart, as a share.
+_ALIKE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """How a tensor is made of what ranks hold.
+
+    Attributes:
+        copies: each copy of the whole, as its distinct shards; of each the ranks that hold it.
+            Shards without elements are left out, copies of which a shard is missing too.
+        elements: how many of them each rank holds.
+        fault: why there is no whole, where that is sure: "partial" or "missing".
+    """
+
+    copies: tuple[tuple[tuple[int, ...], ...], ...]
+    elements: Mapping[int, int] = field(default_factory=dict)
+    fault: str | None = None
+
+    def norm(self, norms: Mapping[int, float | None]) -> float | None:
+        """The whole's norm from the ranks' own.
+
+        None where a shard's is missing, where replicas differ, or where the whole has no number.
+        """
+        if self.fault is not None:
+            return None
+        found = []
+        for copy in self.copies:
+            shards = [_agreed([norms.get(rank) for rank in ranks]) for ranks in copy]
+            present = [norm for norm in shards if norm is not None]
+            if len(present) == len(shards):
+                found.append(math.hypot(*present))
+        return _agreed(found)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """One rank for each shard of the first copy."""
+        return tuple(ranks[0] for ranks in self.copies[0]) if self.copies else ()
+
+
+def _agreed(values: Sequence[float | None]) -> float | None:
+    """The number that all who know it say."""
+    known = [value for value in values if value is not None]
+    if not known or any(abs(value - known[0]) > _ALIKE * abs(known[0]) for value in known):
+        return None
+    return known[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What one rank has of a tensor: its mesh, the placements there, how many elements."""
+
+    mesh: DeviceMesh | None = None
+    placements: tuple[str, ...] = ()
+    elements: int = 1
+
+
+def whole(holders: Mapping[int, Holder]) -> Whole:
+    """The whole of what the ranks hold."""
+    meshes: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
+    needed: dict[tuple[int, ...], int] = {}
+    partial = False
+    for rank, holder in sorted(holders.items()):
+        mesh = holder.mesh
+        if mesh is None:
+            meshes[rank,], needed[rank,] = {(): [rank]}, 1
+            continue
+        partial = partial or any(kind.startswith("P") for kind in holder.placements)
+        sharded = [i for i, kind in enumerate(holder.placements) if kind.startswith("S")]
+        place = tuple(mesh.coordinate[i] for i in sharded)
+        meshes.setdefault(mesh.ranks, {}).setdefault(place, []).append(rank)
+        needed[mesh.ranks] = math.prod(mesh.shape[i] for i in sharded)
+    copies = tuple(
+        tuple(tuple(ranks) for ranks in shards.values() if holders[ranks[0]].elements)
+        for ranks, shards in meshes.items()
+        if len(shards) == needed[ranks]
+    )
+    elements = {rank: holder.elements for rank, holder in holders.items()}
+    fault = "partial" if partial else None if copies else "missing"
+    return Whole(copies, elements, fault)
+
+
+class Layout:
+    """The placements that all ranks wrote.
+
+    Args:
+        placements: of each rank.
+        meshes: of each rank.
+    """
+
+    def __init__(
+        self,
+        placements: Mapping[int, Sequence[ParameterPlacement]],
+        meshes: Mapping[int, Sequence[DeviceMesh]],
+    ) -> None:
+        self.ranks = tuple(sorted(placements))
+        self._meshes = {rank: {m.id: m for m in several} for rank, several in meshes.items()}
+        self._of: dict[Key, dict[int, ParameterPlacement]] = {}
+        for rank in self.ranks:
+            for one in placements[rank]:
+                self._of.setdefault((one.model, one.name), {})[rank] = one
+        self._groups: tuple[NormGroup, ...] | None = None
+
+    def shape(self, parameter: Key) -> tuple[int, ...] | None:
+        """Of the whole parameter; None where no rank says."""
+        return next((one.shape for one in self._of.get(parameter, {}).values()), None)
+
+    def value(self, parameter: Key, ranks: Sequence[int] = ()) -> Whole:
+        """Its value, of ``ranks`` that have it where none says how it is placed."""
+        return self._whole(parameter, ranks, gradient=False)
+
+    def gradient(self, parameter: Key, ranks: Sequence[int] = ()) -> Whole:
+        """Its gradient, which can be placed otherwise."""
+        return self._whole(parameter, ranks, gradient=True)
+
+    def _whole(self, parameter: Key, ranks: Sequence[int], *, gradient: bool) -> Whole:
+        placed = self._of.get(parameter)
+        if not placed:
+            return whole({rank: Holder() for rank in ranks})
+        return whole({rank: self._holder(rank, one, gradient) for rank, one in placed.items()})
+
+    def _holder(self, rank: int, one: ParameterPlacement, gradient: bool) -> Holder:
+        mesh = None if one.mesh is None else self._meshes[rank].get(one.mesh)
+        kinds = one.gradient_placements if gradient else one.placements
+        return Holder(mesh, kinds, math.prod(one.local_shape))
+
+    @property
+    def partial(self) -> tuple[Key, ...]:
+        """The parameters whose value or gradient is a sum that nobody has taken yet."""
+        return tuple(
+            key
+            for key, placed in self._of.items()
+            if any(
+                kind.startswith("P")
+                for one in placed.values()
+                for kind in (*one.placements, *one.gradient_placements)
+            )
+        )
+
+    @property
+    def groups(self) -> tuple[NormGroup, ...]:
+        """The groups of parameters that the vital signs have norms of."""
+        if self._groups is None:
+            self._groups = tuple(self._found_groups())
+        return self._groups
+
+    def _found_groups(self) -> list[NormGroup]:
+        members: dict[tuple[int, int], list[tuple[Key, ParameterPlacement]]] = {}
+        for key, placed in self._of.items():
+            for rank, one in placed.items():
+                if one.norm_group is not None:
+                    members.setdefault((rank, one.norm_group), []).append((key, one))
+        together: dict[frozenset[Key], dict[int, tuple[int, Holder]]] = {}
+        for (rank, number), several in members.items():
+            names = frozenset(key for key, _ in several)
+            holder = self._holder(rank, several[0][1], gradient=True)
+            full = Holder(holder.mesh, holder.placements)
+            together.setdefault(names, {})[rank] = number, full
+        counted = sum(map(len, together))
+        overlap = counted > len(frozenset[Key]().union(*together))
+        found = []
+        for held in together.values():
+            made = whole({rank: holder for rank, (_, holder) in held.items()})
+            made = Whole((), {}, "missing") if overlap else made
+            found.append(NormGroup({rank: number for rank, (number, _) in held.items()}, made))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class NormGroup:
+    """Parameters of one optimizer that are placed alike: its number at each rank that has them."""
+
+    numbers: Mapping[int, int]
+    whole: Whole

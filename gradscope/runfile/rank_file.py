@@ -1,0 +1,232 @@
+"""The file of one process, as it is."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gradscope.errors import ConfigError
+from gradscope.records.placements import DeviceMesh, ParameterPlacement
+from gradscope.records.training import (
+    Fingerprints,
+    StepSample,
+    TrainedModel,
+    TrainingEvent,
+    TrainingFinding,
+    TrainingRun,
+    TrainingStep,
+)
+from gradscope.runfile import rows, schema
+from gradscope.runfile.opening import connect, reading
+
+_Record = TypeVar("_Record")
+#: What has fingerprints together: the model's id, the kind, and which part of the whole.
+Copies = tuple[int, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What one layer or parameter was in each sampled step: a tuple of numbers for each column.
+
+    None stands where there is no number, as for a gradient that never came or an empty tensor.
+    ``lowest`` and ``highest`` are over all ranks, where there are several and they hold values of
+    their own. ``fault`` is why a parameter has no norm of the whole at some step: "partial",
+    "missing", or "differs", where ranks that should hold the same do not.
+    """
+
+    steps: tuple[int, ...]
+    values: dict[str, tuple[float | None, ...]]
+    lowest: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
+    highest: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
+    fault: str | None = None
+
+
+class RankFile:
+    """One process's file, opened for reading: of what is sharded it has this process's part.
+
+    Each question is asked of the file as it is at that moment.
+
+    Raises:
+        ConfigError: it is no run, or of a newer gradscope. So may each question: a file can be
+            damaged anywhere.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection = connect(path)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    @property
+    def run(self) -> TrainingRun:
+        """How the script was run. While it goes on, its ``steps`` are those that are written."""
+        found = self._rows(f"SELECT {', '.join(rows.RUN)} FROM run")
+        if not found:
+            raise ConfigError(f"`{self.path}` is damaged: it does not say what was run")
+        run = rows.plain_record(TrainingRun, rows.RUN, found[0], str(self.path))
+        return replace(run, steps=max(run.steps, self.last_step))
+
+    @property
+    def models(self) -> tuple[TrainedModel, ...]:
+        """The models, by id."""
+        return self._records(TrainedModel, "model", rows.MODEL, "id")
+
+    @property
+    def events(self) -> tuple[TrainingEvent, ...]:
+        """What happened, in its order."""
+        return self._records(TrainingEvent, "event", rows.EVENT, "id")
+
+    @property
+    def meshes(self) -> tuple[DeviceMesh, ...]:
+        """The meshes over which parameters are placed, by id."""
+        return self._records(DeviceMesh, "mesh", rows.MESH, "id")
+
+    @property
+    def placements(self) -> tuple[ParameterPlacement, ...]:
+        """Where the parameters are; none in a run of one process."""
+        return self._records(ParameterPlacement, "placement", rows.PLACEMENT, "model, name")
+
+    @property
+    def findings(self) -> tuple[TrainingFinding, ...]:
+        """What the rules found, first found first."""
+        found = self._rows(f"SELECT {', '.join(rows.FINDING)} FROM finding ORDER BY id")
+        return tuple(rows.finding_record(row, str(self.path)) for row in found)
+
+    @property
+    def digests(self) -> dict[tuple[int, Copies], str]:
+        """The fingerprints of all tensors of a kind together, by step, model, kind and part."""
+        columns = ("step", "model", "kind", "part", "digest")
+        if not self._columns("fingerprint", columns):
+            return {}
+        found = self._rows(f"SELECT {', '.join(columns)} FROM fingerprint ORDER BY step")
+        allowed = ({int}, {int}, {str}, {str}, {str})
+        rows.check_columns(found, columns, allowed, str(self.path))
+        return {(step, tuple(copies)): digest for step, *copies, digest in found}
+
+    def fingerprints(self, step: int, copies: Copies) -> dict[str, str]:
+        """Those of each tensor; none where they were thinned out."""
+        query = (
+            f"SELECT {', '.join(rows.FINGERPRINT)} FROM fingerprint "
+            "WHERE step = ? AND model = ? AND kind = ? AND part = ?"
+        )
+        found = self._rows(query, step, *copies)
+        records = [
+            rows.plain_record(Fingerprints, rows.FINGERPRINT, row, str(self.path)) for row in found
+        ]
+        return records[0].tensors if records else {}
+
+    @property
+    def batch_sizes(self) -> dict[int, int]:
+        """How many steps had a batch of that size."""
+        steps = f"(SELECT {self._columns('step', ('batch',))} FROM step)"
+        query = f"SELECT batch, count(*) FROM {steps} WHERE batch IS NOT NULL GROUP BY batch"
+        return dict(self._rows(query))
+
+    def odd_batches(self, usual: int, most: int) -> list[int]:
+        """The first steps whose batch has another size."""
+        query = "SELECT step FROM step WHERE batch <> ? ORDER BY step LIMIT ?"
+        return [step for (step,) in self._rows(query, usual, most)]
+
+    def batches(self, steps: Sequence[int]) -> dict[int, int]:
+        """The sizes of the batches of these steps, as far as they are known."""
+        marks = ", ".join("?" * len(steps))
+        query = f"SELECT step, batch FROM step WHERE step IN ({marks}) AND batch IS NOT NULL"
+        return dict(self._rows(query, *steps))
+
+    def usual_seconds(self, most: int) -> tuple[float, float] | None:
+        """Medians over the last steps that were not looked at: of all seconds, and of its own."""
+        columns = self._columns("step", ("step", "seconds", "own_seconds", "sampled"))
+        query = (
+            f"SELECT seconds, own_seconds FROM (SELECT {columns} FROM step) "
+            "WHERE own_seconds IS NOT NULL AND NOT sampled ORDER BY step DESC LIMIT ?"
+        )
+        found = self._rows(query, most)
+        if not found:
+            return None
+        every, own = (statistics.median(column) for column in zip(*found, strict=True))
+        return every, own
+
+    @property
+    def last_step(self) -> int:
+        """The number of the last step that is written; 0 before the first."""
+        ((last,),) = self._rows("SELECT max(step) FROM step")
+        if last is not None and not isinstance(last, int):
+            raise ConfigError(f"`{self.path}` is damaged: a step has no number")
+        return last or 0
+
+    def steps(self, first: int = 1, last: int | None = None) -> tuple[TrainingStep, ...]:
+        """The vital signs of these steps, both ends in, as far as they are kept."""
+        columns = self._columns("step", rows.STEP)
+        query = f"SELECT {columns} FROM step WHERE step BETWEEN ? AND ? ORDER BY step"
+        found = self._rows(query, first, self.last_step if last is None else last)
+        return rows.step_records(found, str(self.path))
+
+    @property
+    def sampled(self) -> tuple[int, ...]:
+        """The numbers of the steps that have samples."""
+        found = self._rows("SELECT DISTINCT step FROM sample ORDER BY step")
+        return tuple(step for (step,) in found)
+
+    def sample(self, step: int, model: int | None = None) -> tuple[StepSample, ...]:
+        """The samples of a step, by model, or that of one model; none where it has none."""
+        query = (
+            "SELECT record FROM sample WHERE step = ? AND (? IS NULL OR model = ?) ORDER BY model"
+        )
+        found = self._rows(query, step, model, model)
+        return tuple(rows.sample_record(packed, str(self.path)) for (packed,) in found)
+
+    def call_series(self, model: int | None = None) -> dict[tuple[int, str, int], Series]:
+        """By model id, module name and call, in the order of execution; see ``CALL_COLUMNS``."""
+        return self._series("call", ("model", "name", "call"), schema.CALL_COLUMNS, model)
+
+    def parameter_series(self, model: int | None = None) -> dict[tuple[int, str], Series]:
+        """By model id and parameter name, in the order of the model; see ``PARAMETER_COLUMNS``."""
+        return self._series("parameter", ("model", "name"), schema.PARAMETER_COLUMNS, model)
+
+    def _series(
+        self, table: str, key: tuple[str, ...], columns: tuple[str, ...], model: int | None
+    ) -> dict[Any, Series]:
+        query = (
+            f"SELECT {self._columns(table, (*key, 'step', *columns))} FROM {table} "
+            "WHERE ? IS NULL OR model = ? ORDER BY rowid"
+        )
+        found = self._rows(query, model, model)
+        optional = {int, float, type(None)}
+        types = ({int}, {str}, {int})[: len(key)]
+        allowed = (*types, {int}, *(optional for _ in columns))
+        rows.check_columns(found, (*key, "step", *columns), allowed, str(self.path))
+        width = len(key)
+        grouped: dict[rows.Row, list[rows.Row]] = {}
+        for row in found:
+            grouped.setdefault(row[:width], []).append(row[width:])
+        series = {}
+        for name, numbers in grouped.items():
+            steps, *values = zip(*numbers, strict=True)
+            series[name] = Series(steps, dict(zip(columns, values, strict=True)))
+        return series
+
+    def _records(
+        self, kind: type[_Record], table: str, names: tuple[str, ...], order: str
+    ) -> tuple[_Record, ...]:
+        """The rows of a table whose columns are a record's fields; none where it is not there."""
+        columns = self._columns(table, names)
+        if not columns:
+            return ()
+        found = self._rows(f"SELECT {columns} FROM {table} ORDER BY {order}")
+        return tuple(rows.plain_record(kind, names, row, str(self.path)) for row in found)
+
+    def _columns(self, table: str, wanted: Sequence[str]) -> str:
+        """Columns for a query, NULL for those that files did not always have; "" for no table."""
+        there = {name for _, name, *_ in self._rows(f"PRAGMA table_info({table})")}
+        if not there:
+            return ""
+        return ", ".join(name if name in there else f"NULL AS {name}" for name in wanted)
+
+    def _rows(self, query: str, *arguments: int | str | None) -> list[rows.Row]:
+        with reading(self.path):
+            return self._connection.execute(query, arguments).fetchall()

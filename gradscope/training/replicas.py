@@ -1,0 +1,174 @@
+"""What a process holds that others hold too: parameters, gradients, buffers, and the data it gets.
+
+Nothing is communicated. Each rank writes fingerprints, and which part of the whole they are of;
+whoever reads the files knows what must be the same on which of them, and what must not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import distributed, nn
+
+from gradscope.capture.fingerprints import combined, fingerprints
+from gradscope.capture.hooks import named_parameters
+from gradscope.capture.shards import is_spread, local
+from gradscope.nesting import find
+from gradscope.records.training import Fingerprints
+
+DDP, FSDP = "DistributedDataParallel", "FSDP"
+
+
+def several_processes() -> bool:
+    """Whether this process belongs to a group of torch's with others in it."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return False
+    return distributed.get_world_size() > 1
+
+
+def wrapper_of(outer: nn.Module) -> str | None:
+    """What spreads a model over processes; None where nothing of torch's does."""
+    if ddp_around(outer) is not None:
+        return DDP
+    return FSDP if any(map(_is_sharded, outer.modules())) else None
+
+
+def batch_size(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    """The first axis of the first tensor with axes that a call is given."""
+    given = (tensor for _, tensor in find((args, kwargs), torch.Tensor))
+    return next((tensor.shape[0] for tensor in given if tensor.dim()), None)
+
+
+def input_digest(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """One text for all tensors that a call is given; None where it is given none."""
+    given = [tensor for _, tensor in find((args, kwargs), torch.Tensor)]
+    return combined(fingerprints(given)) if given else None
+
+
+def data_place(outer: nn.Module) -> str | None:
+    """The rank's place among those that get data of their own; None where nobody knows.
+
+    Ranks that hold parts of one layer (tensor parallelism) get the same data, as do the stages of a
+    pipeline.
+    """
+    ddp = ddp_around(outer)
+    if ddp is not None:
+        return str(distributed.get_rank(ddp.process_group))
+    if _in_stages():
+        return None
+    for module in outer.modules():
+        if _is_sharded(module):
+            return _place_in_mesh(module)
+    if any(is_spread(p) for p in outer.parameters()):
+        return None
+    return str(distributed.get_rank())
+
+
+def held_alike(
+    model: int, outer: nn.Module, module: nn.Module, held: Collection[nn.Parameter]
+) -> list[Fingerprints]:
+    """The fingerprints of all that other ranks hold as well, of a step without a number yet.
+
+    Args:
+        model: the model's id.
+        outer: the model as the script calls it.
+        module: the same without what stands around it.
+        held: the parameters whose gradients are read: those of the optimizer that is to step.
+    """
+    found: list[Fingerprints] = []
+    values = _copied(outer, module)
+    gradients = {name: p.grad for name, p in values.items() if p in held and p.grad is not None}
+    kinds: list[tuple[str, Mapping[str, torch.Tensor]]] = [
+        ("parameter", values),
+        ("gradient", gradients),
+    ]
+    ddp = ddp_around(outer)
+    # Those that are broadcast before each forward are each rank's own after it.
+    if values and not (ddp is not None and _broadcasts_buffers(ddp)):
+        kinds.append(("buffer", dict(module.named_buffers())))
+    for kind, named in kinds:
+        for part, some in _by_part(named).items():
+            texts = fingerprints([local(tensor).detach() for tensor in some.values()])
+            each = dict(zip(some, texts, strict=True))
+            digest = combined([f"{name} {text}" for name, text in each.items()])
+            found.append(Fingerprints(0, model, kind, part, digest, each))
+    return found
+
+
+def _copied(outer: nn.Module, module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of which other ranks hold the same part, as far as that is known.
+
+    Shards that FSDP keeps flat say nothing of their places, and plain tensors beside sharded ones
+    are nobody's to keep the same.
+    """
+    named = {known.name: p for p, known in named_parameters(module).items()}
+    ddp = ddp_around(outer)
+    if ddp is not None:
+        ignored = ddp.parameters_to_ignore
+        return {name: p for name, p in named.items() if name not in ignored}
+    if _in_stages() or any(type(m).__name__ == "FullyShardedDataParallel" for m in outer.modules()):
+        return {}
+    spread = {name: p for name, p in named.items() if is_spread(p)}
+    return spread or named
+
+
+def _broadcasts_buffers(ddp: Any) -> bool:
+    # Its name since 2.14, and before.
+    return bool(getattr(ddp, "forward_sync_buffers", None) or ddp.broadcast_buffers)
+
+
+def _by_part(named: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """The tensors by which part of the whole they are; without those that are partial sums."""
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in named.items():
+        part = _part(tensor)
+        if part is not None and tensor.layout == torch.strided:
+            found.setdefault(part, {})[name] = tensor
+    return found
+
+
+def _part(tensor: Any) -> str | None:
+    """``1:3``: it is split along the mesh's axis 1, and this is part 3; "" is all of it."""
+    if not is_spread(tensor):
+        return ""
+    if any(placement.is_partial() for placement in tensor.placements):
+        return None
+    places = tensor.device_mesh.get_coordinate()
+    if places is None:  # this rank holds nothing of it
+        return None
+    split = enumerate(zip(tensor.placements, places, strict=True))
+    return ",".join(f"{axis}:{at}" for axis, (one, at) in split if not one.is_replicate())
+
+
+def ddp_around(outer: nn.Module) -> Any:
+    """The wrapper around a model, whatever else stands around it; None where it has none."""
+    module: Any = outer
+    while isinstance(module, nn.Module):
+        if type(module).__name__ == DDP:
+            return module
+        module = getattr(module, "_orig_mod", None) or getattr(module, "module", None)
+    return None
+
+
+def _is_sharded(module: nn.Module) -> bool:
+    """Whether ``fully_shard`` was called on it, or it is the wrapper before that."""
+    kinds = {kind.__name__ for kind in type(module).__mro__}
+    return bool(kinds & {"FSDPModule", "FullyShardedDataParallel"})
+
+
+def _place_in_mesh(module: Any) -> str | None:
+    # There is no public way to ask a module that was sharded for its mesh.
+    with contextlib.suppress(AttributeError, IndexError):
+        group = module._get_fsdp_state()._fsdp_param_group
+        places = group.mesh_info.mesh.get_coordinate()
+        return None if places is None else ",".join(map(str, places))
+    return None
+
+
+def _in_stages() -> bool:
+    """Whether the script has pipeline stages, which may have the same names and are not copies."""
+    return "torch.distributed.pipelining" in sys.modules

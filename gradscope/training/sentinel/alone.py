@@ -1,0 +1,51 @@
+"""What one process of several does by itself must not wait for the others, who would never come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+#: Where PyTorch keeps its collectives, and what is sent from one process to another.
+_NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"})
+
+
+class NeedsOthers(RuntimeError):
+    """An operation would have waited for other processes."""
+
+
+class Alone(TorchDispatchMode):
+    """Within it an operation that would communicate raises ``NeedsOthers`` instead.
+
+    Attributes:
+        refused: whether one has.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.refused = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if any(kind.__name__ == "DTensor" for kind in types):
+            return NotImplemented  # its own operations come first, and then this is asked again
+        if func.namespace in _NAMESPACES and "wait_tensor" not in func.name():
+            self.refused = True
+            raise NeedsOthers(f"{func.name()} waits for other processes")
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def alone() -> Iterator[Alone | None]:
+    """``Alone`` in a process of several; nothing in one by itself."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        yield None
+        return
+    with Alone() as mode:
+        yield mode

@@ -1,0 +1,167 @@
+"""Signals at any moment of any command that writes, and memory that ends where a model needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import processes
+import pytest
+from fuzz.attempts import _memory
+from PIL import Image
+
+from hostile.commands import gradscope
+from hostile.test_faults import COMMANDS, folder, left, saved
+
+__all__ = ["folder", "saved"]  # fixtures
+
+pytestmark = pytest.mark.slow
+
+NET = """
+import torch
+from torch import nn
+class Hungry(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient + torch.ones({backward}, 1).sum()
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+    def forward(self, x):
+        return Hungry.apply(self.linear(x)) + torch.ones({forward}, 1).sum()
+"""
+MUCH = 10**9
+
+
+@contextmanager
+def signal_at(number: signal.Signals, moment: int) -> Iterator[list[int]]:
+    """The signal comes as a function of the main thread's is called, the ``moment``-th of all.
+
+    What comes of it is how many were called.
+    """
+    calls = [0]
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            calls[0] += 1
+            if calls[0] == moment:
+                os.kill(os.getpid(), number)
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+
+
+def ends(words: Sequence[str], number: signal.Signals, moment: int) -> tuple[int, list[str], int]:
+    """The exit code, what the contract forbids, and how many calls there were."""
+    with signal_at(number, moment) as calls:
+        try:
+            found = gradscope(words)
+        except KeyboardInterrupt:  # before the command line, or behind it
+            return 130, [], calls[0]
+    return found.code, found.faults(), calls[0]
+
+
+def clear(folder: Path) -> None:
+    """Take away what a command made, which is whole wherever it is."""
+    for file in folder.glob("made.*"):
+        _check_whole(file)
+        file.unlink()
+    Path("saved-too.json").unlink(missing_ok=True)
+
+
+def _check_whole(file: Path) -> None:
+    if file.suffix in (".json", ".sarif"):
+        json.loads(file.read_text(encoding="utf-8"))
+    elif file.suffix == ".png":
+        Image.open(file).load()
+    else:
+        assert file.stat().st_size
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """SIGTERM as the command line has it, before and behind the command, too."""
+    assert threading.current_thread() is threading.main_thread()
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_signal(command: str, folder: Path) -> None:
+    file, words = COMMANDS[command]
+    code, faults, calls = ends(words, signal.SIGINT, 0)
+    assert (code, faults, left(folder)) == (0, [], [file])
+    clear(folder)
+    numbers = random.Random(command)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        moment = numbers.randrange(1, calls)
+        code, faults, _ = ends(words, number, moment)
+        assert (code in (0, 130), faults) == (True, []), moment
+        assert left(folder) in ([], [file]), moment
+        assert left(folder) or code == 130, moment
+        clear(folder)
+
+
+@pytest.mark.parametrize("command", ["inspect", "saliency", "export", "cache"])
+def test_a_kill(command: str, folder: Path) -> None:
+    file, words = COMMANDS[command]
+    _, _, calls = ends(words, signal.SIGINT, 0)
+    clear(folder)
+    for moment in (random.Random(command).randrange(1, calls), calls * 98 // 100):
+        process = processes.context().Process(target=_killed, args=(words, str(folder), moment))
+        process.start()
+        process.join()
+        assert process.exitcode in (-signal.SIGKILL, 0)
+        clear(folder)
+    assert gradscope(words).code == 0
+    assert left(folder) == [file]
+
+
+def _killed(words: tuple[str, ...], folder: str, moment: int) -> None:
+    os.chdir(folder)
+    ends(words, signal.SIGKILL, moment)
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_memory_that_runs_out_in(phase: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = {"forward": 1, "backward": 1, phase: MUCH}
+    Path("net.py").write_text(NET.format(**sizes))
+    with _memory(1 << 30):
+        found = gradscope(["inspect", "./net.py:Net", "input.shape=[2, 4]", "-o", "made.json"])
+    assert (found.code, found.faults()) == (3, [])
+    report = json.loads(Path("made.json").read_text())
+    assert (report["error"]["kind"], report["error"]["phase"]) == ("out-of-memory", phase)
+
+
+def test_memory_that_runs_out_while_reading(tmp_path: Path, monkeypatch) -> None:
+    """A checkpoint that is larger than what is left."""
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    torch.save({"weight": torch.zeros(1).expand(100 << 20).clone()}, "large.pt")
+    with _memory(200 << 20):
+        found = gradscope(["inspect", "demo", "checkpoint=large.pt", "-o", "made.json"])
+    assert (found.code, found.faults()) == (2, [])
+    assert left(tmp_path) == ["large.pt"]

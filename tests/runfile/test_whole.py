@@ -1,0 +1,212 @@
+"""Files of several ranks read as one run: norms of wholes from norms of parts, or None."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gradscope.records.modules import ParameterStats
+from gradscope.records.placements import DeviceMesh, ParameterPlacement
+from gradscope.records.tensors import TensorStats
+from gradscope.records.training import StepSample, TrainingStep
+from gradscope.runfile.layout import Holder, whole
+from gradscope.runfile.reader import RunFile
+from gradscope.runfile.writer import RunWriter
+from runfile.made import RUN, report
+
+
+def mesh(rank: int, *shape: int) -> DeviceMesh:
+    size = math.prod(shape)
+    place, left = [], rank
+    for length in reversed(shape):
+        place.append(left % length)
+        left //= length
+    return DeviceMesh(0, (), shape, tuple(range(size)), tuple(reversed(place)))
+
+
+def holders(shape: tuple[int, ...], *kinds: str) -> dict[int, Holder]:
+    return {rank: Holder(mesh(rank, *shape), kinds) for rank in range(math.prod(shape))}
+
+
+@pytest.mark.parametrize(
+    ("shape", "kinds", "norms", "expected"),
+    [
+        pytest.param((2,), ["S(0)"], [3.0, 4.0], 5.0, id="shards add up"),
+        pytest.param((2,), ["R"], [3.0, 3.0], 3.0, id="replicas count once"),
+        pytest.param((2,), ["R"], [3.0, 4.0], None, id="replicas that differ have no norm"),
+        pytest.param((2,), ["R"], [None, 4.0], 4.0, id="one replica is enough"),
+        pytest.param((2,), ["P"], [3.0, 4.0], None, id="a sum that nobody has taken"),
+        pytest.param((2,), ["S(0)"], [3.0, None], None, id="a shard that nobody measured"),
+        pytest.param((2, 2), ["S(0)", "S(0)"], [2.0] * 4, 4.0, id="two dimensions"),
+        pytest.param((2, 2), ["R", "S(1)"], [3.0, 4.0] * 2, 5.0, id="replicas of shards"),
+        pytest.param((2, 2), ["S(0)", "R"], [3.0, 3.0, 4.0, 4.0], 5.0, id="shards of replicas"),
+        pytest.param((2, 2), ["S(0)", "R"], [3.0, None, 4.0, 4.0], 5.0, id="a replica is missing"),
+    ],
+)
+def test_a_norm_of_the_whole(shape, kinds, norms, expected):
+    assert whole(holders(shape, *kinds)).norm(dict(enumerate(norms))) == expected
+
+
+def test_a_rank_whose_file_is_missing():
+    held = holders((2,), "S(0)")
+    del held[1]
+    assert whole(held).fault == "missing"
+    assert whole(held).norm({0: 3.0}) is None
+
+
+def test_an_empty_shard_is_no_part():
+    held = holders((2,), "S(0)")
+    held[1] = replace(held[1], elements=0)
+    assert whole(held).norm({0: 3.0, 1: None}) == 3.0
+
+
+def test_plain_tensors_are_replicas():
+    assert whole({0: Holder(), 1: Holder()}).norm({0: 2.0, 1: 2.0 + 1e-9}) == 2.0
+
+
+def stats(norm: float, numel: int) -> TensorStats:
+    moments = (norm, 1.0, 0.5, -norm, norm)
+    return TensorStats((numel,), "float64", numel, *moments, zeros=1, nan=0, inf=0)
+
+
+def rank_file(folder: Path, rank: int, *, steps: int = 2) -> None:
+    """A sharded weight [6], whose shards are [4] and [2], and a bias that is the same in both."""
+    writer = RunWriter(folder / f"rank-{rank}.db", replace(RUN, rank=rank, world_size=2))
+    norm, numel = ((3.0, 4), (4.0, 2))[rank]
+    writer.add(
+        mesh(rank, 2),
+        ParameterPlacement(0, "w", (6,), (numel,), 0, ("S(0)",), ("S(0)",), 0),
+        ParameterPlacement(0, "b", (2,), (2,), norm_group=1),
+    )
+    for number in range(1, steps + 1):
+        parameters = (
+            ParameterStats("w", (6,), True, stats(norm, numel), stats(norm, numel)),
+            ParameterStats("b", (2,), True, stats(2.0, 2), stats(12.0, 2), 0.5),
+        )
+        parameters = tuple(replace(p, update_norm=p.value.norm / 2) for p in parameters)
+        writer.add(
+            StepSample(number, 0, replace(report(calls=1, seed=rank), parameters=parameters)),
+            TrainingStep(
+                *(number, "", number, number, 1.0, (float(rank),), None, 99.0, 99.0),
+                sampled=True,
+                norms=((0, norm, norm / 2), (1, 12.0, 6.0)),
+            ),
+        )
+    writer.finish(replace(RUN, rank=rank, world_size=2, ended=RUN.started))
+
+
+def test_a_folder_is_read_as_the_whole(tmp_path):
+    rank_file(tmp_path, 0)
+    rank_file(tmp_path, 1)
+    with RunFile.open(tmp_path) as run:
+        assert [step.gradient_norm for step in run.steps()] == [13.0, 13.0]
+        assert [step.clipped_norm for step in run.steps()] == [6.5, 6.5]
+        assert [step.loss for step in run.steps()] == [0.5, 0.5]
+        series = run.parameter_series()
+        weight, bias = series[0, "w"].values, series[0, "b"].values
+        assert (weight["grad_norm"], bias["grad_norm"]) == ((5.0, 5.0), (12.0, 12.0))
+        assert (weight["update_ratio"], bias["update_ratio"]) == ((0.5, 0.5), (0.5, 0.5))
+        assert weight["zeros"] == (2 / 6, 2 / 6)
+        (call,) = run.call_series().values()
+        assert call.lowest["out_norm"] < call.highest["out_norm"]
+        (sample,) = run.sample(1)
+        named = {one.name: one for one in sample.report.parameters}
+        assert (named["w"].shape, named["w"].value.numel, named["w"].value.norm) == ((6,), 6, 5.0)
+        assert named["w"].update_ratio == 0.5
+        assert sample.report.totals.gradient_norm == 13.0
+
+
+def test_one_file_is_its_ranks_own(tmp_path):
+    rank_file(tmp_path, 0)
+    rank_file(tmp_path, 1)
+    with RunFile.open(tmp_path / "rank-1.db") as run:
+        assert run.parameter_series()[0, "w"].values["grad_norm"] == (4.0, 4.0)
+
+
+def test_what_is_missing_is_none(tmp_path):
+    rank_file(tmp_path, 0)
+    with RunFile.open(tmp_path) as run:
+        assert run.parameter_series()[0, "w"].values["grad_norm"] == (None, None)
+        assert run.parameter_series()[0, "b"].values["grad_norm"] == (12.0, 12.0)
+        assert [step.gradient_norm for step in run.steps()] == [None, None]
+
+
+def test_a_rank_that_was_killed(tmp_path):
+    rank_file(tmp_path, 0, steps=3)
+    rank_file(tmp_path, 1, steps=2)
+    with RunFile.open(tmp_path) as run:
+        assert [step.gradient_norm for step in run.steps()] == [13.0, 13.0, None]
+        assert [step.loss for step in run.steps()] == [0.5, 0.5, None]
+        assert run.parameter_series()[0, "w"].values["grad_norm"] == (5.0, 5.0, None)
+
+
+def test_files_from_before_there_were_placements(tmp_path):
+    """They have no such tables and columns: plain parameters that agree are replicas."""
+    for rank in range(2):
+        rank_file(tmp_path, rank)
+        with sqlite3.connect(tmp_path / f"rank-{rank}.db") as file:
+            file.execute("DROP TABLE mesh")
+            file.execute("DROP TABLE placement")
+            file.execute("ALTER TABLE step DROP COLUMN norms")
+            file.execute("ALTER TABLE parameter DROP COLUMN update_norm")
+        file.close()
+    with RunFile.open(tmp_path) as run:
+        assert [step.gradient_norm for step in run.steps()] == [99.0, 99.0]
+        series = run.parameter_series()
+        assert series[0, "b"].values["update_ratio"] == (0.5, 0.5)
+        assert series[0, "w"].values["grad_norm"] == (None, None)
+
+
+def test_stages_of_a_pipeline(tmp_path):
+    """Each rank has parameters of its own, and the last one the loss."""
+    for rank, (name, norm, losses) in enumerate((("in", 3.0, (None,)), ("out", 4.0, (0.25,)))):
+        writer = RunWriter(tmp_path / f"rank-{rank}.db", replace(RUN, rank=rank, world_size=2))
+        parameter = ParameterStats(name, (2,), True, stats(1.0, 2), stats(norm, 2))
+        writer.add(
+            ParameterPlacement(0, name, (2,), (2,), norm_group=0),
+            StepSample(1, 0, replace(report(calls=1), parameters=(parameter,))),
+            TrainingStep(
+                *(1, "", 1, 1.0, 1.0, losses, None, norm, norm),
+                sampled=True,
+                norms=((0, norm, norm),),
+            ),
+        )
+        writer.finish(replace(RUN, rank=rank, world_size=2))
+    with RunFile.open(tmp_path) as run:
+        assert [(step.gradient_norm, step.loss) for step in run.steps()] == [(5.0, 0.25)]
+        series = run.parameter_series()
+        assert [series[0, name].values["grad_norm"] for name in ("in", "out")] == [(3.0,), (4.0,)]
+        (sample,) = run.sample(1)
+        assert [one.name for one in sample.report.parameters] == ["in", "out"]
+
+
+def test_replicas_that_differ_are_said(tmp_path):
+    rank_file(tmp_path, 0)
+    rank_file(tmp_path, 1)
+    with sqlite3.connect(tmp_path / "rank-1.db") as file:
+        file.execute("UPDATE parameter SET value_norm = 7 WHERE name = 'b' AND step = 2")
+    file.close()
+    with RunFile.open(tmp_path) as run:
+        bias = run.parameter_series()[0, "b"]
+        assert (bias.values["value_norm"], bias.fault) == ((2.0, None), "differs")
+
+
+def test_more_ranks_than_a_process_may_open_files_by_default(tmp_path):
+    """Of 1,024 on most systems; here of few more than are open now."""
+    resource = pytest.importorskip("resource")
+    for rank in range(40):
+        run = replace(RUN, rank=rank, world_size=40)
+        RunWriter(tmp_path / f"rank-{rank}.db", run).finish(replace(run, ended=1.0))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with (tmp_path / "free").open("w") as file:
+        few = file.fileno() + 20
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, limits[1]))
+        with RunFile.open(tmp_path) as run:
+            assert len(run.runs) == 40
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -1,0 +1,147 @@
+"""One process of two, the other of which is not there: whatever waited for it would hang a script.
+
+PyTorch's "fake" backend answers every collective at once, and here each is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import gradscope
+from gradscope.capture.norms import gradient_norms
+from gradscope.capture.parameters import parameter_stats
+from gradscope.capture.stats import measure, resolve
+from gradscope.explain.non_finite.levels import level
+from gradscope.runfile.reader import RunFile
+from gradscope.training.current_step import loss_of
+from gradscope.training.gradients import are_finite
+from gradscope.training.sentinel.alone import NeedsOthers, alone
+
+
+class Collectives(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if DTensor in types:
+            return NotImplemented
+        if "c10d" in func.namespace:
+            self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(autouse=True)
+def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    dist.destroy_process_group()
+
+
+def spread(kind: object) -> DTensor:
+    mesh = init_device_mesh("cpu", (2,))
+    return DTensor.from_local(torch.tensor([3.0, 4.0]), mesh, [kind], run_check=False)
+
+
+@pytest.mark.parametrize("kind", [Shard(0), Replicate(), Partial()], ids=str)
+def test_no_reading_of_a_tensor_waits(kind):
+    tensor = spread(kind)
+    net = nn.Module()
+    net.weight = nn.Parameter(tensor)
+    net.weight.grad = tensor.detach()
+    with Collectives() as seen:
+        assert gradient_norms([tensor]) == [5.0]
+        (stats,) = resolve([measure(tensor)]).values()
+        assert (stats.norm, stats.numel) == (5.0, 2)
+        assert parameter_stats(net)[0].gradient.norm == 5.0
+        assert level(tensor) == 0
+        assert are_finite([net.weight])
+    assert seen.names == []
+
+
+def test_a_sum_that_is_still_to_be_taken_is_no_loss():
+    assert loss_of([spread(Replicate())[0]]) == 3.0
+    partial = DTensor.from_local(
+        torch.tensor(3.0), init_device_mesh("cpu", (2,)), [Partial()], run_check=False
+    )
+    with Collectives() as seen:
+        assert loss_of([partial]) is None
+    assert seen.names == []
+
+
+def test_what_would_wait_is_refused():
+    with alone() as mode:
+        assert torch.ones(2).sum().item() == 2.0
+        with pytest.raises(NeedsOthers, match="allreduce"):
+            dist.all_reduce(torch.ones(2))
+        with pytest.raises(NeedsOthers):
+            spread(Shard(0)).full_tensor()
+    assert mode is not None and mode.refused
+
+
+def test_the_check_sees_a_collective():
+    with Collectives() as seen:
+        spread(Partial()).full_tensor()
+    assert seen.names
+
+
+class Talking(nn.Module):
+    """Its forward communicates, and makes a NaN of negative numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = x.detach().abs().sum()
+        dist.all_reduce(total)
+        return self.fc(x.sqrt() / total)
+
+
+def trained(net: nn.Module, out: Path | None) -> list[str]:
+    """The collectives of two steps, the second of which has a NaN."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    with Collectives() as seen:
+        if out is None:
+            step(torch.ones(2, 4))
+            step(-torch.ones(2, 4))
+        else:
+            with gradscope.watch(net, optimizer, every=1, out=out):
+                step(torch.ones(2, 4))
+                step(-torch.ones(2, 4))
+    return seen.names
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["communicates", "sharded"])
+def test_a_nan_is_looked_for_without_the_others(sharded, tmp_path):
+    def made() -> nn.Module:
+        torch.manual_seed(0)
+        net = Talking()
+        return fully_shard(net) if sharded else net
+
+    plain = trained(made(), None)
+    assert trained(made(), tmp_path / "run") == plain != []
+    with RunFile.open(tmp_path / "run" / "rank-0.db") as run:
+        assert [step.nonfinite for step in run.steps()] == [None, "nan"]
+        (origin,) = [one.origin for one in run.findings if one.origin is not None]
+        assert "waits for other processes, and cannot be run again in one of them" in origin.message
+        assert not [event for event in run.events if event.kind == "failed"]

@@ -1,0 +1,158 @@
+"""What only many ranks can show: faults planted in real processes, each beside a mended twin."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from gradscope import cli
+from gradscope.commands._runs import read_history
+from gradscope.records.history import RunHistory
+from gradscope.records.training import TrainingFinding
+from gradscope.runfile.reader import RunFile
+
+COMMAND = [sys.executable, "-m", "gradscope"]
+SCRIPTS = Path(__file__).with_name("ranks")
+pytestmark = pytest.mark.slow
+
+#: By the model, in the order of the script: the rule, the severity, the place, and the steps in
+#: which it held. The size of batches is the run's.
+PLANTED = {
+    1: ("GS701", "warning", "0.weight", (1, 4)),
+    2: ("GS701", "error", "3.bias", (7, 8)),
+    3: ("GS702", "error", "0.weight", (10, 12)),
+    4: ("GS703", "info", "1.running_mean", (13, 16)),
+    5: ("GS704", "warning", "", (17, 20)),
+    None: ("GS705", "warning", "", (26, 26)),
+}
+
+
+def recorded(folder: Path, script: str, *arguments: str) -> RunHistory:
+    """The run of a script in two processes, recorded once for all workers of pytest."""
+    run = folder / "-".join([script, *arguments])
+    with FileLock(f"{run}.lock"):
+        if not run.exists():
+            _launch(run, script, *arguments)
+    with RunFile.open(run) as file:
+        return read_history(file)
+
+
+def _launch(run: Path, script: str, *arguments: str) -> None:
+    # By the loopback alone: a machine need not be able to look up its own name.
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launcher += ["--local-addr=localhost", "-m", "gradscope", "run", "--every", "1"]
+    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+    done = subprocess.run(
+        [*launcher, "-o", str(run), str(SCRIPTS / f"{script}.py"), *arguments],
+        env={**os.environ, **loopback, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.exists(), done.stderr
+
+
+def between_ranks(history: RunHistory) -> list[TrainingFinding]:
+    return [one for one in history.findings if one.finding.code.startswith("GS7")]
+
+
+def test_each_fault_is_found_at_its_name_and_step(runs: Path) -> None:
+    history = recorded(runs, "faults")
+    found = {
+        one.model: (one.finding.code, one.finding.severity, one.finding.name, *one.steps)
+        for one in between_ranks(history)
+    }
+    assert found == PLANTED
+    assert len(between_ranks(history)) == len(PLANTED)
+
+
+def test_nothing_is_found_in_the_mended_twins(runs: Path) -> None:
+    assert between_ranks(recorded(runs, "faults", "mended")) == []
+    assert between_ranks(recorded(runs, "unused", "mended")) == []
+
+
+def test_of_shards_only_copies_of_the_same_are_compared(runs: Path) -> None:
+    found = {
+        (one.model, one.finding.code, one.finding.name, *one.steps)
+        for one in between_ranks(recorded(runs, "meshes"))
+    }
+    assert found == {(3, "GS701", "3.bias", (11, 12)), (3, "GS704", "", (9, 12))}
+    assert between_ranks(recorded(runs, "meshes", "mended")) == []
+
+
+def test_a_parameter_that_one_rank_does_not_use(runs: Path, monkeypatch, capsys) -> None:
+    history = recorded(runs, "unused")
+    (one,) = between_ranks(history)
+    assert (one.finding.code, one.finding.name, one.steps) == ("GS706", "block.gate", ((2, 2),))
+    assert one.finding.location is not None
+    file, _, line = one.finding.location.rpartition(":")
+    lines = (Path.cwd() / file).read_text(encoding="utf-8").splitlines()
+    assert "self.gate(x)" in lines[int(line) - 1]
+    # Rank 1 ends with DDP's error, and rank 0, which waits for it, with that of the connection, or
+    # by the launcher, which ends all where one has failed.
+    assert "finished reduction" in (history.ranks[1].exit or "")
+    assert history.ranks[0].exit != "0"
+    monkeypatch.setattr(
+        "sys.argv", ["gradscope", "why", str(runs / "unused"), "--fail-on", "error"]
+    )
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    shown = capsys.readouterr().out
+    assert caught.value.code == 1
+    assert "block.gate" in shown
+    assert f"unused.py:{line}" in shown
+
+
+def test_a_rank_that_is_not_to_record_runs_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys\nprint(sys.argv)\n", encoding="utf-8")
+    for rank, files in ((1, []), (0, ["rank-0.db"])):
+        done = subprocess.run(
+            [*COMMAND, "run", "--ranks", "0,2", "-o", "run", "train.py", "a"],
+            cwd=tmp_path,
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == "['train.py', 'a']\n"
+        assert sorted(file.name for file in (tmp_path / "run").glob("*")) == files
+
+
+@pytest.mark.parametrize("words", ["", "a", "0,", "-1", "0-3"])
+def test_what_are_no_ranks(words: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    done = subprocess.run(
+        [*COMMAND, "run", f"--ranks={words}", "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "write `0,1`, or `all`" in done.stderr) == (2, True)
+
+
+def test_one_rank_alone(runs: Path, monkeypatch, capsys) -> None:
+    recorded(runs, "faults")
+    for words, shown in (
+        (["show", "--rank", "1"], "note: rank 1 of 2"),
+        (["show", "--rank", "1", "--step", "3"], "step 3"),
+        (["why", "--rank", "1"], "at all 26 steps"),
+        (["live", "--rank", "1"], "finished: exit code 0"),
+    ):
+        monkeypatch.setattr("sys.argv", ["gradscope", words[0], str(runs / "faults"), *words[1:]])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert (caught.value.code or 0, err) == (0, "")
+        assert shown in out
+        assert "GS701" not in out
+    monkeypatch.setattr("sys.argv", ["gradscope", "show", str(runs / "faults"), "--rank", "2"])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 2
+    assert "it has those of 0, 1" in capsys.readouterr().err
