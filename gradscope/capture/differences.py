@@ -44,7 +44,7 @@ def _quick(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> Difference |
     sums = torch.zeros(4, dtype=torch.float64, device=b.device)
     largest = torch.zeros((), dtype=torch.float64, device=b.device)
     size = _CHUNK if b.device.type == "cpu" else max(b.numel(), 1)
-    for x, y in zip(a.split(size), b.split(size), strict=True):
+    for x, y in zip(torch.split(a, size), torch.split(b, size), strict=True):
         x, y = x.to(dtype), y.to(dtype)
         gap = y - x
         pairs = ((x, x), (y, y), (x, gap), (gap, gap))
