@@ -31,7 +31,7 @@ class Model:
     trainable: int
     compiled: bool = False
     recorded: bool = False
-    copied: int = 0  # how many of its weights were copied so far: the next look begins there
+    looks: int = 0  # how often weights of it were copied
     notices: tuple[str, ...] = field(default=())
 
     @property

@@ -466,7 +466,7 @@ class Observer:
         current.measure(there, self._reader, known.name)
         self._locate()
         if sampler is not None:
-            sampler.before_update(known.held)
+            sampler.before_update(known.held, self.step + 1)
         if self._deep is not None:
             self._deep.step_begins()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -82,8 +83,8 @@ class Sampler:
             watched.arrived = parameter_stats(watched.model.module, shown=watched.selected)
             watched.versions = _versions(watched.model.module)
 
-    def before_update(self, held: Collection[nn.Parameter]) -> None:
-        """The gradients as the optimizer gets them, and the weights that it will move."""
+    def before_update(self, held: Collection[nn.Parameter], step: int) -> None:
+        """The gradients as the optimizer gets them in a step, and the weights that it will move."""
         for watched in self._of(held):
             if not watched.arrived:
                 self.backward_ended()
@@ -97,7 +98,9 @@ class Sampler:
             norms = gradient_norms(list(changed.values())) if changed else []
             watched.clipped = dict(zip(changed, norms, strict=True))
             if not watched.before:  # a closure runs several times, and the weights move between
-                watched.before = weight_copies([p for p in named if p in held], watched.model)
+                watched.before = weight_copies(
+                    [p for p in named if p in held], _turn(watched.model, step)
+                )
             if not watched.alike and several_processes():
                 watched.alike = _alike(watched, held)
 
@@ -164,6 +167,12 @@ class Sampler:
 
     def _of(self, held: Collection[nn.Parameter]) -> list[_Watched]:
         return [w for w in self._watched if any(p in held for p in w.model.module.parameters())]
+
+
+def _turn(model: Model, step: int) -> int:
+    """Whose weights are copied, where not all are: of several processes, one may look oftener."""
+    model.looks += 1
+    return random.Random(step).getrandbits(32) if several_processes() else model.looks
 
 
 def _alike(watched: _Watched, held: Collection[nn.Parameter]) -> list[Fingerprints]:

@@ -24,6 +24,7 @@ from gradscope.capture.parameters import parameter_stats
 from gradscope.capture.stats import measure, resolve
 from gradscope.explain.non_finite.levels import level
 from gradscope.runfile.reader import RunFile
+from gradscope.training import memory
 from gradscope.training.current_step import loss_of
 from gradscope.training.gradients import are_finite
 from gradscope.training.sentinel.alone import NeedsOthers, alone
@@ -48,7 +49,8 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("WORLD_SIZE", "2")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     yield
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def spread(kind: object) -> DTensor:
@@ -96,6 +98,27 @@ def test_the_check_sees_a_collective():
     with Collectives() as seen:
         spread(Partial()).full_tensor()
     assert seen.names
+
+
+def copied(rank: int, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The parameters that a rank copies in each turn, with room for few of them."""
+    monkeypatch.setattr(memory, "_LEAST_ROOM", 200)
+    monkeypatch.setattr(memory, "_resident", lambda: rank * 1_000_000)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+    net = nn.Sequential(*(nn.Linear(7, rows) for rows in (1, 7, 7, 7)))
+    net = fully_shard(nn.Sequential(*net), mesh=init_device_mesh("cpu", (2,)))
+    names = {p: name for name, p in net.named_parameters()}
+    return [{names[p] for p in memory.weight_copies([*names], turn)} for turn in range(8)]
+
+
+def test_all_ranks_copy_the_same_weights_in_a_turn_and_all_of_them_in_several(monkeypatch):
+    """The last rank's shards are smaller, and its process may be larger."""
+    first, last = copied(0, monkeypatch), copied(1, monkeypatch)
+    assert first == last
+    assert set().union(*first) == {f"{i}.{kind}" for i in range(4) for kind in ("weight", "bias")}
+    assert max(map(len, first)) < 8
 
 
 class Talking(nn.Module):
