@@ -50,7 +50,7 @@ def compare_ranks(files: Sequence[RankFile]) -> RanksRecord:
     ranks = {one.run.rank: one for one in map(_read, files)}
     return RanksRecord(
         runs=tuple(one.run for one in ranks.values()),
-        models=ranks[min(ranks)].file.models,
+        models=tuple({m.id: m for one in ranks.values() for m in one.file.models}.values()),
         differences=tuple(_differences(ranks)),
         same_inputs=tuple(_same_inputs(ranks)),
         uneven=_uneven(ranks),

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -34,11 +34,12 @@ from gradscope.training.launch import Script
 from gradscope.training.models import Model, Models
 from gradscope.training.node_stacks import NodeStacks
 from gradscope.training.optimizers import SeenOptimizer, settings
-from gradscope.training.patches import listen
+from gradscope.training.patches import Root, listen, listen_to_stages
 from gradscope.training.placements import Placements
 from gradscope.training.replicas import batch_size, several_processes
 from gradscope.training.sampling import Sampling
 from gradscope.training.sentinel.sentinel import Sentinel
+from gradscope.training.stages import stages_imported
 from gradscope.training.unused import unused_parameters
 
 
@@ -99,6 +100,7 @@ class Observer:
         self._current = CurrentStep(placements=self._placements)
         self._scaler_steps: list[int] = []
         self._located = False
+        self._in_stages = self._listens_to_stages = self._is_aside = False
         self._began = self._last = time.perf_counter()
         self._own = 0.0
         self._inside = False
@@ -167,9 +169,7 @@ class Observer:
         """A model was made by now, and no step yet."""
         self._guarded(self._optimizer_made, optimizer)
 
-    def backward_begins(
-        self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
-    ) -> bool:
+    def backward_begins(self, roots: Sequence[Root], gradients: Sequence[torch.Tensor]) -> bool:
         """A loss is there, with its graph."""
         if self._is_elsewhere():
             return False
@@ -205,6 +205,21 @@ class Observer:
     def scaler_step(self, optimizer: Optimizer, *, ended: bool) -> None:
         """Whether a scaler left a step out."""
         self._guarded(self._scaler_step, optimizer, ended)
+
+    def divided(self) -> None:
+        """Gradients are there once more, as the schedule of a pipeline leaves them."""
+        self._guarded(self._gradients_left)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is called in the block is no part of the training."""
+        sampler = self._sampling.sampler
+        with nullcontext() if sampler is None else sampler.paused():
+            self._is_aside = True
+            try:
+                yield
+            finally:
+                self._is_aside = False
 
     def compiled(self, what: object) -> None:
         """No hook is set from now on where the compiler would trace it."""
@@ -263,10 +278,18 @@ class Observer:
         self._search()
 
     def _search(self) -> None:
+        imported = stages_imported()
+        if imported is not None and self._patches is not None and not self._listens_to_stages:
+            self._listens_to_stages = True
+            listen_to_stages(self._patches, self, imported)
         if self.models.search():
             self._watch_roots()
             self._sampling.end()
             self._arm()
+
+    def _settle(self) -> None:
+        """Forward has come to all models: a stage of a pipeline is known by what runs it."""
+        self._in_stages = self.models.settle() or self._in_stages
 
     def _compiled(self, what: object) -> None:
         # `module.compile()` compiles a method of it.
@@ -325,6 +348,7 @@ class Observer:
         """Whether a call belongs to the training that is observed, and is of plain tensors."""
         return (
             torch.is_grad_enabled()
+            and not self._is_aside
             and not torch._C._are_functorch_transforms_active()
             and not self._is_elsewhere(trains=False)
         )
@@ -357,9 +381,9 @@ class Observer:
             self._deep.remove()
             self._deep = None
 
-    def _backward_begins(
-        self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
-    ) -> bool:
+    def _backward_begins(self, begun: Sequence[Root], gradients: Sequence[torch.Tensor]) -> bool:
+        roots = [root for root in begun if isinstance(root, torch.Tensor)]
+        self._settle()
         if not self._any_optimizer and not self.step and not list(self.models):
             self._search()
         if self._deep is not None:
@@ -372,10 +396,10 @@ class Observer:
         if self._sentinel is not None and roots:
             current.loss_is(self._sentinel.backward_begins(roots, gradients, loss))
         sampler = self._sampling.sampler
-        if sampler is not None and roots:
-            if self._stacks.end() and self._sentinel is not None:
+        if sampler is not None and begun:
+            if self._stacks.end() and self._sentinel is not None and roots:
                 self._sentinel.sampled_lines(roots)
-            sampler.backward_begins(roots)
+            sampler.backward_begins(begun)
         return (
             sampler is not None
             or self._deep is not None
@@ -398,19 +422,27 @@ class Observer:
         return self.records.due(self.step) and self.readings.due(self.step)
 
     def _backward_ended(self) -> None:
-        current, sampler = self._current, self._sampling.sampler
+        current = self._current
         if self._deep is not None:
             self._deep.backward_ended()
-        if sampler is not None or self._is_last_read():
-            current.read(self._reader, self._parameters())
-            if sampler is not None:
-                sampler.backward_ended()
-        elif not self._any_optimizer and not self._are_finite(small(self._parameters())):
+        if not self._gradients_left() and not (
+            self._any_optimizer or self._are_finite(small(self._parameters()))
+        ):
             current.read(self._reader, self._parameters())
         if not self._any_optimizer:
             current.measure_all()
             self._locate()
             self._finish(None, None)
+
+    def _gradients_left(self) -> bool:
+        """Read the gradients, where they are in this step, before anybody clips them."""
+        sampler = self._sampling.sampler
+        if sampler is None and not self._is_last_read():
+            return False
+        self._current.read(self._reader, self._parameters())
+        if sampler is not None:
+            sampler.backward_ended()
+        return True
 
     def _are_finite(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Without a sentinel nobody asks."""
@@ -456,6 +488,7 @@ class Observer:
 
     def _gradients_ready(self, known: SeenOptimizer) -> None:
         """Before the optimizer moves the weights."""
+        self._settle()
         current, sampler = self._current, self._sampling.sampler
         whole = sampler is not None or current.nonfinite is not None
         if not (whole or self._is_read()) and self._are_finite(known.small):
@@ -525,7 +558,7 @@ class Observer:
     def _own_seconds(self) -> float | None:
         """How long the step took until it first had to wait for other processes."""
         ready = self._current.ready
-        if ready is None or not several_processes():
+        if ready is None or self._in_stages or not several_processes():
             return None
         return max(0.0, ready - self._last)
 

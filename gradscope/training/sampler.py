@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import Node
+from torch.autograd.graph import GradientEdge, Node
 
 from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.fingerprints import combined
@@ -64,7 +64,7 @@ class Sampler:
         for watched in self._watched:
             self._stack.enter_context(watched.recorder.installed())
 
-    def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
+    def backward_begins(self, roots: Sequence[torch.Tensor | GradientEdge]) -> None:
         """Every gradient that this backward will bring is assigned to its call."""
         for watched in self._watched:
             watched.recorder.connect(roots, {})
