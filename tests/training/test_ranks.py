@@ -180,6 +180,28 @@ def test_what_are_no_ranks(words: str, tmp_path: Path) -> None:
     assert (done.returncode, "write `0,1`, or `all`" in done.stderr) == (2, True)
 
 
+def test_runs_are_compared_as_wholes_or_by_one_rank(runs: Path, monkeypatch, capsys) -> None:
+    recorded(runs, "faults")
+    recorded(runs, "faults", "mended")
+
+    def parted(a: str, b: str, *words: str) -> tuple[int, str]:
+        command = ["gradscope", "diff", str(runs / a), str(runs / b), *words]
+        monkeypatch.setattr("sys.argv", command)
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        out, err = capsys.readouterr()
+        return caught.value.code or 0, out + err
+
+    # Replicas of the first model differ: there is no whole, which says nothing of NaN.
+    code, shown = parted("faults", "faults-mended")
+    assert (code, "A has no statistics" in shown, "not finite" in shown) == (0, True, False)
+    code, shown = parted("faults", "faults-mended", "--rank", "0")
+    assert (code, "no statistics" in shown) == (0, False)
+    assert "GD106" in parted("faults", "faults-mended", "--rank", "1", "--fail-on", "error")[1]
+    assert "it has those of 0, 1" in parted("faults", "faults-mended", "--rank", "7")[1]
+    assert parted("faults/rank-0.db", "faults/rank-1.db", "--rank", "0")[0] == 2
+
+
 def test_one_rank_alone(runs: Path, monkeypatch, capsys) -> None:
     recorded(runs, "faults")
     for words, shown in (
