@@ -599,7 +599,8 @@ class Observer:
         self._located = True
         where = "loss" if current.in_loss else "gradients"
         with nullcontext() if sampler is None else sampler.paused():
-            self._on_located(self.step + 1, self._sentinel.locate(where=where))
+            seen = None if sampler is None else sampler.calls
+            self._on_located(self.step + 1, self._sentinel.locate(where=where, seen=seen))
         kind = "NaN" if current.nonfinite == "nan" else "an infinity"
         self.event("non-finite", f"{kind} in the {where}")
 

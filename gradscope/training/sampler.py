@@ -142,6 +142,17 @@ class Sampler:
             watched.clipped, watched.before = {}, {}
         return samples
 
+    def calls(self) -> list[ModuleCall]:
+        """What was seen so far, under the model's name too where there are several."""
+        several = len(self._watched) > 1
+        return [
+            replace(call, name=".".join(filter(None, (watched.model.name, call.name))))
+            if several
+            else call
+            for watched in self._watched
+            for call in watched.recorder.calls()
+        ]
+
     def fingerprints(self, step: int) -> list[Fingerprints]:
         """What other processes are to hold too, as a step that has ended found it."""
         found = [replace(one, step=step) for watched in self._watched for one in watched.alike]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 BATCH = 8
 #: Vocabulary, width, width of a head, blocks, length of a sequence, experts.
-SMALL, LARGE = (11, 6, 3, 2, 4, 3), (50257, 768, 64, 12, 8, 8)
+SMALL = (11, 6, 3, 2, 4, 3)
+#: GPT-2; with fewer tokens in four processes, whose copies would not fit into 24 GB.
+LARGE = (50257 if int(os.environ["WORLD_SIZE"]) < 4 else 8192, 768, 64, 12, 8, 8)
 #: With experts: 70 million parameters, most of them theirs.
 EXPERT_VOCABULARY, EXPERT_WIDTH, EXPERT_BLOCKS = 8192, 512, 4
 

@@ -15,6 +15,11 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -166,5 +171,68 @@ def test_a_nan_is_looked_for_without_the_others(sharded, tmp_path):
     with RunFile.open(tmp_path / "run" / "rank-0.db") as run:
         assert [step.nonfinite for step in run.steps()] == [None, "nan"]
         (origin,) = [one.origin for one in run.findings if one.origin is not None]
-        assert "waits for other processes, and cannot be run again in one of them" in origin.message
+        assert (origin.phase, origin.name, origin.count) == ("forward", None, 8)
+        assert "the model (Talking) itself returned NaN in rank 0's forward" in origin.message
         assert not [event for event in run.events if event.kind == "failed"]
+
+
+class Steep(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sqrt()
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.body = nn.Linear(4, 6), nn.Sequential(nn.Identity(), Steep())
+        self.down = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.body(self.up(x)))
+
+
+def sharded(net: nn.Module) -> nn.Module:
+    mesh = init_device_mesh("cpu", (2,))
+    fully_shard(net.up, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
+
+
+def split(net: nn.Module) -> nn.Module:
+    mesh = init_device_mesh("cpu", (2,))
+    return parallelize_module(net, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+#: What the layer before the square root gives: its bias, as its weight is zero.
+BIASES = {"healthy": 1.0, "forward": -1.0, "backward": 0.0}
+
+
+@pytest.mark.parametrize("fault", BIASES)
+@pytest.mark.parametrize("spread_by", [sharded, split])
+@pytest.mark.parametrize("every", [1, 1000], ids=["looked at", "not looked at"])
+def test_the_first_module_that_is_not_finite(every, spread_by, fault, tmp_path):
+    torch.manual_seed(0)
+    net = Deep()
+    with torch.no_grad():
+        net.up.weight.zero_()
+        net.up.bias.fill_(BIASES[fault])
+    net = spread_by(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    first = 3 if every == 1 else 0
+    with gradscope.watch(net, optimizer, every=every, first=first, out=tmp_path / "run"):
+        net(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+    with RunFile.open(tmp_path / "run" / "rank-0.db") as run:
+        found = [one for one in run.findings if one.finding.code == "GS301"]
+        assert not [event for event in run.events if event.kind == "failed"]
+    if fault == "healthy":
+        assert found == []
+        return
+    (one,) = found
+    assert one.origin is not None
+    if every == 1:
+        assert (one.finding.name, one.origin.phase) == ("body.1", fault)
+        assert one.origin.count == (12 if spread_by is sharded else 6)
+    else:
+        assert one.finding.name == ""
+        assert "cannot be run again in one of them" in one.origin.message
+        assert "--every 1" in (one.finding.advice or "")
