@@ -50,13 +50,15 @@ def test_nothing_was_sent(launch):
             assert sum(one["collectives"].values()) > 0, one["case"]
 
 
-def test_a_nan_of_one_rank_is_told_with_why_it_was_not_located(launch):
+def test_a_nan_of_one_rank_is_told_with_the_module_that_made_it(launch):
     events = [event for event in launch.history.events if event.kind == "non-finite"]
     assert any(event.details.get("rank") == launch.processes - 1 for event in events)
-    (found,) = [
-        one for one in launch.history.findings if one.origin and "waits" in one.origin.message
-    ]
-    assert "cannot be run again in one of them" in found.origin.message
+    origins = [one.origin for one in launch.history.findings if one.origin is not None]
+    (made,) = [one for one in origins if one.phase == "forward"]
+    last = launch.processes - 1
+    assert f"the model (Root) itself returned NaN in rank {last}'s forward" in made.message
+    (got,) = [one for one in origins if one.phase == "backward"]
+    assert "in rank 0's backward was finite: it came with the gradients of another" in got.message
 
 
 def test_names_are_those_of_the_script(launch):
