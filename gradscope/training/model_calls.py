@@ -16,7 +16,7 @@ from gradscope.training.current_step import CurrentStep
 from gradscope.training.guard import Guard, TrainingThread
 from gradscope.training.models import Model
 from gradscope.training.node_stacks import NodeStacks
-from gradscope.training.replicas import batch_size
+from gradscope.training.replicas import batch_comes_first, batch_size
 from gradscope.training.sampling import Sampling
 from gradscope.training.sentinel.sentinel import Sentinel
 
@@ -86,7 +86,9 @@ class ModelCalls:
 
     def _given(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What of a call other processes' calls are held against."""
-        size = batch_size(args, kwargs)
+        if model.batch_first is None:
+            model.batch_first = batch_comes_first(model.module)
+        size = batch_size(args, kwargs) if model.batch_first else None
         if size is not None:
             self._current.add_batch(size)
         if self._sampling.sampler is not None and not in_backward():

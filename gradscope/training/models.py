@@ -35,6 +35,7 @@ class Model:
     trainable: int
     compiled: bool = False
     recorded: bool = False
+    batch_first: bool | None = None  # whether it takes the batch as the first axis
     stage: int | None = None  # of a pipeline
     settled: bool = False  # whether it was asked for its stage
     looks: int = 0  # how often weights of it were copied

@@ -37,6 +37,11 @@ def wrapper_of(outer: nn.Module) -> str | None:
     return FSDP if any(map(_is_sharded, outer.modules())) else None
 
 
+def batch_comes_first(module: nn.Module) -> bool:
+    """Whether the first axis is that of the batch, as far as layers of PyTorch say."""
+    return all(getattr(one, "batch_first", True) for one in module.modules())
+
+
 def batch_size(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
     """The first axis of the first tensor with axes that a call is given."""
     given = (tensor for _, tensor in find((args, kwargs), torch.Tensor))

@@ -35,6 +35,17 @@ def first_seen(calls: Sequence[ModuleCall], where: str, worst: int) -> NonFinite
     return _in_backward(calls, worst)
 
 
+def returned_finite(calls: Sequence[ModuleCall]) -> bool:
+    """Whether what the outermost modules gave back was finite, as far as it was seen."""
+    names = {call.name for call in calls}
+    outer = [one for one in calls if not any(_is_inside(one.name, name) for name in names)]
+    return bool(outer) and not any(_bad(_given_back(one), INF) for one in outer)
+
+
+def _is_inside(name: str, other: str) -> bool:
+    return name != other and (not other or name.startswith(f"{other}."))
+
+
 def _in_forward(calls: Sequence[ModuleCall], worst: int) -> NonFiniteOrigin | None:
     made = [one for one in calls if _bad(_given_back(one), worst) and not _bad(_taken(one), worst)]
     inner = _innermost(made)
@@ -54,11 +65,12 @@ def _in_backward(calls: Sequence[ModuleCall], worst: int) -> NonFiniteOrigin | N
     sent = [one for one in calls if _bad(_sent(one), INF)]
     inner = _innermost([one for one in sent if _arrived(one) and not _bad(_arrived(one), INF)])
     if not inner:
-        if sent or not any(_sent(one) for one in calls):
+        arrived = [stats for one in calls for stats in _arrived(one)]
+        if sent or not arrived or _bad(arrived, INF):
             return None
         message = (
-            f"all that went from module to module in {_rank()} backward was finite: it came with "
-            "the gradients of another rank, or was made in that of a parameter"
+            f"all gradients that came to modules in {_rank()} backward were finite: those of "
+            "another rank were not, or it was made in that of a parameter"
         )
         return NonFiniteOrigin(KINDS[worst], "backward", f"{message}.", advice=_ADVICE)
     latest = max(inner, key=lambda call: call.order)
@@ -92,11 +104,7 @@ def _origin(
 def _innermost(calls: Sequence[ModuleCall]) -> list[ModuleCall]:
     """Without those inside of which another one is: what that made, they only pass on."""
     names = {call.name for call in calls}
-
-    def is_around(name: str) -> bool:
-        return any(other and (not name or other.startswith(f"{name}.")) for other in names)
-
-    return [call for call in calls if not is_around(call.name)]
+    return [call for call in calls if not any(_is_inside(name, call.name) for name in names)]
 
 
 def _given_back(call: ModuleCall) -> list[TensorStats]:

@@ -22,7 +22,7 @@ from gradscope.training.sentinel.calls import RecordedCall
 from gradscope.training.sentinel.habits import Habits
 from gradscope.training.sentinel.loss import LossLines, explain_loss, loss_part
 from gradscope.training.sentinel.rerun import rerun, rerun_results
-from gradscope.training.sentinel.seen import first_seen
+from gradscope.training.sentinel.seen import first_seen, returned_finite
 from gradscope.training.sentinel.steep import SteepPlans
 from gradscope.training.sentinel.unlocated import given, unlocated
 
@@ -120,14 +120,16 @@ class Sentinel:
         """
         with self._looking():
             calls = [call for call in self._calls if call.returned]
-            if where == "loss":
-                found = self._in_forward(calls) or tuple(self._loss)
-            else:
-                found = self._in_backward(calls)
+            found = self._in_forward(calls) if where == "loss" else self._in_backward(calls)
             worst = self._worst or NAN
-            if not found and seen is not None and not all(call.repeatable for call in calls):
-                first = first_seen(seen(), where, worst)
-                found = () if first is None else (first,)
+            repeatable = all(call.repeatable for call in calls)
+            inside = () if seen is None or found or repeatable else seen()
+            first = first_seen(inside, where, worst)
+            if first is not None:
+                return (first,)
+            # What the loss was given is known of calls that ran again, or were seen.
+            if not found and where == "loss" and (repeatable or returned_finite(inside)):
+                found = tuple(self._loss)
             return found or (unlocated(where, worst, calls),)
 
     def step_ended(self) -> None:

@@ -182,13 +182,15 @@ class Steep(nn.Module):
 
 
 class Deep(nn.Module):
+    """Adds to what `down` returns, so that the script does not hold that."""
+
     def __init__(self) -> None:
         super().__init__()
         self.up, self.body = nn.Linear(4, 6), nn.Sequential(nn.Identity(), Steep())
         self.down = nn.Linear(6, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(self.body(self.up(x)))
+        return self.down(self.body(self.up(x))) + 0.0
 
 
 def sharded(net: nn.Module) -> nn.Module:
@@ -203,7 +205,7 @@ def split(net: nn.Module) -> nn.Module:
 
 
 #: What the layer before the square root gives: its bias, as its weight is zero.
-BIASES = {"healthy": 1.0, "forward": -1.0, "backward": 0.0}
+BIASES = {"healthy": 1.0, "forward": -1.0, "backward": 0.0, "loss": 1.0}
 
 
 @pytest.mark.parametrize("fault", BIASES)
@@ -219,7 +221,9 @@ def test_the_first_module_that_is_not_finite(every, spread_by, fault, tmp_path):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     first = 3 if every == 1 else 0
     with gradscope.watch(net, optimizer, every=every, first=first, out=tmp_path / "run"):
-        net(torch.ones(2, 4)).square().mean().backward()
+        out = (net(torch.ones(2, 4)) - 1.0).square().mean()
+        (out - 2 * out.detach()).sqrt().backward() if fault == "loss" else out.backward()
+        del out
         optimizer.step()
     with RunFile.open(tmp_path / "run" / "rank-0.db") as run:
         found = [one for one in run.findings if one.finding.code == "GS301"]
@@ -229,7 +233,12 @@ def test_the_first_module_that_is_not_finite(every, spread_by, fault, tmp_path):
         return
     (one,) = found
     assert one.origin is not None
-    if every == 1:
+    if every == 1 and fault == "loss":
+        assert (one.origin.op, one.origin.phase, one.origin.reason) == (
+            *("sqrt", "loss"),
+            "sqrt of a negative number",
+        )
+    elif every == 1:
         assert (one.finding.name, one.origin.phase) == ("body.1", fault)
         assert one.origin.count == (12 if spread_by is sharded else 6)
     else:
