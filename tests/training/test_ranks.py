@@ -80,6 +80,19 @@ def test_nothing_is_found_in_the_mended_twins(runs: Path) -> None:
     assert between_ranks(recorded(runs, "unused", "mended")) == []
 
 
+def test_nothing_is_found_in_honest_trainings(tmp_path: Path) -> None:
+    """But for GS707, which is of the machine's time."""
+    done = launched(tmp_path, 2, SCRIPTS / "honest.py")
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for folder in sorted(tmp_path.glob("*.run")):
+        with RunFile.open(folder) as file:
+            several = between_ranks(read_history(file))
+        found[folder.stem] = [one.finding.code for one in several if one.finding.code != "GS707"]
+    names = ("accumulated", "dropped", "four", "graphs", "noise", "one", "padded", "unshuffled")
+    assert found == {name: [] for name in names}
+
+
 def test_of_shards_only_copies_of_the_same_are_compared(runs: Path) -> None:
     found = {
         (one.model, one.finding.code, one.finding.name, *one.steps)

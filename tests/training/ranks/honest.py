@@ -72,7 +72,7 @@ class Sentences(IterableDataset):
 
     def __iter__(self):
         draw = torch.Generator().manual_seed(2)
-        for number in range(600):
+        for number in range(200):
             length = int(torch.randint(4, 60, (), generator=draw).clamp(max=24))
             sentence = torch.randint(50, (length,), generator=draw)
             if number % WORLD == RANK:
@@ -111,12 +111,12 @@ def noise(count):
     return (torch.randn(16, 8, generator=draw) for _ in range(count))
 
 
-train("padded", classifier(), digits(8), classified)
-train("dropped", classifier(), digits(8, drop_last=True), classified)
-train("accumulated", classifier(), digits(10), classified, accumulate=3)
-train("unshuffled", classifier(), digits(6, shuffle=False), classified)
+train("padded", classifier(), digits(3), classified)
+train("dropped", classifier(), digits(3, drop_last=True), classified)
+train("accumulated", classifier(), digits(4), classified, accumulate=3)
+train("unshuffled", classifier(), digits(3, shuffle=False), classified)
 train("one", Tagger(), sentences(1), tagged)
 train("four", Tagger(), itertools.chain(sentences(4), sentences(4)), tagged)
-train("graphs", Pooled(), graphs(60), lambda model, batch: model(batch).square().mean())
-train("noise", Pooled(), noise(60), lambda model, batch: model(batch).square().mean())
+train("graphs", Pooled(), graphs(24), lambda model, batch: model(batch).square().mean())
+train("noise", Pooled(), noise(24), lambda model, batch: model(batch).square().mean())
 dist.destroy_process_group()
