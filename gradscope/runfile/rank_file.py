@@ -36,8 +36,8 @@ class Series:
 
     None stands where there is no number, as for a gradient that never came or an empty tensor.
     ``lowest`` and ``highest`` are over all ranks, where there are several and they hold values of
-    their own. ``fault`` is why a parameter has no norm of the whole at some step: "partial",
-    "missing", or "differs", where ranks that should hold the same do not.
+    their own. ``fault`` is why a parameter has no norm of the whole at some step: "flat" (pieces of
+    FSDP1), "partial", "missing", or "differs", where ranks that should hold the same do not.
     """
 
     steps: tuple[int, ...]

@@ -115,10 +115,15 @@ def _copied(outer: nn.Module, module: nn.Module) -> dict[str, nn.Parameter]:
     if ddp is not None:
         ignored = ddp.parameters_to_ignore
         return {name: p for name, p in named.items() if name not in ignored}
-    if _in_stages() or any(type(m).__name__ == "FullyShardedDataParallel" for m in outer.modules()):
+    if _in_stages() or is_flat(outer):
         return {}
     spread = {name: p for name, p in named.items() if is_spread(p)}
     return spread or named
+
+
+def is_flat(outer: nn.Module) -> bool:
+    """Whether FSDP1 keeps pieces of its parameters, which say nothing of their places."""
+    return any(type(module).__name__ == "FullyShardedDataParallel" for module in outer.modules())
 
 
 def _broadcasts_buffers(ddp: Any) -> bool:

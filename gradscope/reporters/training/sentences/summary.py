@@ -16,6 +16,8 @@ from gradscope.typeset.text import plain
 _SILENCE, _STEPS = 15.0, 10
 #: Why a parameter has no norm of the whole.
 _FAULTS = {
+    "flat": "FullyShardedDataParallel keeps flat pieces, which say nothing of their places; "
+    "`fully_shard` has no such",
     "partial": "it is a sum over ranks that nobody has taken yet",
     "missing": "a part of it is in no file that is here",
     "differs": "ranks that should hold the same do not",
