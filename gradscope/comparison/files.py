@@ -57,8 +57,9 @@ def kind_of(words: Sequence[str]) -> FileKind | None:
 
 
 def _compare_reports(a: Path, b: Path, match: Sequence[str]) -> DiffReport:
-    ours, theirs = record_json.load(a, Report), record_json.load(b, Report)
-    return compare_reports(ours, theirs, match, files=(str(a), str(b)))
+    with record_json.collector_paused():
+        ours, theirs = record_json.load(a, Report), record_json.load(b, Report)
+        return compare_reports(ours, theirs, match, files=(str(a), str(b)))
 
 
 def _compare_runs(a: Path, b: Path, match: Sequence[str]) -> DiffReport:
