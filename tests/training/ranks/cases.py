@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import gc
 import hashlib
 import json
 import os
@@ -254,12 +255,15 @@ def main() -> None:
         net = made(kind, large=OPTIONS.large).to(DTYPE)
         parts = {"tp": 1, "fsdp tp": 2}.get(" ".join(how), world)
         parts *= 2 if "accumulate" in how else 1
-        one = [] if rank else alone(copy.deepcopy(net), kind, how, parts)
+        # Of a large one in one process alone: there would be no memory for all.
+        one = [] if rank and OPTIONS.large else alone(copy.deepcopy(net), kind, how, parts)
+        gc.collect()  # what is left of it is no model that trains
         dist.barrier()
         with Collectives() as collectives:
             entry = observed(net, kind, how)
         truth.append({"case": case, "alone": one, "collectives": collectives.counts, **entry})
         del net
+        gc.collect()
     Path(f"truth-{rank}.json").write_text(json.dumps(truth), encoding="utf-8")
     dist.barrier()
     if rank == world - 1 and OPTIONS.kill:
