@@ -14,6 +14,7 @@ from gradscope.capture.hooks import named_parameters
 from gradscope.capture.shards import is_spread, local, placements_of
 from gradscope.records.placements import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.training.models import Model
+from gradscope.training.replicas import is_flat
 
 
 class Placements:
@@ -68,20 +69,23 @@ class Placements:
         if not self._changed:
             return []
         self._changed = False
-        placed = [
-            self._placement(model.id, named.name, parameter)
-            for model in models
-            for parameter, named in named_parameters(model.module).items()
-        ]
+        placed = []
+        for model in models:
+            outer = model.outer()
+            flat = outer is not None and is_flat(outer)
+            for parameter, named in named_parameters(model.module).items():
+                placed.append(self._placement(model.id, named.name, parameter, flat=flat))
         return [*(_mesh(number, mesh) for mesh, number in self._meshes.items()), *placed]
 
-    def _placement(self, model: int, name: str, parameter: nn.Parameter) -> ParameterPlacement:
+    def _placement(
+        self, model: int, name: str, parameter: nn.Parameter, *, flat: bool
+    ) -> ParameterPlacement:
         group, kinds = self._group_of.get(parameter, (None, ()))
         mesh = None
         if is_spread(parameter):
             found: Any = parameter.device_mesh  # type: ignore[attr-defined]
             mesh = self._meshes.setdefault(found, len(self._meshes))
-        own = _spelled(placements_of(parameter))
+        own = ("F",) if flat else _spelled(placements_of(parameter))
         return ParameterPlacement(
             model=model,
             name=name,
