@@ -9,7 +9,7 @@ from dataclasses import replace
 from gradscope.api._partings import figures, off
 from gradscope.api.runs import run_info, versions
 from gradscope.capture.differences import difference
-from gradscope.capture.hooks import named_parameters
+from gradscope.capture.names import named_parameters
 from gradscope.loading import Workload
 from gradscope.records.diff import CallDiff, DiffReport, Gap, ParameterDiff
 from gradscope.records.report import Finding

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.capture.differences import Difference, difference
-from gradscope.capture.hooks import named_parameters
+from gradscope.capture.names import named_parameters
 from gradscope.capture.taps import TapKey
 from gradscope.comparison.alignment import CallKey
 from gradscope.loading import Workload

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from gradscope.api.explaining import HEALTHY, MISSING, ZERO
-from gradscope.capture.hooks import named_modules, named_parameters
+from gradscope.capture.names import named_modules, named_parameters
 from gradscope.patterns import Named, Pattern, matching
 from gradscope.records.answers import Answer
 from gradscope.records.modules import ModuleCall, ParameterStats

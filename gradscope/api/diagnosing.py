@@ -14,8 +14,9 @@ from torch import nn
 from gradscope import progress
 from gradscope.api.extras import Extras
 from gradscope.capture.graph import edge_of, walk
-from gradscope.capture.hooks import named_parameters, select_layers
+from gradscope.capture.hooks import select_layers
 from gradscope.capture.links import located
+from gradscope.capture.names import named_parameters
 from gradscope.errors import Interrupted, interruption, message_of
 from gradscope.explain.precision.forecast import forecast
 from gradscope.explain.shared.frames import locate

@@ -14,7 +14,8 @@ from gradscope.api.failing import explained_failure, fail
 from gradscope.api.opened import Options, opened, read, without
 from gradscope.api.runs import run_info, versions
 from gradscope.api.tensor_graphs import graph_of
-from gradscope.capture.hooks import named_parameters, select_layers
+from gradscope.capture.hooks import select_layers
+from gradscope.capture.names import named_parameters
 from gradscope.config import LoadedConfig
 from gradscope.errors import OptionError
 from gradscope.explain.missing.explain import explain_missing

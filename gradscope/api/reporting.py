@@ -13,7 +13,8 @@ from gradscope.api.extras import Extras
 from gradscope.api.failing import explained_failure, fail, is_users
 from gradscope.api.runs import run_info, versions
 from gradscope.capture.facts import unregistered
-from gradscope.capture.hooks import named_modules, named_parameters, select_layers
+from gradscope.capture.hooks import select_layers
+from gradscope.capture.names import named_modules, named_parameters
 from gradscope.errors import OptionError
 from gradscope.loading import Workload
 from gradscope.records.modules import Unregistered

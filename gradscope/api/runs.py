@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.capture.hooks import named_modules, watchable
+from gradscope.capture.hooks import watchable
+from gradscope.capture.names import named_modules
 from gradscope.loading import Workload
 from gradscope.records.run import RunInfo
 from gradscope.version import __version__

@@ -9,7 +9,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from gradscope.api.runs import versions
 from gradscope.capture.graph import free_nodes
-from gradscope.capture.hooks import named_parameters
+from gradscope.capture.names import named_parameters
 from gradscope.capture.trace import Trace, TraceContext
 from gradscope.errors import OptionError
 from gradscope.records.graph import AutogradGraph

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from gradscope.capture.hooks import named_modules
 from gradscope.capture.measurements import version
+from gradscope.capture.names import named_modules
 from gradscope.capture.shards import written_class
 from gradscope.capture.stats import Measured, flags, resolve
 from gradscope.nesting import find

@@ -18,9 +18,9 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle as Handle
 
-from gradscope.capture.shards import written_class
+from gradscope.capture.names import named_modules
 from gradscope.errors import OptionError
-from gradscope.patterns import Named, matching, without_wrappers, wraps
+from gradscope.patterns import Named, matching, wraps
 
 __all__ = [
     "Handle",
@@ -35,10 +35,6 @@ __all__ = [
     "hook_optimizers",
     "hook_tensor",
     "hooked",
-    "modules_by_name",
-    "named_modules",
-    "named_parameters",
-    "parameters_by_name",
     "select_layer",
     "select_layers",
     "without_own_hooks",
@@ -46,49 +42,6 @@ __all__ = [
 
 PreHook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
 PostHook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
-
-
-def named_modules(model: nn.Module) -> dict[nn.Module, Named]:
-    """Every module once, by its first name, with the names that it also goes by.
-
-    What only stands around another module is left out: that goes by its name.
-    """
-    names: dict[nn.Module, list[str]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if not wraps(module._modules):
-            names.setdefault(module, []).append(without_wrappers(name))
-    return {
-        module: Named(
-            first, tuple(others), tuple(c.__name__ for c in written_class(module).__mro__)
-        )
-        for module, (first, *others) in names.items()
-    }
-
-
-def named_parameters(model: nn.Module) -> dict[nn.Parameter, Named]:
-    """Every parameter once, by its first name, with the names that share it."""
-    names: dict[nn.Parameter, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(parameter, []).append(without_wrappers(name))
-    return {p: Named(first, tuple(others)) for p, (first, *others) in names.items()}
-
-
-def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module under each of its names; what stands around another is left out."""
-    return {
-        name: module
-        for module, named in named_modules(model).items()
-        for name in (named.name, *named.aliases)
-    }
-
-
-def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Every parameter under each of its names."""
-    return {
-        name: p
-        for p, named in named_parameters(model).items()
-        for name in (named.name, *named.aliases)
-    }
 
 
 def select_layers(model: nn.Module, patterns: Sequence[str]) -> dict[nn.Module, Named]:

@@ -18,14 +18,9 @@ from torch import nn
 from gradscope.actions import Intervention
 from gradscope.capture.calls import call_tensors
 from gradscope.capture.gradients import GradientCache, GradientSlot
-from gradscope.capture.hooks import (
-    Handle,
-    change_calls,
-    change_gradient,
-    named_modules,
-    named_parameters,
-)
+from gradscope.capture.hooks import Handle, change_calls, change_gradient
 from gradscope.capture.measurements import version
+from gradscope.capture.names import named_modules, named_parameters
 from gradscope.capture.recompute import in_backward
 from gradscope.capture.stats import resolve
 from gradscope.errors import ConfigError

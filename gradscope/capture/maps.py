@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from gradscope.capture.hooks import modules_by_name
+from gradscope.capture.names import modules_by_name
 from gradscope.errors import OptionError
 
 #: Modules that pass a map on, and modules that make a poorer one of it.

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture.facts import misspelt_flags
-from gradscope.capture.hooks import named_parameters
+from gradscope.capture.names import named_parameters
 from gradscope.capture.shards import local
 from gradscope.capture.stats import Measured, head_of, measure, resolve
 from gradscope.capture.sweep import measure_all, surely_finite

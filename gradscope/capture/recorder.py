@@ -27,9 +27,10 @@ from gradscope.capture.graph import (
     saved_tensors,
     walk,
 )
-from gradscope.capture.hooks import PostHook, PreHook, hooked, named_modules, watchable
+from gradscope.capture.hooks import PostHook, PreHook, hooked, watchable
 from gradscope.capture.links import links
 from gradscope.capture.measurements import MeasurementCache, version
+from gradscope.capture.names import first_names, named_modules
 from gradscope.capture.nodes import Label, describe, ordered
 from gradscope.capture.parameters import parameter_count
 from gradscope.capture.recompute import Recomputation, in_backward
@@ -341,7 +342,7 @@ class Recorder:
         if self._count_saved and not self.needs_counting_run:
             self._read_saved(found, spans)
         self._connected |= {call.index for call in self._calls if _reached(found, call)}
-        names = inputs | {id(p): name for name, p in self.model.named_parameters()}
+        names = inputs | {id(p): name for name, p in first_names(self.model)}
         self.leaves = [leaf for leaf in found.leaves if id(leaf) not in names]
         for call, path, root in self._chain_roots:
             nodes = describe(ordered([root.node]), spans, self._label, names)
@@ -364,7 +365,7 @@ class Recorder:
             stacks: entered where a checkpoint runs its function again.
         """
         context = TraceContext(
-            names=dict(inputs) | {id(p): name for name, p in self.model.named_parameters()},
+            names=dict(inputs) | {id(p): name for name, p in first_names(self.model)},
             recomputed=self._recomputed,
             locate=locate,
             stacks=stacks,

@@ -17,7 +17,8 @@ from torch import nn
 
 from gradscope.capture.calls import Call, CallStack
 from gradscope.capture.graph import SavedBytes, edge_of, walk
-from gradscope.capture.hooks import hooked, named_modules, watchable
+from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.names import named_modules
 
 _AUTOGRAD: Any = torch._C._autograd
 

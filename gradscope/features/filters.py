@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from gradscope.capture.hooks import named_modules, select_layer
+from gradscope.capture.hooks import select_layer
+from gradscope.capture.names import named_modules
 from gradscope.errors import OptionError
 from gradscope.records.features import FilterStats
 

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradscope.capture.hooks import hooked, named_modules, select_layer, select_layers, watchable
+from gradscope.capture.hooks import hooked, select_layer, select_layers, watchable
 from gradscope.capture.maps import PASSING, POOLING, as_map, patch_grid
+from gradscope.capture.names import named_modules
 from gradscope.errors import OptionError
 from gradscope.nesting import find
 

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gradscope.capture.hooks import hooked, named_modules, watchable
+from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.names import named_modules
 from gradscope.loading import Workload
 from gradscope.loading.float64 import in_float64
 from gradscope.records.accumulation import AccumulatedLayer, Accumulation, AccumulationCause

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from gradscope.capture.hooks import hooked, named_modules, watchable
+from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.names import named_modules
 from gradscope.running.step import Step, repeated
 
 #: A call by its module's name and its number.

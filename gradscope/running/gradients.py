@@ -12,7 +12,7 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.facts import misspelt_flags
 from gradscope.capture.graph import edge_of, free_nodes, walk
-from gradscope.capture.hooks import named_modules, named_parameters
+from gradscope.capture.names import named_modules, named_parameters
 from gradscope.capture.parameters import any_nonfinite, statistics
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.stats import head_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from gradscope.capture.hooks import named_parameters
+from gradscope.capture.names import named_parameters
 from gradscope.loading import Batch, Workload
 from gradscope.nesting import replaced
 from gradscope.running.rerun import rerun

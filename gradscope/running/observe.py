@@ -12,6 +12,7 @@ from torch import nn
 
 from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.hooks import select_layers
+from gradscope.capture.names import first_names
 from gradscope.capture.parameters import (
     Update,
     any_nonfinite,
@@ -192,7 +193,7 @@ class Observation(Observer):
         self.seconds = Seconds(self.forward.seconds, self.backward.seconds)
 
     def _enter_history(self, step: Step) -> None:
-        named = list(step.workload.model.named_parameters())
+        named = list(first_names(step.workload.model))
         measured = statistics({name: p.grad for name, p in named})
         arrived = statistics({name: t.grad for name, t in self._inputs.items()})
         self._read()

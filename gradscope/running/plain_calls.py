@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from gradscope.capture.calls import call_tensors
-from gradscope.capture.hooks import hooked, named_modules, named_parameters, watchable
+from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.names import named_modules, named_parameters
 from gradscope.capture.recompute import in_backward
 from gradscope.comparison.alignment import CallKey
 from gradscope.errors import GradscopeError

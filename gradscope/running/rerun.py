@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from gradscope.capture.hooks import named_parameters
+from gradscope.capture.names import named_parameters
 from gradscope.loading import Workload
 from gradscope.loading.optimizers import RATE
 from gradscope.running.state import post_accumulate_hooks_disabled

@@ -14,7 +14,8 @@ from torch import nn
 from torch.autograd.graph import GradientEdge
 
 from gradscope.capture.calls import Call
-from gradscope.capture.hooks import hooked, named_modules
+from gradscope.capture.hooks import hooked
+from gradscope.capture.names import named_modules
 from gradscope.errors import LayerError, OptionError, did_you_mean
 from gradscope.nesting import find
 from gradscope.patterns import Named

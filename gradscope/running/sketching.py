@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gradscope.capture.hooks import named_parameters
+from gradscope.capture.names import named_parameters
 from gradscope.capture.sketches import Projection, projected
 from gradscope.capture.taps import TapKey
 from gradscope.loading import Workload

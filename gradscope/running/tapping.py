@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from gradscope.capture.hooks import named_modules
+from gradscope.capture.names import named_modules
 from gradscope.capture.taps import Listener, TapKey, Taps
 from gradscope.comparison.alignment import CallKey
 from gradscope.loading import Workload

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gradscope.capture.hooks import named_modules
+from gradscope.capture.names import named_modules
 from gradscope.records.tasks import SharedLayer, TaskGradients
 from gradscope.running.step import Step
 

@@ -12,7 +12,7 @@ import torch
 from torch.autograd.graph import Node, get_gradient_edge
 
 from gradscope.capture.graph import free_nodes
-from gradscope.capture.hooks import named_modules
+from gradscope.capture.names import named_modules
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.trace import Trace
 from gradscope.loading import Workload

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from gradscope.capture.hooks import hooked, named_modules, select_layer, watchable
+from gradscope.capture.hooks import hooked, select_layer, watchable
 from gradscope.capture.maps import PASSING, POOLING, as_map, patch_grid
+from gradscope.capture.names import named_modules
 from gradscope.errors import OptionError
 from gradscope.nesting import find
 from gradscope.saliency._forward import Forward

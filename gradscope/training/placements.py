@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from gradscope.capture.hooks import named_parameters
+from gradscope.capture.names import named_parameters
 from gradscope.capture.shards import is_spread, local, placements_of
 from gradscope.records.placements import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.training.models import Model

@@ -15,7 +15,7 @@ import torch
 from torch import distributed, nn
 
 from gradscope.capture.fingerprints import combined, fingerprints
-from gradscope.capture.hooks import named_parameters
+from gradscope.capture.names import named_parameters
 from gradscope.capture.shards import is_spread, local
 from gradscope.nesting import find
 from gradscope.records.training import Fingerprints

@@ -14,7 +14,8 @@ from torch.autograd.graph import GradientEdge, Node
 
 from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.fingerprints import combined
-from gradscope.capture.hooks import named_modules, named_parameters, select_layers, watchable
+from gradscope.capture.hooks import select_layers, watchable
+from gradscope.capture.names import named_modules, named_parameters
 from gradscope.capture.norms import gradient_norms
 from gradscope.capture.parameters import Update, parameter_stats, total_norm, updates
 from gradscope.capture.recorder import Recorder

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.loss import _Loss
 
+from gradscope.capture.names import buffer_names, first_names
 from gradscope.explain.errors.failed_operation import FailedOperation, Operand, operand
 from gradscope.explain.shared.expressions import Expression
 from gradscope.explain.shared.frames import in_library, is_hidden, is_ours
@@ -26,8 +27,8 @@ class ModelNames:
         self.tensors: dict[int, str] = {}
         self.modules: dict[int, str] = {}
         if model is not None:
-            self.tensors = {id(t): name for name, t in model.named_buffers()}
-            self.tensors |= {id(t): name for name, t in model.named_parameters()}
+            self.tensors = {id(t): name for name, t in buffer_names(model)}
+            self.tensors |= {id(t): name for name, t in first_names(model)}
             self.modules = {id(module): name for name, module in model.named_modules()}
 
     def attribute(self, tensor: torch.Tensor) -> tuple[str, type | None] | None:

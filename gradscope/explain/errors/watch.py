@@ -21,6 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradscope.capture.calls import sequence_number
 from gradscope.capture.graph import LEAF, free_nodes, saved_tensors
+from gradscope.capture.names import buffer_names, first_names
 from gradscope.capture.nodes import ordered
 from gradscope.errors import message_of
 from gradscope.explain.errors.events import BackwardRun, CarriedTensor, Event, SavedTensor, Write
@@ -60,8 +61,8 @@ class ErrorWatch:
         self.backwards: list[BackwardRun] = []
         self.failing: BackwardRun | None = None
         self._failed: tuple[BaseException, FailedOperation] | None = None
-        self._memory = {memory_of(t): name for name, t in model.named_buffers()}
-        self._memory |= {memory_of(t): name for name, t in model.named_parameters()}
+        self._memory = {memory_of(t): name for name, t in buffer_names(model)}
+        self._memory |= {memory_of(t): name for name, t in first_names(model)}
         self._memory.pop(0, None)
         # What `.data` gave counts its versions for itself: no write to it is seen by backward.
         self._apart: MutableMapping[torch.Tensor, bool] = WeakTensorKeyDictionary()

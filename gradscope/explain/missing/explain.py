@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from torch import nn
 
-from gradscope.capture.hooks import hooked, parameters_by_name, watchable
+from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.names import parameters_by_name
 from gradscope.explain.missing.cuts import Cut, find_cuts
 from gradscope.explain.missing.messages import answer, uncalled
 from gradscope.explain.missing.tracer import Tracer

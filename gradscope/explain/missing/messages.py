@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import nn
 
-from gradscope.capture.hooks import modules_by_name, parameters_by_name
+from gradscope.capture.names import modules_by_name, parameters_by_name
 from gradscope.explain.missing.cuts import Cut
 from gradscope.explain.missing.values import Value
 from gradscope.records.answers import Answer

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 
+from gradscope.capture.names import first_names
 from gradscope.explain.non_finite.derivatives import slope
 from gradscope.explain.non_finite.functions import CurrentFunction
 from gradscope.explain.non_finite.node_sites import NodeSites
@@ -61,7 +62,7 @@ class RunContext:
         self._calls = calls
         self._function = function
         self._made = made
-        self._parameters = {memory_of(p): n for n, p in model.named_parameters()}
+        self._parameters = {memory_of(p): n for n, p in first_names(model)}
         self._parameters.pop(0, None)
         self._group = 0
         self._alone = 0

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.names import buffer_names, first_names
 from gradscope.explain.non_finite.levels import level
 from gradscope.explain.non_finite.messages import records, unseen
 from gradscope.explain.non_finite.watch import NonFiniteWatch
@@ -51,7 +52,7 @@ def explain_non_finite(
     with watch.quiet():
         watch.external.before(inputs)
     left = _run(model, forward, backward, step, watch)
-    found = records(watch.origins.reported(), {name for name, _ in model.named_parameters()})
+    found = records(watch.origins.reported(), {name for name, _ in first_names(model)})
     if not left:
         return found
     # What was computed unseen comes back as a tensor from nowhere, which says less.
@@ -83,7 +84,7 @@ def explain_call(
     with watch.quiet():
         watch.external.before(inputs)
     left = _run_call(model, forward, backward, watch)
-    found = records(watch.origins.reported(), {name for name, _ in model.named_parameters()})
+    found = records(watch.origins.reported(), {name for name, _ in first_names(model)})
     return found or left
 
 
@@ -100,7 +101,7 @@ def _run_call(
             with watch.active():
                 output = forward()
             left += _came_unseen(watch, output)
-            left += stays(watch, "forward", model.named_buffers())
+            left += stays(watch, "forward", buffer_names(model))
             if backward is not None:
                 watch.context.stage = "backward"
                 with watch.active():
@@ -135,7 +136,7 @@ def _run(
             with watch.active():
                 loss = forward()
             left += stays(watch, "loss", [("loss", loss)])
-            left += stays(watch, "forward", model.named_buffers())
+            left += stays(watch, "forward", buffer_names(model))
             if loss.requires_grad:
                 watch.context.stage = "backward"
                 with watch.active():
@@ -145,7 +146,7 @@ def _run(
                 watch.context.stage = "step"
                 with watch.active():
                     step()
-                left += stays(watch, "step", model.named_parameters())
+                left += stays(watch, "step", first_names(model))
                 watch.external.kept_in_state()
         except Exception:
             # The run that the user asked for has raised it already, and explained it.
@@ -155,7 +156,7 @@ def _run(
 
 def gradients(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
     """The gradients that there are, by parameter."""
-    return ((n, p.grad) for n, p in model.named_parameters() if p.grad is not None)
+    return ((n, p.grad) for n, p in first_names(model) if p.grad is not None)
 
 
 def stays(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradscope.capture.names import buffer_names, first_names
 from gradscope.capture.stats import measure
 from gradscope.explain.non_finite.levels import INF, NAN, broken, level, only_negative
 from gradscope.explain.non_finite.origins import ObservedOrigin, ObservedOrigins
@@ -37,10 +38,10 @@ class ExternalTensors:
         for key, value in (inputs or {}).items():
             for path, tensor in find(value, torch.Tensor):
                 self._input(f"{key}.{path}" if path else key, tensor)
-        for name, parameter in self._model.named_parameters():
+        for name, parameter in first_names(self._model):
             if mask := self._held(name, parameter, "parameter", _LOAD):
                 self._origins.mark_reached(mask if parameter.requires_grad else 0)
-        for name, buffer in self._model.named_buffers():
+        for name, buffer in buffer_names(self._model):
             self._held(name, buffer, "parameter", _LOAD)
 
     def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

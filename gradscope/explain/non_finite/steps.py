@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.names import buffer_names, first_names
 from gradscope.explain.non_finite.explain import gradients, stays
 from gradscope.explain.non_finite.messages import records
 from gradscope.explain.non_finite.watch import NonFiniteWatch
@@ -45,7 +46,7 @@ class StepWatch:
         """Forward and loss are done."""
         named = [("loss", root) for root in roots]
         self._left += stays(self._watch, "loss", named)
-        self._left += stays(self._watch, "forward", self._model.named_buffers())
+        self._left += stays(self._watch, "forward", buffer_names(self._model))
         self._watch.context.stage = "backward"
 
     def backward_ended(self) -> None:
@@ -59,10 +60,10 @@ class StepWatch:
 
     def step_ended(self) -> tuple[NonFiniteOrigin, ...]:
         """The origins of what is not finite since the last step ended, oldest first."""
-        self._left += stays(self._watch, "step", self._model.named_parameters())
+        self._left += stays(self._watch, "step", first_names(self._model))
         self._watch.external.kept_in_state()
         self._watch.context.stage = "forward"
-        names = {name for name, _ in self._model.named_parameters()}
+        names = {name for name, _ in first_names(self._model)}
         found = records(self._watch.origins.reported(), names)
         left, self._left = self._left, []
         return found or tuple(left[:1])

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.capture.hooks import Handle, hook_tensor, hooked, named_parameters, watchable
+from gradscope.capture.hooks import Handle, hook_tensor, hooked, watchable
+from gradscope.capture.names import named_parameters
 from gradscope.explain.precision.casts import Cast, Counter
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.nesting import find

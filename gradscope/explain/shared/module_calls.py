@@ -16,7 +16,7 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.calls import sequence_number
 from gradscope.capture.graph import Span, owners
-from gradscope.capture.hooks import named_modules
+from gradscope.capture.names import named_modules
 from gradscope.capture.recompute import in_backward
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.frames import nearest

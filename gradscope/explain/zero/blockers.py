@@ -10,7 +10,7 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF
-from gradscope.capture.hooks import modules_by_name
+from gradscope.capture.names import modules_by_name
 from gradscope.explain.shared.frames import shown
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Trait, by_node

@@ -10,7 +10,7 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import free_nodes, storage_key
-from gradscope.capture.hooks import parameters_by_name
+from gradscope.capture.names import buffer_names, first_names, parameters_by_name
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Trait, by_node
 from gradscope.explain.shared.watches import FunctionWatch
@@ -186,13 +186,13 @@ def _answer(blocker: Blocker, arrived: dict[str, int], made: int) -> Answer:
 
 
 def _named(model: nn.Module) -> dict[int, str]:
-    named = [*model.named_parameters(), *model.named_buffers()]
+    named = [*first_names(model), *buffer_names(model)]
     return {id(tensor): name for name, tensor in reversed(named)}
 
 
 def _stored(model: nn.Module) -> dict[int, str]:
     """Names by memory: what needs no gradient is saved as a tensor of its own."""
-    named = [*model.named_parameters(), *model.named_buffers()]
+    named = [*first_names(model), *buffer_names(model)]
     return {
         storage_key(tensor): name
         for name, tensor in reversed(named)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import nn
 
+from gradscope.capture.names import buffer_names, first_names
 from gradscope.explain.errors.explanation import Case, Explanation
 from gradscope.explain.errors.failed_operation import FailedOperation, Operand, operand
 from gradscope.explain.errors.kind import Kind
@@ -32,7 +33,7 @@ def explain(case: Case) -> Explanation | None:
 
 def _weights(layer: nn.Module, name: str | None) -> Iterator[Operand]:
     """A layer's own parameters and buffers."""
-    for own, tensor in (*layer.named_parameters(), *layer.named_buffers()):
+    for own, tensor in (*first_names(layer), *buffer_names(layer)):
         yield operand(tensor, f"{type(layer).__name__ if name is None else name}.{own}")
 
 

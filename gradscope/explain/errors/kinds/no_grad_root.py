@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
-from gradscope.capture.hooks import named_parameters
+from gradscope.capture.names import named_parameters
 from gradscope.explain.errors.explanation import Case, Explanation
 from gradscope.explain.errors.kind import Kind
 from gradscope.explain.missing.explain import explain_missing

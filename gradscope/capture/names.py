@@ -1,0 +1,64 @@
+"""What the modules and tensors of a model are called: without what only stands around modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from gradscope.capture.shards import written_class
+from gradscope.patterns import Named, without_wrappers, wraps
+
+
+def named_modules(model: nn.Module) -> dict[nn.Module, Named]:
+    """Every module once, by its first name, with the names that it also goes by.
+
+    What only stands around another module is left out: that goes by its name.
+    """
+    names: dict[nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if not wraps(module._modules):
+            names.setdefault(module, []).append(without_wrappers(name))
+    return {
+        module: Named(
+            first, tuple(others), tuple(c.__name__ for c in written_class(module).__mro__)
+        )
+        for module, (first, *others) in names.items()
+    }
+
+
+def named_parameters(model: nn.Module) -> dict[nn.Parameter, Named]:
+    """Every parameter once, by its first name, with the names that share it."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(without_wrappers(name))
+    return {p: Named(first, tuple(others)) for p, (first, *others) in names.items()}
+
+
+def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module under each of its names; what stands around another is left out."""
+    return {
+        name: module
+        for module, named in named_modules(model).items()
+        for name in (named.name, *named.aliases)
+    }
+
+
+def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Every parameter under each of its names."""
+    return {
+        name: p
+        for p, named in named_parameters(model).items()
+        for name in (named.name, *named.aliases)
+    }
+
+
+def first_names(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Every parameter once, with its first name."""
+    return ((without_wrappers(name), p) for name, p in model.named_parameters())
+
+
+def buffer_names(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every buffer once, with its first name."""
+    return ((without_wrappers(name), b) for name, b in model.named_buffers())
