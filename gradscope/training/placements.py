@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
 
-import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradscope.capture.hooks import named_parameters
-from gradscope.capture.shards import is_spread, local, placements_of
+from gradscope.capture.placements import mesh_record, placement
+from gradscope.capture.shards import is_spread, placements_of
 from gradscope.records.placements import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.training.models import Model
 
@@ -68,50 +68,14 @@ class Placements:
         if not self._changed:
             return []
         self._changed = False
-        placed = [
-            self._placement(model.id, named.name, parameter)
-            for model in models
-            for parameter, named in named_parameters(model.module).items()
-        ]
-        return [*(_mesh(number, mesh) for mesh, number in self._meshes.items()), *placed]
-
-    def _placement(self, model: int, name: str, parameter: nn.Parameter) -> ParameterPlacement:
-        group, kinds = self._group_of.get(parameter, (None, ()))
-        mesh = None
-        if is_spread(parameter):
-            found: Any = parameter.device_mesh  # type: ignore[attr-defined]
-            mesh = self._meshes.setdefault(found, len(self._meshes))
-        own = _spelled(placements_of(parameter))
-        return ParameterPlacement(
-            model=model,
-            name=name,
-            shape=tuple(parameter.shape),
-            local_shape=tuple(local(parameter).shape),
-            mesh=mesh,
-            placements=own,
-            gradient_placements=_spelled(kinds) or own,
-            norm_group=group,
-        )
-
-
-def _mesh(number: int, mesh: Any) -> DeviceMesh:
-    """The record of a ``torch.distributed.DeviceMesh``."""
-    ranks: torch.Tensor = mesh.mesh
-    return DeviceMesh(
-        id=number,
-        names=tuple(mesh.mesh_dim_names or ()),
-        shape=tuple(ranks.shape),
-        ranks=tuple(ranks.flatten().tolist()),
-        coordinate=tuple(mesh.get_coordinate() or ()),
-    )
-
-
-def _spelled(placements: Sequence[Any]) -> tuple[str, ...]:
-    """As the run file has them: "S(0)", "R", "P"."""
-    return tuple(
-        "R" if one.is_replicate() else "P" if one.is_partial() else f"S({one.dim})"
-        for one in placements
-    )
+        placed = []
+        for model in models:
+            for parameter, named in named_parameters(model.module).items():
+                group, kinds = self._group_of.get(parameter, (None, ()))
+                placed.append(
+                    placement(model.id, named.name, parameter, self._meshes, kinds, group)
+                )
+        return [*(mesh_record(number, mesh) for mesh, number in self._meshes.items()), *placed]
 
 
 def _finite(number: float) -> float | None:
