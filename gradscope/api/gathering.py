@@ -47,20 +47,19 @@ def report_of_several(
         where = f"in rank {processes.rank} of {processes.count}"
         error = replace(report.error, details=(*report.error.details, where))
         own = replace(own, error=error)
-    failure, first = observation.failure, None
-    if failure is None:
-        processes.leave_report(record_json.dumps(own))
-    else:
-        # Ctrl-C, or the launcher's word that another process ended, is no failure of this one.
-        stopped = isinstance(failure, KeyboardInterrupt)
-        processes.leave_report(record_json.dumps(own))
-        first = processes.first_failed() if stopped else processes.fail()
+    failure, cause = observation.failure, None
+    processes.leave_report(record_json.dumps(own))
+    if failure is not None:
+        if processes.is_from_others(failure):
+            cause = processes.first_failed()
+        else:
+            processes.fail()
         processes.leave_group()
     if processes.rank:
-        return _followed(processes, observation, own, first)
+        return _followed(processes, observation, own, cause)
     whole = ""
     try:
-        found = judged(_put_together(processes, observation, own, first))
+        found = judged(_put_together(processes, observation, own, cause))
         whole = record_json.dumps(found)
         return found
     finally:
@@ -68,12 +67,12 @@ def report_of_several(
 
 
 def _put_together(
-    processes: Processes, observation: Observation, own: Report, first: int | None
+    processes: Processes, observation: Observation, own: Report, cause: int | None
 ) -> Report:
     """What rank 0 makes of the records of all, where all are complete."""
+    if cause is not None:
+        _blame(processes, cause, observation, own)
     if observation.failure is not None:
-        if first:
-            _blame(processes, first, observation, own)
         fail(observation, own)
     reports = {0: own}
     for rank in range(1, processes.count):
@@ -105,7 +104,7 @@ def _lost(rank: int, own: Report) -> ModelError:
 
 
 def _followed(
-    processes: Processes, observation: Observation, own: Report, first: int | None
+    processes: Processes, observation: Observation, own: Report, cause: int | None
 ) -> Report:
     """What the other ranks do: they wait for what rank 0 makes of it."""
     failure = observation.failure
@@ -114,13 +113,13 @@ def _followed(
         if whole:
             return record_json.loads(whole, Report, file="rank 0")
         raise ModelError("there is no report of the whole: rank 0 says why", report=own)
-    if first == processes.rank:
+    if cause is not None:
+        observation.failure = None
+        message = f"rank {processes.rank} was stopped, as rank {cause} failed"
+        raise ModelError(message, report=own) from failure
+    if not isinstance(failure, KeyboardInterrupt):
         # The launcher ends the others when this process has ended: let them write their report.
         processes.whole(BRIEFLY)
-    elif first is not None:
-        observation.failure = None
-        message = f"rank {processes.rank} was stopped, as rank {first} failed"
-        raise ModelError(message, report=own) from failure
     return fail(observation, own)
 
 

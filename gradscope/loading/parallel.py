@@ -5,7 +5,7 @@ A style of tensor parallelism is an entry of ``_styles``, and of ``STYLES`` in c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from gradscope.loading.batches import Batch
 from gradscope.loading.interventions import module_names
 from gradscope.loading.micro_batches import MicroBatch, batch_size, cut
 from gradscope.loading.processes import Processes, axes_of
-from gradscope.patterns import matching
+from gradscope.patterns import Named, matching, without_wrappers, wraps
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -111,51 +111,60 @@ def parallelized(model: nn.Module, loaded: LoadedConfig, processes: Processes) -
             place=place("parallel"),
             help="give the modules their sizes",
         )
+    # All that can be wrong in every process alike is told before one waits for another.
     axes = axes_of(loaded, processes.count)
-    kind = (
-        "ddp"
-        if parallel.ddp is not None
-        else " x ".join(
-            name
-            for name, there in (("fsdp", parallel.fsdp is not None), ("tp", parallel.tp))
-            if there
-        )
-    )
+    units = [] if parallel.fsdp is None else _units(model, parallel.fsdp, loaded)
+    split = _split_layers(model, parallel.tp, loaded)
+    processes.join()
     mesh = init_device_mesh(processes.device.type, tuple(axes.values()), mesh_dim_names=tuple(axes))
-    if parallel.tp:
-        _split_layers(model, parallel.tp, mesh["tp"], loaded)
+    kinds = {"ddp": parallel.ddp, "fsdp": parallel.fsdp, "tp": parallel.tp or None}
+    for module, style in split:
+        _styles()[style][1](module, mesh["tp"])
     outer = model
     if parallel.fsdp is not None:
-        _shard(model, parallel.fsdp, mesh["dp"], loaded)
+        _shard(units, parallel.fsdp, mesh["dp"])
     elif parallel.ddp is not None:
         outer = nn.parallel.DistributedDataParallel(model, **parallel.ddp.model_dump())
     part = mesh["dp"].get_local_rank() if "dp" in axes else 0
+    kind = " x ".join(name for name, wanted in kinds.items() if wanted is not None)
     return ParallelModel(processes, kind, axes, part, axes.get("dp", 1), outer)
 
 
-def _shard(model: nn.Module, wanted: Fsdp, mesh: DeviceMesh, loaded: LoadedConfig) -> None:
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    options: dict[str, Any] = {"mesh": mesh}
-    if wanted.reshard_after_forward is not None:
-        options["reshard_after_forward"] = wanted.reshard_after_forward
-    options["mp_policy"] = MixedPrecisionPolicy(
-        param_dtype=_dtype(wanted.param_dtype), reduce_dtype=_dtype(wanted.reduce_dtype)
-    )
-    modules = dict(model.named_modules())
-    named = module_names(model)
-    chosen = (
-        matching(wanted.units, named, key="parallel.fsdp.units", place=loaded.place)
-        if wanted.units
-        else []
-    )
-    # From the inside out, as a parameter belongs to the innermost.
-    for one in sorted(chosen, key=lambda one: one.name.count("."), reverse=True):
+def _units(model: nn.Module, wanted: Fsdp, loaded: LoadedConfig) -> list[nn.Module]:
+    """What is sharded by itself, from the inside out: a parameter belongs to the innermost."""
+    key = "parallel.fsdp.units"
+    modules, found = _modules(model), list[Named]()
+    if wanted.units:
+        found = matching(wanted.units, module_names(model), key=key, place=loaded.place)
+    units = []
+    for one in sorted(found, key=lambda one: one.name.count("."), reverse=True):
         unit = modules[one.name]
         if unit is not model and any(True for _ in unit.parameters()):
-            _require_own(unit, one.name, model, loaded.place("parallel.fsdp.units"))
-            fully_shard(unit, **options)
-    fully_shard(model, **options)
+            _require_own(unit, one.name, model, loaded.place(key))
+            units.append(unit)
+    return [*units, model]
+
+
+def _shard(units: Sequence[nn.Module], wanted: Fsdp, mesh: DeviceMesh) -> None:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy(
+        param_dtype=_dtype(wanted.param_dtype), reduce_dtype=_dtype(wanted.reduce_dtype)
+    )
+    options: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
+    if wanted.reshard_after_forward is not None:
+        options["reshard_after_forward"] = wanted.reshard_after_forward
+    for unit in units:
+        fully_shard(unit, **options)
+
+
+def _modules(model: nn.Module) -> dict[str, nn.Module]:
+    """By the names that patterns match."""
+    return {
+        without_wrappers(name): module
+        for name, module in model.named_modules()
+        if not wraps(module._modules)
+    }
 
 
 def _dtype(name: str | None) -> torch.dtype | None:
@@ -163,18 +172,17 @@ def _dtype(name: str | None) -> torch.dtype | None:
 
 
 def _split_layers(
-    model: nn.Module, wanted: Mapping[str, str], mesh: DeviceMesh, loaded: LoadedConfig
-) -> None:
-    modules = dict(model.named_modules())
-    named = module_names(model)
+    model: nn.Module, wanted: Mapping[str, str], loaded: LoadedConfig
+) -> list[tuple[nn.Module, str]]:
+    """The modules that patterns name, each with its style; of several patterns the last counts."""
+    modules, named = _modules(model), module_names(model)
     of: dict[str, tuple[str, str]] = {}
     for pattern, style in wanted.items():
         key = f"parallel.tp.{pattern}"
         for one in matching([pattern], named, key=key, place=loaded.place):
-            of[one.name] = style, key  # of several patterns the last counts
+            of[one.name] = style, key
     for name, (style, key) in of.items():
-        module, place = modules[name], loaded.place(key)
-        fitting, apply = _styles()[style]
+        module, place, fitting = modules[name], loaded.place(key), _styles()[style][0]
         if not isinstance(module, fitting):
             known = ", ".join(kind.__name__ for kind in fitting)
             raise ConfigError(
@@ -183,7 +191,7 @@ def _split_layers(
                 help=f"{style} is for {known}: name such layers",
             )
         _require_own(module, name, model, place)
-        apply(module, mesh)
+    return [(modules[name], style) for name, (style, _) in of.items()]
 
 
 def _require_own(unit: nn.Module, name: str, model: nn.Module, place: Place | None) -> None:

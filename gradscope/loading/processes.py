@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 import os
+import re
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ import torch
 from torch import distributed
 
 from gradscope.config import LoadedConfig
-from gradscope.errors import ConfigError, OptionError, Place
+from gradscope.errors import ConfigError, OptionError, Place, message_of
 from gradscope.loading.devices import resolve_device
 
 #: What a process waits for the others when a group is made, and in each collective.
@@ -29,6 +30,8 @@ BRIEFLY = timedelta(seconds=3)
 _PAUSE = 0.02
 #: A store takes no value of more than 8 MiB.
 _PIECE = 4_000_000
+#: What gloo and NCCL say of a process that is not there any more.
+_LOST = re.compile(r"\bgloo\b|\bnccl\b|connection (closed|reset|refused)", re.IGNORECASE)
 #: Of one run nothing is left in the way of the next one.
 _runs = itertools.count()
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -46,15 +49,24 @@ class Processes:
     count: int
     device: torch.device
     _store: Any  # a torch.distributed.Store
+    _group_store: Any
     _reported: bool = False
 
-    def fail(self) -> int:
-        """Say that this process failed; the rank of the one that did so first."""
+    def is_from_others(self, failure: BaseException) -> bool:
+        """Whether what stopped this process may come of another that ended.
+
+        The launcher ends all when one has ended, which is as Ctrl-C here; and whoever waits for it
+        in a collective is told that the connection is closed.
+        """
+        if isinstance(failure, KeyboardInterrupt | distributed.DistError):
+            return True
+        return isinstance(failure, RuntimeError) and bool(_LOST.search(message_of(failure)))
+
+    def fail(self) -> None:
+        """Say that this process failed by itself."""
         with contextlib.suppress(RuntimeError):
             if self._store.add("failures", 1) == 1:
                 self._store.set("first", str(self.rank))
-            return self.first_failed() or 0
-        return self.rank  # nobody answers: this one knows of no other
 
     def first_failed(self) -> int | None:
         """The rank of the process that failed first, if any has said so."""
@@ -82,13 +94,40 @@ class Processes:
         """The same, in the others."""
         return self._get("whole", patience)
 
+    def join(self) -> None:
+        """Make one group of torch's of them: gloo between processors, NCCL between GPUs.
+
+        Raises:
+            OptionError: it cannot be had.
+        """
+        cuda = self.device.type == "cuda"
+        if cuda:
+            torch.cuda.set_device(self.device)
+        try:
+            distributed.init_process_group(
+                "nccl" if cuda else "gloo",
+                store=self._group_store,
+                rank=self.rank,
+                world_size=self.count,
+                timeout=_PATIENCE,
+                device_id=self.device if cuda else None,
+            )
+        except RuntimeError as error:
+            reason = message_of(error).strip().splitlines()[0]
+            raise OptionError(
+                f"rank {self.rank} of {self.count} cannot join the others: {reason}",
+                help="if another one ended, what it printed says why",
+            ) from error
+
     def leave_group(self) -> None:
         """Have those stop that wait for this process in a collective."""
+        if not distributed.is_initialized():
+            return
         with contextlib.suppress(RuntimeError):
             distributed.group.WORLD.abort()  # type: ignore[union-attr]
 
-    def failed(self) -> None:
-        """This process ends before it has run anything."""
+    def end(self) -> None:
+        """This process ends before its time."""
         if not self._reported:
             self.leave_report("")
         self.leave_group()
@@ -134,7 +173,8 @@ def processes_of(loaded: LoadedConfig) -> Iterator[Processes | None]:
     rank, local, world = _launched(loaded.name, loaded.place("parallel"))
     axes_of(loaded, world)
     wanted = resolve_device(loaded.config.device, loaded.place("device"))
-    with _joined(rank, world, _device(wanted, local, loaded.place("device"))) as processes:
+    device = _device(wanted, local, loaded.place("device"))
+    with _sharing_store(rank, world, device) as processes:
         yield processes
 
 
@@ -200,8 +240,8 @@ def _device(device: torch.device, local_rank: int, place: Place | None) -> torch
 
 
 @contextmanager
-def _joined(rank: int, world: int, device: torch.device) -> Iterator[Processes]:
-    """The processes as one group of torch's: gloo between processors, NCCL between GPUs.
+def _sharing_store(rank: int, world: int, device: torch.device) -> Iterator[Processes]:
+    """The processes with the launcher's store; no group is left behind.
 
     Raises:
         OptionError: the caller has a group already.
@@ -215,24 +255,17 @@ def _joined(rank: int, world: int, device: torch.device) -> Iterator[Processes]:
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
     from torch.distributed.rendezvous import rendezvous
 
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
     store, rank, world = next(rendezvous("env://", rank, world, timeout=_PATIENCE))
     store = PrefixStore(f"gradscope/{next(_runs)}", store)
-    distributed.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        store=PrefixStore("group", store),
-        rank=rank,
-        world_size=world,
-        timeout=_PATIENCE,
-        device_id=device if device.type == "cuda" else None,
+    processes = Processes(
+        rank, world, device, PrefixStore("records", store), PrefixStore("group", store)
     )
-    processes = Processes(rank, world, device, PrefixStore("records", store))
     try:
         yield processes
     except BaseException:
-        processes.failed()
+        processes.end()
         raise
     finally:
-        with contextlib.suppress(RuntimeError):  # the others may be gone
-            distributed.destroy_process_group()
+        if distributed.is_initialized():
+            with contextlib.suppress(RuntimeError):  # the others may be gone
+                distributed.destroy_process_group()

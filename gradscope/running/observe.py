@@ -126,6 +126,8 @@ class Observation(Observer):
         with self.backward:
             yield
         workload = step.workload
+        if workload.parallel is not None:
+            workload.parallel.take_sums()
         if workload.steps * workload.repeats * workload.accumulate > 1:
             self._enter_history(step)
 
@@ -138,7 +140,6 @@ class Observation(Observer):
         self.recorder.free_nodes()
         model, held = step.workload.model, _held(step)
         if step.workload.parallel is not None:
-            step.workload.parallel.take_sums()
             self.placed = placements(model)
         self.parameters = parameter_stats(model, shown=self.selected, held=held)
         self.interventions = step.interventions.changes()
