@@ -7,12 +7,15 @@ import itertools
 import math
 import os
 import re
+import signal
+import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import torch
@@ -260,6 +263,7 @@ def _sharing_store(rank: int, world: int, device: torch.device) -> Iterator[Proc
     processes = Processes(
         rank, world, device, PrefixStore("records", store), PrefixStore("group", store)
     )
+    _outlive_the_launchers_word(processes)
     try:
         yield processes
     except BaseException:
@@ -269,3 +273,20 @@ def _sharing_store(rank: int, world: int, device: torch.device) -> Iterator[Proc
         if distributed.is_initialized():
             with contextlib.suppress(RuntimeError):  # the others may be gone
                 distributed.destroy_process_group()
+
+
+def _outlive_the_launchers_word(processes: Processes) -> None:
+    """Go on for what is left to say where the launcher ends this process, as another one failed.
+
+    It sends SIGTERM then, which the command line takes for Ctrl-C, and waits half a minute. By then
+    a collective has failed too. The command ends afterwards, so nothing is put back.
+    """
+    of_command_line = signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    if not of_command_line or threading.current_thread() is not threading.main_thread():
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if processes.first_failed() is None:
+            signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGTERM, stop)
