@@ -7,6 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+#: Elements of a tensor on the CPU that are held in float64 at a time, and stay in its cache.
+_CHUNK = 1 << 18
+#: A sum of squares from here on has lost nothing to numbers that are too small for float64.
+_SAFE = 1e-280
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -30,7 +35,39 @@ class Difference:
 def difference(a: torch.Tensor, b: torch.Tensor) -> Difference:
     """Of two tensors of one shape, whatever their dtypes and devices."""
     dtype = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
-    a, b = (t.detach().to(b.device, dtype).reshape(-1) for t in (a, b))
+    a, b = (t.detach().to(b.device).reshape(-1) for t in (a, b))
+    return _quick(a, b, dtype) or _exact(a.to(dtype), b.to(dtype))
+
+
+def _quick(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> Difference | None:
+    """From sums of products; None where these are not finite, or too small to be exact."""
+    sums = torch.zeros(4, dtype=torch.float64, device=b.device)
+    largest = torch.zeros((), dtype=torch.float64, device=b.device)
+    size = _CHUNK if b.device.type == "cpu" else max(b.numel(), 1)
+    for x, y in zip(torch.split(a, size), torch.split(b, size), strict=True):
+        x, y = x.to(dtype), y.to(dtype)
+        gap = y - x
+        pairs = ((x, x), (y, y), (x, gap), (gap, gap))
+        sums += torch.stack([torch.vdot(one, other).real for one, other in pairs])
+        if gap.numel():
+            largest = torch.maximum(largest, gap.abs().max())
+    aa, bb, along, gaps = sums.tolist()
+    if not math.isfinite(aa + bb + gaps) or min(aa, bb) < _SAFE:
+        return None
+    farthest = float(largest)
+    if farthest == 0.0:
+        return Difference(0.0, 1.0, 0.0)
+    if gaps < _SAFE:
+        return None
+    norm_a, norm_b = math.sqrt(aa), math.sqrt(bb)
+    # By the law of cosines, which of nearly equal tensors leaves no rounding.
+    cosine = 1.0 - (gaps - (norm_b - norm_a) ** 2) / (2.0 * norm_a * norm_b)
+    error = math.sqrt(gaps) / norm_a
+    return Difference(error, max(-1.0, min(1.0, cosine)), farthest, along / aa)
+
+
+def _exact(a: torch.Tensor, b: torch.Tensor) -> Difference:
+    """The same of any numbers, which takes several times as long."""
     finite = torch.isfinite(a) & torch.isfinite(b)
     if not bool(finite.all()):
         # Masks hold infinities that are meant: what both have in one place differs in nothing.

@@ -40,24 +40,25 @@ def projected(tensor: torch.Tensor) -> Projection:
     norm, nonfinite = torch.zeros((), dtype=torch.float64, device="cpu"), 0
     for n, chunk in enumerate(torch.split(tensor.reshape(-1), _CHUNK)):
         values = chunk.cpu().double()
-        finite = values.isfinite()
-        if not bool(finite.all()):
+        size = torch.linalg.vector_norm(values)
+        if not bool(size.isfinite()):
+            finite = values.isfinite()
             nonfinite += int((~finite).sum())
             values = values.where(finite, 0.0)
-        places, signs = _places(n)
-        signed = values * signs[: len(values)]
-        numbers += torch.bincount(places[: len(values)], signed, minlength=SKETCH_WIDTH)
-        norm = torch.hypot(norm, torch.linalg.vector_norm(values))
+            size = torch.linalg.vector_norm(values)
+        sums = torch.bincount(_places(n)[: len(values)], values, minlength=2 * SKETCH_WIDTH)
+        numbers += sums[:SKETCH_WIDTH] - sums[SKETCH_WIDTH:]
+        norm = torch.hypot(norm, size)
     return Projection(numbers, float(norm), nonfinite)
 
 
-@functools.lru_cache(maxsize=1)
-def _places(chunk: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each element of a chunk the number that it goes to, and its sign."""
+@functools.lru_cache(maxsize=64)
+def _places(chunk: int) -> torch.Tensor:
+    """The number to which each element of a chunk goes; ``SKETCH_WIDTH`` more: it is subtracted."""
     x = torch.arange(chunk * _CHUNK, (chunk + 1) * _CHUNK, device="cpu")
     # T. Mueller's integer hash, whose products fit into int64.
     x = (x ^ (x >> 32)) & _LOW
     for _ in range(2):
         x = (((x >> 16) ^ x) * 0x45D9F3B) & _LOW
     x = (x >> 16) ^ x
-    return x % SKETCH_WIDTH, (1 - 2 * ((x >> 20) & 1)).double()
+    return (x % SKETCH_WIDTH + SKETCH_WIDTH * ((x >> 20) & 1)).to(torch.uint8)

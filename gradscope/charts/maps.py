@@ -29,7 +29,8 @@ class Map:
     """``values`` has a row for each name and a column for each of ``places``.
 
     A value is None where nothing was measured, and no finite number where it was lost. ``y`` is
-    what the values are; ``share`` is that they go from 0 to 1.
+    what the values are; ``share`` is that they go from 0 to 1. ``beside`` are the values of a map
+    that is to be read beside this one, on the same scale.
     """
 
     title: str
@@ -39,11 +40,13 @@ class Map:
     places: tuple[int, ...]
     values: tuple[Row, ...]
     share: bool = False
+    beside: tuple[Row, ...] = ()
 
     @property
     def finite(self) -> list[float]:
         """The values that have a colour of the scale."""
-        known = (value for row in self.values for value in row if value is not None)
+        rows = (*self.values, *self.beside)
+        known = (value for row in rows for value in row if value is not None)
         return [value for value in known if math.isfinite(value) and (self.share or value > 0)]
 
     @property

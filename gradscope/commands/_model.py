@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import re
@@ -89,8 +90,15 @@ def importing_torch() -> Iterator[None]:
     try:
         yield
         gc.freeze()
+        atexit.register(_unfreeze)
     finally:
         gc.enable()
+
+
+def _unfreeze() -> None:
+    """Triton, which torchvision imports, calls all that is not freed at the end a leak."""
+    if "triton" in sys.modules:
+        gc.unfreeze()
 
 
 def refuse_to_run(saved: str, words: Sequence[str], options: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typer._click import Context
 from typer.core import TyperCommand
 
 from gradscope import plugins
+from gradscope.charts.maps import Map
 from gradscope.charts.panels import Panel
 from gradscope.commands import _completing as completing
 from gradscope.commands._findings import fail_on_option, path_root, rule_texts
@@ -148,6 +149,7 @@ def run(
         refuse_unknown("reference", reference, REFERENCES)
     destination = choose_destination(format, file, display, ROOM)
     panels: tuple[Panel, ...] = ()
+    maps: tuple[Map, ...] = ()
     files = [word for word in words or [] if word != _AND]
     kind = kind_of(files)
     if kind is not None:
@@ -155,7 +157,7 @@ def run(
         refuse_to_run(kind.name, model.settings or [], keys)
         report = kind.compared(files, match or ())
         if kind is RUNS and destination.format == "html":
-            panels = _run_charts(*map(Path, files))
+            panels, maps = _run_charts(*map(Path, files))
     else:
         a, b = _configs(words or [], model)
         with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
@@ -167,19 +169,22 @@ def run(
     report = of_layers(report, layers.layers or (), layers.exclude or ())
     root = path_root()
     rules = rule_texts() if destination.format == "sarif" else ()
-    view = DiffView(destination.width, destination.color, top, table, root, panels, rules)
+    shape = (destination.width, destination.color, top, table, root)
+    view = DiffView(*shape, panels, maps, rules)
     destination.write(plugins.load(ROOM, destination.format).render(report, view))
     if reaches(report.findings, fail_on):
         raise typer.Exit(1)
 
 
-def _run_charts(a: Path, b: Path) -> tuple[Panel, ...]:
-    """The vital signs of two runs over each other."""
-    from gradscope.reporters.training.charts.over_steps import together
+def _run_charts(a: Path, b: Path) -> tuple[tuple[Panel, ...], tuple[Map, ...]]:
+    """The vital signs of two runs over each other, and the maps of their layers side by side."""
+    from gradscope.reporters.training.charts.over_steps import maps_together, together
+    from gradscope.reporters.training.tables.naming import qualified
     from gradscope.runfile.reader import RunFile
 
     with RunFile.open(a) as ours, RunFile.open(b) as theirs:
-        return together(read_history(ours), read_history(theirs))
+        both = [qualified(read_history(run, calls=True)) for run in (ours, theirs)]
+    return together(*both), maps_together(*both)
 
 
 def _configs(words: list[str], options: ModelOptions) -> tuple[LoadedConfig, LoadedConfig]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradscope.comparison.reports import compare_reports
@@ -48,7 +48,11 @@ class FileKind:
             shown = ", ".join(f"`{file}`" for file in files)
             plural = self.name.removeprefix("a ") + "s"
             raise OptionError(f"two {plural}, please: got {shown}", help=self.made_by)
-        return self.compare(Path(files[0]), Path(files[1]), match)
+        a, b = map(Path, files)
+        report = self.compare(a, b, match)
+        if a.samefile(b):
+            report = replace(report, notices=("A and B are one file", *report.notices))
+        return report
 
 
 def kind_of(words: Sequence[str]) -> FileKind | None:
@@ -57,8 +61,9 @@ def kind_of(words: Sequence[str]) -> FileKind | None:
 
 
 def _compare_reports(a: Path, b: Path, match: Sequence[str]) -> DiffReport:
-    ours, theirs = record_json.load(a, Report), record_json.load(b, Report)
-    return compare_reports(ours, theirs, match, files=(str(a), str(b)))
+    with record_json.collector_paused():
+        ours, theirs = record_json.load(a, Report), record_json.load(b, Report)
+        return compare_reports(ours, theirs, match, files=(str(a), str(b)))
 
 
 def _compare_runs(a: Path, b: Path, match: Sequence[str]) -> DiffReport:

@@ -19,13 +19,22 @@ _LEAST = 0.1
 
 @dataclass(frozen=True, slots=True)
 class SavedPair:
-    """Two runs, and B's names by A's."""
+    """Two runs, and B's names by A's.
+
+    Attributes:
+        a, b: as they were read.
+        calls, parameters: B's by A's.
+        sketched: whether tensors are compared by their sketches.
+        reordered: the batch of B is A's in another order, which no sketch can tell.
+        accuracy: of the numbers of both.
+    """
 
     a: SavedRun
     b: SavedRun
     calls: dict[CallKey, CallKey]
     parameters: dict[str, str]
     sketched: bool
+    reordered: bool
     accuracy: Accuracy
     _gaps: dict[TensorKey, Gap | None] = field(default_factory=dict)
 
@@ -42,11 +51,14 @@ class SavedPair:
         calls = align_calls(a.alike, b.alike, renamings)
         parameters = align_parameters(a.shapes, b.shapes, renamings)
         _refuse_strangers(a, b, calls, parameters)
+        accuracy = Accuracy.of(*a.dtypes, *b.dtypes)
+        reordered = _reordered(a, b, accuracy)
         return cls(
             *(a, b, {known: call for call, known in calls.items()}),
             parameters={known: name for name, known in parameters.items()},
-            sketched=bool(a.sketches) and bool(b.sketches),
-            accuracy=Accuracy.of(*a.dtypes, *b.dtypes),
+            sketched=bool(a.sketches) and bool(b.sketches) and not reordered,
+            reordered=reordered,
+            accuracy=accuracy,
         )
 
     def gap(self, key: TensorKey) -> Gap | None:
@@ -96,17 +108,40 @@ class SavedPair:
                 return Gap(note=note, departs=True)
         elif statistics[0] is not None:
             return Gap(note="B has none", departs=missed)
-        if sketches[0] is not None and sketches[1] is not None:
+        if self.sketched and sketches[0] is not None and sketches[1] is not None:
             return sketch_gap(sketches[0], sketches[1], self.accuracy, (self.a.file, self.b.file))
-        if statistics[0] is not None and statistics[1] is not None and not self.sketched:
+        if not self.sketched and statistics[0] is not None and statistics[1] is not None:
             return statistics_gap(statistics[0], statistics[1], self.accuracy)
         return None
+
+
+def _reordered(a: SavedRun, b: SavedRun, accuracy: Accuracy) -> bool:
+    """Whether the models were called with the same numbers, which stood in other places."""
+    moved = False
+    for key in (key for key in a.sketches if key.call == ("", 0) and key.kind == "input"):
+        ours, theirs = a.statistics.get(key), b.statistics.get(key)
+        if key not in b.sketches or ours is None or theirs is None:
+            return False
+        exact = (
+            (one.shape, one.min, one.max, one.zeros, one.nan, one.inf) for one in (ours, theirs)
+        )
+        if len({*exact}) > 1 or statistics_gap(ours, theirs, accuracy).departs:
+            return False
+        gap = sketch_gap(a.sketches[key], b.sketches[key], accuracy, (a.file, b.file))
+        moved |= gap.departs and ours.shape[:1] > (1,)
+    return moved
 
 
 def _refuse_strangers(
     a: SavedRun, b: SavedRun, calls: Mapping[CallKey, CallKey], parameters: Mapping[str, str]
 ) -> None:
     """Two models are no port of each other because a shape is found in both."""
+    for one in (a, b):
+        if not one.alike and not one.shapes:
+            raise OptionError(
+                f"`{one.file}` holds no calls and no parameters: there is nothing to compare",
+                help="write it again with layers that the model has: `gradscope layers MODEL`",
+            )
     inner = [any(name for name, _ in one.alike) for one in (a, b)]
     fewest = min(len(a.shapes), len(b.shapes))
     if (any(inner) and not any(name for name, _ in calls)) or len(parameters) < _LEAST * fewest:

@@ -61,12 +61,13 @@ def _backward(pair: SavedPair) -> _Departure | None:
     parameters: dict[CallKey, list[str]] = {}
     for parameter in pair.a.report.parameters:
         parameters.setdefault(_owner(pair, parameter.name), []).append(parameter.name)
+    rounding = _rounding(pair)
     for call, done in reversed([*timeline(pair.a.report.calls)]):
         made, given = _given(call, "grad_output"), list[TensorKey]()
         if not done:
             given = [*made, *_given(call, "input"), *_given(call, "output")]
             names = parameters.get((call.name, call.call), [])
-            made = [TensorKey(None, "gradient", name) for name in names if not _cancels(pair, name)]
+            made = [TensorKey(None, "gradient", name) for name in names if name not in rounding]
             made += _given(call, "grad_input")
         for key in made:
             if departure := _departure(pair, key, given):
@@ -93,20 +94,22 @@ def _departure(pair: SavedPair, key: TensorKey, given: Sequence[TensorKey]) -> _
     return _Departure(key, abs(scale), noise, scale > 0) if abs(scale) > noise else None
 
 
-def _cancels(pair: SavedPair, parameter: str) -> bool:
-    """Whether a gradient is rounding beside those of its module, as a bias's before a BatchNorm.
+def _rounding(pair: SavedPair) -> set[str]:
+    """Gradients that are rounding beside another of their module, as a bias's before a BatchNorm.
 
     Sketches know their noise; statistics do not.
     """
-    if pair.sketched:
-        return False
-    module = parameter.rpartition(".")[0]
     norms = {
         p.name: p.gradient.norm or 0.0
         for p in pair.a.report.parameters
-        if p.gradient is not None and p.name.rpartition(".")[0] == module
+        if p.gradient is not None and not pair.sketched
     }
-    return norms.get(parameter, 0.0) < pair.accuracy.half * max(norms.values(), default=0.0)
+    largest: dict[str, float] = {}
+    for name, norm in norms.items():
+        module = name.rpartition(".")[0]
+        largest[module] = max(norm, largest.get(module, 0.0))
+    half = pair.accuracy.half
+    return {name for name, norm in norms.items() if norm < half * largest[name.rpartition(".")[0]]}
 
 
 def _owner(pair: SavedPair, parameter: str) -> CallKey:

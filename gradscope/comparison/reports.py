@@ -67,7 +67,9 @@ def _share(report: Report) -> tuple[object, ...] | None:
 
 
 def _notices(pair: SavedPair) -> Iterator[str]:
-    if not pair.sketched:
+    if pair.reordered:
+        yield "batch: the same numbers in other places: norms, means and ranges alone are compared"
+    elif not pair.sketched:
         without = [one.file for one in (pair.a, pair.b) if not one.sketches]
         yield f"{' and '.join(without)}: without sketches, norms, means and ranges alone"
     ours, theirs = pair.a.report.versions, pair.b.report.versions

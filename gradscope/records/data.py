@@ -8,7 +8,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from gradscope.errors import ConfigError, Place
 
 _Record = TypeVar("_Record")
+#: What is free to hold anything, such as a report's ``config``, nests no deeper.
+MAX_DEPTH = 100
 
 
 def to_data(record: Any) -> Any:
@@ -79,10 +81,12 @@ def from_data(kind: type[_Record], data: Any, *, file: str = "report") -> _Recor
     """The record of that kind whose ``to_data`` is ``data``; ``file`` is where that came from.
 
     Raises:
-        ConfigError: a field is missing or of the wrong type; says which.
+        ConfigError: a field is missing, of the wrong type or too deep; says which.
     """
     try:
         record: _Record = _reader_of(typing.cast(Any, kind))(data)
+    except RecursionError:
+        raise ConfigError("the JSON nests too deeply for a report", place=Place(file)) from None
     except _WrongData as wrong:
         where = "".join(reversed(wrong.where)).lstrip(".")
         if wrong.lacking:
@@ -108,7 +112,7 @@ def _reader_of(kind: Any) -> Callable[[Any], Any]:
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
-        return lambda data: data
+        return _read_any
     if origin in (typing.Union, types.UnionType):
         return _read_union(arguments)
     if is_dataclass(kind):
@@ -118,6 +122,19 @@ def _reader_of(kind: Any) -> Callable[[Any], Any]:
     if origin is dict:
         return _read_dict(arguments[1])
     return _read_float if kind is float else _read_plain(kind)
+
+
+def _read_any(data: Any) -> Any:
+    level = [data]
+    for _ in range(MAX_DEPTH):
+        level = [inner for item in level for inner in _inside(item)]
+        if not level:
+            return data
+    raise RecursionError
+
+
+def _inside(item: Any) -> Iterable[Any]:
+    return item.values() if type(item) is dict else item if type(item) is list else ()
 
 
 def _read_float(data: Any) -> Any:
@@ -232,5 +249,8 @@ _PLAIN = {int: "a whole number", str: "a string", bool: "true or false", type(No
 
 def excerpt(data: Any) -> str:
     """Plain data as an error quotes it."""
-    found = json.dumps(data, default=repr)
+    try:
+        found = json.dumps(data, default=repr)
+    except RecursionError:
+        return "what nests too deeply"
     return found if len(found) <= 40 else found[:39] + "…"

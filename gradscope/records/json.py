@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -32,8 +32,6 @@ _WORDS: dict[type, tuple[str, str, str]] = {
     WhyReport: ("set of answers", "write answers with `gradscope why … -o why.json`", "why"),
 }
 _Record = TypeVar("_Record", Report, CheckReport, AutogradGraph, WhyReport, DiffReport)
-#: A report nests 7 deep; only its ``config`` is free to go deeper.
-MAX_DEPTH = 100
 
 
 def dumps(
@@ -103,9 +101,9 @@ def _schema(kind: type) -> Any:
 
 
 def _parse(text: str, file: str, help: str) -> Any:
-    """Strict JSON as data, no deeper than a record can be."""
+    """Strict JSON as data."""
     try:
-        data = json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         lines = text.split("\n")
         line = lines[min(error.lineno, len(lines)) - 1]
@@ -121,23 +119,9 @@ def _parse(text: str, file: str, help: str) -> Any:
             help=help,
         ) from None
     except RecursionError:
-        raise _too_deep(file) from None
+        raise ConfigError("the JSON nests too deeply for a report", place=Place(file)) from None
     except ValueError as error:  # a NaN token, or a number of thousands of digits
         raise ConfigError(f"not strict JSON: {error}", place=Place(file)) from None
-    level = [data]
-    for _ in range(MAX_DEPTH):
-        level = [inner for item in level for inner in _inside(item) if type(inner) in (dict, list)]
-        if not level:
-            return data
-    raise _too_deep(file)
-
-
-def _inside(item: Any) -> Iterable[Any]:
-    return item.values() if type(item) is dict else item if type(item) is list else ()
-
-
-def _too_deep(file: str) -> ConfigError:
-    return ConfigError("the JSON nests too deeply for a report", place=Place(file))
 
 
 def _no_constant(token: str) -> Any:
@@ -150,7 +134,7 @@ def load(path: Path, kind: type[_Record]) -> _Record:
     Raises:
         ConfigError: the file is missing, unreadable or no such record.
     """
-    with _collector_paused():
+    with collector_paused():
         return loads(_text(path, _WORDS[kind][1]), kind, file=str(path))
 
 
@@ -160,13 +144,13 @@ def load_shown(path: Path) -> Report | CheckReport:
     Raises:
         ConfigError: the file is missing, unreadable or neither.
     """
-    with _collector_paused():
+    with collector_paused():
         return loads_shown(_text(path, _WORDS[Report][1]), file=str(path))
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Nothing of what is read is garbage: to look for some takes a quarter of the time."""
+def collector_paused() -> Iterator[None]:
+    """Where records are read and compared none is garbage, and to look for some takes long."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -9,7 +9,7 @@ from collections import deque
 from gradscope.training.interval import Interval
 
 #: Over so many times it is measured what one takes, and how rare they may get.
-_MEASURED, _RAREST = 16, 64
+MEASURED, _RAREST = 16, 64
 #: What is left of its multiples without their whole parts spreads evenly (Weyl's equidistribution
 #: theorem), also over every nth step: optimizers that take turns all get their share.
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -29,7 +29,7 @@ class Cadence:
         #: One step of so many, on average.
         self.every = 1
         self._interval, self._share = interval, share
-        self._seconds: deque[float] = deque(maxlen=_MEASURED)
+        self._seconds: deque[float] = deque(maxlen=MEASURED)
 
     def due(self, step: int) -> bool:
         """Whether it is done in the step that comes after so many."""
@@ -39,9 +39,9 @@ class Cadence:
         """It was done once."""
         self._seconds.append(seconds)
 
-    def ended(self, steps: int) -> None:
-        """So many steps have been made: now and then the cadence is set anew."""
-        if steps % _MEASURED or self._interval.every is not None or not self._seconds:
+    def renew(self) -> None:
+        """Set the cadence by what it took lately: to be called each ``MEASURED`` steps."""
+        if self._interval.every is not None or not self._seconds:
             return
         plain = self._interval.plain
         if plain:

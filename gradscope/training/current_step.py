@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gradscope.capture.shards import local, placements_of
+from gradscope.capture.shards import is_spread, local, placements_of
 from gradscope.records.placements import GroupNorm
 from gradscope.records.training import TrainingStep
 from gradscope.training.gradients import GradientReader, Gradients
@@ -86,9 +87,9 @@ class CurrentStep:
         """A model is called on so many samples."""
         self.batch = (self.batch or 0) + size
 
-    def loss_is(self, kind: str | None) -> None:
-        """Whether the loss was "nan" or "inf"."""
-        if kind is not None and self.nonfinite is None:
+    def loss_is(self, kind: str) -> None:
+        """The loss was "nan" or "inf"."""
+        if self.nonfinite is None:
             self.nonfinite, self.in_loss = kind, True
 
     def read(self, reader: GradientReader, parameters: Sequence[nn.Parameter]) -> None:
@@ -127,9 +128,10 @@ class CurrentStep:
 
     def record(
         self, optimizer: Optimizer | None, known: SeenOptimizer | None, **signs: Any
-    ) -> TrainingStep:
-        """The vital signs of the step that has ended, with ``signs`` that are not known here."""
-        return TrainingStep(
+    ) -> Callable[[], TrainingStep]:
+        """Makes the vital signs of the step that has ended, with ``signs`` not known here."""
+        return partial(
+            TrainingStep,
             optimizer="" if known is None else known.name,
             losses=tuple(self.losses),
             nonfinite=self.nonfinite,
@@ -138,6 +140,7 @@ class CurrentStep:
             learning_rates=() if optimizer is None else learning_rates(optimizer),
             loss_scale=self.scale,
             norms=self.norms,
+            batch=self.batch,
             **signs,
         )
 
@@ -161,11 +164,14 @@ class CurrentStep:
 
 def loss_of(roots: Sequence[torch.Tensor]) -> float | None:
     """The value that a backward begins with; None where it is no real scalar, or not all here."""
-    if len(roots) != 1 or roots[0].numel() != 1 or roots[0].is_complex():
+    if len(roots) != 1:
         return None
-    if any(not placement.is_replicate() for placement in placements_of(roots[0])):
+    root = roots[0]
+    if root.numel() != 1 or root.is_complex():
         return None
-    return float(local(roots[0]).item())
+    if is_spread(root) and not all(one.is_replicate() for one in placements_of(root)):
+        return None
+    return float(local(root).item())
 
 
 def _finite(value: float | None) -> float | None:

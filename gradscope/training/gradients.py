@@ -65,12 +65,19 @@ class GradientReader:
 
 def are_finite(parameters: Sequence[nn.Parameter]) -> bool:
     """Whether their gradients are."""
-    gradients = [local(gradient) for p in parameters if (gradient := p.grad) is not None]
-    if all(g.is_cpu and g.layout is torch.strided for g in gradients):
-        # Their norms at the least cost; what overflows in them is looked at again.
-        total = sum([norm.item() for norm in torch._foreach_norm(gradients)]) if gradients else 0.0
-        if math.isfinite(total):
-            return True
+    gradients, plain = [], True
+    for parameter in parameters:  # in every step: no frame of Python's for each
+        gradient = parameter.grad
+        if gradient is not None:
+            if type(gradient) is not torch.Tensor:
+                gradient = local(gradient)
+            plain = plain and gradient.is_cpu and gradient.layout is torch.strided
+            gradients.append(gradient)
+    if not gradients:
+        return True
+    # Their norms at the least cost; what overflows in them is looked at again.
+    if plain and math.isfinite(sum([norm.item() for norm in torch._foreach_norm(gradients)])):
+        return True
     return all(map(math.isfinite, gradient_norms(gradients)))
 
 

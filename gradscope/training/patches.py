@@ -46,7 +46,7 @@ class Listener(Protocol):
     ) -> Any:
         """``optimizer.step`` was called; what is returned, if not None, are its arguments."""
 
-    def step_ended(self, optimizer: Optimizer) -> None:
+    def step_ended(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         """``optimizer.step`` returns."""
 
     def scaled(self, loss: object, scale: torch.Tensor) -> None:
@@ -62,11 +62,7 @@ class Listener(Protocol):
 def listen(listener: Listener) -> ExitStack:
     """Call ``listener`` at each of them from now on, until the stack is closed."""
     patches = ExitStack()
-
-    def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        listener.step_ended(optimizer)
-
-    for handle in hook_optimizers(listener.step_begins, after):
+    for handle in hook_optimizers(listener.step_begins, listener.step_ended):
         patches.callback(handle.remove)
     _replace(patches, torch.autograd, "_make_grads", lambda f: _gradients_made(f, listener))
     _replace(patches, Optimizer, "_patch_step_function", lambda f: _optimizer_made(f, listener))

@@ -231,8 +231,8 @@ class Session:
         if observer is not None:
             try:
                 observer.stop()
-                if observer.unrecorded is not None:
-                    self.record(observer.unrecorded)
+                if observer.signs.unrecorded is not None:
+                    self.record(observer.signs.unrecorded())
             except Exception as error:
                 self._failed(error)
             interval = observer.interval
@@ -254,7 +254,7 @@ class Session:
 
     def _notices(self, observer: Observer) -> tuple[str, ...]:
         """What was not looked at, and why."""
-        records, readings = observer.records.every, observer.readings.every
+        records, readings = observer.signs.records.every, observer.signs.readings.every
         share = "in every step would take more than a quarter of the budget: about one step in"
         checked = "; in the others {} finite" if self.settings.sentinel else ""
         notices = []

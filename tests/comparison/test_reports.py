@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gradscope
+from gradscope.comparison.files import REPORTS
 from gradscope.comparison.reports import compare_reports
 from gradscope.errors import ConfigError, OptionError
+from gradscope.records import json as record_json
 from gradscope.records.diff import CallDiff, DiffReport
 from gradscope.records.report import Report
 from gradscope.records.sketches import SKETCH_WIDTH
@@ -199,6 +201,23 @@ def test_other_weights_and_another_batch_are_said():
     assert other.findings[0].cause == "batch"
 
 
+def test_samples_in_another_order_are_compared_without_sketches():
+    a, x = built("chain")
+    one, order = saved(a, x), torch.tensor([2, 0, 3, 1])
+
+    def in_order(model: nn.Module) -> DiffReport:
+        other = gradscope.inspect(model, x[order], target=order, sketch=True)
+        return compare_reports(one, other)
+
+    report = in_order(a)
+    assert (report.measured, report.findings) == ("statistics", ())
+    assert "batch: the same numbers in other places" in report.notices[0]
+    b = copy.deepcopy(a)
+    b.layers[1].eps = 0.1
+    found = in_order(b).findings[0]
+    assert (found.code, found.name) == ("GD101", "layers.1")
+
+
 def test_another_loss_is_a_place():
     a, x = built("chain")
     other = gradscope.inspect(a, x, loss="sum", sketch=True)
@@ -283,6 +302,19 @@ def test_an_output_that_the_other_has_not_is_no_missing_gradient():
 def test_two_models_have_nothing_in_common():
     with pytest.raises(OptionError, match="nothing in common"):
         compare_reports(saved(*built("chain")), saved(nn.Bilinear(6, 6, 4), [torch.ones(4, 6)] * 2))
+
+
+def test_a_report_of_nothing_is_refused():
+    report = saved(*built("chain"))
+    with pytest.raises(OptionError, match="`B` holds no calls and no parameters"):
+        compare_reports(report, replace(report, calls=(), parameters=()))
+
+
+def test_a_file_beside_itself_is_said(tmp_path):
+    file = tmp_path / "one.json"
+    file.write_text(record_json.dumps(saved(*built("chain"))), encoding="utf-8")
+    report = REPORTS.compared([str(file), f"{tmp_path}/./one.json"])
+    assert (report.notices[0], report.findings) == ("A and B are one file", ())
 
 
 def test_a_run_that_failed_is_refused():

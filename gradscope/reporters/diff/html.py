@@ -24,6 +24,8 @@ def page(report: DiffReport, view: DiffView) -> Page:
     parts = [Part("verdict", items=verdict)]
     if view.panels and view.table is None:
         parts.append(Part("over steps", "A and B over each other", panels=view.panels))
+    if view.maps and view.table is None:
+        parts.append(Part("layers over steps", "A beside B, on one scale", maps=view.maps))
     parts += [table_part(table) for table in _tables.shown(report, view)]
     if view.table != "findings":
         parts.append(Part("terms", remarks=_tables.legend(report)))

@@ -14,6 +14,7 @@ from reporters.pages.page_samples import EVIL, PAGES, SHOWN, Parsed, diff, hosti
 from gradscope import pages
 from gradscope.diagrams.picture.colors import contrast
 from gradscope.pages import Page, table_part
+from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.reporters.diff import DiffView
 from gradscope.reporters.diff import html as diff_html
 from gradscope.reporters.report import View, html
@@ -139,7 +140,8 @@ def test_a_run_has_its_course_its_layers_and_all_its_tables():
     labels = parsed.values("aria-label")
     for said in ("loss", "gradient norm", "learning rate"):
         assert any(one.startswith(f"{said}: ") for one in labels)
-    assert parsed.tags["image"] == 2  # gradient norm and update ratio; the calls have no more
+    # Gradient norm, update ratio and the dead units of biases; the calls have no more.
+    assert parsed.tags["image"] == 3
     assert {"table of parameters", "table of calls"} <= set(labels)
     rows = {value for tag, name, value in parsed.attributes if (tag, name) == ("tr", "id")}
     leads = [value for tag, name, value in parsed.attributes if (tag, name) == ("a", "href")]
@@ -152,6 +154,21 @@ def test_one_table_of_a_run():
     assert made.tags["svg"] == 0
 
 
+def test_dead_units_are_read_off_the_gradients_of_biases():
+    """A weight's zeros may have other reasons, as at the rim of a picture."""
+    steps = (1, 5)
+    half = {"zeros": (0.5, 0.25)}
+    parameters = (
+        LayerSeries("linear.weight", steps, half, shape=(4, 2)),
+        LayerSeries("linear.bias", steps, half, shape=(4,)),
+    )
+    (found,) = over_steps.maps(replace(run_samples.small(), parameters=parameters, calls=()))
+    assert (found.title, found.names, found.values) == (
+        *("dead units", ("linear.bias",)),
+        ((0.5, 0.25),),
+    )
+
+
 def test_two_runs_over_each_other():
     history = run_samples.small()
     panels = over_steps.together(history, history)
@@ -161,6 +178,23 @@ def test_two_runs_over_each_other():
         assert len(panel.curves) == 2 * len(one.curves)
         assert [curve.name[0] for curve in panel.curves] == ["A", "B"] * len(one.curves)
         assert [curve.points for curve in panel.curves[::2]] == [c.points for c in one.curves]
-    parsed = Parsed(diff_html.render(diff(), DiffView(panels=panels)))
-    assert parsed.tags["svg"] == len(panels)
-    assert "Over steps" in {words.strip() for words in parsed.texts}
+    maps = over_steps.maps_together(history, _doubled(history))
+    assert [one.title for one in maps[:2]] == ["A: gradient norm", "B: gradient norm"]
+    for one, other in zip(maps[::2], maps[1::2], strict=True):
+        assert one.names == other.names
+        assert one.scale == other.scale
+    assert maps[0].scale.high == 2 * next(over_steps.maps(history)).scale.high
+    parsed = Parsed(diff_html.render(diff(), DiffView(panels=panels, maps=maps)))
+    assert parsed.tags["svg"] == len(panels) + len(maps)
+    assert {"Over steps", "Layers over steps"} <= {words.strip() for words in parsed.texts}
+
+
+def _doubled(history: RunHistory) -> RunHistory:
+    """The same with gradients twice as large."""
+
+    def doubled(one: LayerSeries) -> LayerSeries:
+        norms = one.values.get("grad_norm", ())
+        twice = tuple(None if x is None else 2 * x for x in norms)
+        return replace(one, values={**one.values, "grad_norm": twice})
+
+    return replace(history, parameters=tuple(map(doubled, history.parameters)))

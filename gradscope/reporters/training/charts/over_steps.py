@@ -27,7 +27,9 @@ _MAPS = (
     ("update ratio", "‖Δ weight‖ / ‖weight‖", "parameters", "update_ratio"),
     ("activation scale", "standard deviation of the output", "calls", "out_std"),
     ("zeros", "share of the output that is exactly zero", "calls", "out_zeros"),
+    ("dead units", "share without a gradient in the whole batch", "parameters", "zeros"),
 )
+_SHARES = ("out_zeros", "zeros")
 
 
 def panels(history: RunHistory) -> tuple[Panel, ...]:
@@ -65,6 +67,26 @@ def together(a: RunHistory, b: RunHistory) -> tuple[Panel, ...]:
     return tuple(found)
 
 
+def maps_together(a: RunHistory, b: RunHistory) -> tuple[Map, ...]:
+    """The maps that both runs have, each beside the other's, of the layers that are in both."""
+    theirs = {one.title: one for one in maps(b)}
+    found: list[Map] = []
+    for one in maps(a):
+        other = theirs.get(one.title)
+        if other is None:
+            continue
+        rows = [dict(zip(each.names, each.values, strict=True)) for each in (one, other)]
+        names = tuple(name for name in one.names if name in rows[1])
+        ours, others = (tuple(by_name[name] for name in names) for by_name in rows)
+        if names:
+            pair = (("A", one, ours, others), ("B", other, others, ours))
+            found += [
+                replace(m, title=f"{run}: {m.title}", names=names, values=values, beside=beside)
+                for run, m, values, beside in pair
+            ]
+    return tuple(found)
+
+
 def stretches(history: RunHistory) -> tuple[Stretch, ...]:
     """Where findings held, and what happened."""
     found = [
@@ -99,13 +121,15 @@ def maps(history: RunHistory) -> Iterator[Map]:
     """Layers over the steps that were looked at; of one step there is no map."""
     for title, y, which, measure in _MAPS:
         series: Sequence[LayerSeries] = getattr(history, which)
+        if measure == "zeros":  # one number of the gradient for each unit: a bias, or of a norm
+            series = [one for one in series if len(one.shape) == 1]
         known = [one for one in series if any(x is not None for x in one.values.get(measure, ()))]
         places = sorted({step for one in known for step in one.steps})
         if len(places) < 2:
             continue
         names = tuple(label(one.name, one.call) for one in known)
         rows = tuple(_row(one, measure, places) for one in known)
-        yield Map(title, y, "steps looked at", names, tuple(places), rows, measure == "out_zeros")
+        yield Map(title, y, "steps looked at", names, tuple(places), rows, measure in _SHARES)
 
 
 def _row(series: LayerSeries, measure: str, places: Sequence[int]) -> tuple[float | None, ...]:

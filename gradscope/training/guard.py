@@ -1,0 +1,72 @@
+"""gradscope's own code in the midst of a script: whatever it raises is never the script's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from time import perf_counter
+from typing import Any
+
+from gradscope.capture.signals import raised_by_a_handler
+
+
+class Guard:
+    """Calls parts of the observer, one at a time.
+
+    Attributes:
+        listening: nothing is called otherwise.
+        seconds: what the calls took since this was last set to 0.
+        around: makes a context to call them in.
+
+    Args:
+        failed: takes an error of gradscope's own.
+    """
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self.listening = False
+        self.seconds = 0.0
+        self.around: Callable[[], AbstractContextManager[None]] | None = None
+        self._failed = failed
+        self._inside = False
+
+    def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What ``function`` returns; None where it fails, or what we run ourselves calls it."""
+        if self._inside or not self.listening:
+            return None
+        began = perf_counter()
+        self._inside = True
+        try:
+            if self.around is None:
+                return function(*args)
+            with self.around():
+                return function(*args)
+        except Exception as error:
+            if raised_by_a_handler(error):
+                raise
+            self._failed(error)
+            return None
+        finally:
+            self._inside = False
+            self.seconds += perf_counter() - began
+
+
+class TrainingThread:
+    """The thread whose training is observed: the first that trains, for as long as it lives.
+
+    What several threads do at a time would be taken for one step.
+    """
+
+    def __init__(self) -> None:
+        self.ident: int | None = None
+
+    def is_another(self, *, trains: bool = True) -> bool:
+        """Whether the thread that asks is another one; where there is none yet and it ``trains``,
+        it is the one from now on."""
+        here = threading.get_ident()
+        if here == self.ident or not (trains or self.ident):
+            return False
+        if any(thread.ident == self.ident for thread in threading.enumerate()):
+            return True
+        self.ident = here
+        return False

@@ -1,0 +1,64 @@
+"""The vital signs of each step: what of the gradients is read, and which steps are recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from gradscope.records.training import TrainingStep
+from gradscope.training.cadence import MEASURED, Cadence
+from gradscope.training.current_step import CurrentStep
+from gradscope.training.gradients import GradientReader, are_finite
+from gradscope.training.interval import Interval
+from gradscope.training.optimizers import SeenOptimizer
+
+
+class VitalSigns:
+    """Half of the budget is for them: to read all gradients, and to record a step.
+
+    Attributes:
+        records: how often a step is recorded that does not stand out.
+        readings: how often all gradients are read; never where the step is not recorded.
+        are_read: whether they are in the step that is going on.
+        unrecorded: makes the record of the last step, where it was not due.
+
+    Args:
+        checked: whether it is seen in every step that all is finite.
+    """
+
+    def __init__(self, interval: Interval, current: CurrentStep, *, checked: bool) -> None:
+        self.records, self.readings = Cadence(interval, 1 / 4), Cadence(interval, 1 / 4)
+        self.reader = GradientReader(self.readings)
+        self.are_read = True
+        self.unrecorded: Callable[[], TrainingStep] | None = None
+        self._recorded = True
+        self._current, self._checked = current, checked
+
+    def are_finite(self, parameters: Sequence[nn.Parameter]) -> bool:
+        """Whether these parameters' gradients are; where nobody asks, they are."""
+        return not self._checked or are_finite(parameters)
+
+    def read(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Read the gradients of all of them as they are now."""
+        self._current.read(self.reader, parameters)
+
+    def is_recorded(self, known: SeenOptimizer | None) -> bool:
+        """Whether the step that ends now is: all that stand out are."""
+        if self._recorded or self._current.nonfinite is not None:
+            return True
+        before, losses = None if known is None else known.loss, self._current.losses
+        return bool(losses) and before is not None and _differ(before, losses[-1])
+
+    def step_ended(self, steps: int) -> None:
+        """So many have been made."""
+        if steps % MEASURED == 0:
+            self.readings.renew()
+            self.records.renew()
+        self._recorded = self.records.due(steps)
+        self.are_read = self._recorded and self.readings.due(steps)
+
+
+def _differ(before: float, now: float | None) -> bool:
+    """Whether a loss is another by more than half."""
+    return now is None or abs(now - before) > 0.5 * abs(before)
