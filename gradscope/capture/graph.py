@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.autograd.graph import Node
+from torch.autograd.graph import GradientEdge, Node
 
 #: Where a gradient enters the graph: a node and which of its outputs, or a leaf tensor's ``id``.
 #: A leaf's own node is left alone: asking for it makes a node, and that would shift the sequence
@@ -79,8 +79,10 @@ def _number(node: Node) -> int:
         return 0
 
 
-def edge_of(tensor: torch.Tensor) -> Edge:
+def edge_of(tensor: torch.Tensor | GradientEdge) -> Edge:
     """Where the gradient of a tensor that requires one enters the graph."""
+    if isinstance(tensor, GradientEdge):
+        return tensor.node, tensor.output_nr
     node = tensor.grad_fn
     return (id(tensor), 0) if node is None else (node, tensor.output_nr)
 

@@ -315,7 +315,7 @@ class Recorder:
 
     # ---------------------------------------------------------------- before backward
 
-    def connect(self, roots: Sequence[torch.Tensor], inputs: dict[int, str]) -> None:
+    def connect(self, roots: Sequence[torch.Tensor | GradientEdge], inputs: dict[int, str]) -> None:
         """After forward: one walk from ``roots`` ties every input gradient to its consumers.
 
         Before each backward, where there are several: then it is about the calls since the last.
@@ -330,7 +330,9 @@ class Recorder:
             for call, span in zip(self._calls, spans, strict=True)
             if call.selected and call.index not in self._connected
         ]
-        edges = [edge_of(root) for root in roots if root.requires_grad]
+        edges = [
+            edge_of(root) for root in roots if isinstance(root, GradientEdge) or root.requires_grad
+        ]
         found = walk(edges, wanted_edges(call_spans))
         self._nodes += found.nodes
         self.links = links(found, spans, self._label)

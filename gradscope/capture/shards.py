@@ -57,5 +57,8 @@ def written_class(module: nn.Module) -> type[nn.Module]:
     """The class that the script gave a module: ``fully_shard`` and the like derive one from it."""
     kind = type(module)
     while kind.__module__.startswith("torch.distributed.") and len(kind.__bases__) == 2:
-        kind = kind.__bases__[1]
+        written = kind.__bases__[1]
+        if not issubclass(written, nn.Module):  # of a wrapper, which is no class of the script's
+            break
+        kind = written
     return kind

@@ -30,6 +30,7 @@ from gradscope.commands._options import (
     FileOptions,
     LayerOptions,
     ModelOptions,
+    Rank,
     format_option,
     takes_groups,
 )
@@ -45,6 +46,7 @@ from gradscope.errors import OptionError, refuse_unknown
 from gradscope.records.diff import REFERENCES
 from gradscope.reporters.diff import DiffView
 from gradscope.rules import FAIL_ON, reaches
+from gradscope.runfile.opening import file_of
 
 ROOM = "gradscope.reporters.diff"
 EXAMPLES = (
@@ -86,7 +88,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="A=B",
-            help="Modules that B calls otherwise: `encoder.*.fc=layers.*.linear`. Repeatable.",
+            help="Modules that B calls otherwise: `encoder.*=layers.*`. Repeatable.",
             rich_help_panel=LAYERS,
         ),
     ] = None,
@@ -99,6 +101,7 @@ def run(
             autocompletion=completing.one_of(REFERENCES),
         ),
     ] = None,
+    rank: Rank = None,
     layers: LayerOptions,
     fail_on: Annotated[
         str,
@@ -152,6 +155,8 @@ def run(
     maps: tuple[Map, ...] = ()
     files = [word for word in words or [] if word != _AND]
     kind = kind_of(files)
+    if rank is not None:
+        files = _of_rank(files, rank)
     if kind is not None:
         keys = {**model.keys, "reference": reference}
         refuse_to_run(kind.name, model.settings or [], keys)
@@ -174,6 +179,14 @@ def run(
     destination.write(plugins.load(ROOM, destination.format).render(report, view))
     if reaches(report.findings, fail_on):
         raise typer.Exit(1)
+
+
+def _of_rank(files: list[str], rank: int) -> list[str]:
+    """In the place of each run of several processes the file of one."""
+    found = [str(file_of(Path(one), rank)) if Path(one).is_dir() else one for one in files]
+    if found == files:
+        raise OptionError("`--rank` is for runs of several processes, under `torchrun`")
+    return found
 
 
 def _run_charts(a: Path, b: Path) -> tuple[tuple[Panel, ...], tuple[Map, ...]]:

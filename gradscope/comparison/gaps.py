@@ -91,6 +91,9 @@ def statistics_gap(a: TensorStats, b: TensorStats, accuracy: Accuracy) -> Gap:
     It departs from half of the digits on.
     """
     accuracy = Accuracy(max(accuracy.epsilon, Accuracy.of(a.dtype, b.dtype).epsilon))
+    for which, stats in (("A", a), ("B", b)):
+        if stats.nan is None:  # of ranks that cannot be put together
+            return Gap(note=f"{which} has no statistics")
     if (a.nan, a.inf) != (b.nan, b.inf):
         return Gap(note=_NOT_FINITE, departs=True)
     pairs = [_difference(getattr(a, name), getattr(b, name)) for name in _MEASURES]

@@ -39,7 +39,8 @@ class ParameterPlacement:
         local_shape: of what this process has of it.
         mesh: the id of its ``DeviceMesh``; None for a plain tensor, which is whole.
         placements: for each dimension of the mesh "S(d)", sharded along dimension d of the tensor,
-            "R", the same in all, or "P", a sum that is still to be taken.
+            "R", the same in all, or "P", a sum that is still to be taken. "F" alone is a flat piece
+            of FullyShardedDataParallel.
         gradient_placements: the same of its gradient.
         norm_group: the parameters of one optimizer that are placed alike: the vital signs have one
             norm for each such group. None where no optimizer has it.

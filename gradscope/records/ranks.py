@@ -66,6 +66,7 @@ class UnevenBatch:
         sizes: of the first, by rank: samples of all calls in it.
         usual: the size that most steps of each rank have.
         share: the least share of a rank's steps that have its usual size.
+        kinds: how many sizes the batches of one rank have, at the most.
     """
 
     steps: tuple[int, int]
@@ -73,6 +74,22 @@ class UnevenBatch:
     sizes: Mapping[int, int]
     usual: Mapping[int, int]
     share: float
+    kinds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long the steps of a rank take that were not looked at.
+
+    Attributes:
+        step: the median of their seconds.
+        own: the median of the seconds before their first backward begins.
+        least: of these, what three of four steps take at the least.
+    """
+
+    step: float
+    own: float
+    least: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +97,7 @@ class RanksRecord:
     """The files of a run's ranks, held against each other.
 
     ``runs`` are by rank, ``models`` those of the lowest; ``events`` are of all ranks, each with
-    its ``rank`` in the details. ``seconds`` are by rank: the median of a step, and of its part
-    before the first backward begins.
+    its ``rank`` in the details. ``paces`` are by rank.
     """
 
     runs: tuple[TrainingRun, ...] = ()
@@ -89,5 +105,5 @@ class RanksRecord:
     differences: tuple[Difference, ...] = ()
     same_inputs: tuple[SameInputs, ...] = ()
     uneven: UnevenBatch | None = None
-    seconds: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    paces: Mapping[int, Pace] = field(default_factory=dict)
     events: tuple[TrainingEvent, ...] = field(default=())

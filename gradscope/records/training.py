@@ -53,7 +53,7 @@ class TrainedModel:
     """A model that the script trains: an outermost module, under the name of its variable.
 
     ``wrapper`` is what spreads it over processes: "DistributedDataParallel" or "FSDP"; None in one
-    process, and where nothing of torch's does.
+    process, and where nothing of torch's does. ``stage`` is its number in a pipeline, from 0.
     """
 
     id: int
@@ -64,6 +64,7 @@ class TrainedModel:
     modules: int
     first_step: int = 1
     wrapper: str | None = field(default=None, metadata=SPARSE)
+    stage: int | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ RULE = Rule(
     what=(
         "Compares the sizes of the ranks' batches step by step: the first axis of what the model "
         "is called on. Where sizes vary from step to step anyway, as the lengths of sentences or "
-        "the nodes of graphs do, nothing is said."
+        "the nodes of graphs do, nothing is said, nor of models with a layer that takes the batch "
+        "as its second axis (`batch_first=False`)."
     ),
     why=(
         "DistributedDataParallel takes the mean over ranks of means over batches: a sample of a "
@@ -40,6 +41,12 @@ RULE = Rule(
             "share of each rank's steps that have one size, below which sizes just vary",
             source="most of the steps",
         ),
+        Threshold(
+            "sizes",
+            3,
+            "sizes that a rank's batches have at the most, above which sizes just vary",
+            source="that of most steps, of the last batch, and of the last accumulation",
+        ),
     ),
     runs=Runs(ranks=True),
 )
@@ -48,7 +55,7 @@ RULE = Rule(
 def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One for the run, of the first step in which sizes differ."""
     one = ranks.uneven
-    if one is None or one.share < limits["share"]:
+    if one is None or one.share < limits["share"] or one.kinds > limits["sizes"]:
         return
     small, large = (
         min(one.sizes, key=one.sizes.__getitem__),

@@ -18,9 +18,11 @@ RULE = Rule(
     summary="one rank needs much longer than the others, which wait for it in every step",
     what=(
         "Compares the median time of ranks from the end of a step to the beginning of the next "
-        "backward: data, forward and loss, before anything waits for another rank. The seconds of "
-        "whole steps are the same on all, as backward ends together. Steps that are looked at do "
-        "not count. Under FSDP forward waits as well, and nothing is found."
+        "backward: data, forward and loss, before anything waits for another rank. It has to be "
+        "slow in three of four steps, which a machine that is busy with other things is not. The "
+        "seconds of whole steps are the same on all, as backward ends together. Steps that are "
+        "looked at do not count. Under FSDP forward waits as well, and nothing is found; of the "
+        "stages of a pipeline nothing is measured."
     ),
     why="The run is as slow as its slowest rank, and all other devices are idle for that long.",
     fix=(
@@ -36,7 +38,8 @@ RULE = Rule(
         Threshold(
             "ratio",
             1.5,
-            "a rank's time over the median of the others', above which it fires",
+            "a rank's time over the median of the others', in three of four steps, above which it "
+            "fires",
             source="a relative score under two thirds",
         ),
         Threshold(
@@ -52,14 +55,14 @@ RULE = Rule(
 
 def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One for the slowest rank."""
-    if len(ranks.seconds) < 2:
+    if len(ranks.paces) < 2:
         return
-    own = {rank: mine for rank, (_, mine) in ranks.seconds.items()}
+    own = {rank: pace.own for rank, pace in ranks.paces.items()}
     slowest = max(own, key=own.__getitem__)
     usual = statistics.median(mine for rank, mine in own.items() if rank != slowest)
-    step = ranks.seconds[slowest][0]
-    waits = own[slowest] - usual
-    if own[slowest] <= limits["ratio"] * usual or waits <= limits["share"] * step:
+    pace = ranks.paces[slowest]
+    step, waits = pace.step, pace.own - usual
+    if pace.least <= limits["ratio"] * usual or waits <= limits["share"] * step:
         return
     finding = RULE.finding(
         "",

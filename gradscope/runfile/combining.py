@@ -181,9 +181,16 @@ def with_spread(
     series: Mapping[tuple[int, str, int], Series],
     others: Sequence[Mapping[tuple[int, str, int], Series]],
 ) -> dict[tuple[int, str, int], Series]:
-    """The calls of one rank with the least and the largest value among all ranks in each step."""
+    """The calls of one rank with the least and the largest value among all ranks in each step.
+
+    Those that it does not have, as of a pipeline's other stages, are the next one's that has them.
+    """
     found = {}
-    for key, own in series.items():
+    every = dict(series)
+    for other in others:
+        for key, one in other.items():
+            every.setdefault(key, one)
+    for key, own in every.items():
         several = [own, *(other[key] for other in others if key in other)]
         rows = [{step: i for i, step in enumerate(one.steps)} for one in several]
         lowest: dict[str, tuple[_Number, ...]] = {}

@@ -26,7 +26,7 @@ class Whole:
         copies: each copy of the whole, as its distinct shards; of each the ranks that hold it.
             Shards without elements are left out, copies of which a shard is missing too.
         elements: how many of them each rank holds.
-        fault: why there is no whole, where that is sure: "partial" or "missing".
+        fault: why there is no whole, where that is sure: "flat", "partial" or "missing".
     """
 
     copies: tuple[tuple[tuple[int, ...], ...], ...]
@@ -93,6 +93,8 @@ def whole(holders: Mapping[int, Holder]) -> Whole:
     )
     elements = {rank: holder.elements for rank, holder in holders.items()}
     fault = "partial" if partial else None if copies else "missing"
+    if any("F" in holder.placements for holder in holders.values()):
+        fault = "flat"
     return Whole(copies, elements, fault)
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError
 from gradscope.records.placements import DeviceMesh, ParameterPlacement
+from gradscope.records.ranks import Pace
 from gradscope.records.training import (
     Fingerprints,
     StepSample,
@@ -25,6 +26,8 @@ from gradscope.runfile.opening import connect, reading
 _Record = TypeVar("_Record")
 #: What has fingerprints together: the model's id, the kind, and which part of the whole.
 Copies = tuple[int, str, str]
+#: Of fewer steps nobody knows which of them are as usual.
+_FEWEST_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,8 @@ class Series:
 
     None stands where there is no number, as for a gradient that never came or an empty tensor.
     ``lowest`` and ``highest`` are over all ranks, where there are several and they hold values of
-    their own. ``fault`` is why a parameter has no norm of the whole at some step: "partial",
-    "missing", or "differs", where ranks that should hold the same do not.
+    their own. ``fault`` is why a parameter has no norm of the whole at some step: "flat" (pieces of
+    FSDP1), "partial", "missing", or "differs", where ranks that should hold the same do not.
     """
 
     steps: tuple[int, ...]
@@ -138,18 +141,19 @@ class RankFile:
         query = f"SELECT step, batch FROM step WHERE step IN ({marks}) AND batch IS NOT NULL"
         return dict(self._rows(query, *steps))
 
-    def usual_seconds(self, most: int) -> tuple[float, float] | None:
-        """Medians over the last steps that were not looked at: of all seconds, and of its own."""
+    def pace(self, most: int) -> Pace | None:
+        """Of the last steps that were not looked at; None where there are too few."""
         columns = self._columns("step", ("step", "seconds", "own_seconds", "sampled"))
         query = (
             f"SELECT seconds, own_seconds FROM (SELECT {columns} FROM step) "
             "WHERE own_seconds IS NOT NULL AND NOT sampled ORDER BY step DESC LIMIT ?"
         )
         found = self._rows(query, most)
-        if not found:
+        if len(found) < _FEWEST_STEPS:
             return None
-        every, own = (statistics.median(column) for column in zip(*found, strict=True))
-        return every, own
+        every, own = zip(*found, strict=True)
+        least, median, _ = statistics.quantiles(own, n=4)
+        return Pace(statistics.median(every), median, least)
 
     @property
     def last_step(self) -> int:

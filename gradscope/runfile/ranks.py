@@ -16,7 +16,7 @@ from gradscope.runfile.rank_file import Copies, RankFile
 #: Of so many steps of each rank whose batch has another size than most it is asked which size the
 #: other ranks had.
 _ODD_STEPS = 500
-#: Over so many steps the median of seconds is taken.
+#: Over so many steps the pace is taken.
 _PACED_STEPS = 500
 
 
@@ -50,14 +50,14 @@ def compare_ranks(files: Sequence[RankFile]) -> RanksRecord:
     ranks = {one.run.rank: one for one in map(_read, files)}
     return RanksRecord(
         runs=tuple(one.run for one in ranks.values()),
-        models=ranks[min(ranks)].file.models,
+        models=tuple({m.id: m for one in ranks.values() for m in one.file.models}.values()),
         differences=tuple(_differences(ranks)),
         same_inputs=tuple(_same_inputs(ranks)),
         uneven=_uneven(ranks),
-        seconds={
-            rank: usual
+        paces={
+            rank: pace
             for rank, one in ranks.items()
-            if (usual := one.file.usual_seconds(_PACED_STEPS)) is not None
+            if (pace := one.file.pace(_PACED_STEPS)) is not None
         },
         events=tuple(
             replace(event, details={**event.details, "rank": rank})
@@ -160,10 +160,11 @@ def _uneven(ranks: Mapping[int, _Rank]) -> UnevenBatch | None:
         return None
     usual = {rank: one.usual for rank, one in known.items()}
     share = min(one.sizes[one.usual] / one.sizes.total() for one in known.values())
+    kinds = max(len(one.sizes) for one in known.values())
     if len(set(usual.values())) > 1:
         last = min(one.run.steps for one in known.values())
         count = min(one.sizes[one.usual] for one in known.values())
-        return UnevenBatch((1, last), count, usual, usual, share)
+        return UnevenBatch((1, last), count, usual, usual, share, kinds)
     odd = sorted({step for one in known.values() for step in one.odd})
     held = {rank: one.file.batches(odd) for rank, one in known.items()}
     steps = []
@@ -173,4 +174,5 @@ def _uneven(ranks: Mapping[int, _Rank]) -> UnevenBatch | None:
             steps.append((step, sizes))
     if not steps:
         return None
-    return UnevenBatch((steps[0][0], steps[-1][0]), len(steps), steps[0][1], usual, share)
+    ends = steps[0][0], steps[-1][0]
+    return UnevenBatch(ends, len(steps), steps[0][1], usual, share, kinds)

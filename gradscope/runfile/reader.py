@@ -107,8 +107,9 @@ class RunFile:
 
     @property
     def models(self) -> tuple[TrainedModel, ...]:
-        """The models, by id."""
-        return self._first.models
+        """The models of all ranks, by id: the stages of a pipeline are of several."""
+        found = {model.id: model for file in reversed(self.files) for model in file.models}
+        return tuple(found[number] for number in sorted(found))
 
     @property
     def events(self) -> tuple[TrainingEvent, ...]:

@@ -44,7 +44,8 @@ TABLES: Final = (
     )""",
     """CREATE TABLE model (
         id INTEGER PRIMARY KEY, name TEXT NOT NULL, type TEXT, parameters INTEGER,
-        trainable INTEGER, modules INTEGER, first_step INTEGER, wrapper TEXT
+        trainable INTEGER, modules INTEGER, first_step INTEGER, wrapper TEXT,
+        stage INTEGER
     )""",
     """CREATE TABLE step (
         step INTEGER PRIMARY KEY, optimizer TEXT, optimizer_step INTEGER, time REAL, seconds REAL,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from gradscope.capture.shards import local
-from gradscope.training.models import Model
+from gradscope.capture.shards import is_spread, local, placements_of
 
 #: What copies of weights may take: a share of the process's memory, or so many bytes.
 _SHARE, _LEAST_ROOM = 0.02, 1 << 25
@@ -22,22 +23,44 @@ _LARGE_PROCESS = 1 << 29
 
 
 def weight_copies(
-    parameters: Sequence[nn.Parameter], model: Model
+    parameters: Sequence[nn.Parameter], turn: int
 ) -> dict[nn.Parameter, torch.Tensor]:
-    """Copies of the weights, of as many as memory allows: of the others at the next look."""
-    if not parameters:
-        return {}
-    start = model.copied % len(parameters)
-    left = max(_LEAST_ROOM, int(_SHARE * _resident()))
-    copies: dict[nn.Parameter, torch.Tensor] = {}
-    for parameter in (*parameters[start:], *parameters[:start]):
-        own = local(parameter).detach()
-        left -= own.numel() * own.element_size()
-        if copies and left < 0:
-            break
-        copies[parameter] = _copy(own)
-        model.copied += 1
-    return copies
+    """Copies of the weights, of as many as memory allows: each turn has others.
+
+    Which ones, the turn alone decides: of a sharded weight all processes have to copy their parts
+    at the same look.
+    """
+    groups = _groups(parameters)
+    chosen = groups[turn % len(groups)] if groups else []
+    return {parameter: _copy(local(parameter).detach()) for parameter in chosen}
+
+
+def _groups(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """The weights in their order, each group as large as copies may be."""
+    sizes = [_even_size(parameter) for parameter in parameters]
+    # There are the weights and their gradients at the least. What else there is may be another
+    # number in each process.
+    process = 2 * sum(sizes)
+    if not any(map(is_spread, parameters)):
+        process = max(process, _resident())
+    room = max(_LEAST_ROOM, int(_SHARE * process))
+    groups: list[list[nn.Parameter]] = []
+    left = -1
+    for parameter, size in zip(parameters, sizes, strict=True):
+        left -= size
+        if left < 0:
+            groups.append([])
+            left = room - size
+        groups[-1].append(parameter)
+    return groups
+
+
+def _even_size(parameter: nn.Parameter) -> int:
+    """Bytes; of a sharded one those of an even share, which is the same number in each process."""
+    kinds = placements_of(parameter)
+    mesh: Any = getattr(parameter, "device_mesh", None)
+    parts: int = math.prod(mesh.size(axis) for axis, kind in enumerate(kinds) if kind.is_shard())
+    return parameter.numel() * parameter.element_size() // parts
 
 
 def give_back() -> None:

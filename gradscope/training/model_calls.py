@@ -16,7 +16,7 @@ from gradscope.training.current_step import CurrentStep
 from gradscope.training.guard import Guard, TrainingThread
 from gradscope.training.models import Model
 from gradscope.training.node_stacks import NodeStacks
-from gradscope.training.replicas import batch_size
+from gradscope.training.replicas import batch_comes_first, batch_size
 from gradscope.training.sampling import Sampling
 from gradscope.training.sentinel.sentinel import Sentinel
 
@@ -28,6 +28,7 @@ class ModelCalls:
 
     Attributes:
         several: other processes' calls are held against these.
+        aside: what is called now is no part of the training.
 
     Args:
         sentinel: keeps what it needs to run a call again; None where nobody asks where a NaN or an
@@ -37,6 +38,7 @@ class ModelCalls:
     """
 
     several = False
+    aside = False
 
     def __init__(
         self,
@@ -84,7 +86,9 @@ class ModelCalls:
 
     def _given(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What of a call other processes' calls are held against."""
-        size = batch_size(args, kwargs)
+        if model.batch_first is None:
+            model.batch_first = batch_comes_first(model.module)
+        size = batch_size(args, kwargs) if model.batch_first else None
         if size is not None:
             self._current.add_batch(size)
         if self._sampling.sampler is not None and not in_backward():
@@ -104,6 +108,7 @@ class ModelCalls:
         """Whether a call belongs to the training that is observed, and is of plain tensors."""
         return (
             torch.is_grad_enabled()
+            and not self.aside
             and not torch._C._are_functorch_transforms_active()
             and not (
                 threading.get_ident() != self._thread.ident

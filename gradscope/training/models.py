@@ -13,6 +13,10 @@ from gradscope.loading.wrappers import unwrapped
 from gradscope.records.training import TrainedModel
 from gradscope.training.discovery import compiled_inside, outermost_modules, variable_name
 from gradscope.training.replicas import wrapper_of
+from gradscope.training.stages import stage_of
+
+#: The ids of stages begin here: no process has so many models.
+_STAGES = 1000
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +35,10 @@ class Model:
     trainable: int
     compiled: bool = False
     recorded: bool = False
-    copied: int = 0  # how many of its weights were copied so far: the next look begins there
+    batch_first: bool | None = None  # whether it takes the batch as the first axis
+    stage: int | None = None  # of a pipeline
+    settled: bool = False  # whether it was asked for its stage
+    looks: int = 0  # how often weights of it were copied
     notices: tuple[str, ...] = field(default=())
 
     @property
@@ -53,6 +60,7 @@ class Model:
             modules=sum(1 for _ in module.modules()),
             first_step=step,
             wrapper=None if outer is None else wrapper_of(outer),
+            stage=self.stage,
         )
 
 
@@ -101,6 +109,20 @@ class Models:
             self._see_compiled(model)
         return True
 
+    def settle(self) -> bool:
+        """After their forward: which models are stages of a pipeline; whether more are than before.
+
+        Each process has other ones: their numbers and names are those that all would give them.
+        """
+        new = [model for model in self if not model.settled]
+        for model in new:
+            outer, model.settled = model.outer(), True
+            model.stage = None if outer is None else stage_of(outer)
+            if model.stage is not None:
+                model.id = _STAGES * model.id + model.stage
+                model.name = self._free_name(model, f"stage{model.stage}")
+        return any(model.stage is not None for model in new)
+
     def forget_hooks(self) -> None:
         """What is known of compiled models may have changed: look again at the next search."""
         self._found = list(self)
@@ -138,10 +160,12 @@ class Models:
         if not model.name:
             outer = model.outer()
             found = variable_name(outer) if outer is not None else None
-            taken = {other.name for other in self._found if other is not model}
-            plain = found or written_class(model.module).__name__
-            name, number = plain, 2
-            while name in taken:
-                name, number = f"{plain}#{number}", number + 1
-            model.name = name
+            model.name = self._free_name(model, found or written_class(model.module).__name__)
         return model.name
+
+    def _free_name(self, model: Model, plain: str) -> str:
+        taken = {other.name for other in self._found if other is not model}
+        name, number = plain, 2
+        while name in taken:
+            name, number = f"{plain}#{number}", number + 1
+        return name

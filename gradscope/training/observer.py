@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -30,11 +30,12 @@ from gradscope.training.model_calls import ModelCalls
 from gradscope.training.models import Models
 from gradscope.training.node_stacks import NodeStacks
 from gradscope.training.optimizers import SeenOptimizer, settings
-from gradscope.training.patches import listen
+from gradscope.training.patches import Root, listen, listen_to_stages
 from gradscope.training.placements import Placements
 from gradscope.training.replicas import several_processes
 from gradscope.training.sampling import Sampling
 from gradscope.training.sentinel.sentinel import Sentinel
+from gradscope.training.stages import stages_imported
 from gradscope.training.unused import unused_parameters
 from gradscope.training.vital_signs import VitalSigns
 
@@ -94,6 +95,7 @@ class Observer:
         )
         self._scaler_steps: list[int] = []
         self._located = False
+        self._stages_imported = self._in_stages = False
         self._began = self._last = time.perf_counter()
 
     # ---------------------------------------------------------------- the life of the observer
@@ -162,9 +164,7 @@ class Observer:
         """A model was made by now, and no step yet."""
         self._guarded(self._optimizer_made, optimizer)
 
-    def backward_begins(
-        self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
-    ) -> bool:
+    def backward_begins(self, roots: Sequence[Root], gradients: Sequence[torch.Tensor]) -> bool:
         """A loss is there, with its graph."""
         if threading.get_ident() != self._thread.ident and self._thread.is_another():
             return False
@@ -203,6 +203,21 @@ class Observer:
         """Whether a scaler left a step out."""
         self._guarded(self._scaler_step, optimizer, ended)
 
+    def divided(self) -> None:
+        """Gradients are there once more, as the schedule of a pipeline leaves them."""
+        self._guarded(self._gradients_left)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is called in the block is no part of the training."""
+        sampler = self._sampling.sampler
+        with nullcontext() if sampler is None else sampler.paused():
+            self._calls.aside = True
+            try:
+                yield
+            finally:
+                self._calls.aside = False
+
     def compiled(self, what: object) -> None:
         """No hook is set from now on where the compiler would trace it."""
         self._guarded(self._compiled, what)
@@ -224,6 +239,10 @@ class Observer:
         self._search()
 
     def _search(self) -> None:
+        imported = stages_imported()
+        if imported is not None and self._patches is not None and not self._stages_imported:
+            self._stages_imported = True
+            listen_to_stages(self._patches, self, imported)
         if self.models.search():
             self._listen_to_calls()
             self._sampling.end()
@@ -236,6 +255,11 @@ class Observer:
         self._sampling.end()
         self._calls.close()
         self.models.forget_hooks()
+
+    def _find_stages(self) -> None:
+        """After forward has come to all models: a pipeline's stage is known by what runs it."""
+        if self._stages_imported:
+            self._in_stages = self.models.settle() or self._in_stages
 
     def _listen_to_calls(self) -> None:
         self._calls.several = several_processes()
@@ -261,9 +285,9 @@ class Observer:
                 self._listen_to_calls()
             self._sampling.begin(models)
 
-    def _backward_begins(
-        self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
-    ) -> bool:
+    def _backward_begins(self, begun: Sequence[Root], gradients: Sequence[torch.Tensor]) -> bool:
+        self._find_stages()
+        roots = [root for root in begun if isinstance(root, torch.Tensor)]
         if not self._any_optimizer and not self.step and not list(self.models):
             self._search()
         if self._deep.watch is not None:
@@ -271,17 +295,17 @@ class Observer:
         current = self._current
         loss = loss_of(roots)
         current.add_loss(loss, self._scales.of(roots))
-        if self._calls.several and current.ready is None:
+        if self._calls.several and current.ready is None and not self._in_stages:
             current.ready = time.perf_counter()
         if self._sentinel is not None and roots:
             kind = self._sentinel.backward_begins(roots, gradients, loss)
             if kind is not None:
                 current.loss_is(kind)
         sampler = self._sampling.sampler
-        if sampler is not None and roots:
-            if self._stacks.end() and self._sentinel is not None:
+        if sampler is not None and begun:
+            if self._stacks.end() and self._sentinel is not None and roots:
                 self._sentinel.sampled_lines(roots)
-            sampler.backward_begins(roots)
+            sampler.backward_begins(begun)
         return (
             sampler is not None
             or self._deep.watch is not None
@@ -300,19 +324,26 @@ class Observer:
         return self._current.backwards >= min([o.backwards for o in optimizers], default=1)
 
     def _backward_ended(self) -> None:
-        current, sampler = self._current, self._sampling.sampler
         if self._deep.watch is not None:
             self._deep.watch.backward_ended()
-        if sampler is not None or self._is_last_read():
-            self.signs.read(self._parameters())
-            if sampler is not None:
-                sampler.backward_ended()
-        elif not self._any_optimizer and not self.signs.are_finite(small(self._parameters())):
+        if not self._gradients_left() and not (
+            self._any_optimizer or self.signs.are_finite(small(self._parameters()))
+        ):
             self.signs.read(self._parameters())
         if not self._any_optimizer:
-            current.measure_all()
+            self._current.measure_all()
             self._locate()
             self._finish(None, None)
+
+    def _gradients_left(self) -> bool:
+        """Read the gradients, where they are in this step, before anybody clips them."""
+        sampler = self._sampling.sampler
+        if sampler is None and not self._is_last_read():
+            return False
+        self.signs.read(self._parameters())
+        if sampler is not None:
+            sampler.backward_ended()
+        return True
 
     def _parameters(self) -> list[nn.Parameter]:
         """All that may have got a gradient: of the optimizers, or of the models."""
@@ -354,6 +385,7 @@ class Observer:
 
     def _gradients_ready(self, known: SeenOptimizer) -> None:
         """Before the optimizer moves the weights."""
+        self._find_stages()
         current, sampler = self._current, self._sampling.sampler
         whole = sampler is not None or current.nonfinite is not None
         if not (whole or self.signs.are_read) and self.signs.are_finite(known.small):
@@ -364,7 +396,7 @@ class Observer:
         current.measure(there, self.signs.reader, known.name)
         self._locate()
         if sampler is not None:
-            sampler.before_update(known.held)
+            sampler.before_update(known.held, self.step + 1)
         if self._deep.watch is not None:
             self._deep.watch.step_begins()
 
@@ -449,6 +481,7 @@ class Observer:
         self._located = True
         where = "loss" if current.in_loss else "gradients"
         with nullcontext() if sampler is None else sampler.paused():
-            self._on_located(self.step + 1, self._sentinel.locate(where=where))
+            seen = None if sampler is None else sampler.calls
+            self._on_located(self.step + 1, self._sentinel.locate(where=where, seen=seen))
         kind = "NaN" if current.nonfinite == "nan" else "an infinity"
         self.event("non-finite", f"{kind} in the {where}")

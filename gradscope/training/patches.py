@@ -9,14 +9,19 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from types import ModuleType
 from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.autograd.graph import GradientEdge, Node
 from torch.optim import Optimizer
 
 from gradscope.capture.hooks import hook_node_before, hook_optimizers, without_own_hooks
+
+Root = torch.Tensor | GradientEdge
+_INFERENCE = "_forward_metadata_inference"
 
 
 class Listener(Protocol):
@@ -25,13 +30,12 @@ class Listener(Protocol):
     def optimizer_made(self, optimizer: Optimizer) -> None:
         """An optimizer is under construction: it has no parameters yet."""
 
-    def backward_begins(
-        self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
-    ) -> bool:
+    def backward_begins(self, roots: Sequence[Root], gradients: Sequence[torch.Tensor]) -> bool:
         """``torch.autograd.backward`` was called; the graph is whole.
 
         Args:
-            roots: what it begins with.
+            roots: what it begins with; an edge alone where a stage of a pipeline has let go of what
+                it sent.
             gradients: those that it was given for them; none for a plain loss.
 
         Returns:
@@ -58,6 +62,12 @@ class Listener(Protocol):
     def compiled(self, what: object) -> None:
         """``torch.compile`` was called on this."""
 
+    def divided(self) -> None:
+        """A pipeline divided gradients by the number of its microbatches, after all backwards."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """A pipeline calls its stage on a tensor without content, to learn the results' shapes."""
+
 
 def listen(listener: Listener) -> ExitStack:
     """Call ``listener`` at each of them from now on, until the stack is closed."""
@@ -71,6 +81,13 @@ def listen(listener: Listener) -> ExitStack:
     _replace(patches, torch, "compile", lambda f: _compiled(f, listener))
     _replace(patches, nn.Module, "__getstate__", _own_hooks_left_out)
     return patches
+
+
+def listen_to_stages(patches: ExitStack, listener: Listener, stages: ModuleType) -> None:
+    """The same of what runs a pipeline's stages: ``torch.distributed.pipelining.stage``."""
+    _replace(patches, stages._PipelineStageBase, "scale_grads", lambda f: _divided(f, listener))
+    if hasattr(stages.PipelineStage, _INFERENCE):  # earlier versions call it without gradients
+        _replace(patches, stages.PipelineStage, _INFERENCE, lambda f: _aside(f, listener))
 
 
 def _replace(
@@ -97,7 +114,7 @@ def _gradients_made(original: Callable[..., Any], listener: Listener) -> Callabl
     @functools.wraps(original)
     def make_gradients(outputs: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
         if sys._getframe(1).f_code is backward:  # `torch.autograd.grad` comes here too
-            roots = [t for t in outputs if isinstance(t, torch.Tensor) and t.grad_fn is not None]
+            roots = [one for one in outputs if _node_of(one) is not None]
             gradients = [t for t in given if isinstance(t, torch.Tensor)]
             if listener.backward_begins(roots, gradients) and roots:
                 _when_ended(roots[0], listener)
@@ -106,10 +123,16 @@ def _gradients_made(original: Callable[..., Any], listener: Listener) -> Callabl
     return make_gradients
 
 
-def _when_ended(root: torch.Tensor, listener: Listener) -> None:
+def _node_of(root: object) -> Node | None:
+    if isinstance(root, GradientEdge):
+        return root.node
+    return root.grad_fn if isinstance(root, torch.Tensor) else None
+
+
+def _when_ended(root: Root, listener: Listener) -> None:
     """The engine takes what is to be done at the end of a backward from inside of it only."""
     engine: Any = torch.autograd.Variable._execution_engine
-    node = root.grad_fn
+    node = _node_of(root)
     assert node is not None
 
     def began(gradients: object) -> None:
@@ -167,6 +190,28 @@ def _compiled(original: Callable[..., Any], listener: Listener) -> Callable[...,
         return original(model, *args, **kwargs)
 
     return compile
+
+
+def _divided(original: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
+    """It does not fail."""
+
+    @functools.wraps(original)
+    def scale_grads(self: Any, grad_scale_factor: int) -> None:
+        original(self, grad_scale_factor)
+        listener.divided()
+
+    return scale_grads
+
+
+def _aside(original: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
+    """An error of a stage on such a tensor has this frame in its traceback."""
+
+    @functools.wraps(original)
+    def infer(*args: Any, **kwargs: Any) -> Any:
+        with listener.aside():
+            return original(*args, **kwargs)
+
+    return infer
 
 
 def _own_hooks_left_out(original: Callable[..., Any]) -> Callable[..., Any]:

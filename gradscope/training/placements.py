@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -14,6 +15,10 @@ from gradscope.capture.placements import mesh_record, placement
 from gradscope.capture.shards import is_spread, placements_of
 from gradscope.records.placements import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.training.models import Model
+from gradscope.training.replicas import is_flat
+
+#: Of what FSDP1 keeps in flat pieces, which say nothing of their places.
+_FLAT = ("F",)
 
 
 class Placements:
@@ -70,11 +75,15 @@ class Placements:
         self._changed = False
         placed = []
         for model in models:
+            outer = model.outer()
+            flat = outer is not None and is_flat(outer)
             for parameter, named in named_parameters(model.module).items():
                 group, kinds = self._group_of.get(parameter, (None, ()))
-                placed.append(
-                    placement(model.id, named.name, parameter, self._meshes, kinds, group)
-                )
+                one = placement(model.id, named.name, parameter, self._meshes, kinds, group)
+                if flat:
+                    gradient = one.gradient_placements or _FLAT
+                    one = replace(one, placements=_FLAT, gradient_placements=gradient)
+                placed.append(one)
         return [*(mesh_record(number, mesh) for mesh, number in self._meshes.items()), *placed]
 
 

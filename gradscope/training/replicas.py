@@ -37,6 +37,11 @@ def wrapper_of(outer: nn.Module) -> str | None:
     return FSDP if any(map(_is_sharded, outer.modules())) else None
 
 
+def batch_comes_first(module: nn.Module) -> bool:
+    """Whether the first axis is that of the batch, as far as layers of PyTorch say."""
+    return all(getattr(one, "batch_first", True) for one in module.modules())
+
+
 def batch_size(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
     """The first axis of the first tensor with axes that a call is given."""
     given = (tensor for _, tensor in find((args, kwargs), torch.Tensor))
@@ -110,10 +115,15 @@ def _copied(outer: nn.Module, module: nn.Module) -> dict[str, nn.Parameter]:
     if ddp is not None:
         ignored = ddp.parameters_to_ignore
         return {name: p for name, p in named.items() if name not in ignored}
-    if _in_stages() or any(type(m).__name__ == "FullyShardedDataParallel" for m in outer.modules()):
+    if _in_stages() or is_flat(outer):
         return {}
     spread = {name: p for name, p in named.items() if is_spread(p)}
     return spread or named
+
+
+def is_flat(outer: nn.Module) -> bool:
+    """Whether FSDP1 keeps pieces of its parameters, which say nothing of their places."""
+    return any(type(module).__name__ == "FullyShardedDataParallel" for module in outer.modules())
 
 
 def _broadcasts_buffers(ddp: Any) -> bool:

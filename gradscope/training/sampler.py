@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import Node
+from torch.autograd.graph import GradientEdge, Node
 
 from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.fingerprints import combined
@@ -63,7 +64,7 @@ class Sampler:
         for watched in self._watched:
             self._stack.enter_context(watched.recorder.installed())
 
-    def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
+    def backward_begins(self, roots: Sequence[torch.Tensor | GradientEdge]) -> None:
         """Every gradient that this backward will bring is assigned to its call."""
         for watched in self._watched:
             watched.recorder.connect(roots, {})
@@ -82,8 +83,8 @@ class Sampler:
             watched.arrived = parameter_stats(watched.model.module, shown=watched.selected)
             watched.versions = _versions(watched.model.module)
 
-    def before_update(self, held: Collection[nn.Parameter]) -> None:
-        """The gradients as the optimizer gets them, and the weights that it will move."""
+    def before_update(self, held: Collection[nn.Parameter], step: int) -> None:
+        """The gradients as the optimizer gets them in a step, and the weights that it will move."""
         for watched in self._of(held):
             if not watched.arrived:
                 self.backward_ended()
@@ -97,7 +98,9 @@ class Sampler:
             norms = gradient_norms(list(changed.values())) if changed else []
             watched.clipped = dict(zip(changed, norms, strict=True))
             if not watched.before:  # a closure runs several times, and the weights move between
-                watched.before = weight_copies([p for p in named if p in held], watched.model)
+                watched.before = weight_copies(
+                    [p for p in named if p in held], _turn(watched.model, step)
+                )
             if not watched.alike and several_processes():
                 watched.alike = _alike(watched, held)
 
@@ -139,6 +142,17 @@ class Sampler:
             watched.clipped, watched.before = {}, {}
         return samples
 
+    def calls(self) -> list[ModuleCall]:
+        """What was seen so far, under the model's name too where there are several."""
+        several = len(self._watched) > 1
+        return [
+            replace(call, name=".".join(filter(None, (watched.model.name, call.name))))
+            if several
+            else call
+            for watched in self._watched
+            for call in watched.recorder.calls()
+        ]
+
     def fingerprints(self, step: int) -> list[Fingerprints]:
         """What other processes are to hold too, as a step that has ended found it."""
         found = [replace(one, step=step) for watched in self._watched for one in watched.alike]
@@ -164,6 +178,12 @@ class Sampler:
 
     def _of(self, held: Collection[nn.Parameter]) -> list[_Watched]:
         return [w for w in self._watched if any(p in held for p in w.model.module.parameters())]
+
+
+def _turn(model: Model, step: int) -> int:
+    """Whose weights are copied, where not all are: of several processes, one may look oftener."""
+    model.looks += 1
+    return random.Random(step).getrandbits(32) if several_processes() else model.looks
 
 
 def _alike(watched: _Watched, held: Collection[nn.Parameter]) -> list[Fingerprints]:

@@ -30,14 +30,14 @@ class Sampling:
         self.sampler: Sampler | None = None
         self.device: str | None = None  # of the first model that was looked at
         self._layers, self._guard = layers, guard
-        self._models: dict[int, Model] = {}
+        self._models: Sequence[Model] = ()
         self._optimizers: set[int] = set()  # that made a step since the sampler was set
         self._steps = 0
         self._nodes: list[list[Node]] = []  # that were seen, of the latest samples
 
     def begin(self, models: Sequence[Model]) -> None:
         """Look at these models from now on."""
-        self._models = {model.id: model for model in models}
+        self._models = models
         self._optimizers, self._steps = set(), 0
         self.sampler = Sampler(models, self._layers, self._guard)
 
@@ -67,8 +67,9 @@ class Sampling:
         elsewhere = {p for other in optimizers.values() for p in other.held}
         samples = self.sampler.taken(step, held, elsewhere=elsewhere, settings=settings)
         models: list[TrainedModel] = []
+        by_id = {model.id: model for model in self._models}
         for sample in samples:
-            model = self._models[sample.model]
+            model = by_id[sample.model]
             if not model.recorded:
                 model.recorded = True
                 models.append(model.record(step.step))

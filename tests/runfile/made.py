@@ -46,7 +46,7 @@ ENDED = replace(
 )
 MODELS = (
     TrainedModel(0, "netG", "Generator", 1000, 900, 12),
-    TrainedModel(1, "netD", "Discriminator", 500, 500, 8, first_step=2, wrapper="FSDP"),
+    TrainedModel(1, "netD", "Discriminator", 500, 500, 8, first_step=2, wrapper="FSDP", stage=1),
 )
 STEPS = (
     TrainingStep(1, "optG", 1, 0.1, 0.1, (2.5,), None, 1.5, 1.0, (0.1,), 1024.0, True),

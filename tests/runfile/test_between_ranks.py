@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -85,8 +86,19 @@ def batches(*sizes: int | None) -> list[TrainingRecord]:
 
 def test_uneven_batches(tmp_path: Path) -> None:
     record = compared(tmp_path, batches(8, 8, 16, 8, 5), batches(8, 8, 16, 8, 8))
-    expected = UnevenBatch((5, 5), 1, {0: 5, 1: 8}, {0: 8, 1: 8}, share=0.6)
+    expected = UnevenBatch((5, 5), 1, {0: 5, 1: 8}, {0: 8, 1: 8}, share=0.6, kinds=3)
     assert record.uneven == expected
+
+
+def test_sizes_that_vary_are_not_uneven(tmp_path: Path) -> None:
+    """Sentences of up to 24 words: most are cut, and the others have any length."""
+    entry = next(one for one in entries() if one.rule.code == "GS705")
+    for number, (last, count) in enumerate([((24, 24, 3), 1), ((7, 15, 3), 0)]):
+        record = compared(
+            tmp_path / str(number),
+            *(batches(24, 24, 24, 24, 24, 24, *last), batches(*[24] * 9)),
+        )
+        assert len(list(entry.find_over_ranks(record, entry.rule.limits()))) == count
 
 
 def test_batches_that_are_always_uneven(tmp_path: Path) -> None:
@@ -104,10 +116,11 @@ def test_of_one_process_nothing_is_compared(tmp_path: Path) -> None:
     assert (record.differences, record.same_inputs, record.uneven) == ((), (), None)
 
 
-def paced(own: float, *looked: int) -> list[TrainingRecord]:
+def paced(*own: float, looked: Sequence[int] = ()) -> list[TrainingRecord]:
     """Steps of an eighth of a second, of which so much is the rank's own; the first was slow."""
     first = replace(step(1), own_seconds=9.0, seconds=9.0)
-    later = [replace(step(n), own_seconds=own) for n in range(2, 12)]
+    times = itertools.cycle(own)
+    later = [replace(step(n), own_seconds=next(times)) for n in range(2, 14)]
     return [first, *later, *map(sample, looked)]
 
 
@@ -119,14 +132,16 @@ def test_a_straggler(tmp_path: Path) -> None:
             ((0.02, 0.03, 0.02, 0.08), "rank 3 of 4"),
             ((0.08, 0.09), None),
             ((0.002, 0.008), None),  # four times as long, and nothing to wait for
+            ((0.02, (0.09, 0.02, 0.09)), None),  # now and then, as on a busy machine
         ]
     ):
-        record = compared(tmp_path / str(number), *map(paced, times))
+        of_ranks = [one if isinstance(one, tuple) else (one,) for one in times]
+        record = compared(tmp_path / str(number), *(paced(*own) for own in of_ranks))
         found = [one.finding.message for one in entry.find_over_ranks(record, entry.rule.limits())]
         assert len(found) == (slow is not None)
         assert slow is None or slow in found[0]
 
 
 def test_steps_that_are_looked_at_tell_no_pace(tmp_path: Path) -> None:
-    record = compared(tmp_path, *(paced(own, *range(2, 12)) for own in (0.02, 0.09)))
-    assert record.seconds == {0: (9.0, 9.0), 1: (9.0, 9.0)}
+    record = compared(tmp_path, *(paced(own, looked=range(2, 14)) for own in (0.02, 0.09)))
+    assert record.paces == {}

@@ -58,6 +58,12 @@ def test_a_rank_whose_file_is_missing():
     assert whole(held).norm({0: 3.0}) is None
 
 
+def test_flat_pieces_are_not_put_together():
+    """Equal norms make no replicas of them."""
+    pieces = {rank: Holder(placements=("F",)) for rank in (0, 1)}
+    assert (whole(pieces).fault, whole(pieces).norm({0: 3.0, 1: 3.0})) == ("flat", None)
+
+
 def test_an_empty_shard_is_no_part():
     held = holders((2,), "S(0)")
     held[1] = replace(held[1], elements=0)

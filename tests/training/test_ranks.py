@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from filelock import FileLock
 
 from gradscope import cli
 from gradscope.commands._runs import read_history
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainingFinding
+from gradscope.reporters.training.tables.naming import qualified
 from gradscope.runfile.reader import RunFile
+from training.ranks.launched import launched
 
 COMMAND = [sys.executable, "-m", "gradscope"]
 SCRIPTS = Path(__file__).with_name("ranks")
@@ -76,6 +80,19 @@ def test_nothing_is_found_in_the_mended_twins(runs: Path) -> None:
     assert between_ranks(recorded(runs, "unused", "mended")) == []
 
 
+def test_nothing_is_found_in_honest_trainings(tmp_path: Path) -> None:
+    """But for GS707, which is of the machine's time."""
+    done = launched(tmp_path, 2, SCRIPTS / "honest.py")
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for folder in sorted(tmp_path.glob("*.run")):
+        with RunFile.open(folder) as file:
+            several = between_ranks(read_history(file))
+        found[folder.stem] = [one.finding.code for one in several if one.finding.code != "GS707"]
+    names = ("accumulated", "dropped", "four", "graphs", "noise", "one", "padded", "unshuffled")
+    assert found == {name: [] for name in names}
+
+
 def test_of_shards_only_copies_of_the_same_are_compared(runs: Path) -> None:
     found = {
         (one.model, one.finding.code, one.finding.name, *one.steps)
@@ -108,6 +125,46 @@ def test_a_parameter_that_one_rank_does_not_use(runs: Path, monkeypatch, capsys)
     assert f"unused.py:{line}" in shown
 
 
+def test_stages_of_a_pipeline_are_one_run(tmp_path: Path) -> None:
+    """Norms are those of one process on the whole batch, and names of both stages stay apart."""
+    script = SCRIPTS / "stages.py"
+    plain = launched(tmp_path / "plain", 2, script)
+    assert plain.returncode == 0, plain.stderr
+    launched(tmp_path / "watched", 2, "-m", "gradscope", "run", "--every", "1", "-o", "run", script)
+    for rank in (0, 1):
+        one, other = (
+            torch.load(tmp_path / how / f"weights-{rank}.pt") for how in ("plain", "watched")
+        )
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    alone = json.loads((tmp_path / "watched" / "alone.json").read_text(encoding="utf-8"))
+    with RunFile.open(tmp_path / "watched" / "run") as run:
+        history = qualified(read_history(run, calls=True))
+    assert not [event for event in history.events if event.kind == "failed"]
+    for step, truth in zip(history.steps, alone, strict=True):
+        norms = {
+            one.name.replace("#2", ""): one.values["grad_norm"][one.steps.index(step.step)]
+            for one in history.parameters
+            if step.step in one.steps
+        }
+        assert norms == pytest.approx(truth["norms"], rel=1e-6)
+        assert step.gradient_norm == pytest.approx(truth["total"], rel=1e-6)
+        assert step.clipped_norm == pytest.approx(0.05, rel=1e-4)
+        assert len(step.losses) == 4
+    assert [model.name for model in history.models[:2]] == ["stage0", "stage1"]
+    # A call for each microbatch, and none for the one with which the schedule asks for shapes.
+    calls = {one.name: 0 for one in history.calls}
+    for one in history.calls:
+        calls[one.name] += 1
+        assert None not in one.values["grad_out_norm"]
+    assert {name: calls[name] for name in ("stage0.2", "stage1.2")} == {
+        "stage0.2": 4,
+        "stage1.2": 4,
+    }
+    for rank in (0, 1):
+        with RunFile.open(tmp_path / "watched" / "run" / f"rank-{rank}.db") as run:
+            assert [model.name for model in run.models] == [f"stage{rank}", f"stage{rank}#2"]
+
+
 def test_a_rank_that_is_not_to_record_runs_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint(sys.argv)\n", encoding="utf-8")
     for rank, files in ((1, []), (0, ["rank-0.db"])):
@@ -134,6 +191,28 @@ def test_what_are_no_ranks(words: str, tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, "write `0,1`, or `all`" in done.stderr) == (2, True)
+
+
+def test_runs_are_compared_as_wholes_or_by_one_rank(runs: Path, monkeypatch, capsys) -> None:
+    recorded(runs, "faults")
+    recorded(runs, "faults", "mended")
+
+    def parted(a: str, b: str, *words: str) -> tuple[int, str]:
+        command = ["gradscope", "diff", str(runs / a), str(runs / b), *words]
+        monkeypatch.setattr("sys.argv", command)
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        out, err = capsys.readouterr()
+        return caught.value.code or 0, out + err
+
+    # Replicas of the first model differ: there is no whole, which says nothing of NaN.
+    code, shown = parted("faults", "faults-mended")
+    assert (code, "A has no statistics" in shown, "not finite" in shown) == (0, True, False)
+    code, shown = parted("faults", "faults-mended", "--rank", "0")
+    assert (code, "no statistics" in shown) == (0, False)
+    assert "GD106" in parted("faults", "faults-mended", "--rank", "1", "--fail-on", "error")[1]
+    assert "it has those of 0, 1" in parted("faults", "faults-mended", "--rank", "7")[1]
+    assert parted("faults/rank-0.db", "faults/rank-1.db", "--rank", "0")[0] == 2
 
 
 def test_one_rank_alone(runs: Path, monkeypatch, capsys) -> None:

@@ -16,11 +16,13 @@ from gradscope.capture.recompute import in_backward
 from gradscope.explain.non_finite.levels import FINITE, KINDS, NAN, level
 from gradscope.explain.non_finite.slopes import explain_slopes
 from gradscope.records.answers import NonFiniteOrigin
+from gradscope.records.modules import ModuleCall
 from gradscope.training.sentinel.alone import Alone, alone
 from gradscope.training.sentinel.calls import RecordedCall
 from gradscope.training.sentinel.habits import Habits
 from gradscope.training.sentinel.loss import LossLines, explain_loss, loss_part
 from gradscope.training.sentinel.rerun import rerun, rerun_results
+from gradscope.training.sentinel.seen import first_seen, returned_finite
 from gradscope.training.sentinel.steep import SteepPlans
 from gradscope.training.sentinel.unlocated import given, unlocated
 
@@ -105,21 +107,30 @@ class Sentinel:
         self._worst = max(self._worst, worst)
         return KINDS[worst]
 
-    def locate(self, *, where: str) -> tuple[NonFiniteOrigin, ...]:
+    def locate(
+        self, *, where: str, seen: Callable[[], Sequence[ModuleCall]] | None = None
+    ) -> tuple[NonFiniteOrigin, ...]:
         """The origins of what is not finite in this step, oldest first; before the optimizer's.
 
         Where none can be told, one record that says what is known.
 
         Args:
             where: "loss" for a root that was not finite; "gradients" where they alone are not.
+            seen: the calls inside the models, in a step that is looked at.
         """
         with self._looking():
             calls = [call for call in self._calls if call.returned]
-            if where == "loss":
-                found = self._in_forward(calls) or tuple(self._loss)
-            else:
-                found = self._in_backward(calls)
-            return found or (unlocated(where, self._worst or NAN, calls),)
+            found = self._in_forward(calls) if where == "loss" else self._in_backward(calls)
+            worst = self._worst or NAN
+            repeatable = all(call.repeatable for call in calls)
+            inside = () if seen is None or found or repeatable else seen()
+            first = first_seen(inside, where, worst)
+            if first is not None:
+                return (first,)
+            # What the loss was given is known of calls that ran again, or were seen.
+            if not found and where == "loss" and (repeatable or returned_finite(inside)):
+                found = tuple(self._loss)
+            return found or (unlocated(where, worst, calls),)
 
     def step_ended(self) -> None:
         """The optimizer has made its step, or has skipped it: let go of everything.

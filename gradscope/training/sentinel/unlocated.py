@@ -10,6 +10,11 @@ from gradscope.training.sentinel.calls import RecordedCall
 
 _ADVICE = "run `gradscope check` on the model with this batch, which watches the loss too"
 
+_ADVICE_FOR_MANY = (
+    "run it again with `--every 1`: of a step that is looked at, the first module is named whose "
+    "numbers are not finite"
+)
+
 
 def given(worst: int) -> NonFiniteOrigin:
     """The script itself gave backward a gradient that is not finite."""
@@ -37,8 +42,12 @@ def unlocated(where: str, worst: int, calls: Sequence[RecordedCall]) -> NonFinit
         else:
             seen = _seen(calls, "the backward of the models")
     known = [held, *filter(None, [seen]), *_doubts(calls)]
+    alone = all(call.repeatable for call in calls)
     return NonFiniteOrigin(
-        kind=KINDS[worst], phase=phase, message="; ".join(known) + ".", advice=_ADVICE
+        kind=KINDS[worst],
+        phase=phase,
+        message="; ".join(known) + ".",
+        advice=_ADVICE if alone else _ADVICE_FOR_MANY,
     )
 
 

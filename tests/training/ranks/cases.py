@@ -1,18 +1,19 @@
-"""Trains small networks in double precision under every kind of parallelism, one after the other.
+"""Trains networks in double precision under every kind of parallelism, one after the other.
 
 Each rank leaves `truth-RANK.json`: for each step what `full_tensor()` and one process on the whole
 batch say of every parameter, the collectives that ran, and a digest of the weights. The last step's
-loss is NaN on the last rank alone, which then is killed.
+loss is NaN on the last rank alone, which with `--kill` then is killed.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
+import gc
 import hashlib
 import json
 import os
 import signal
-import sys
 import time
 from collections import Counter
 from contextlib import nullcontext
@@ -20,6 +21,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+# Beside this script, which `torchrun` starts by its path.
+from networks import batch, loss_of, made, units
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
@@ -28,7 +32,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
-STEPS, BATCH, RATE, CLIP = 2, 8, 0.1, 0.5
+STEPS, RATE, CLIP = 2, 0.1, 0.5
 CASES = {
     2: (
         *("resnet ddp", "resnet fsdp", "gpt ddp accumulate", "gpt fsdp keep"),
@@ -37,115 +41,79 @@ CASES = {
     ),
     4: ("gpt fsdp tp", "gpt hsdp", "moe fsdp", "root fsdp nan"),
 }
+_EVERY = ("ddp", "fsdp", "fsdp keep")
+_SPLIT = (*_EVERY, "fsdp mixed", "tp")
+_WAYS = {
+    2: {"resnet": _EVERY, "gpt": _SPLIT, "moe": _SPLIT},
+    4: {
+        "resnet": (*_EVERY, "hsdp"),
+        "gpt": (*_SPLIT, "hsdp", "fsdp tp"),
+        "moe": (*_SPLIT, "hsdp", "fsdp tp"),
+    },
+}
+LARGE_CASES = {
+    world: tuple(f"{kind} {how}" for kind, several in kinds.items() for how in several)
+    for world, kinds in _WAYS.items()
+}
+#: In tensor parallelism.
+COLUMNS, ROWS = ("up", "query", "key", "value"), ("down", "project")
 
 
-class Residual(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
-        self.conv2, self.bn2 = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(x + self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x))))))
-
-
-class Attention(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm, self.mix = nn.LayerNorm(width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weights = (self.mix(x) @ x.transpose(-1, -2)).softmax(-1)
-        x = x + weights @ x
-        return x + self.down(torch.tanh(self.up(self.norm(x))))
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kill", action="store_true")
+    parser.add_argument(
+        "--large", action="store_true", help="networks of the size that people have"
+    )
+    parser.add_argument("--only", default="", help="cases that begin so")
+    parser.add_argument("--dtype", default="float64")
+    return parser.parse_args()
 
 
-class Experts(nn.Module):
-    """Each token goes to one expert, by what it is."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(width, 3)
-        self.experts = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        shares, chosen = self.gate(x).softmax(-1).max(-1)
-        out = torch.zeros_like(x)
-        for number, expert in enumerate(self.experts):
-            here = chosen == number
-            out[here] = expert(x[here]) * shares[here].unsqueeze(-1)
-        return x + out
-
-
-class Root(nn.Module):
-    """NaN where an entry is negative."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(7, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(x.sqrt())
-
-
-def made(kind: str) -> nn.Module:
-    torch.manual_seed(1)
-    if kind == "resnet":
-        layers = [nn.Conv2d(3, 4, 3), Residual(), Residual(), nn.Flatten(), nn.Linear(64, 5)]
-        return nn.Sequential(*layers).double()
-    if kind == "root":
-        return Root().double()
-    block = Attention if kind == "gpt" else Experts
-    return nn.Sequential(nn.Linear(7, 6), block(6), block(6), nn.Linear(6, 5)).double()
-
-
-def batch(kind: str, step: int, how: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-    draw = torch.Generator().manual_seed(100 + step)
-    shape = {"resnet": (BATCH, 3, 6, 6), "root": (BATCH, 7)}.get(kind, (BATCH, 4, 7))
-    x = torch.randn(shape, generator=draw, dtype=torch.float64)
-    x = x.abs() if kind == "root" else x
-    if "nan" in how and step == STEPS - 1:
-        x[-1, 0] = -1.0
-    width = (BATCH, 5) if len(shape) != 3 else (*shape[:2], 5)
-    return x, torch.randn(width, generator=draw, dtype=torch.float64)
-
-
-def loss_of(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return (net(x).double() - y).square().mean()
+OPTIONS = options()
+DTYPE = getattr(torch, OPTIONS.dtype)
 
 
 def parallel(net: nn.Module, how: list[str], world: int) -> tuple[nn.Module, int, int]:
     """The network as the script trains it, how many parts a batch has, and which is this rank's."""
     rank = dist.get_rank()
+    if "accumulate" in how and "fsdp" in how:
+        net.blocks[0] = checkpoint_wrapper(net.blocks[0])
     if "ddp" in how:
-        return nn.parallel.DistributedDataParallel(net), world, rank
+        views = OPTIONS.large  # half the memory
+        return (
+            nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=views),
+            world,
+            rank,
+        )
     if how == ["tp"]:
         mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tp",))
         return tensor_parallel(net, mesh), 1, 0
-    if "accumulate" in how:
-        net[1] = checkpoint_wrapper(net[1])
-    options = {"reshard_after_forward": "keep" not in how}
+    sharding = {"reshard_after_forward": "keep" not in how}
     if "mixed" in how:
-        options["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+        sharding["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     if how == ["fsdp", "tp"]:
         mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("dp", "tp"))
         tensor_parallel(net, mesh["tp"])
-        options["mesh"], parts, own = mesh["dp"], 2, mesh["dp"].get_local_rank()
+        sharding["mesh"], parts, own = mesh["dp"], 2, mesh["dp"].get_local_rank()
     elif how == ["hsdp"]:
-        options["mesh"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copy", "shard"))
+        sharding["mesh"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copy", "shard"))
         parts, own = world, rank
     else:
-        options["mesh"] = init_device_mesh("cpu", (world,))
+        sharding["mesh"] = init_device_mesh("cpu", (world,))
         parts, own = world, rank
-    if isinstance(net, nn.Sequential):
-        fully_shard(net[1], **options)
-    return fully_shard(net, **options), parts, own
+    for unit in units(net):
+        fully_shard(unit, **sharding)
+    return fully_shard(net, **sharding), parts, own
 
 
 def tensor_parallel(net: nn.Module, mesh: object) -> nn.Module:
-    for block in (net[1], net[2]):
-        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    for module in [*net.modules()]:
+        names = {name for name, _ in module.named_children()}
+        columns = {name: ColwiseParallel() for name in COLUMNS if name in names}
+        rows = {name: RowwiseParallel() for name in ROWS if name in names}
+        if columns:
+            parallelize_module(module, mesh, columns | rows)
     return net
 
 
@@ -174,8 +142,16 @@ def share_of(total: float) -> float:
     return min(1.0, CLIP / (total + 1e-6))
 
 
+def norm_of(tensor: torch.Tensor) -> float:
+    return full(tensor).double().norm().item()
+
+
 def norms(tensors: dict[str, torch.Tensor]) -> dict[str, float]:
-    return {name: full(tensor).double().norm().item() for name, tensor in tensors.items()}
+    return {name: norm_of(tensor) for name, tensor in tensors.items()}
+
+
+def total_of(gradients: dict[str, float]) -> float:
+    return sum(norm**2 for norm in gradients.values()) ** 0.5
 
 
 def named(net: nn.Module) -> dict[str, nn.Parameter]:
@@ -185,26 +161,52 @@ def named(net: nn.Module) -> dict[str, nn.Parameter]:
     return {plain(name): parameter for name, parameter in net.named_parameters()}
 
 
+def gradients_alone(
+    net: nn.Module, parts: list[tuple[torch.Tensor, torch.Tensor]], how: list[str]
+) -> tuple[float, list[torch.Tensor]]:
+    """The loss and the gradients of one process that is given the parts one after the other.
+
+    Where precision is mixed by the same policy: weights and inputs of each part in bfloat16, their
+    gradients added up in float32.
+    """
+    losses, sums = [], [torch.zeros_like(p) for p in net.parameters()]
+    with torch.no_grad():
+        low = copy.deepcopy(net).bfloat16() if "mixed" in how else net
+    sums = [one.float() for one in sums] if "mixed" in how else sums
+    for x, y in parts:
+        loss = loss_of(low, x, y)
+        # Not `backward`, which would be a step of the script.
+        for one, gradient in zip(sums, torch.autograd.grad(loss, [*low.parameters()]), strict=True):
+            one += gradient.to(one.dtype) / len(parts)
+        losses.append(loss.item() / len(parts))
+    return sum(losses), [s.to(p.dtype) for s, p in zip(sums, net.parameters(), strict=True)]
+
+
 def alone(net: nn.Module, kind: str, how: list[str], parts: int) -> list[dict[str, object]]:
-    """What one process finds that is given the parts of the batch one after the other."""
+    """What one process finds."""
     found = []
     for step in range(STEPS):
-        x, y = batch(kind, step, how)
-        losses = [loss_of(net, *part) for part in zip(x.chunk(parts), y.chunk(parts), strict=True)]
-        loss = torch.stack(losses).mean()
-        # Not `backward`, which would be a step of the script.
-        gradients = dict(
-            zip(named(net), torch.autograd.grad(loss, [*named(net).values()]), strict=True)
-        )
-        entry = {"loss": loss.item(), "gradients": norms(gradients)}
-        total = sum(norm**2 for norm in entry["gradients"].values()) ** 0.5
-        before = {name: p.detach().clone() for name, p in named(net).items()}
+        x, y = drawn(kind, step, how)
+        loss, each = gradients_alone(net, [*zip(x.chunk(parts), y.chunk(parts), strict=True)], how)
+        gradients = dict(zip(named(net), each, strict=True))
+        arrived, values = norms(gradients), norms(named(net))
+        total, moved = total_of(arrived), {}
         with torch.no_grad():
             for name, p in named(net).items():
+                before = p.clone()
                 p -= RATE * share_of(total) * gradients[name]
-        moved = {name: p - before[name] for name, p in named(net).items()}
-        found.append({**entry, "total": total, "values": norms(before), "moved": norms(moved)})
+                moved[name] = norm_of(p - before)
+        found.append(
+            {"loss": loss, "gradients": arrived, "total": total, "values": values, "moved": moved}
+        )
     return found
+
+
+def drawn(kind: str, step: int, how: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+    x, y = batch(kind, step, DTYPE, large=OPTIONS.large)
+    if "nan" in how and step == STEPS - 1:
+        x[-1, 0] = -1.0
+    return x, y
 
 
 def observed(net: nn.Module, kind: str, how: list[str]) -> dict[str, object]:
@@ -214,7 +216,7 @@ def observed(net: nn.Module, kind: str, how: list[str]) -> dict[str, object]:
     optimizer = torch.optim.SGD(net.parameters(), lr=RATE)
     steps = []
     for step in range(STEPS):
-        x, y = (t.chunk(parts * micro)[own::parts] for t in batch(kind, step, how))
+        x, y = (t.chunk(parts * micro)[own::parts] for t in drawn(kind, step, how))
         optimizer.zero_grad()
         for number in range(micro):
             last = number == micro - 1
@@ -224,27 +226,21 @@ def observed(net: nn.Module, kind: str, how: list[str]) -> dict[str, object]:
             with waiting:
                 (loss_of(net, x[number], y[number]) / micro).backward()
         arrived = norms({name: p.grad for name, p in named(net).items() if p.grad is not None})
-        total = sum(norm**2 for norm in arrived.values()) ** 0.5
+        total = total_of(arrived)
         if "tp" in how:  # PyTorch's own takes no parameters of several meshes
             with torch.no_grad():
                 for p in net.parameters():
                     p.grad.mul_(share_of(total))
         else:
             nn.utils.clip_grad_norm_(net.parameters(), CLIP)
-        before = {name: full(p).clone() for name, p in named(net).items()}
+        values = norms(named(net))
+        before = {name: p.detach().clone() for name, p in named(net).items()}
         optimizer.step()
-        moved = {name: full(p) - before[name] for name, p in named(net).items()}
-        steps.append(
-            {
-                "gradients": arrived,
-                "total": total,
-                "values": norms(before),
-                "moved": norms(moved),
-            }
-        )
+        moved = {name: norm_of(p.detach() - before.pop(name)) for name, p in named(net).items()}
+        steps.append({"gradients": arrived, "total": total, "values": values, "moved": moved})
     digest = hashlib.sha256()
     for parameter in named(net).values():
-        digest.update(full(parameter).numpy().tobytes())
+        digest.update(full(parameter).numpy().data)
     return {"steps": steps, "weights": digest.hexdigest()}
 
 
@@ -252,22 +248,28 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     truth = []
-    for case in CASES[world]:
+    for case in (LARGE_CASES if OPTIONS.large else CASES)[world]:
+        if not case.startswith(OPTIONS.only):
+            continue
         kind, *how = case.split()
-        net = made(kind)
+        net = made(kind, large=OPTIONS.large).to(DTYPE)
         parts = {"tp": 1, "fsdp tp": 2}.get(" ".join(how), world)
         parts *= 2 if "accumulate" in how else 1
-        one = alone(copy.deepcopy(net), kind, how, parts)
+        # Of a large one in one process alone: there would be no memory for all.
+        one = [] if rank and OPTIONS.large else alone(copy.deepcopy(net), kind, how, parts)
+        gc.collect()  # what is left of it is no model that trains
+        dist.barrier()
         with Collectives() as collectives:
             entry = observed(net, kind, how)
         truth.append({"case": case, "alone": one, "collectives": collectives.counts, **entry})
         del net
+        gc.collect()
     Path(f"truth-{rank}.json").write_text(json.dumps(truth), encoding="utf-8")
     dist.barrier()
-    if rank == world - 1 and "--kill" in sys.argv:
+    if rank == world - 1 and OPTIONS.kill:
         time.sleep(1)
         os.kill(os.getpid(), signal.SIGKILL)
-    if "--kill" in sys.argv:
+    if OPTIONS.kill:
         time.sleep(60)
     dist.destroy_process_group()
 

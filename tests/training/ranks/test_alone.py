@@ -15,6 +15,11 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -24,6 +29,7 @@ from gradscope.capture.parameters import parameter_stats
 from gradscope.capture.stats import measure, resolve
 from gradscope.explain.non_finite.levels import level
 from gradscope.runfile.reader import RunFile
+from gradscope.training import memory
 from gradscope.training.current_step import loss_of
 from gradscope.training.gradients import are_finite
 from gradscope.training.sentinel.alone import NeedsOthers, alone
@@ -48,7 +54,8 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("WORLD_SIZE", "2")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     yield
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def spread(kind: object) -> DTensor:
@@ -98,6 +105,27 @@ def test_the_check_sees_a_collective():
     assert seen.names
 
 
+def copied(rank: int, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The parameters that a rank copies in each turn, with room for few of them."""
+    monkeypatch.setattr(memory, "_LEAST_ROOM", 200)
+    monkeypatch.setattr(memory, "_resident", lambda: rank * 1_000_000)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+    net = nn.Sequential(*(nn.Linear(7, rows) for rows in (1, 7, 7, 7)))
+    net = fully_shard(nn.Sequential(*net), mesh=init_device_mesh("cpu", (2,)))
+    names = {p: name for name, p in net.named_parameters()}
+    return [{names[p] for p in memory.weight_copies([*names], turn)} for turn in range(8)]
+
+
+def test_all_ranks_copy_the_same_weights_in_a_turn_and_all_of_them_in_several(monkeypatch):
+    """The last rank's shards are smaller, and its process may be larger."""
+    first, last = copied(0, monkeypatch), copied(1, monkeypatch)
+    assert first == last
+    assert set().union(*first) == {f"{i}.{kind}" for i in range(4) for kind in ("weight", "bias")}
+    assert max(map(len, first)) < 8
+
+
 class Talking(nn.Module):
     """Its forward communicates, and makes a NaN of negative numbers."""
 
@@ -143,5 +171,77 @@ def test_a_nan_is_looked_for_without_the_others(sharded, tmp_path):
     with RunFile.open(tmp_path / "run" / "rank-0.db") as run:
         assert [step.nonfinite for step in run.steps()] == [None, "nan"]
         (origin,) = [one.origin for one in run.findings if one.origin is not None]
-        assert "waits for other processes, and cannot be run again in one of them" in origin.message
+        assert (origin.phase, origin.name, origin.count) == ("forward", None, 8)
+        assert "the model (Talking) itself returned NaN in rank 0's forward" in origin.message
         assert not [event for event in run.events if event.kind == "failed"]
+
+
+class Steep(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sqrt()
+
+
+class Deep(nn.Module):
+    """Adds to what `down` returns, so that the script does not hold that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.body = nn.Linear(4, 6), nn.Sequential(nn.Identity(), Steep())
+        self.down = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.body(self.up(x))) + 0.0
+
+
+def sharded(net: nn.Module) -> nn.Module:
+    mesh = init_device_mesh("cpu", (2,))
+    fully_shard(net.up, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
+
+
+def split(net: nn.Module) -> nn.Module:
+    mesh = init_device_mesh("cpu", (2,))
+    return parallelize_module(net, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+#: What the layer before the square root gives: its bias, as its weight is zero.
+BIASES = {"healthy": 1.0, "forward": -1.0, "backward": 0.0, "loss": 1.0}
+
+
+@pytest.mark.parametrize("fault", BIASES)
+@pytest.mark.parametrize("spread_by", [sharded, split])
+@pytest.mark.parametrize("every", [1, 1000], ids=["looked at", "not looked at"])
+def test_the_first_module_that_is_not_finite(every, spread_by, fault, tmp_path):
+    torch.manual_seed(0)
+    net = Deep()
+    with torch.no_grad():
+        net.up.weight.zero_()
+        net.up.bias.fill_(BIASES[fault])
+    net = spread_by(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    first = 3 if every == 1 else 0
+    with gradscope.watch(net, optimizer, every=every, first=first, out=tmp_path / "run"):
+        out = (net(torch.ones(2, 4)) - 1.0).square().mean()
+        (out - 2 * out.detach()).sqrt().backward() if fault == "loss" else out.backward()
+        del out
+        optimizer.step()
+    with RunFile.open(tmp_path / "run" / "rank-0.db") as run:
+        found = [one for one in run.findings if one.finding.code == "GS301"]
+        assert not [event for event in run.events if event.kind == "failed"]
+    if fault == "healthy":
+        assert found == []
+        return
+    (one,) = found
+    assert one.origin is not None
+    if every == 1 and fault == "loss":
+        assert (one.origin.op, one.origin.phase, one.origin.reason) == (
+            *("sqrt", "loss"),
+            "sqrt of a negative number",
+        )
+    elif every == 1:
+        assert (one.finding.name, one.origin.phase) == ("body.1", fault)
+        assert one.origin.count == (12 if spread_by is sharded else 6)
+    else:
+        assert one.finding.name == ""
+        assert "cannot be run again in one of them" in one.origin.message
+        assert "--every 1" in (one.finding.advice or "")

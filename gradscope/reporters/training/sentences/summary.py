@@ -16,6 +16,8 @@ from gradscope.typeset.text import plain
 _SILENCE, _STEPS = 15.0, 10
 #: Why a parameter has no norm of the whole.
 _FAULTS = {
+    "flat": "FullyShardedDataParallel keeps flat pieces, which say nothing of their places; "
+    "`fully_shard` has no such",
     "partial": "it is a sum over ranks that nobody has taken yet",
     "missing": "a part of it is in no file that is here",
     "differs": "ranks that should hold the same do not",
@@ -72,15 +74,18 @@ def notes(history: RunHistory) -> Iterator[str]:
         yield f"note: rank {count(history.run.rank)} of {count(world)}, and what it holds itself"
         return
     runs = [history.run, *others]
-    yield from (f"note: {line}" for line in (*_together(runs, world), *_apart(history)))
+    staged = any(model.stage is not None for model in history.models)
+    yield from (f"note: {line}" for line in (*_together(runs, world, staged), *_apart(history)))
 
 
-def _together(runs: Sequence[TrainingRun], world: int) -> Iterator[str]:
+def _together(runs: Sequence[TrainingRun], world: int, staged: bool) -> Iterator[str]:
     """Whose figures are put together, and how the other ranks ended."""
     ranks = [run.rank for run in runs]
+    of = "the lowest rank of each stage" if staged else f"rank {count(ranks[0])}"
+    whose = "the last stage's" if staged else "the ranks' mean"
     yield (
-        f"ranks {listed(ranks)} of {count(world)} together; activations are of rank "
-        f"{count(ranks[0])}, the loss is the ranks' mean"
+        f"ranks {listed(ranks)} of {count(world)} together; activations are of {of}, the loss is "
+        f"{whose}"
     )
     missing = [rank for rank in range(world) if rank not in ranks]
     if missing:

@@ -1,0 +1,149 @@
+"""Where a NaN or an infinity shows first, by what the hooks of a step that is looked at have seen.
+
+For models that cannot be run again by one process of several: the module and the phase are known
+then, and not the operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import distributed
+
+from gradscope.explain.non_finite.levels import INF, KINDS, NAN
+from gradscope.records.answers import NonFiniteOrigin
+from gradscope.records.modules import ModuleCall
+from gradscope.records.tensors import TensorStats
+from gradscope.typeset.numbers import plural
+
+_WHICH = "; which operation of it, only a run of one process can tell"
+_ADVICE = (
+    "run it in one process, where `gradscope run` names the operation and the numbers that it got"
+)
+
+
+def first_seen(calls: Sequence[ModuleCall], where: str, worst: int) -> NonFiniteOrigin | None:
+    """The first module that made it of finite numbers; None where nothing was seen of it.
+
+    Args:
+        calls: of one model.
+        where: "loss" for a root that was not finite; "gradients" where they alone are not.
+        worst: what is looked for, NaN or infinity.
+    """
+    if where == "loss":
+        return _in_forward(calls, worst)
+    return _in_backward(calls, worst)
+
+
+def returned_finite(calls: Sequence[ModuleCall]) -> bool:
+    """Whether what the outermost modules gave back was finite, as far as it was seen."""
+    names = {call.name for call in calls}
+    outer = [one for one in calls if not any(_is_inside(one.name, name) for name in names)]
+    return bool(outer) and not any(_bad(_given_back(one), INF) for one in outer)
+
+
+def _is_inside(name: str, other: str) -> bool:
+    return name != other and (not other or name.startswith(f"{other}."))
+
+
+def _in_forward(calls: Sequence[ModuleCall], worst: int) -> NonFiniteOrigin | None:
+    made = [one for one in calls if _bad(_given_back(one), worst) and not _bad(_taken(one), worst)]
+    inner = _innermost(made)
+    if inner:
+        first = min(inner, key=lambda call: call.order)
+        message = f"{_called(first)} returned {_text(worst)} in {_rank()} forward, and took none"
+        return _origin(first, "forward", worst, message, _given_back(first), _taken(first))
+    root = min(calls, key=lambda call: call.order, default=None)
+    if root is None or root.name or not _bad(_taken(root), worst):
+        return None
+    message = f"the model was called on {_text(worst)} in {_rank()} forward"
+    return _origin(root, "input", worst, message, _taken(root), ())
+
+
+def _in_backward(calls: Sequence[ModuleCall], worst: int) -> NonFiniteOrigin | None:
+    # Whatever is not finite: which kind it was at first, the parameters' gradients do not tell.
+    sent = [one for one in calls if _bad(_sent(one), INF)]
+    inner = _innermost([one for one in sent if _arrived(one) and not _bad(_arrived(one), INF)])
+    if not inner:
+        arrived = [stats for one in calls for stats in _arrived(one)]
+        if sent or not arrived or _bad(arrived, INF):
+            return None
+        message = (
+            f"all gradients that came to modules in {_rank()} backward were finite: those of "
+            "another rank were not, or it was made in that of a parameter"
+        )
+        return NonFiniteOrigin(KINDS[worst], "backward", f"{message}.", advice=_ADVICE)
+    latest = max(inner, key=lambda call: call.order)
+    worst = NAN if _bad(_sent(latest), NAN) else INF
+    message = f"{_called(latest)} sent back {_text(worst)} in {_rank()} backward, and got none"
+    return _origin(latest, "backward", worst, message, _sent(latest), _arrived(latest))
+
+
+def _origin(
+    call: ModuleCall,
+    phase: str,
+    worst: int,
+    message: str,
+    made: Sequence[TensorStats],
+    given: Sequence[TensorStats],
+) -> NonFiniteOrigin:
+    count = sum(_broken(stats, worst) for stats in made)
+    whole = sum(stats.numel for stats in made)
+    return NonFiniteOrigin(
+        kind=KINDS[worst],
+        phase=phase,
+        message=f"{message}: {count} of {plural(whole, 'element')}{_WHICH}.",
+        name=call.name or None,
+        call=call.call,
+        count=count,
+        inputs=tuple(given),
+        advice=_ADVICE,
+    )
+
+
+def _innermost(calls: Sequence[ModuleCall]) -> list[ModuleCall]:
+    """Without those inside of which another one is: what that made, they only pass on."""
+    names = {call.name for call in calls}
+    return [call for call in calls if not any(_is_inside(name, call.name) for name in names)]
+
+
+def _given_back(call: ModuleCall) -> list[TensorStats]:
+    return [one.activation for one in call.outputs]
+
+
+def _taken(call: ModuleCall) -> list[TensorStats]:
+    return [one.activation for one in call.inputs]
+
+
+def _arrived(call: ModuleCall) -> list[TensorStats]:
+    return [one.gradient for one in call.outputs if one.gradient is not None]
+
+
+def _sent(call: ModuleCall) -> list[TensorStats]:
+    return [one.gradient for one in call.inputs if one.gradient is not None]
+
+
+def _bad(several: Iterable[TensorStats], worst: int) -> bool:
+    return any(_broken(stats, worst) for stats in several)
+
+
+def _broken(stats: TensorStats, worst: int) -> int:
+    """How many elements are NaN, or not finite. The infinities of a mask do not make a NaN."""
+    nan = stats.nan or 0
+    return nan if worst == NAN else nan + (stats.inf or 0)
+
+
+def _called(call: ModuleCall) -> str:
+    if not call.name:
+        return f"the model ({call.type}) itself"
+    return f"`{call.name}` ({call.type})"
+
+
+def _rank() -> str:
+    if distributed.is_available() and distributed.is_initialized():
+        return f"rank {distributed.get_rank()}'s"
+    return "the"
+
+
+def _text(worst: int) -> str:
+    return "NaN" if worst == NAN else "infinities"

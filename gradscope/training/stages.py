@@ -1,0 +1,26 @@
+"""The stages of a pipeline: which one of ``torch.distributed.pipelining`` runs a model."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+
+def stages_imported() -> ModuleType | None:
+    """PyTorch's module of what runs stages; None where the script has not imported it."""
+    return sys.modules.get("torch.distributed.pipelining.stage")
+
+
+def stage_of(outer: nn.Module) -> int | None:
+    """The number of the stage that a model is, counted from 0 over all processes."""
+    imported = stages_imported()
+    if imported is None:
+        return None
+    kind = imported._PipelineStageBase
+    # Not `isinstance`: a lazy proxy would be made to load what it stands for.
+    stages: list[Any] = [one for one in gc.get_objects() if issubclass(type(one), kind)]
+    return next((one.stage_index for one in stages if one.submod is outer), None)
