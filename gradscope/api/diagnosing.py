@@ -66,7 +66,9 @@ def diagnosed(
     asked = {*wanted(report, rules), *looks}
     stopped: KeyboardInterrupt | None = None
     notices = list[str]()
-    for look in _LOOKS:
+    if workload.parallel is not None:
+        notices += _untaken(asked)
+    for look in _LOOKS if workload.parallel is None else ():
         too_early = look.after_a_whole_step and report.error is not None
         if not asked & look.names or stopped is not None or too_early:
             continue
@@ -90,6 +92,17 @@ def diagnosed(
         reason = f"{interruption(stopped)} while looking closer"
         raise Interrupted(reason, "what was found until then is shown", report=report)
     return report
+
+
+def _untaken(asked: set[str]) -> list[str]:
+    """What rules would have wanted to know more of, where no process may run a step by itself."""
+    words = [look.words for look in _LOOKS if asked & look.names]
+    if not words:
+        return []
+    return [
+        f"not looked at closer, for all processes would have to run the step again: "
+        f"{'; '.join(words)}. One process alone does: `parallel=null`"
+    ]
 
 
 def _of_layers(

@@ -29,6 +29,11 @@ class Extras:
         return cls(**{f.name: keywords[f.name] for f in fields(cls) if f.name in keywords})
 
     @property
+    def reruns(self) -> list[str]:
+        """The names of those that are set and need more runs of the step."""
+        return [f.name for f in fields(self) if f.name != "chain" and getattr(self, f.name)]
+
+    @property
     def looks(self) -> set[str]:
         """The names of those that are set."""
         return {f.name for f in fields(self) if getattr(self, f.name)}

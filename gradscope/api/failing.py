@@ -53,6 +53,8 @@ def explained_failure(
         return None
     record = explain_error(failure, phase, stopped.executing(), workload.model)
     reached = phase in ("forward", "loss", "backward", "step") and seconds <= PATIENCE
+    if workload.parallel is not None:  # no process runs anything by itself
+        return record
     if not reached or isinstance(failure, GradscopeError) or is_own_bug(failure):
         return record
     if not worth_again(record, failure) or (phase == "backward" and not from_loss):

@@ -105,7 +105,7 @@ def inspect(
     options = Options.of(locals(), layers=None if patterns == ("**",) else patterns)
     source = read(model, options)
     rules = rule_settings(source, thresholds, select=select, ignore=ignore, preset=preset)
-    with opened(source, options, Report) as workload:
+    with opened(source, options, Report, parallel=True) as workload:
         file = source.file if isinstance(source, LoadedConfig) else None
         return report_of(workload, rules, extras, file=file)
 
@@ -124,7 +124,7 @@ def inspect_config(
         GradscopeError: as ``inspect``.
     """
     rules = rules or rule_settings(loaded)
-    with opened(loaded, Options(allow=allow), Report) as workload:
+    with opened(loaded, Options(allow=allow), Report, parallel=True) as workload:
         workload.layers = without(workload.layers, exclude)
         return report_of(workload, rules, extras or Extras(), file=loaded.file)
 

@@ -23,6 +23,7 @@ from gradscope.explain.errors.explain import explain_error
 from gradscope.loading import Workload, load
 from gradscope.loading.kinds import require_constructed
 from gradscope.loading.live import adopt
+from gradscope.loading.processes import processes_of
 from gradscope.records.answers import WhyReport
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import Report
@@ -105,6 +106,8 @@ def opened(
     source: nn.Module | LoadedConfig,
     options: Options,
     report: type[Report | AutogradGraph | WhyReport],
+    *,
+    parallel: bool = False,
 ) -> Iterator[Workload]:
     """The workload of a live module, which is given back as it was, or of a config.
 
@@ -114,6 +117,7 @@ def opened(
         source: what ``read`` gave.
         options: with which it was read.
         report: what an error has where the config's model cannot be built.
+        parallel: whether the entry knows what to do with a model that is spread over processes.
 
     Raises:
         ModelError: the config's model raised while it was built; ``.report`` says why.
@@ -124,9 +128,15 @@ def opened(
             yield workload
         return
     progress.begin(f"building {source.name}")
-    with switches_kept():
+    if source.config.parallel is not None and not parallel:
+        raise OptionError(
+            "`parallel` is for `gradscope inspect` alone",
+            place=source.place("parallel"),
+            help="look at the model in one process: `parallel=null`",
+        )
+    with switches_kept(), processes_of(source) as processes:
         try:
-            workload = load(source, options.allow, inputs=options.inputs)
+            workload = load(source, options.allow, inputs=options.inputs, processes=processes)
         except BaseException as error:
             problem = users_problem(error, "construction failed")
             failure = error if problem is None else ModelError(problem)

@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 from gradscope.api.diagnosing import diagnosed
 from gradscope.api.extras import Extras
 from gradscope.api.failing import explained_failure, fail, is_users
+from gradscope.api.gathering import report_of_several
 from gradscope.api.runs import run_info, versions
 from gradscope.capture.facts import unregistered
 from gradscope.capture.hooks import named_modules, named_parameters, select_layers
@@ -44,6 +45,11 @@ def report_of(
         GradscopeError: as ``inspect``.
     """
     only = workload.layers if only is None else only
+    if workload.parallel is not None and extras.reruns:
+        raise OptionError(
+            f"`{extras.reruns[0]}` runs the step again, which is not done under `parallel`",
+            help="look in one process: `parallel=null`",
+        )
     for patterns in (
         only,
         extras.histogram,
@@ -57,6 +63,16 @@ def report_of(
     report = _report(workload, observation)
     report = replace(report, run=replace(report.run, file=file))
     observation.recorder = None
+    if workload.parallel is not None:
+        shown_names = {p.name for p in report.parameters}
+
+        def judged(whole: Report) -> Report:
+            found = diagnosed(workload, whole, rules, extras, only=only)
+            shown = tuple(p for p in found.parameters if p.name in shown_names)
+            return replace(found, parameters=shown)
+
+        every = replace(report, parameters=observation.all_parameters)
+        return report_of_several(workload.parallel, observation, every, judged)
     if observation.failure is None or is_users(observation.failure):
         shown = report.parameters
         if extras.tasks and observation.failure is None:
@@ -128,6 +144,8 @@ def _report(workload: Workload, observation: Observation) -> Report:
 def _unregistered(workload: Workload, observation: Observation) -> tuple[Unregistered, ...]:
     """What gets a gradient and is no parameter, once the model is as it was before the run."""
     if observation.recorder is None or observation.failure is not None:
+        return ()
+    if workload.parallel is not None:  # whole parameters that were gathered are nobody's any more
         return ()
     kept = unregistered(workload.model, observation.recorder.leaves)
     if kept and workload.make_optimizer is not None:

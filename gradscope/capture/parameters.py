@@ -96,11 +96,13 @@ class Update:
 
     Attributes:
         norm: ‖Δw‖; None where it is no number.
+        weight: ‖w‖.
         ratio: ‖Δw‖ / ‖w‖; None also where ‖w‖ was 0.
         moved: whether any element is another; None where nobody can tell.
     """
 
     norm: float | None = None
+    weight: float | None = None
     ratio: float | None = None
     moved: bool | None = None
 
@@ -119,5 +121,5 @@ def updates(model: nn.Module, before: Mapping[nn.Parameter, torch.Tensor]) -> di
             continue
         norm = None if change.nan or change.inf else change.norm
         ratio = norm / weight.norm if norm is not None and weight.norm else None
-        found[name] = Update(norm, ratio, change.zeros < change.numel)
+        found[name] = Update(norm, weight.norm, ratio, change.zeros < change.numel)
     return found

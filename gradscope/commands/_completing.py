@@ -152,10 +152,13 @@ def _keys(incomplete: str) -> list[str]:
     """Keys of the config, each ready for its value; a group's once its name is written."""
     from gradscope.config.schema import GROUPS, Config
 
-    names = [f"{name}." if name in GROUPS else f"{name}=" for name in Config.model_fields]
-    for group, model in GROUPS.items():
-        if incomplete.startswith(f"{group}."):
-            names += [f"{group}.{name}=" for name in model.model_fields]
+    groups = {"": Config} | {f"{group}.": model for group, model in GROUPS.items()}
+    names = [
+        f"{group}{name}." if f"{group}{name}" in GROUPS else f"{group}{name}="
+        for group, model in groups.items()
+        if incomplete.startswith(group)
+        for name in model.model_fields
+    ]
     return _beginning(names, incomplete)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -67,6 +68,11 @@ def read_models(
     if problems:
         raise ConfigError(*problems)
     return found
+
+
+def is_first_process(loaded: LoadedConfig) -> bool:
+    """Whether this process is the one of several that writes the result, or the only one."""
+    return loaded.config.parallel is None or os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager

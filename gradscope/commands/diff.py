@@ -88,7 +88,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="A=B",
-            help="Modules that B calls otherwise: `encoder.*.fc=layers.*.linear`. Repeatable.",
+            help="Modules that B calls otherwise: `encoder.*=layers.*`. Repeatable.",
             rich_help_panel=LAYERS,
         ),
     ] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from gradscope.commands import _completing as completing
 from gradscope.commands._findings import RuleOptions
 from gradscope.commands._interventions import InterventionOptions
-from gradscope.commands._model import importing_torch, read_model
+from gradscope.commands._model import importing_torch, is_first_process, read_model
 from gradscope.commands._options import (
     DisplayOptions,
     FileOptions,
@@ -125,9 +126,11 @@ def run(
     keys = {"layers": layers.layers, "steps": steps, **model.keys}
     keys["interventions"] = interventions.wanted()
     loaded = read_model(words, model.settings, keys)
+    speaks = is_first_process(loaded)
     judging = rules.settings(loaded)
     try:
-        with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
+        shown = shown_progress() if speaks else nullcontext()
+        with keep_stdout_clean(), shown, time_limit(model.timeout):
             with importing_torch():
                 from gradscope.api import Extras, inspect_config
             extras = Extras(
@@ -144,9 +147,11 @@ def run(
                 loaded, rules=judging, extras=extras, exclude=exclude, allow=allow
             )
     except (ModelError, Interrupted) as error:
-        output.write(error.report)
+        if speaks:
+            output.write(error.report)
         raise
-    output.write(report)
-    plots.write(report.run.model, panels(report), file)
+    if speaks:
+        output.write(report)
+        plots.write(report.run.model, panels(report), file)
     if reaches(report.findings, judging.fail_on or "never"):
         raise typer.Exit(1)

@@ -33,13 +33,17 @@ def compare_reports(
         OptionError: one is of a run that failed, or they have nothing in common.
         ConfigError: a sketch is damaged.
     """
+    notices = []
+    if _share(a) != _share(b):
+        notices.append("calls: not compared: those of several processes are of one of them")
+        a, b = replace(a, calls=()), replace(b, calls=())
     pair = SavedPair.of(SavedRun.of(a, files[0]), SavedRun.of(b, files[1]), match)
     report = DiffReport(
         status="ok",
         a=replace(a.run, file=files[0]),
         b=replace(b.run, file=files[1]),
         versions=b.versions,
-        notices=tuple(_notices(pair)),
+        notices=(*notices, *_notices(pair)),
         losses=(a.loss, b.loss),
         step=pair.accuracy.step if pair.sketched else pair.accuracy.half,
         factor=SKETCH_FACTOR if pair.sketched else 1.0,
@@ -54,6 +58,12 @@ def compare_reports(
     )
     found = tuple(findings(pair, report))
     return replace(report, findings=found, status="findings" if found else "ok")
+
+
+def _share(report: Report) -> tuple[object, ...] | None:
+    """What the calls of a report are a part of; None where they are whole."""
+    run = report.parallel
+    return None if run is None else (run.kind, run.axes, run.rank)
 
 
 def _notices(pair: SavedPair) -> Iterator[str]:

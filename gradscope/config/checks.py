@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from gradscope.actions import action, action_names
 from gradscope.config.inputs import SOURCES, check_input, check_target
+from gradscope.config.parallel import check_parallel
 from gradscope.config.schema import GROUPS, LISTS, Config, InterventionConfig
 from gradscope.config.specs import WITHOUT_ARGUMENTS, spec_fault
 from gradscope.config.targets import SPELLINGS, is_target
@@ -97,9 +98,11 @@ def _follow(location: Path, data: Any) -> tuple[Path, Any]:
 
 def _unknown(path: Path, data: Mapping[str, Any]) -> Complaint:
     if len(path) > 1:
-        group = str(path[0])
-        model, given = GROUPS.get(group) or LISTS[group], data[group]
-        return unknown_key(path, model.model_fields, given=given[path[1]] if path[2:] else given)
+        given: Any = data
+        for part in path[:-1]:
+            given = given[part]
+        model = GROUPS.get(dotted(path[:-1])) or LISTS[str(path[0])]
+        return unknown_key(path, model.model_fields, given=given)
     word = str(path[0])
     if word in _BELOW:
         return Complaint(path, f"unknown key `{word}`", f"did you mean `{_BELOW[word]}`?", "key")
@@ -111,8 +114,9 @@ def _unknown(path: Path, data: Mapping[str, Any]) -> Complaint:
 def _field(path: Path) -> tuple[FieldInfo, int]:
     """The field that a path lies in, and how deep inside it the path leads."""
     group = str(path[0])
-    if len(path) > 1 and group in GROUPS:
-        return GROUPS[group].model_fields[str(path[1])], len(path) - 2
+    for length in range(len(path) - 1, 0, -1):
+        if (inner := dotted(path[:length])) in GROUPS:
+            return GROUPS[inner].model_fields[str(path[length])], len(path) - length - 1
     if len(path) > 2 and group in LISTS:
         return LISTS[group].model_fields[str(path[2])], len(path) - 3
     return Config.model_fields[group], len(path) - 1
@@ -173,6 +177,9 @@ def _grammar_complaints(data: Mapping[str, Any], directory: FilePath) -> Iterato
         yield from check_target(backward.get("gradient"), ("backward", "gradient"))
     for key in ("layers", "freeze"):
         yield from _patterns(data.get(key), (key,))
+    yield from check_parallel(data)
+    for pattern in _tp(data):
+        yield from _pattern(pattern, ("parallel", "tp", pattern))
     interventions = data.get("interventions")
     for number, one in enumerate(interventions) if isinstance(interventions, list) else ():
         if isinstance(one, Mapping):
@@ -202,6 +209,13 @@ def _intervention(one: Mapping[str, Any], path: Path) -> Iterator[Complaint]:
     elif known.takes and not known.accepts(value):
         message = f"{key} expects {known.takes}, found {describe(value)}"
         yield Complaint((*path, "value"), message)
+
+
+def _tp(data: Mapping[str, Any]) -> list[str]:
+    """The patterns of ``parallel.tp``, as far as they are there."""
+    parallel = data.get("parallel")
+    tp = parallel.get("tp") if isinstance(parallel, Mapping) else None
+    return list(tp) if isinstance(tp, Mapping) else []
 
 
 def _patterns(patterns: Any, key: Path) -> Iterator[Complaint]:

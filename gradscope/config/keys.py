@@ -53,10 +53,17 @@ def keys() -> Iterator[KeyText]:
     """The keys of the config in the order of its schema, each group's and the input's below it."""
     for name, field in Config.model_fields.items():
         yield _key(name, field, group=name in GROUPS)
-        for inner, part in _fields(name):
-            yield _key(f"{name}.{inner}", part)
+        yield from _inner(name)
         if name == "input":
             yield from (KeyText(f"input.{inner}", *texts) for inner, texts in _INPUT.items())
+
+
+def _inner(key: str) -> Iterator[KeyText]:
+    """The keys below one, and those below these."""
+    for inner, part in _fields(key):
+        name = f"{key}.{inner}"
+        yield _key(name, part, group=name in GROUPS)
+        yield from _inner(name)
 
 
 def _fields(key: str) -> Iterator[tuple[str, FieldInfo]]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from gradscope.actions import PLACES, action_names
+from gradscope.config.parallel import Ddp, Fsdp, Parallel
 from gradscope.config.specs import LOSSES, OPTIMIZERS
 from gradscope.config.values import (
     CALL,
@@ -19,6 +20,7 @@ from gradscope.config.values import (
     TEXTS,
     Expected,
     Patterns,
+    Strict,
     called,
     each_called,
     listed,
@@ -30,11 +32,7 @@ from gradscope.config.values import (
 DEVICE: Final = r"^(auto|cpu|cuda(:[0-9]+)?|mps|meta)$"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Backward(_Strict):
+class Backward(Strict):
     """How backward runs."""
 
     gradient: Annotated[Any, Expected("numbers or a source")] = Field(
@@ -58,7 +56,7 @@ _VALUE: Final = {
 }
 
 
-class InterventionConfig(_Strict):
+class InterventionConfig(Strict):
     """One change of what flows: which layers, where, what is done, and how much."""
 
     layers: Patterns = Field(
@@ -97,7 +95,7 @@ _Codes = Annotated[
 ]
 
 
-class Rules(_Strict):
+class Rules(Strict):
     """Which rules look at a run, and how strictly."""
 
     preset: Annotated[
@@ -131,7 +129,7 @@ class Rules(_Strict):
     )
 
 
-class Config(_Strict):
+class Config(Strict):
     """A gradscope config: a model, what goes into it, and how the gradients are made."""
 
     model: Annotated[str | dict[str, Any], WithJsonSchema(CALL), Expected("a spec or a mapping")]
@@ -262,13 +260,26 @@ class Config(_Strict):
     ] = Field(
         default=0, description="Set before construction, before inputs, and before each forward."
     )
+    parallel: Annotated[
+        Parallel | None, Expected("a mapping with ddp, fsdp, tp, mesh, or null")
+    ] = Field(
+        default=None,
+        description="Spread the model over the processes of torchrun, for inspect; each batch is "
+        "cut among those that share the data.",
+    )
     rules: Annotated[
         Rules, Expected("a mapping with preset, select, ignore, thresholds, fail_on")
     ] = Field(default_factory=Rules, description="Which rules look, and how strictly.")
 
 
 #: The keys that hold keys of their own, and those that hold a list of such mappings.
-GROUPS: Final[dict[str, type[BaseModel]]] = {"backward": Backward, "rules": Rules}
+GROUPS: Final[dict[str, type[BaseModel]]] = {
+    "backward": Backward,
+    "parallel": Parallel,
+    "parallel.ddp": Ddp,
+    "parallel.fsdp": Fsdp,
+    "rules": Rules,
+}
 LISTS: Final[dict[str, type[BaseModel]]] = {"interventions": InterventionConfig}
 
 
@@ -277,8 +288,9 @@ def expected(key: str) -> Expected | None:
     first, _, rest = key.partition(".")
     number, _, inner = rest.partition(".")
     fields, name = Config.model_fields, key
-    if rest and first in GROUPS:
-        fields, name = GROUPS[first].model_fields, rest
+    group, _, last = key.rpartition(".")
+    if group in GROUPS:
+        fields, name = GROUPS[group].model_fields, last
     elif first in LISTS and number.isdecimal() and inner:
         fields, name = LISTS[first].model_fields, inner
     metadata = fields[name].metadata if name in fields else ()

@@ -6,9 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
 from gradscope.config.specs import LOSSES, OPTIMIZERS
+
+
+class Strict(BaseModel):
+    """What is made of no other key and no other type than it says."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def cut(batch: Batch, count: int) -> Iterator[tuple[MicroBatch, Batch]]:
     Raises:
         ConfigError: fewer samples than micro-batches.
     """
-    size = _size(batch)
+    size = batch_size(batch)
     if size < count:
         raise ConfigError(
             f"a batch of {size} cannot be cut into {count} micro-batches",
@@ -47,7 +47,8 @@ def cut(batch: Batch, count: int) -> Iterator[tuple[MicroBatch, Batch]]:
         start = stop
 
 
-def _size(batch: Batch) -> int:
+def batch_size(batch: Batch) -> int:
+    """How many samples: the first dimension of the first input that has one."""
     if batch.args and isinstance(batch.args[0], list):
         return len(batch.args[0])
     tensors = find((batch.args, batch.kwargs), Tensor)

@@ -20,6 +20,8 @@ from gradscope.loading import interventions as experiments
 from gradscope.loading.inputs import Batch, given, make_batches
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
+from gradscope.loading.parallel import ParallelModel, parallelized
+from gradscope.loading.processes import Processes
 from gradscope.loading.seeds import seed_everything
 from gradscope.loading.sources import Context, plan_target
 from gradscope.loading.sources.tensors import to_tensor
@@ -57,19 +59,32 @@ class Workload:
     compiled: nn.Module | None = None  # what `torch.compile` made of the model
     as_compiled: bool = False  # what was compiled runs as such, and not as it was written
     live: bool = False  # the caller's own module, weights and all: it is given back as it was
+    parallel: ParallelModel | None = None  # how it is spread over processes, None: it is not
 
     def called(self) -> Callable[..., Any]:
         """What a step calls with its batch."""
+        if self.parallel is not None:
+            return self.parallel.outer
         if self.method is None:
             compiled = self.compiled if self.as_compiled else None
             return self.model if compiled is None else compiled
         return getattr(self.model, self.method.name)  # type: ignore[no-any-return]
 
 
-def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None) -> Workload:
+def load(
+    loaded: LoadedConfig,
+    allow: Sequence[str] = (),
+    *,
+    inputs: Any = None,
+    processes: Processes | None = None,
+) -> Workload:
     """Build what a config asks for; ``allow`` and GRADSCOPE_ALLOW widen what it may import.
 
-    ``inputs`` are the caller's own, in the place of the config's.
+    Args:
+        loaded: the config.
+        allow: what it may import besides.
+        inputs: the caller's own, in the place of the config's.
+        processes: those that its ``parallel`` spreads the model over.
 
     Raises:
         ConfigError: files and arguments that do not fit.
@@ -80,7 +95,7 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None)
     """
     config, place = loaded.config, loaded.place
     autocast = devices.resolve_autocast(config.autocast, place("autocast"))
-    built = build_model(loaded, allow)
+    built = build_model(loaded, allow, None if processes is None else processes.device)
     model, kind, targets, device = built.model, built.kind, built.targets, built.device
     dtype, notices = built.dtype, built.notices
     make_optimizer = _optimizer(loaded, targets, model, notices)
@@ -113,6 +128,10 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None)
     interventions = experiments.resolve(
         config.interventions, model, lambda value, key: tensor_of(value, context, key), place
     )
+    parallel = None
+    if processes is not None:
+        parallel = parallelized(model, loaded, processes)
+        notices += parallel.notices
     effective = _effective(loaded, device, dtype, built.weights, make_optimizer)
     return Workload(
         model=model,
@@ -145,6 +164,7 @@ def load(loaded: LoadedConfig, allow: Sequence[str] = (), *, inputs: Any = None)
         kind=kind,
         method=method,
         compiled=built.compiled,
+        parallel=parallel,
     )
 
 
@@ -171,10 +191,15 @@ class BuiltModel:
     compiled: nn.Module | None
 
 
-def build_model(loaded: LoadedConfig, allow: Sequence[str]) -> BuiltModel:
-    """Names checked, model built, weights loaded, parts frozen, mode set."""
+def build_model(
+    loaded: LoadedConfig, allow: Sequence[str], device: torch.device | None = None
+) -> BuiltModel:
+    """Names checked, model built, weights loaded, parts frozen, mode set.
+
+    ``device`` is the process's own, None for the config's.
+    """
     config, place = loaded.config, loaded.place
-    device = devices.resolve_device(config.device, place("device"))
+    device = device or devices.resolve_device(config.device, place("device"))
     dtype = devices.resolve_dtype(config.dtype, place("dtype"))
     devices.check_pair(device, dtype, place("dtype"))
     asked = [*allow, *os.environ.get("GRADSCOPE_ALLOW", "").split(",")]

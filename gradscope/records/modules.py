@@ -42,7 +42,8 @@ class ParameterStats:
     update_ratio: float | None = None
     aliases: tuple[str, ...] = ()
     in_optimizer: bool | None = None
-    #: ‖Δw‖ of the optimizer's step: with ‖w‖ 0, there is no ratio. Of training runs.
+    #: ‖Δw‖ of the optimizer's step: with ‖w‖ 0, there is no ratio. Of training runs, and of steps
+    #: of several processes.
     update_norm: float | None = field(default=None, metadata=SPARSE)
     #: Whether the optimizer's step changed any element; None without one, or outside it.
     moved: bool | None = field(default=None, metadata=SPARSE)

@@ -21,6 +21,7 @@ from gradscope.records.modules import (
     UnitActivity,
     Unregistered,
 )
+from gradscope.records.parallel import ParallelRun
 from gradscope.records.run import LossPart, RunInfo, StepRecord, Totals
 from gradscope.records.shown import Shown
 from gradscope.records.sketches import Sketch
@@ -103,6 +104,8 @@ class Report(Shown):
     accumulation: Accumulation | None = field(default=None, metadata=SPARSE)
     #: What the config's interventions changed, and where they changed nothing.
     interventions: tuple[Change, ...] = field(default=(), metadata=SPARSE)
+    #: How it was spread over processes. None: it was not.
+    parallel: ParallelRun | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

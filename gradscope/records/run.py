@@ -80,11 +80,16 @@ class LossPart:
 
 @dataclass(frozen=True, slots=True)
 class StepParameter:
-    """A parameter's part in one step: its gradient's norm so far and its update ratio."""
+    """A parameter's part in one step: its gradient's norm so far and its update ratio.
+
+    ``value_norm`` and ``update_norm`` are what the ratio is of, in steps of several processes.
+    """
 
     name: str
     gradient_norm: float | None = None
     update_ratio: float | None = None
+    value_norm: float | None = field(default=None, metadata=SPARSE)
+    update_norm: float | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

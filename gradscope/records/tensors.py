@@ -39,7 +39,8 @@ class TensorRecord:
     """A tensor that went into or came out of a call, as it was then, and its gradient.
 
     ``path`` is its place in the arguments or the result: ``""`` for a bare tensor, else ``0``,
-    ``last_hidden_state``, ``1.boxes``. ``gradient`` is None where none arrived.
+    ``last_hidden_state``, ``1.boxes``. ``gradient`` is None where none arrived. ``norm_ranks`` and
+    ``gradient_ranks`` are the least and the largest norm among several processes.
     """
 
     path: str
@@ -47,3 +48,5 @@ class TensorRecord:
     gradient: TensorStats | None = None
     grad_fn: str | None = None
     requires_grad: bool = False
+    norm_ranks: tuple[float, float] | None = field(default=None, metadata=SPARSE)
+    gradient_ranks: tuple[float, float] | None = field(default=None, metadata=SPARSE)

@@ -81,14 +81,17 @@ def _total_norms(there: Mapping[int, TrainingStep], layout: Layout) -> tuple[_Nu
             of_groups.append((_of_group(group, own, 0), _of_group(group, own, 1)))
         elif not any(rank in there for rank in own):  # nobody is left who could tell
             of_groups.append((None, None))
-    return _root([before for before, _ in of_groups]), _root([after for _, after in of_groups])
+    return root_of_squares([before for before, _ in of_groups]), root_of_squares(
+        [after for _, after in of_groups]
+    )
 
 
 def _of_group(group: NormGroup, own: Mapping[int, Sequence[_Number] | None], i: int) -> _Number:
     return group.whole.norm({rank: both[i] for rank, both in own.items() if both})
 
 
-def _root(norms: Sequence[_Number]) -> _Number:
+def root_of_squares(norms: Sequence[_Number]) -> _Number:
+    """The norm of all from the norm of each; None where one is missing, or all are."""
     known = [norm for norm in norms if norm is not None]
     return math.hypot(*known) if norms and len(known) == len(norms) else None
 
@@ -234,7 +237,7 @@ def combined_sample(samples: Mapping[int, StepSample], layout: Layout) -> StepSa
     report = first.report
     totals = replace(
         report.totals,
-        gradient_norm=_root(there),
+        gradient_norm=root_of_squares(there),
         parameters=sum(math.prod(one.shape) for one in parameters),
         trainable=sum(math.prod(one.shape) for one in parameters if one.requires_grad),
     )
@@ -278,5 +281,10 @@ def _whole_stats(
     norm = made.norm({rank: None if stats is None else stats.norm for rank, stats in own.items()})
     dtype = next((stats.dtype for stats in own.values() if stats is not None), "float32")
     if norm is None or len(parts) < len(made.ranks):
-        return TensorStats(shape, dtype, math.prod(shape))
+        # Of what nobody measured in full it is known all the same whether it is finite.
+        nothing = TensorStats(shape, dtype, math.prod(shape))
+        if not parts:
+            return nothing
+        told = joined(parts, shape)
+        return replace(nothing, nan=told.nan, inf=told.inf)
     return replace(joined(parts, shape), norm=norm)

@@ -20,12 +20,15 @@ from gradscope.capture.parameters import (
     total_norm,
     updates,
 )
+from gradscope.capture.placements import placements
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.saved import keeps_scores
+from gradscope.capture.shards import is_spread, local
 from gradscope.loading import Workload
 from gradscope.patterns import Named
 from gradscope.records.interventions import Change
 from gradscope.records.modules import ModuleCall, ModuleFacts, ParameterStats
+from gradscope.records.placements import DeviceMesh, ParameterPlacement
 from gradscope.records.run import LossPart, Seconds, StepParameter, StepRecord, Verification
 from gradscope.records.tensors import TensorRecord
 from gradscope.running.losses import Losses, measured_loss, read_losses
@@ -48,6 +51,7 @@ class Observation(Observer):
         verify: whether to prove that looking is harmless.
         selected: the modules whose calls are recorded, and ``chained`` those with their chains.
         all_parameters: of the whole model; ``parameters`` are those of the selected modules.
+        placed: where the parameters are among several processes.
         first_nonfinite: the number of the first of several steps whose loss or gradients were not
             finite.
     """
@@ -72,6 +76,7 @@ class Observation(Observer):
     verified: Verification | None = None
     optimizer: str | None = None
     notices: list[str] = field(default_factory=list)
+    placed: list[DeviceMesh | ParameterPlacement] = field(default_factory=list)
     _buffers: Buffers | None = None
     _losses: list[Losses] = field(default_factory=list)
     _verifier: Verifier | None = None
@@ -90,6 +95,8 @@ class Observation(Observer):
             self.selected,
             accumulate=step.workload.repeats > 1,
             chained=self.chained,
+            # What FSDP gathers and frees again is not what autograd keeps.
+            saved=not any(map(is_spread, step.workload.model.parameters())),
         )
 
     @contextmanager
@@ -119,6 +126,8 @@ class Observation(Observer):
         with self.backward:
             yield
         workload = step.workload
+        if workload.parallel is not None:
+            workload.parallel.take_sums()
         if workload.steps * workload.repeats * workload.accumulate > 1:
             self._enter_history(step)
 
@@ -130,10 +139,13 @@ class Observation(Observer):
         self._inputs = {}
         self.recorder.free_nodes()
         model, held = step.workload.model, _held(step)
+        if step.workload.parallel is not None:
+            self.placed = placements(model)
         self.parameters = parameter_stats(model, shown=self.selected, held=held)
         self.interventions = step.interventions.changes()
         self._read()
-        last = step.number + 1 == step.workload.steps
+        # Of several processes none runs anything by itself.
+        last = step.number + 1 == step.workload.steps and step.workload.parallel is None
         # One micro-batch after the other needs no more than the largest, and each was counted.
         if last and self.recorder.needs_counting_run and step.workload.accumulate == 1:
             saved = count_saved(step, self.notices)
@@ -142,19 +154,31 @@ class Observation(Observer):
 
     @contextmanager
     def around_update(self, step: Step) -> Iterator[None]:
-        before = {p: p.detach().clone() for p in _held(step) or ()}
+        before = {p: local(p).detach().clone() for p in _held(step) or ()}
         yield
         found = updates(step.workload.model, before)
-        nothing = Update()
+        nothing, spread = Update(), step.workload.parallel is not None
         self.parameters = tuple(
-            replace(p, update_ratio=update.ratio, moved=update.moved)
+            replace(
+                p,
+                update_ratio=update.ratio,
+                moved=update.moved,
+                update_norm=update.norm if spread else None,
+            )
             for p in self.parameters
             for update in [found.get(p.name, nothing)]
         )
         if self.history:
             last = self.history[-1]
             ratios = tuple(
-                replace(p, update_ratio=found.get(p.name, nothing).ratio) for p in last.parameters
+                replace(
+                    p,
+                    update_ratio=update.ratio,
+                    value_norm=update.weight if spread else None,
+                    update_norm=update.norm if spread else None,
+                )
+                for p in last.parameters
+                for update in [found.get(p.name, nothing)]
             )
             self.history[-1] = replace(last, parameters=ratios)
 

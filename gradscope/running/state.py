@@ -15,6 +15,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture.hooks import before_any_call
+from gradscope.capture.shards import local
 from gradscope.running.switches import switches_kept
 
 Restore = Callable[[], None]
@@ -195,7 +196,11 @@ def _gradient(leaf: torch.Tensor) -> Restore:
 
 
 def _value(tensor: torch.Tensor) -> Restore:
-    """Its memory and what was in it, and the version by which a pending backward knows it."""
+    """Its memory and what was in it, and the version by which a pending backward knows it.
+
+    Of a tensor that is spread over processes, this one's part.
+    """
+    tensor = local(tensor)
     if is_lazy(tensor) or tensor.device.type == "meta":
         return lambda: None
     memory, value = tensor.data, tensor.detach().clone()

@@ -107,7 +107,8 @@ class Step:
         clone: the batch on tensors of its own.
         kept: at the end of the step it puts back modules that are not the model's, and gradients of
             leaves that are not.
-        part: of a micro-batch the samples that it has; None: all.
+        part: of a micro-batch, or of a process's part of a batch, the samples that it has; None:
+            all.
         interventions: what is changed on its way, in this step as in all others of the run.
         losses: from forward to backward, what the loss is computed of, where it is several.
     """
@@ -178,7 +179,7 @@ class Step:
         """
         workload, observer = self.workload, self.observer
         observer.phase = "forward"
-        if self.part is None or self.part.start == 0:
+        if self.part is None or self.part.start == 0 or workload.parallel is not None:
             seed_everything(workload.seed)
         # What was compiled is left alone: a hook that is called inside would be traced.
         models = _modules(workload)
@@ -216,6 +217,13 @@ class Step:
         assert self.optimizer is not None
         closure = inspect.signature(self.optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
+            if self.workload.parallel is not None:
+                name = type(self.optimizer).__name__
+                raise ConfigError(
+                    f"{name} runs the step as often as its process's own loss asks for: under "
+                    "`parallel` some processes would wait for others without end",
+                    help="take an optimizer that takes no closure: `optimizer=sgd`",
+                )
             self.optimizer.step(self._evaluated)  # type: ignore[arg-type]  # LBFGS takes a tensor
         else:
             self.optimizer.step()
@@ -275,16 +283,20 @@ def steps(workload: Workload, observer: Observer | None = None) -> Generator[Ste
                 raise ConfigError("the input gives no batch at all", help="yield one or more")
             zero_gradients(workload.model)
             with ExitStack() as kept:
+                own, part = cloned_batch(batch), None
+                if workload.parallel is not None:
+                    own, part = workload.parallel.share(own, workload.criterion.target)
                 yield Step(
                     workload=workload,
                     number=number,
                     batch=batch,
                     following=batches,
-                    clone=cloned_batch(batch),
+                    clone=own,
                     observer=observer,
                     kept=kept,
                     make_optimizer=make_optimizer,
                     interventions=interventions,
+                    part=part,
                 )
 
 
@@ -316,9 +328,10 @@ def as_found(workload: Workload, *, weights: bool | None = None) -> Iterator[Non
 
 
 def _modules(workload: Workload) -> list[nn.Module]:
-    """The model, and the loss where it is a module."""
+    """The model, with what spreads it over processes, and the loss where it is a module."""
     loss = workload.criterion.spec
-    return [workload.model, *([loss] if isinstance(loss, nn.Module) else [])]
+    model = workload.model if workload.parallel is None else workload.parallel.outer
+    return [model, *([loss] if isinstance(loss, nn.Module) else [])]
 
 
 def cloned_batch(batch: Batch) -> Batch:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradscope.capture.hooks import named_parameters
-from gradscope.capture.shards import is_spread, local, placements_of
+from gradscope.capture.placements import mesh_record, placement
+from gradscope.capture.shards import is_spread, placements_of
 from gradscope.records.placements import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.training.models import Model
 from gradscope.training.replicas import is_flat
+
+#: Of what FSDP1 keeps in flat pieces, which say nothing of their places.
+_FLAT = ("F",)
 
 
 class Placements:
@@ -74,48 +78,13 @@ class Placements:
             outer = model.outer()
             flat = outer is not None and is_flat(outer)
             for parameter, named in named_parameters(model.module).items():
-                placed.append(self._placement(model.id, named.name, parameter, flat=flat))
-        return [*(_mesh(number, mesh) for mesh, number in self._meshes.items()), *placed]
-
-    def _placement(
-        self, model: int, name: str, parameter: nn.Parameter, *, flat: bool
-    ) -> ParameterPlacement:
-        group, kinds = self._group_of.get(parameter, (None, ()))
-        mesh = None
-        if is_spread(parameter):
-            found: Any = parameter.device_mesh  # type: ignore[attr-defined]
-            mesh = self._meshes.setdefault(found, len(self._meshes))
-        own = ("F",) if flat else _spelled(placements_of(parameter))
-        return ParameterPlacement(
-            model=model,
-            name=name,
-            shape=tuple(parameter.shape),
-            local_shape=tuple(local(parameter).shape),
-            mesh=mesh,
-            placements=own,
-            gradient_placements=_spelled(kinds) or own,
-            norm_group=group,
-        )
-
-
-def _mesh(number: int, mesh: Any) -> DeviceMesh:
-    """The record of a ``torch.distributed.DeviceMesh``."""
-    ranks: torch.Tensor = mesh.mesh
-    return DeviceMesh(
-        id=number,
-        names=tuple(mesh.mesh_dim_names or ()),
-        shape=tuple(ranks.shape),
-        ranks=tuple(ranks.flatten().tolist()),
-        coordinate=tuple(mesh.get_coordinate() or ()),
-    )
-
-
-def _spelled(placements: Sequence[Any]) -> tuple[str, ...]:
-    """As the run file has them: "S(0)", "R", "P"."""
-    return tuple(
-        "R" if one.is_replicate() else "P" if one.is_partial() else f"S({one.dim})"
-        for one in placements
-    )
+                group, kinds = self._group_of.get(parameter, (None, ()))
+                one = placement(model.id, named.name, parameter, self._meshes, kinds, group)
+                if flat:
+                    gradient = one.gradient_placements or _FLAT
+                    one = replace(one, placements=_FLAT, gradient_placements=gradient)
+                placed.append(one)
+        return [*(mesh_record(number, mesh) for mesh, number in self._meshes.items()), *placed]
 
 
 def _finite(number: float) -> float | None:

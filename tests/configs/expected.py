@@ -342,6 +342,21 @@ def micro_batches() -> Facts:
     }
 
 
+@config("sharded")
+def sharded() -> Facts:
+    seed()
+    net = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3))
+    x, target = normal(8, 6), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
+    loss = cross_entropy(net(x), target)
+    loss.backward()
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+    found = parameters(net, before)
+    for name, old in before.items():
+        found[name]["value"] = describe(old)
+    return {"loss": loss.item(), "totals": totals(net), "parameters": found}
+
+
 @config("rnn-cell")
 def rnn_cell() -> Facts:
     seed()

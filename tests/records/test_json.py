@@ -27,6 +27,8 @@ from gradscope.records.modules import (
     UnitActivity,
     Unregistered,
 )
+from gradscope.records.parallel import ParallelRun
+from gradscope.records.placements import DeviceMesh, ParameterPlacement
 from gradscope.records.report import Finding, PrecisionForecast, Report
 from gradscope.records.run import (
     LossPart,
@@ -128,6 +130,17 @@ FULL = Report(
         causes=(AccumulationCause("loss", "message", "advice", ("fc",), (0.6, 0.4)),),
     ),
     interventions=(Change("fc", "grad_input", "scale", 2.0, 0, "0", STATS, STATS, 1.0, "note"),),
+    parallel=ParallelRun(
+        "fsdp x tp",
+        4,
+        {"dp": 2, "tp": 2},
+        2,
+        meshes=(DeviceMesh(0, ("dp", "tp"), (2, 2), (0, 1, 2, 3), (0, 0)),),
+        placements=(
+            ParameterPlacement(1, "fc.weight", (4, 4), (2, 2), 0, ("S(0)", "S(1)"), ("S(0)", "P")),
+        ),
+        untold=("fc.bias",),
+    ),
     tasks=TaskGradients(
         ("ce", "kl"),
         ((0, 1),),

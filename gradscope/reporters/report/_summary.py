@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gradscope.records.parallel import ParallelRun
 from gradscope.records.report import Report
 from gradscope.reporters.header import run_facts
 from gradscope.typeset.console import Line
@@ -19,6 +20,8 @@ def facts(report: Report) -> list[list[str]]:
         second.append(f"optimizer {plain(run.optimizer)}")
     if run.steps > 1:
         second.append(plural(run.steps, "step"))
+    if report.parallel is not None:
+        second.append(_parallel(report.parallel))
     if run.accumulate > 1:
         second.append(f"{plural(run.accumulate, 'micro-batch', 'micro-batches')} per step")
     if run.repeats > 1:
@@ -30,6 +33,12 @@ def facts(report: Report) -> list[list[str]]:
         if t
     ]
     return [first, second + times]
+
+
+def _parallel(run: ParallelRun) -> str:
+    axes = " x ".join(f"{axis} {length}" for axis, length in run.axes.items())
+    mesh = f" ({axes})" if len(run.axes) > 1 else ""
+    return f"{run.kind} over {plural(run.processes, 'process', 'processes')}{mesh}"
 
 
 def _parameters(report: Report) -> str:

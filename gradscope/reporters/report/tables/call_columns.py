@@ -10,7 +10,7 @@ from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.reporters.report.tables import statistics
 from gradscope.reporters.report.tables.call_rows import CallRow, layer
 from gradscope.reporters.report.tables.columns import Column, Row, Scalar, placed
-from gradscope.typeset.numbers import amount, count, seconds, shape, size
+from gradscope.typeset.numbers import amount, count, number, seconds, shape, size
 from gradscope.typeset.tables import KEEP
 from gradscope.typeset.text import plain
 
@@ -18,8 +18,8 @@ from gradscope.typeset.text import plain
 NOT_NEEDED, MISSING = "–", "none"
 
 USUAL = (
-    *("layer", "type", "shape", "norm", "mean", "std", "zeros", "nonfinite"),
-    *("grad_out", "grad_in", "grad_fn", "saved", "flops", "time"),
+    *("layer", "type", "shape", "norm", "norm_ranks", "mean", "std", "zeros", "nonfinite"),
+    *("grad_out", "grad_out_ranks", "grad_in", "grad_fn", "saved", "flops", "time"),
 )
 #: Columns that only a run of their own can fill.
 MEASURED = ("flops", "time")
@@ -34,7 +34,16 @@ EXACT = (
 #: The higher, the longer a column stays on a narrowing terminal.
 _KEEP = {
     **{"layer": KEEP, "norm": KEEP - 1, "grad_out": KEEP, "nonfinite": KEEP},
-    **{"grad_in": 70, "shape": 60, "zeros": 50, "type": 40, "mean": 30, "std": 20},
+    **{
+        "grad_out_ranks": 75,
+        "norm_ranks": 65,
+        "grad_in": 70,
+        "shape": 60,
+        "zeros": 50,
+        "type": 40,
+        "mean": 30,
+        "std": 20,
+    },
     **{"time": 35, "flops": 33, "params": 32, "saved": 15, "grad_fn": 10},
 }
 
@@ -65,6 +74,7 @@ def signs(
 _MEANINGS = {
     "params": "params: elements of the parameters of the module and of all below it",
     "flops": "flops: of forward, calls inside included: matrix products, convolutions, attention",
+    "norm_ranks": "norm_ranks, grad_out_ranks: the least and the largest norm among the processes",
     "time": "time: of forward, calls inside included; the fastest of three runs without recording",
 }
 
@@ -145,6 +155,24 @@ def _written(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _over_ranks(
+    key: str, ends: Callable[[TensorRecord], tuple[float, float] | None]
+) -> Column[CallRow]:
+    """The least and the largest norm among the processes."""
+
+    def of(row: CallRow) -> tuple[float, float] | None:
+        return ends(row.tensor) if row.direction == "output" and row.tensor else None
+
+    def width(row: CallRow) -> float | None:
+        found = of(row)
+        return None if found is None else found[1] - found[0]
+
+    def text(row: CallRow) -> str:
+        return "–".join(dict.fromkeys(map(number, of(row) or ())))
+
+    return Column(key, width, text, width)
+
+
 def _saved(row: CallRow) -> int | None:
     return row.call.saved_bytes
 
@@ -214,6 +242,8 @@ def _register() -> dict[str, Column[CallRow]]:
     ):
         norm, *others = _gradient_of(which, prefix)
         found += [as_gradient(norm, short), *others]
+    found.append(_over_ranks("norm_ranks", lambda tensor: tensor.norm_ranks))
+    found.append(_over_ranks("grad_out_ranks", lambda tensor: tensor.gradient_ranks))
     found.append(
         _fact("saved", _saved, lambda row: size(_saved(row) or 0), number=True),
     )

@@ -40,7 +40,7 @@ def placed(column: Column[Row], keep: Mapping[str, int], usual: Collection[str])
     def needed(rows: Sequence[Row]) -> bool:
         if column.key.endswith("nonfinite"):
             return any(column.value(row) for row in rows)
-        if column.key in ("update", "ratio", "flops", "time"):
+        if column.key in ("update", "ratio", "flops", "time", "norm_ranks", "grad_out_ranks"):
             return any(column.value(row) is not None for row in rows)
         return bool(rows)
 

@@ -1,0 +1,135 @@
+"""What several processes learned of one step, put together when all have run it.
+
+Nothing is asked of the others while the step runs. Each leaves its record in the launcher's store,
+whole or of a run that failed; the first process reads them all, and leaves the report of the whole
+for the others. Whoever fails says so first and leaves the group, so that nobody waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NoReturn
+
+from gradscope.api.failing import fail, problem
+from gradscope.errors import ModelError
+from gradscope.loading.parallel import ParallelModel
+from gradscope.loading.processes import BRIEFLY, Processes
+from gradscope.records import json as record_json
+from gradscope.records.parallel import ParallelRun
+from gradscope.records.placements import DeviceMesh, ParameterPlacement
+from gradscope.records.report import Report
+from gradscope.runfile.one_step import combined_report
+from gradscope.running.observe import Observation
+
+
+def report_of_several(
+    parallel: ParallelModel,
+    observation: Observation,
+    report: Report,
+    judged: Callable[[Report], Report],
+) -> Report:
+    """The report of the whole, the same in each process.
+
+    Args:
+        parallel: how the model is spread.
+        observation: of this process.
+        report: of it too, with all parameters.
+        judged: what is to be done with the whole; in one process alone.
+
+    Raises:
+        ModelError: this process failed, or another; ``.report`` has what this one recorded.
+        GradscopeError: as ``inspect``.
+    """
+    processes = parallel.processes
+    own = replace(report, parallel=_parallel_run(parallel, observation))
+    if report.error is not None:
+        where = f"in rank {processes.rank} of {processes.count}"
+        error = replace(report.error, details=(*report.error.details, where))
+        own = replace(own, error=error)
+    failure, cause = observation.failure, None
+    processes.leave_report(record_json.dumps(own))
+    if failure is not None:
+        if processes.is_from_others(failure):
+            cause = processes.first_failed()
+        else:
+            processes.fail()
+        processes.leave_group()
+    if processes.rank:
+        return _followed(processes, observation, own, cause)
+    whole = ""
+    try:
+        found = judged(_put_together(processes, observation, own, cause))
+        whole = record_json.dumps(found)
+        return found
+    finally:
+        processes.leave_whole(whole)
+
+
+def _put_together(
+    processes: Processes, observation: Observation, own: Report, cause: int | None
+) -> Report:
+    """What rank 0 makes of the records of all, where all are complete."""
+    if cause is not None:
+        _blame(processes, cause, observation, own)
+    if observation.failure is not None:
+        fail(observation, own)
+    reports = {0: own}
+    for rank in range(1, processes.count):
+        text = processes.report_of(rank)
+        if text is None:
+            raise _lost(rank, own)
+        reports[rank] = record_json.loads(text, Report, file=f"rank {rank}")
+        if reports[rank].status == "failed":
+            _blame(processes, processes.first_failed() or rank, observation, own)
+    return combined_report(reports)
+
+
+def _blame(processes: Processes, rank: int, observation: Observation, own: Report) -> NoReturn:
+    """Raise what stopped another process, and so this one."""
+    observation.failure = None
+    text = processes.report_of(rank, BRIEFLY)
+    if text is None:
+        raise _lost(rank, own)
+    error = record_json.loads(text, Report, file=f"rank {rank}").error
+    raise ModelError(problem(error), report=replace(own, status="failed", error=error))
+
+
+def _lost(rank: int, own: Report) -> ModelError:
+    return ModelError(
+        f"nothing was heard of rank {rank}",
+        help="what it printed, and what the launcher says of it, tells why it ended",
+        report=replace(own, status="failed"),
+    )
+
+
+def _followed(
+    processes: Processes, observation: Observation, own: Report, cause: int | None
+) -> Report:
+    """What the other ranks do: they wait for what rank 0 makes of it."""
+    failure = observation.failure
+    if failure is None:
+        whole = processes.whole()
+        if whole:
+            return record_json.loads(whole, Report, file="rank 0")
+        raise ModelError("there is no report of the whole: rank 0 says why", report=own)
+    if cause is not None:
+        observation.failure = None
+        message = f"rank {processes.rank} was stopped, as rank {cause} failed"
+        raise ModelError(message, report=own) from failure
+    if not isinstance(failure, KeyboardInterrupt):
+        # The launcher ends the others when this process has ended: let them write their report.
+        processes.whole(BRIEFLY)
+    return fail(observation, own)
+
+
+def _parallel_run(parallel: ParallelModel, observation: Observation) -> ParallelRun:
+    return ParallelRun(
+        kind=parallel.kind,
+        processes=parallel.processes.count,
+        axes=parallel.axes,
+        parts=parallel.parts,
+        rank=parallel.processes.rank,
+        meshes=tuple(one for one in observation.placed if isinstance(one, DeviceMesh)),
+        placements=tuple(one for one in observation.placed if isinstance(one, ParameterPlacement)),
+    )

@@ -1,0 +1,130 @@
+"""The keys below ``parallel``: how a model is spread over the processes of ``torchrun``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field
+
+from gradscope.config.values import Expected, Patterns, Strict
+from gradscope.config.words import Complaint
+
+#: What ``tp`` does with a module: those of ``torch.distributed.tensor.parallel``, and a colwise
+#: layer whose output is put together again.
+STYLES: Final = ("colwise", "colwise_gather", "rowwise", "sequence")
+AXES: Final = ("dp", "tp")
+_DTYPES: Final = ("float32", "float16", "bfloat16")
+_Dtype = Annotated[
+    Literal["float32", "float16", "bfloat16"] | None,
+    Expected("float32, float16, bfloat16 or null", _DTYPES),
+]
+
+
+def _defaults(value: Any) -> Any:
+    """``fsdp: true`` has nothing to say beside."""
+    return {} if value is True else None if value is False else value
+
+
+class Ddp(Strict):
+    """How ``DistributedDataParallel`` is called."""
+
+    find_unused_parameters: Annotated[bool, Expected("true or false")] = Field(
+        default=False,
+        description="Look for parameters without part in the loss, for which PyTorch would wait.",
+    )
+
+
+class Fsdp(Strict):
+    """How ``fully_shard`` is called."""
+
+    units: Patterns = Field(
+        default=[],
+        description="Modules that are gathered and freed by themselves, by pattern; the whole "
+        "model is one too.",
+    )
+    reshard_after_forward: Annotated[bool | None, Expected("true, false or null")] = Field(
+        default=None,
+        description="Free whole parameters after forward; null leaves it to PyTorch.",
+    )
+    param_dtype: _Dtype = Field(
+        default=None, description="Of whole parameters while they compute; null is their own."
+    )
+    reduce_dtype: _Dtype = Field(
+        default=None, description="In which gradients are added up; null is param_dtype."
+    )
+
+
+class Parallel(Strict):
+    """How the model is spread over processes, and which is what of them."""
+
+    ddp: Annotated[Ddp | None, BeforeValidator(_defaults), Expected("a mapping, true or null")] = (
+        Field(default=None, description="A copy in each process: DistributedDataParallel.")
+    )
+    fsdp: Annotated[
+        Fsdp | None, BeforeValidator(_defaults), Expected("a mapping, true or null")
+    ] = Field(default=None, description="Shards in each process: FSDP2, fully_shard.")
+    tp: Annotated[
+        dict[str, Literal["colwise", "colwise_gather", "rowwise", "sequence"]],
+        Expected(
+            "a mapping of layer patterns to styles", STYLES, item=f"one of {', '.join(STYLES)}"
+        ),
+    ] = Field(
+        default={},
+        description="Layers that are split, by pattern: {blocks.*.up: colwise, blocks.*.down: "
+        "rowwise}. colwise_gather puts the output together again, sequence splits the second "
+        "dimension of what a norm is given.",
+    )
+    mesh: Annotated[
+        dict[Literal["dp", "tp"], Annotated[int, Field(ge=1)]],
+        Expected("a mapping with dp and tp", AXES, item="dp or tp with a whole number from 1"),
+    ] = Field(
+        default={},
+        description="Processes that share the data, and those that share layers: {dp: 2, tp: 4}. "
+        "Of one kind of parallelism alone it is all processes.",
+    )
+
+
+def check_parallel(config: Mapping[str, Any]) -> Iterator[Complaint]:
+    """What does not go together, below ``parallel`` and with the keys beside it."""
+    parallel = config.get("parallel")
+    if not isinstance(parallel, Mapping):
+        return
+    ddp, fsdp = (parallel.get(key) not in (None, False) for key in ("ddp", "fsdp"))
+    tp = bool(parallel.get("tp"))
+    if not (ddp or fsdp or tp):
+        help = "write `ddp: true`, `fsdp: true`, or `tp: {PATTERN: colwise}` in it"
+        yield Complaint(("parallel",), "`parallel` has none of ddp, fsdp and tp", help)
+    if ddp and (fsdp or tp):
+        other = "fsdp" if fsdp else "tp"
+        message = f"`parallel` has ddp and {other}: DistributedDataParallel keeps whole copies"
+        yield Complaint(
+            ("parallel", "ddp"), message, "take `fsdp`, which goes with tp, or ddp alone"
+        )
+    yield from _mesh(parallel.get("mesh"), {"dp": ddp or fsdp, "tp": tp})
+    for key, alone, why in _ALONE:
+        if key in config and config[key] not in (None, alone, [], {}):
+            message = f"`{key}` and `parallel` do not go together: {why}"
+            yield Complaint((key,), message, f"leave `{key}` out, or run one process alone")
+
+
+#: Keys that are for one process, the value that asks for nothing, and why.
+_ALONE: Final = (
+    ("accumulate", 1, "each batch is cut among processes already"),
+    ("backward", None, "what several backwards and outer gradients come to is one process's own"),
+    ("interventions", None, "each process would change its part alone"),
+    ("call", "forward", "PyTorch's wrappers stand around forward"),
+)
+
+
+def _mesh(mesh: Any, wanted: Mapping[str, bool]) -> Iterator[Complaint]:
+    """Both axes where both are wanted, and no other."""
+    given = mesh if isinstance(mesh, Mapping) else {}
+    for axis in AXES:
+        if axis in given and not wanted[axis]:
+            kind = "tp" if axis == "tp" else "ddp or fsdp"
+            message = f"`parallel.mesh.{axis}` is of nobody: there is no {kind}"
+            yield Complaint(("parallel", "mesh", axis), message, "leave it out")
+    if all(wanted.values()) and set(given) != set(AXES):
+        message = "`parallel` has fsdp and tp: how many processes are for each?"
+        yield Complaint(("parallel",), message, "write `mesh: {dp: 2, tp: 2}` in it")

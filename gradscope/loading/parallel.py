@@ -1,0 +1,258 @@
+"""A model spread over processes by torch's own means, and this one's part of each batch.
+
+A style of tensor parallelism is an entry of ``_styles``, and of ``STYLES`` in config/parallel.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from gradscope.config import LoadedConfig
+from gradscope.config.parallel import Fsdp
+from gradscope.errors import ConfigError, Place
+from gradscope.loading.batches import Batch
+from gradscope.loading.interventions import module_names
+from gradscope.loading.micro_batches import MicroBatch, batch_size, cut
+from gradscope.loading.processes import Processes, axes_of
+from gradscope.patterns import Named, matching, without_wrappers, wraps
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelModel:
+    """How a workload's model is spread.
+
+    Attributes:
+        processes: of the run.
+        kind: ddp, fsdp, tp, or "fsdp x tp".
+        axes: the names of the mesh's dimensions, and how many processes there are along each.
+        part, parts: which part of each batch this process gets, and of how many.
+        outer: what a step calls: the model, or what stands around it.
+    """
+
+    processes: Processes
+    kind: str
+    axes: dict[str, int]
+    part: int
+    parts: int
+    outer: nn.Module
+
+    @property
+    def notices(self) -> list[str]:
+        """What a reader of the tables has to know."""
+        if self.parts == 1:
+            return []
+        return [
+            f"batch: cut into {self.parts} parts, one for each process that shares the data; the "
+            "loss is the mean of theirs, and gradients are what they take the mean of"
+        ]
+
+    def share(self, batch: Batch, target: Any) -> tuple[Batch, MicroBatch | None]:
+        """This process's part of a batch, whose target is that of the run where it has none.
+
+        Raises:
+            ConfigError: parts of equal size cannot be had.
+        """
+        if self.parts == 1:
+            return batch, None
+        size = batch_size(batch)
+        if size % self.parts or not size:
+            more = max(1, round(size / self.parts)) * self.parts
+            raise ConfigError(
+                f"a batch of {size} cannot be cut into {self.parts} equal parts: samples would "
+                "weigh otherwise than in one process",
+                help=f"give a batch of {more}: `input.batch={more}`, or more in `input.shape`",
+            )
+        if batch.target is None:
+            batch = replace(batch, target=target)
+        part, own = list(cut(batch, self.parts))[self.part]
+        return own, part
+
+    def take_sums(self) -> None:
+        """Gradients of which each process has a summand become their sums, as FSDP makes them.
+
+        That is one more collective, in all processes alike. Whoever trains with such a gradient has
+        PyTorch take the sum where it is first read.
+        """
+        for parameter in self.outer.parameters():
+            gradient: Any = parameter.grad
+            if any(one.is_partial() for one in getattr(gradient, "placements", ())):
+                placements = parameter.placements  # type: ignore[attr-defined]
+                parameter.grad = gradient.redistribute(placements=placements)
+
+
+def parallelized(model: nn.Module, loaded: LoadedConfig, processes: Processes) -> ParallelModel:
+    """Spread a model, which is the same in all processes, in place.
+
+    Raises:
+        ConfigError: nothing of it can be spread, or not so.
+        LayerError: a pattern that matches nothing.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+
+    parallel, place = loaded.config.parallel, loaded.place
+    assert parallel is not None
+    parameters = list(model.parameters())
+    if not any(p.requires_grad for p in parameters):
+        raise ConfigError(
+            "there is nothing to spread: no parameter wants a gradient", place=place("parallel")
+        )
+    if any(map(is_lazy, parameters)):
+        raise ConfigError(
+            "parameters of lazy modules have no shape yet, and cannot be spread",
+            place=place("parallel"),
+            help="give the modules their sizes",
+        )
+    # All that can be wrong in every process alike is told before one waits for another.
+    axes = axes_of(loaded, processes.count)
+    units = [] if parallel.fsdp is None else _units(model, parallel.fsdp, loaded)
+    split = _split_layers(model, parallel.tp, loaded)
+    processes.join()
+    mesh = init_device_mesh(processes.device.type, tuple(axes.values()), mesh_dim_names=tuple(axes))
+    kinds = {"ddp": parallel.ddp, "fsdp": parallel.fsdp, "tp": parallel.tp or None}
+    for module, style in split:
+        _styles()[style][1](module, mesh["tp"])
+    outer = model
+    if parallel.fsdp is not None:
+        _shard(units, parallel.fsdp, mesh["dp"])
+    elif parallel.ddp is not None:
+        outer = nn.parallel.DistributedDataParallel(model, **parallel.ddp.model_dump())
+    part = mesh["dp"].get_local_rank() if "dp" in axes else 0
+    kind = " x ".join(name for name, wanted in kinds.items() if wanted is not None)
+    return ParallelModel(processes, kind, axes, part, axes.get("dp", 1), outer)
+
+
+def _units(model: nn.Module, wanted: Fsdp, loaded: LoadedConfig) -> list[nn.Module]:
+    """What is sharded by itself, from the inside out: a parameter belongs to the innermost."""
+    key = "parallel.fsdp.units"
+    modules, found = _modules(model), list[Named]()
+    if wanted.units:
+        found = matching(wanted.units, module_names(model), key=key, place=loaded.place)
+    units = []
+    for one in sorted(found, key=lambda one: one.name.count("."), reverse=True):
+        unit = modules[one.name]
+        if unit is not model and any(True for _ in unit.parameters()):
+            _require_own(unit, one.name, model, loaded.place(key))
+            units.append(unit)
+    return [*units, model]
+
+
+def _shard(units: Sequence[nn.Module], wanted: Fsdp, mesh: DeviceMesh) -> None:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy(
+        param_dtype=_dtype(wanted.param_dtype), reduce_dtype=_dtype(wanted.reduce_dtype)
+    )
+    options: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
+    if wanted.reshard_after_forward is not None:
+        options["reshard_after_forward"] = wanted.reshard_after_forward
+    for unit in units:
+        fully_shard(unit, **options)
+
+
+def _modules(model: nn.Module) -> dict[str, nn.Module]:
+    """By the names that patterns match."""
+    return {
+        without_wrappers(name): module
+        for name, module in model.named_modules()
+        if not wraps(module._modules)
+    }
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    return None if name is None else getattr(torch, name)
+
+
+def _split_layers(
+    model: nn.Module, wanted: Mapping[str, str], loaded: LoadedConfig
+) -> list[tuple[nn.Module, str]]:
+    """The modules that patterns name, each with its style; of several patterns the last counts."""
+    modules, named = _modules(model), module_names(model)
+    of: dict[str, tuple[str, str]] = {}
+    for pattern, style in wanted.items():
+        key = f"parallel.tp.{pattern}"
+        for one in matching([pattern], named, key=key, place=loaded.place):
+            of[one.name] = style, key
+    for name, (style, key) in of.items():
+        module, place, fitting = modules[name], loaded.place(key), _styles()[style][0]
+        if not isinstance(module, fitting):
+            known = ", ".join(kind.__name__ for kind in fitting)
+            raise ConfigError(
+                f"`{name}` is a {type(module).__name__}, which cannot be {style}",
+                place=place,
+                help=f"{style} is for {known}: name such layers",
+            )
+        _require_own(module, name, model, place)
+    return [(modules[name], style) for name, (style, _) in of.items()]
+
+
+def _require_own(unit: nn.Module, name: str, model: nn.Module, place: Place | None) -> None:
+    """Refuse to part what shares its weights: each would have weights of its own afterwards.
+
+    Raises:
+        ConfigError: a module outside has one of its parameters too.
+    """
+    own = {id(p): f"{name}.{n}" for n, p in unit.named_parameters()}
+    inside = set(unit.modules())
+    for outside_name, module in model.named_modules():
+        if module in inside:
+            continue
+        for key, parameter in module.named_parameters(recurse=False):
+            if id(parameter) in own:
+                raise ConfigError(
+                    f"`{own[id(parameter)]}` is `{f'{outside_name}.{key}'.lstrip('.')}` too, and "
+                    "would not be any more",
+                    place=place,
+                    help="leave layers with shared weights out",
+                )
+
+
+def _styles() -> dict[str, tuple[tuple[type[nn.Module], ...], Any]]:
+    """By name: the modules that can be split so, and what splits one."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        ParallelStyle,
+        PrepareModuleInput,
+        PrepareModuleOutput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    def colwise(module: nn.Module, mesh: DeviceMesh) -> None:
+        parallelize_module(module, mesh, ColwiseParallel())
+
+    def colwise_gather(module: nn.Module, mesh: DeviceMesh) -> None:
+        parallelize_module(module, mesh, ColwiseParallel(output_layouts=Replicate()))
+
+    def rowwise(module: nn.Module, mesh: DeviceMesh) -> None:
+        # The ids that an embedding is given are the same in all processes.
+        given = Replicate() if isinstance(module, nn.Embedding) else Shard(-1)
+        parallelize_module(module, mesh, RowwiseParallel(input_layouts=given))
+
+    def sequence(module: nn.Module, mesh: DeviceMesh) -> None:
+        # What comes is whole and is cut here; what goes is whole again.
+        steps: list[ParallelStyle] = [
+            PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(1)),
+            SequenceParallel(sequence_dim=1),
+            PrepareModuleOutput(output_layouts=Shard(1), desired_output_layouts=Replicate()),
+        ]
+        for step in steps:
+            parallelize_module(module, mesh, step)
+
+    matrices = (nn.Linear, nn.Embedding)
+    return {
+        "colwise": (matrices, colwise),
+        "colwise_gather": (matrices, colwise_gather),
+        "rowwise": (matrices, rowwise),
+        "sequence": ((nn.LayerNorm, nn.RMSNorm), sequence),
+    }

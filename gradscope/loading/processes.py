@@ -1,0 +1,292 @@
+"""This process among those that ``torchrun`` started: its group, and what they leave each other."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import re
+import signal
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import distributed
+
+from gradscope.config import LoadedConfig
+from gradscope.errors import ConfigError, OptionError, Place, message_of
+from gradscope.loading.devices import resolve_device
+
+#: What a process waits for the others when a group is made, and in each collective.
+_PATIENCE = timedelta(minutes=10)
+#: What a process that failed waits for another.
+BRIEFLY = timedelta(seconds=3)
+#: Seconds between two looks into the store.
+_PAUSE = 0.02
+#: A store takes no value of more than 8 MiB.
+_PIECE = 4_000_000
+#: What gloo and NCCL say of a process that is not there any more.
+_LOST = re.compile(r"\bgloo\b|\bnccl\b|connection (closed|reset|refused)", re.IGNORECASE)
+#: Of one run nothing is left in the way of the next one.
+_runs = itertools.count()
+_ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(slots=True)
+class Processes:
+    """Those of a run, and what they leave for each other in a store.
+
+    The store is the launcher's own: it needs no process of the run, so what one left there before
+    it ended is read by the others all the same. Every wait ends.
+    """
+
+    rank: int
+    count: int
+    device: torch.device
+    _store: Any  # a torch.distributed.Store
+    _group_store: Any
+    _reported: bool = False
+
+    def is_from_others(self, failure: BaseException) -> bool:
+        """Whether what stopped this process may come of another that ended.
+
+        The launcher ends all when one has ended, which is as Ctrl-C here; and whoever waits for it
+        in a collective is told that the connection is closed.
+        """
+        if isinstance(failure, KeyboardInterrupt | distributed.DistError):
+            return True
+        return isinstance(failure, RuntimeError) and bool(_LOST.search(message_of(failure)))
+
+    def fail(self) -> None:
+        """Say that this process failed by itself."""
+        with contextlib.suppress(RuntimeError):
+            if self._store.add("failures", 1) == 1:
+                self._store.set("first", str(self.rank))
+
+    def first_failed(self) -> int | None:
+        """The rank of the process that failed first, if any has said so."""
+        with contextlib.suppress(RuntimeError):
+            if self._store.check(["failures"]) and self._is_there("first", BRIEFLY):
+                return int(self._store.get("first"))
+        return None
+
+    def leave_report(self, text: str) -> None:
+        """Leave what this process recorded; or that nothing was, with an empty text."""
+        self._reported = True
+        with contextlib.suppress(RuntimeError):
+            self._put(f"report-{self.rank}", text)
+
+    def report_of(self, rank: int, patience: timedelta | None = None) -> str | None:
+        """What another process left; None where it left nothing."""
+        return self._get(f"report-{rank}", patience) or None
+
+    def leave_whole(self, text: str) -> None:
+        """Leave what was made of all reports; or that nothing was, with an empty text."""
+        with contextlib.suppress(RuntimeError):
+            self._put("whole", text)
+
+    def whole(self, patience: timedelta | None = None) -> str | None:
+        """The same, in the others."""
+        return self._get("whole", patience)
+
+    def join(self) -> None:
+        """Make one group of torch's of them: gloo between processors, NCCL between GPUs.
+
+        Raises:
+            OptionError: it cannot be had.
+        """
+        cuda = self.device.type == "cuda"
+        if cuda:
+            torch.cuda.set_device(self.device)
+        try:
+            distributed.init_process_group(
+                "nccl" if cuda else "gloo",
+                store=self._group_store,
+                rank=self.rank,
+                world_size=self.count,
+                timeout=_PATIENCE,
+                device_id=self.device if cuda else None,
+            )
+        except RuntimeError as error:
+            reason = message_of(error).strip().splitlines()[0]
+            raise OptionError(
+                f"rank {self.rank} of {self.count} cannot join the others: {reason}",
+                help="if another one ended, what it printed says why",
+            ) from error
+
+    def leave_group(self) -> None:
+        """Have those stop that wait for this process in a collective."""
+        if not distributed.is_initialized():
+            return
+        with contextlib.suppress(RuntimeError):
+            distributed.group.WORLD.abort()  # type: ignore[union-attr]
+
+    def end(self) -> None:
+        """This process ends before its time."""
+        if not self._reported:
+            self.leave_report("")
+        self.leave_group()
+
+    def _put(self, key: str, text: str) -> None:
+        data = zlib.compress(text.encode(), 1)
+        pieces = [data[i : i + _PIECE] for i in range(0, len(data), _PIECE)]
+        for number, piece in enumerate(pieces):
+            self._store.set(f"{key}/{number}", piece)
+        self._store.set(key, str(len(pieces)))
+
+    def _is_there(self, key: str, patience: timedelta) -> bool:
+        """Whether a key is in the store by then. Its own wait would write to standard error."""
+        end = time.monotonic() + patience.total_seconds()
+        while not self._store.check([key]):
+            if time.monotonic() > end:
+                return False
+            time.sleep(_PAUSE)
+        return True
+
+    def _get(self, key: str, patience: timedelta | None) -> str | None:
+        try:
+            if not self._is_there(key, patience or _PATIENCE):
+                return None
+            count = int(self._store.get(key))
+            data = b"".join(self._store.get(f"{key}/{number}") for number in range(count))
+        except RuntimeError:  # the launcher is not there any more
+            return None
+        return zlib.decompress(data).decode()
+
+
+@contextmanager
+def processes_of(loaded: LoadedConfig) -> Iterator[Processes | None]:
+    """Those that a config's model is spread over; None where its ``parallel`` is null.
+
+    Raises:
+        ConfigError: there are no others, or not so many as its mesh has.
+        OptionError: a device that they cannot share.
+    """
+    if loaded.config.parallel is None:
+        yield None
+        return
+    rank, local, world = _launched(loaded.name, loaded.place("parallel"))
+    axes_of(loaded, world)
+    wanted = resolve_device(loaded.config.device, loaded.place("device"))
+    device = _device(wanted, local, loaded.place("device"))
+    with _sharing_store(rank, world, device) as processes:
+        yield processes
+
+
+def axes_of(loaded: LoadedConfig, count: int) -> dict[str, int]:
+    """The names of a config's mesh for so many processes, and how many are along each.
+
+    Raises:
+        ConfigError: it is of another size.
+    """
+    parallel = loaded.config.parallel
+    assert parallel is not None
+    mesh: Mapping[str, int] = {str(axis): length for axis, length in parallel.mesh.items()}
+    wanted = {"dp": (parallel.ddp or parallel.fsdp) is not None, "tp": bool(parallel.tp)}
+    axes = {axis: mesh.get(axis, count) for axis, there in wanted.items() if there}
+    size = math.prod(axes.values())
+    if size != count:
+        shape = " x ".join(f"{axis} {length}" for axis, length in axes.items())
+        raise ConfigError(
+            f"the mesh {shape} is of {size} processes, and there are {count}",
+            place=loaded.place("parallel.mesh"),
+            help=f"start {size}: `torchrun --nproc-per-node {size} …`, or write another `mesh`",
+        )
+    return axes
+
+
+def _launched(config: str, place: Place | None) -> tuple[int, int, int]:
+    """Rank, local rank and number of processes, as the launcher gave them.
+
+    Raises:
+        ConfigError: there is no launcher.
+    """
+    missing = [name for name in _ENVIRONMENT if not os.environ.get(name)]
+    if missing or not distributed.is_available():
+        raise ConfigError(
+            "`parallel` is for several processes, and this one is alone",
+            place=place,
+            help=f"start it as `torchrun --nproc-per-node 2 -m gradscope inspect {config}`",
+        )
+    rank, world, local = (int(os.environ[name]) for name in _ENVIRONMENT[:3])
+    return rank, local, world
+
+
+def _device(device: torch.device, local_rank: int, place: Place | None) -> torch.device:
+    """The GPU of this process, where GPUs are asked for.
+
+    Raises:
+        OptionError: one that is not there, or that all processes would share.
+    """
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda" or device.index is not None:
+        raise OptionError(
+            f"processes cannot share `{device}`", place=place, help="take `cuda`, or `cpu`"
+        )
+    there = torch.cuda.device_count()
+    if local_rank >= there:
+        raise OptionError(
+            f"there is no GPU for process {local_rank + 1} of this machine: it has {there}",
+            place=place,
+            help=f"start {there} with `--nproc-per-node {there}`, or take `device: cpu`",
+        )
+    return torch.device("cuda", local_rank)
+
+
+@contextmanager
+def _sharing_store(rank: int, world: int, device: torch.device) -> Iterator[Processes]:
+    """The processes with the launcher's store; no group is left behind.
+
+    Raises:
+        OptionError: the caller has a group already.
+    """
+    if distributed.is_initialized():
+        raise OptionError(
+            "`parallel` makes a process group of its own, and there is one already",
+            help="call it before `init_process_group`, or inspect without `parallel`",
+        )
+    # A build without it has no more than the name of the room.
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, world = next(rendezvous("env://", rank, world, timeout=_PATIENCE))
+    store = PrefixStore(f"gradscope/{next(_runs)}", store)
+    processes = Processes(
+        rank, world, device, PrefixStore("records", store), PrefixStore("group", store)
+    )
+    _outlive_the_launchers_word(processes)
+    try:
+        yield processes
+    except BaseException:
+        processes.end()
+        raise
+    finally:
+        if distributed.is_initialized():
+            with contextlib.suppress(RuntimeError):  # the others may be gone
+                distributed.destroy_process_group()
+
+
+def _outlive_the_launchers_word(processes: Processes) -> None:
+    """Go on for what is left to say where the launcher ends this process, as another one failed.
+
+    It sends SIGTERM then, which the command line takes for Ctrl-C, and waits half a minute. By then
+    a collective has failed too. The command ends afterwards, so nothing is put back.
+    """
+    of_command_line = signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    if not of_command_line or threading.current_thread() is not threading.main_thread():
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if processes.first_failed() is None:
+            signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGTERM, stop)
