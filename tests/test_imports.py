@@ -16,6 +16,7 @@ import pytest
 import gradscope
 from gradscope import plugins
 from gradscope.records import json as record_json
+from gradscope.records.modules import ModuleCall
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
 from gradscope.records.training import TrainingRun
@@ -83,7 +84,8 @@ def completing(words: str) -> dict[str, str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     run = RunInfo("demo", "cpu", "float32", "train", seed=0, steps=1, loss="cross_entropy")
-    (tmp_path / "report.json").write_text(record_json.dumps(Report("ok", run)), encoding="utf-8")
+    report = Report("ok", run, calls=(ModuleCall("conv1", "Conv2d", call=0, order=0),))
+    (tmp_path / "report.json").write_text(record_json.dumps(report), encoding="utf-8")
     (tmp_path / "bad.yaml").write_text("model: demo\nwieghts: DEFAULT\n", encoding="utf-8")
     (tmp_path / "broken.yaml").write_text("model: [demo\n", encoding="utf-8")
     (tmp_path / "type.yaml").write_text("model: demo\nsteps: many\n", encoding="utf-8")
