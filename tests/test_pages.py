@@ -55,7 +55,7 @@ CONSOLE = [
 
 #: What PyTorch itself says or builds is shown as its current release does.
 OF_TORCH = ("gradscope graph torchvision:vit_b_16", "gradscope check ./nets.py:Residual")
-OLDER = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14)
+OLDER = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
 
 
 @pytest.mark.slow
