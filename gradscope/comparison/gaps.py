@@ -84,6 +84,11 @@ def sketch_scale(a: Sketch, b: Sketch, files: tuple[str, str]) -> float:
     return along / (sum(x * x for x in ours) or 1.0)
 
 
+def _lacks(stats: TensorStats) -> bool:
+    """Whether there are no numbers of it, as of ranks that cannot be put together."""
+    return stats.nan is None or (stats.norm is None and not stats.nan and not stats.inf)
+
+
 def statistics_gap(a: TensorStats, b: TensorStats, accuracy: Accuracy) -> Gap:
     """From norm, mean, deviation and range: both are at least so far apart.
 
@@ -91,10 +96,10 @@ def statistics_gap(a: TensorStats, b: TensorStats, accuracy: Accuracy) -> Gap:
     It departs from half of the digits on.
     """
     accuracy = Accuracy(max(accuracy.epsilon, Accuracy.of(a.dtype, b.dtype).epsilon))
-    for which, stats in (("A", a), ("B", b)):
-        if stats.nan is None:  # of ranks that cannot be put together
-            return Gap(note=f"{which} has no statistics")
-    if (a.nan, a.inf) != (b.nan, b.inf):
+    lacking = [which for which, stats in (("A", a), ("B", b)) if _lacks(stats)]
+    if len(lacking) == 1:
+        return Gap(note=f"{lacking[0]} has no statistics")
+    if not lacking and (a.nan, a.inf) != (b.nan, b.inf):
         return Gap(note=_NOT_FINITE, departs=True)
     pairs = [_difference(getattr(a, name), getattr(b, name)) for name in _MEASURES]
     norm, mean, std, *ends = pairs
