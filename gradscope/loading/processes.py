@@ -173,7 +173,8 @@ def processes_of(loaded: LoadedConfig) -> Iterator[Processes | None]:
     if loaded.config.parallel is None:
         yield None
         return
-    rank, local, world = _launched(loaded.name, loaded.place("parallel"))
+    model = None if loaded.origins.file is None else loaded.file  # or else a spec
+    rank, local, world = _launched(model or loaded.name, loaded.place("parallel"))
     axes_of(loaded, world)
     wanted = resolve_device(loaded.config.device, loaded.place("device"))
     device = _device(wanted, local, loaded.place("device"))

@@ -258,8 +258,7 @@ class Observer:
 
     def _find_stages(self) -> None:
         """After forward has come to all models: a pipeline's stage is known by what runs it."""
-        if self._stages_imported:
-            self._in_stages = self.models.settle() or self._in_stages
+        self._in_stages = self.models.settle() or self._in_stages
 
     def _listen_to_calls(self) -> None:
         self._calls.several = several_processes()
@@ -286,7 +285,8 @@ class Observer:
             self._sampling.begin(models)
 
     def _backward_begins(self, begun: Sequence[Root], gradients: Sequence[torch.Tensor]) -> bool:
-        self._find_stages()
+        if self._stages_imported:
+            self._find_stages()
         roots = [root for root in begun if isinstance(root, torch.Tensor)]
         if not self._any_optimizer and not self.step and not list(self.models):
             self._search()
@@ -385,7 +385,8 @@ class Observer:
 
     def _gradients_ready(self, known: SeenOptimizer) -> None:
         """Before the optimizer moves the weights."""
-        self._find_stages()
+        if self._stages_imported:
+            self._find_stages()
         current, sampler = self._current, self._sampling.sampler
         whole = sampler is not None or current.nonfinite is not None
         if not (whole or self.signs.are_read) and self.signs.are_finite(known.small):

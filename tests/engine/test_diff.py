@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from comparison.planted import LinearOfMean, Scaled
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -50,32 +51,6 @@ class Net(nn.Module):
         return self.head(self.blocks(self.batch_norm(self.stem(x))))
 
 
-class Scaled(torch.autograd.Function):
-    """The same forward; backward is off by 1 %."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * 1.01
-
-
-class WrongBias(torch.autograd.Function):
-    """A linear layer whose bias gets the mean in the place of the sum."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return F.linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x, weight = ctx.saved_tensors
-        return gradient @ weight, gradient.T @ x, gradient.mean(0)
-
-
 def net(seed: int = 0) -> Net:
     torch.manual_seed(seed)
     return Net()
@@ -99,7 +74,7 @@ def in_bfloat16(b: Net) -> None:
 
 def wrong_function(b: Net) -> None:
     layer = b.blocks[0].up
-    layer.forward = lambda x: WrongBias.apply(x, layer.weight, layer.bias)
+    layer.forward = lambda x: LinearOfMean.apply(x, layer.weight, layer.bias)
 
 
 def transposed(b: Net) -> None:
