@@ -10,7 +10,7 @@ from gradscope.comparison.gaps import Accuracy
 from gradscope.comparison.reports import compare_reports
 from gradscope.errors import OptionError
 from gradscope.records.diff import DiffReport, ParameterDiff
-from gradscope.records.report import Finding
+from gradscope.records.report import Finding, Report
 from gradscope.records.run import RunInfo
 from gradscope.records.training import TrainingStep
 from gradscope.rules import explained
@@ -45,12 +45,36 @@ class _Sign:
         return abs(self.b - self.a) / abs(self.a)
 
 
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """One model in one step of both runs.
+
+    Attributes:
+        model: its name, where there are several.
+        alone: the models of A before it with which nothing in B could be compared.
+    """
+
+    step: int
+    model: str
+    report: DiffReport
+    alone: Sequence[str]
+
+    @property
+    def departs(self) -> bool:
+        return bool(self.report.findings) or _worst_update(self.report) is not None
+
+    @property
+    def where(self) -> str:
+        return f"step {self.step}" + (f" of {self.model}" if self.model else "")
+
+
 def compare_runs(a: RunFile, b: RunFile, match: Sequence[str] = ()) -> DiffReport:
     """Where two runs part: by the vital signs of their steps, and by the layers of those looked at.
 
     Args:
         a: what is compared with.
-        b: what is held against it; of either the first model counts, as a whole over all ranks.
+        b: what is held against it; of either each model counts as a whole over all ranks. The
+            tables are those of the first that departs.
         match: ``A=B``, patterns of module names where B has others.
 
     Raises:
@@ -59,11 +83,7 @@ def compare_runs(a: RunFile, b: RunFile, match: Sequence[str] = ()) -> DiffRepor
     """
     steps = _common(a, b)
     sampled = sorted({*a.sampled} & {*b.sampled} & {*steps})
-    compared: tuple[int, DiffReport] | None = None
-    for step in sampled:
-        compared = step, _compared_at(step, a, b, match)
-        if compared[1].findings or _worst_update(compared[1]):
-            break
+    compared = _compared(sampled, a, b, match)
     report = _report(a, b, steps, sampled, compared)
     processes = a.run.world_size, b.run.world_size
     found = tuple(_findings(report, processes, steps, compared))
@@ -81,10 +101,55 @@ def _common(a: RunFile, b: RunFile) -> dict[int, tuple[TrainingStep, TrainingSte
     return steps
 
 
-def _compared_at(step: int, a: RunFile, b: RunFile, match: Sequence[str]) -> DiffReport:
-    reports = [replace(run.sample(step)[0].report, status="ok") for run in (a, b)]
-    names = (str(a.path), str(b.path))
-    return compare_reports(reports[0], reports[1], match, files=names)
+def _compared(
+    sampled: Sequence[int], a: RunFile, b: RunFile, match: Sequence[str]
+) -> _Compared | None:
+    """The first model that departs, in the first step in which one does; else one of the last step.
+
+    Raises:
+        OptionError: no model can be compared in any step.
+    """
+    pairs = _pairs([model.name for model in a.models], [model.name for model in b.models])
+    several = len(a.models) > 1 or len(b.models) > 1
+    alone = dict.fromkeys(model.name for model in a.models if model.name not in pairs)
+    last: _Compared | None = None
+    failure: OptionError | None = None
+    for step in sampled:
+        ours, theirs = _reports(a, step), _reports(b, step)
+        for name, other in pairs.items():
+            if name not in ours or other not in theirs:
+                continue
+            try:
+                report = compare_reports(
+                    *(ours[name], theirs[other], match), files=(str(a.path), str(b.path))
+                )
+            except OptionError as error:  # nothing in common
+                failure, alone[name] = failure or error, None
+                continue
+            found = _Compared(step, name if several else "", report, tuple(alone))
+            if found.departs:
+                return found
+            last = found if last is None or last.step < step else last
+    if last is None and failure is not None:
+        raise failure
+    return None if last is None else replace(last, alone=tuple(alone))
+
+
+def _pairs(a: Sequence[str], b: Sequence[str]) -> dict[str, str]:
+    """The models of the same name; others by their order."""
+    others = (name for name in b if name not in a)
+    pairs = {name: name if name in b else next(others, None) for name in a}
+    return {name: other for name, other in pairs.items() if other is not None}
+
+
+def _reports(run: RunFile, step: int) -> dict[str, Report]:
+    """What is known of each model in a step, by the model's name."""
+    names = {model.id: model.name for model in run.models}
+    return {
+        names[one.model]: replace(one.report, status="ok")
+        for one in run.sample(step)
+        if one.model in names
+    }
 
 
 def _report(
@@ -92,7 +157,7 @@ def _report(
     b: RunFile,
     steps: dict[int, tuple[TrainingStep, TrainingStep]],
     sampled: Sequence[int],
-    compared: tuple[int, DiffReport] | None,
+    compared: _Compared | None,
 ) -> DiffReport:
     notices = [f"steps: {len(steps)} of both are compared, {len(sampled)} of them layer by layer"]
     runs = _info(a), _info(b)
@@ -102,9 +167,9 @@ def _report(
         half = Accuracy.of("float32").half
         report = DiffReport("ok", *runs, step=half, factor=1.0, measured="statistics")
     else:
-        step, report = compared
-        last = steps[step]
-        notices.append(f"the tables are of step {step}")
+        report, last = compared.report, steps[compared.step]
+        notices.append(f"the tables are of {compared.where}")
+        notices += [f"{name}: of A alone, or of another make in B" for name in compared.alone]
         runs = (
             replace(runs[0], dtype=report.a.dtype, device=report.a.device),
             replace(runs[1], dtype=report.b.dtype, device=report.b.device),
@@ -136,19 +201,19 @@ def _findings(
     report: DiffReport,
     processes: tuple[int, int],
     steps: dict[int, tuple[TrainingStep, TrainingStep]],
-    compared: tuple[int, DiffReport] | None,
+    compared: _Compared | None,
 ) -> Iterator[Finding]:
     parted = _first_sign(steps, report.step)
     if parted is not None:
         yield _parted(parted, report.step, steps)
     yield from _off_by_ranks(processes, steps)
     if compared is not None:
-        for finding in compared[1].findings:
-            message = f"in step {compared[0]}, {finding.message}"
+        for finding in compared.report.findings:
+            message = f"in {compared.where}, {finding.message}"
             yield replace(finding, message=message)
-        worst = None if compared[1].findings else _worst_update(compared[1])
+        worst = None if compared.report.findings else _worst_update(compared.report)
         if worst is not None:
-            yield _updated(worst, compared[1].step, compared[0])
+            yield _updated(worst, compared.report.step, compared.where)
 
 
 def _worst_update(report: DiffReport) -> ParameterDiff | None:
@@ -170,14 +235,14 @@ def _apart(parameter: ParameterDiff) -> float:
     return abs(b - a) / a if a else math.inf if b else 0.0
 
 
-def _updated(parameter: ParameterDiff, limit: float, step: int) -> Finding:
+def _updated(parameter: ParameterDiff, limit: float, where: str) -> Finding:
     a, b = parameter.update_ratios or (0.0, 0.0)
     return Finding(
         code="GD106",
         rule="runs-part",
         severity="error",
         name=parameter.name,
-        message=f"in step {step}, it is updated by {a:.3e} of itself in A and by {b:.3e} in B, "
+        message=f"in {where}, it is updated by {a:.3e} of itself in A and by {b:.3e} in B, "
         "though its gradient is the same",
         advice="compare the optimizers: their settings, and what they remember of earlier steps",
         value=_apart(parameter) if a else None,

@@ -21,6 +21,7 @@ from gradscope.records.training import (
     TrainingStep,
 )
 from gradscope.runfile import rows, schema
+from gradscope.runfile.numbering import renumber, shared_numbers
 from gradscope.runfile.opening import connect, reading
 
 _Record = TypeVar("_Record")
@@ -60,6 +61,15 @@ class RankFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection = connect(path)
+        self._numbers: dict[int, int] = {}
+
+    def number_as(self, known: Sequence[TrainedModel], free: int) -> None:
+        """From now on its models have the numbers that ``known`` have: see ``numbering.py``."""
+        numbers = shared_numbers(self.models, known, free)
+        self._numbers = {own: shared for own, shared in numbers.items() if own != shared}
+        if self._numbers:
+            with reading(self.path):
+                renumber(self._connection, self._numbers)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -182,7 +192,8 @@ class RankFile:
             "SELECT record FROM sample WHERE step = ? AND (? IS NULL OR model = ?) ORDER BY model"
         )
         found = self._rows(query, step, model, model)
-        return tuple(rows.sample_record(packed, str(self.path)) for (packed,) in found)
+        samples = [rows.sample_record(packed, str(self.path)) for (packed,) in found]
+        return tuple(replace(one, model=self._numbers.get(one.model, one.model)) for one in samples)
 
     def call_series(self, model: int | None = None) -> dict[tuple[int, str, int], Series]:
         """By model id, module name and call, in the order of execution; see ``CALL_COLUMNS``."""

@@ -64,8 +64,19 @@ class RunFile:
                 files.append(RankFile(file))
                 opened.callback(files[-1].close)
             run = cls(files, whole=path.is_dir() and files[0].run.world_size > 1)
+            run._number_models()
             opened.pop_all()
         return run
+
+    def _number_models(self) -> None:
+        """A model has one number in all files: the one that it has in the first."""
+        known = self._first.models
+        for file in self.files[1:]:
+            own = file.models
+            if _names(own) != _names(known):
+                file.number_as(known, free=1 + max([model.id for model in (*known, *own)]))
+                taken = {model.id for model in known}
+                known = (*known, *(model for model in file.models if model.id not in taken))
 
     def __enter__(self) -> RunFile:
         return self
@@ -176,3 +187,7 @@ class RunFile:
     @property
     def _counted(self) -> int:
         return len(self.files) if self._whole else 1
+
+
+def _names(models: Sequence[TrainedModel]) -> list[tuple[int, str]]:
+    return [(model.id, model.name) for model in models]

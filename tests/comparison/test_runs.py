@@ -151,3 +151,50 @@ def test_a_gradient_off_by_the_number_of_processes(runs, tmp_path, processes, fa
         file.close()
     found = [one for one in compared(*paths).findings if one.code == "GD107"]
     assert [one.cause for one in found] == ([] if cause is None else [cause])
+
+
+def adversaries(path: Path, *, fault: bool = False, other: type[nn.Module] = Net) -> Path:
+    """A run that trains two models in turn; at fault is the second."""
+    torch.manual_seed(0)
+    x, y = torch.randn(5, 6), torch.tensor([0, 1, 2, 0, 1])
+    one, two = Net(), other()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (one, two)]
+    if fault:
+        forward = two.second.forward
+        two.second.forward = lambda x: forward(x) * 1.01
+    with gradscope.watch([one, two], optimizers, out=path, every=1):
+        for _ in range(3):
+            for model, optimizer in zip((one, two), optimizers, strict=True):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+    return path
+
+
+def test_of_several_models_the_first_that_departs_is_told(tmp_path):
+    report = compared(adversaries(tmp_path / "a.db"), adversaries(tmp_path / "b.db", fault=True))
+    found = {(finding.code, finding.name) for finding in report.findings}
+    assert ("GD101", "second") in found
+    assert any("in step 2 of two, " in finding.message for finding in report.findings)
+    assert any("the tables are of step 2 of two" in notice for notice in report.notices)
+
+
+def test_several_models_that_are_the_same(tmp_path):
+    report = compared(adversaries(tmp_path / "a.db"), adversaries(tmp_path / "b.db"))
+    assert (report.status, report.findings) == ("ok", ())
+
+
+class Other(nn.Module):
+    """Nothing of ``Net`` is in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, 3, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x[:, None])[..., 0]
+
+
+def test_a_model_that_the_other_run_has_not_is_said(tmp_path):
+    report = compared(adversaries(tmp_path / "a.db"), adversaries(tmp_path / "b.db", other=Other))
+    assert any(notice.startswith("two: of A alone") for notice in report.notices)

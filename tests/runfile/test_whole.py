@@ -12,8 +12,9 @@ import pytest
 from gradscope.records.modules import ParameterStats
 from gradscope.records.placements import DeviceMesh, ParameterPlacement
 from gradscope.records.tensors import TensorStats
-from gradscope.records.training import StepSample, TrainingStep
+from gradscope.records.training import Fingerprints, StepSample, TrainedModel, TrainingStep
 from gradscope.runfile.layout import Holder, whole
+from gradscope.runfile.ranks import compare_ranks
 from gradscope.runfile.reader import RunFile
 from gradscope.runfile.writer import RunWriter
 from runfile.made import RUN, report
@@ -216,3 +217,48 @@ def test_more_ranks_than_a_process_may_open_files_by_default(tmp_path):
             assert len(run.runs) == 40
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def models_of(folder: Path, rank: int, *names: str) -> None:
+    """One rank's file, whose models are numbered from 1: the norm of each is its name's length."""
+    writer = RunWriter(folder / f"rank-{rank}.db", replace(RUN, rank=rank, world_size=2))
+    for number, name in enumerate(names, start=1):
+        norm = float(len(name))
+        weight = ParameterStats("w", (2,), True, stats(norm, 2), stats(norm, 2))
+        writer.add(
+            TrainedModel(number, name, "Net", len(name), len(name), 1),
+            ParameterPlacement(number, "w", (2,), (2,), norm_group=number),
+            StepSample(1, number, replace(report(calls=1), parameters=(weight,))),
+            Fingerprints(1, number, "parameter", "", f"digest of {name}", {"w": name}),
+        )
+    norms = tuple((number, float(len(name)), 1.0) for number, name in enumerate(names, start=1))
+    writer.add(TrainingStep(1, "", 1, 1.0, 1.0, (0.5,), sampled=True, norms=norms))
+    writer.finish(replace(RUN, rank=rank, world_size=2))
+
+
+@pytest.mark.parametrize("alone", [0, 1])
+def test_a_model_of_one_rank_alone_does_not_shift_the_others(tmp_path, alone):
+    """As an average of the weights that rank 0 keeps: what comes after it has another number."""
+    models_of(tmp_path, alone, "gen", "average", "discriminator")
+    models_of(tmp_path, 1 - alone, "gen", "discriminator")
+    with RunFile.open(tmp_path) as run:
+        names = {model.id: model.name for model in run.models}
+        assert sorted(names.values()) == ["average", "discriminator", "gen"]
+        series = run.parameter_series()
+        assert {names[model]: one.values["grad_norm"] for (model, _), one in series.items()} == {
+            name: (float(len(name)),) for name in names.values()
+        }
+        assert {names[one.model]: one.report.totals.gradient_norm for one in run.sample(1)} == {
+            name: float(len(name)) for name in names.values()
+        }
+        assert {names[model] for model, *_ in run.call_series()} == set(names.values())
+        (step,) = run.steps()
+        assert step.gradient_norm == math.hypot(*map(len, names.values()))
+        assert compare_ranks(run.files).differences == ()
+
+
+def test_a_model_without_a_name_is_known_by_its_place(tmp_path):
+    models_of(tmp_path, 0, "net#1", "other")
+    models_of(tmp_path, 1, "net#2", "other")
+    with RunFile.open(tmp_path) as run:
+        assert len(run.models) == 2
