@@ -47,8 +47,32 @@ def report_of_several(
         where = f"in rank {processes.rank} of {processes.count}"
         error = replace(report.error, details=(*report.error.details, where))
         own = replace(own, error=error)
-    failure, cause = observation.failure, None
     processes.leave_report(record_json.dumps(own))
+    partial = _of_one_rank(own, processes)
+    try:
+        return _gathered(processes, observation, own, partial, judged)
+    except KeyboardInterrupt as interrupt:  # while it waits: by the launcher, or by a user
+        observation.failure = interrupt
+        fail(observation, replace(partial, status="failed"))
+
+
+def _of_one_rank(own: Report, processes: Processes) -> Report:
+    """What one process shows where the records of all are not put together."""
+    notice = (
+        f"rank {processes.rank} of {processes.count} alone: all figures are of its samples and of "
+        "its parts of the parameters"
+    )
+    return replace(own, run=replace(own.run, notices=(*own.run.notices, notice)))
+
+
+def _gathered(
+    processes: Processes,
+    observation: Observation,
+    own: Report,
+    partial: Report,
+    judged: Callable[[Report], Report],
+) -> Report:
+    failure, cause = observation.failure, None
     if failure is not None:
         if processes.is_from_others(failure):
             cause = processes.first_failed()
@@ -56,10 +80,10 @@ def report_of_several(
             processes.fail()
         processes.leave_group()
     if processes.rank:
-        return _followed(processes, observation, own, cause)
+        return _followed(processes, observation, partial, cause)
     whole = ""
     try:
-        found = judged(_put_together(processes, observation, own, cause))
+        found = judged(_put_together(processes, observation, own, partial, cause))
         whole = record_json.dumps(found)
         return found
     finally:
@@ -67,44 +91,48 @@ def report_of_several(
 
 
 def _put_together(
-    processes: Processes, observation: Observation, own: Report, cause: int | None
+    processes: Processes,
+    observation: Observation,
+    own: Report,
+    partial: Report,
+    cause: int | None,
 ) -> Report:
     """What rank 0 makes of the records of all, where all are complete."""
     if cause is not None:
-        _blame(processes, cause, observation, own)
+        _blame(processes, cause, observation, partial)
     if observation.failure is not None:
-        fail(observation, own)
+        fail(observation, partial)
     reports = {0: own}
     for rank in range(1, processes.count):
         text = processes.report_of(rank)
         if text is None:
-            raise _lost(rank, own)
+            raise _lost(rank, partial)
         reports[rank] = record_json.loads(text, Report, file=f"rank {rank}")
         if reports[rank].status == "failed":
-            _blame(processes, processes.first_failed() or rank, observation, own)
+            _blame(processes, processes.first_failed() or rank, observation, partial)
     return combined_report(reports)
 
 
-def _blame(processes: Processes, rank: int, observation: Observation, own: Report) -> NoReturn:
+def _blame(processes: Processes, rank: int, observation: Observation, partial: Report) -> NoReturn:
     """Raise what stopped another process, and so this one."""
     observation.failure = None
     text = processes.report_of(rank, BRIEFLY)
     if text is None:
-        raise _lost(rank, own)
+        raise _lost(rank, partial)
     error = record_json.loads(text, Report, file=f"rank {rank}").error
-    raise ModelError(problem(error), report=replace(own, status="failed", error=error))
+    raise ModelError(problem(error), report=replace(partial, status="failed", error=error))
 
 
-def _lost(rank: int, own: Report) -> ModelError:
+def _lost(rank: int, partial: Report) -> ModelError:
     return ModelError(
         f"nothing was heard of rank {rank}",
         help="what it printed, and what the launcher says of it, tells why it ended",
-        report=replace(own, status="failed"),
+        report=replace(partial, status="failed"),
     )
 
 
 def _followed(
-    processes: Processes, observation: Observation, own: Report, cause: int | None
+    processes: Processes, observation: Observation, partial: Report, cause: int | None
 ) -> Report:
     """What the other ranks do: they wait for what rank 0 makes of it."""
     failure = observation.failure
@@ -112,15 +140,15 @@ def _followed(
         whole = processes.whole()
         if whole:
             return record_json.loads(whole, Report, file="rank 0")
-        raise ModelError("there is no report of the whole: rank 0 says why", report=own)
+        raise ModelError("there is no report of the whole: rank 0 says why", report=partial)
     if cause is not None:
         observation.failure = None
         message = f"rank {processes.rank} was stopped, as rank {cause} failed"
-        raise ModelError(message, report=own) from failure
+        raise ModelError(message, report=partial) from failure
     if not isinstance(failure, KeyboardInterrupt):
         # The launcher ends the others when this process has ended: let them write their report.
         processes.whole(BRIEFLY)
-    return fail(observation, own)
+    return fail(observation, partial)
 
 
 def _parallel_run(parallel: ParallelModel, observation: Observation) -> ParallelRun:

@@ -482,6 +482,26 @@ def test_an_interruption_is_not_explained() -> None:
     assert len(calls) == 1
 
 
+def test_an_interruption_of_the_explanation_keeps_what_was_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of the launcher, which ends a process while it says that another left it."""
+
+    def interrupted(failure: BaseException, *args: Any) -> ErrorRecord:
+        if not isinstance(failure, KeyboardInterrupt):
+            raise KeyboardInterrupt
+        return errors.explain_error(failure, *args)
+
+    def body(net: Any, x: torch.Tensor) -> torch.Tensor:
+        return net.last(net.fc(x)[:, :3])
+
+    monkeypatch.setattr(failing, "explain_error", interrupted)
+    with pytest.raises(Interrupted) as caught:
+        inspected(Program(Net(body, fc=nn.Linear(4, 4), last=nn.Linear(4, 4)), X))
+    assert isinstance(caught.value.report, Report)
+    assert [call.name for call in caught.value.report.calls] == ["", "fc", "last"]
+
+
 def test_memory_is_not_filled_twice() -> None:
     calls: list[str] = []
     said = "CUDA out of memory. Tried to allocate 2.00 MiB."

@@ -175,6 +175,19 @@ def test_the_command_writes_one_report_and_ends_as_one(tmp_path):
     assert partial.error is not None and partial.error.message == "no such luck"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp: true", "fsdp: true"])
+def test_a_process_that_is_killed_leaves_the_others_what_they_recorded(tmp_path, parallel):
+    words = ["-m", "gradscope", "inspect", *ROWS, "device=cpu", f"parallel={{{parallel}}}"]
+    done = launched(tmp_path, 2, *words, "--allow", "nets.*", model("Killed"), "-o", "r.json")
+    assert done.returncode == 1
+    assert "SIGKILL" in done.stderr  # by the launcher, which ends the other
+    partial = record_json.load(tmp_path / "r.json", Report)
+    assert partial.status == "failed"
+    assert any("rank 0 of 2 alone" in notice for notice in partial.run.notices)
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
