@@ -164,6 +164,7 @@ ASKED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "code", "asked", "needless"), ASKED.values(), ids=ASKED)
 def test_only_the_command_that_was_asked_for_is_imported(arguments, code, asked, needless, folder):
     ended, _, names = modules(arguments, folder)
@@ -178,6 +179,7 @@ COMPLETED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "offered", "asked"), COMPLETED.values(), ids=COMPLETED)
 def test_completion_imports_no_other_command(words, offered, asked, folder):
     code, out, names = modules([], folder, variables=completing(words))
@@ -186,6 +188,7 @@ def test_completion_imports_no_other_command(words, offered, asked, folder):
     assert not {"torch", "yaml"} & names
 
 
+@pytest.mark.slow
 def test_a_command_imported_for_its_help_is_noticed(folder):
     planted = "import importlib\nfrom gradscope import plugins\n"
     planted += "def docstring(room, name, function):\n"

@@ -38,6 +38,7 @@ def file(request) -> tuple[str, bytes]:
     return request.param, figure.drawn(f"title {NAME}", charts(), request.param)
 
 
+@pytest.mark.slow
 def test_each_kind_of_file_is_what_it_says(file):
     suffix, data = file
     if suffix == ".png":
@@ -51,6 +52,7 @@ def test_each_kind_of_file_is_what_it_says(file):
         assert data.startswith(b"%PDF-")
 
 
+@pytest.mark.slow
 def test_the_same_charts_are_the_same_file(file):
     suffix, data = file
     with mpl.rc_context({"font.size": 30, "axes.facecolor": "red"}):

@@ -91,6 +91,7 @@ OTHER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OTHER)
 def test_the_layer_that_differs(name, port, gradscope):
     code, out, _ = gradscope("diff", *OTHER[name], "-f", "json", "--fail-on", "error")
@@ -105,6 +106,7 @@ def test_options_may_stand_behind_the_dashes(port, gradscope):
     assert (report.a.dtype, report.b.dtype, report.status) == ("float32", "float64", "ok")
 
 
+@pytest.mark.slow
 def test_every_format_has_the_findings(port, gradscope):
     _, out, _ = gradscope("diff", "a.yaml", "b.yaml", "-f", "json", "-o", "diff.json")
     found = data(Path("diff.json").read_text(encoding="utf-8"))
@@ -123,6 +125,7 @@ def test_every_format_has_the_findings(port, gradscope):
     assert all(rule["help"]["text"] for rule in rules)
 
 
+@pytest.mark.slow
 def test_a_reference_is_in_every_format(port, gradscope):
     words = ("diff", "a.yaml", "--", "dtype=bfloat16", "--reference", "float64")
     report = data(gradscope(*words, "-f", "json")[1])
@@ -164,6 +167,7 @@ def reports(port: Path, gradscope) -> None:
         gradscope("inspect", f"{name}.yaml", "-o", f"plain_{name}.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain", ["", "plain_"])
 def test_saved_reports_are_compared(plain, reports, gradscope):
     files = f"{plain}a.json", f"{plain}b.json"
@@ -184,6 +188,7 @@ def test_every_format_has_the_findings_of_saved_reports(reports, gradscope):
         assert "GD101" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_no_line_of_saved_reports_is_wider_than_asked(width, reports, gradscope):
     for plain in ("", "plain_"):
@@ -209,6 +214,7 @@ DAMAGED: dict[str, tuple[Callable[[str], str], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_file_that_is_no_report(name, reports, gradscope):
     damage, message = DAMAGED[name]
@@ -232,6 +238,7 @@ NOT_WITH_REPORTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NOT_WITH_REPORTS)
 def test_what_a_saved_report_cannot_be_compared_with(name, reports, gradscope):
     words, message = NOT_WITH_REPORTS[name]

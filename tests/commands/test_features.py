@@ -232,6 +232,7 @@ def test_neighbours_of_several_pictures_and_fewer_than_asked_for(run):
     assert sorted(labels) == ["cats"] * 2 + ["dogs"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["npz", "csv", "safetensors"])
 def test_saved_features_are_those_of_the_entry(run, suffix):
     import gradscope

@@ -57,6 +57,7 @@ def test_every_action_has_its_option():
     assert [one["do"] for one in wanted] == list(action_names())
 
 
+@pytest.mark.slow
 def test_options_add_to_the_configs_own(tmp_path):
     config = "model: demo\ninterventions:\n  - {layers: conv1, do: scale, value: 2}\n"
     (tmp_path / "model.yaml").write_text(config)

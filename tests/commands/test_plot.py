@@ -42,6 +42,7 @@ def width(path: Path) -> int:
         return image.width
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("inspect",), ("show", "report.json"), ("show", "run.db")])
 def test_the_picture_comes_beside_the_text(words, gradscope, tmp_path):
     code, out, err = gradscope(*words, "--plot", "flow.png")
@@ -50,6 +51,7 @@ def test_the_picture_comes_beside_the_text(words, gradscope, tmp_path):
     assert width(tmp_path / "flow.png") == 1400
 
 
+@pytest.mark.slow
 def test_a_histogram_that_was_asked_for_is_drawn_too(gradscope, tmp_path):
     assert gradscope("inspect", "--plot", "one.svg")[0] == 0
     assert gradscope("inspect", "--histogram", "fc1", "--plot", "two.svg")[0] == 0

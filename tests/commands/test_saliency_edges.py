@@ -159,6 +159,7 @@ def test_blank_contrasts_say_what_they_found(
     assert "class 8 itself" in record["note"]
 
 
+@pytest.mark.slow
 def test_checks_of_a_slow_method_take_fewer_samples_and_say_so(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

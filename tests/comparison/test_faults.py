@@ -27,6 +27,7 @@ def test_the_same_computed_otherwise_is_no_fault(way):
     assert [one.what for one in honest("small-gpt2", way, 0) if not one.right] == []
 
 
+@pytest.mark.slow
 def test_a_fault_that_is_not_found_is_not_right():
     net = built("small-gpt2", 0)
     report = compared(net, copy.deepcopy(net.model), "live")

@@ -117,6 +117,7 @@ FOUND = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("how", "code", "sketch"), FOUND.values(), ids=FOUND)
 def test_a_fault_is_found_at_its_place(name, how, code, sketch):
@@ -135,6 +136,7 @@ def in_pairs(one: DiffReport, other: DiffReport) -> list[tuple[CallDiff, CallDif
     return [(row, rows[row.name, row.call, row.path]) for row in one.calls]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_errors_are_the_exact_ones(name):
     """Against the same two runs in one process, which compare tensors in float64."""
@@ -158,6 +160,7 @@ def test_errors_are_the_exact_ones(name):
     assert seen > 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_statistics_bound_the_error_from_below(name):
     a, x = built(name)
@@ -170,6 +173,7 @@ def test_statistics_bound_the_error_from_below(name):
         assert other.activation.largest <= one.activation.largest * 1.001 + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sketch", [True, False], ids=["sketches", "statistics"])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("seed", range(3))

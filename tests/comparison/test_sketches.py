@@ -20,6 +20,7 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [1e-10, 1e-6, 1e-2, 1.0])
 @pytest.mark.parametrize("shape", [(40, 7), (3, 64, 11), (1000, 300)])
 def test_the_error_is_that_of_the_tensors(shape, error):

@@ -196,6 +196,7 @@ def test_the_step_that_broke_is_the_one_looked_at() -> None:
     assert "exp" in report.non_finite[0].message
 
 
+@pytest.mark.slow
 def test_why_finds_the_origin_where_inspect_finds_it() -> None:
     """In the second of four steps; by the last one, the weights themselves are NaN."""
     overrides = ["steps=4", "optimizer={_target_: torch.optim.SGD, lr: 1e25}"]

@@ -110,6 +110,7 @@ PLANTED: dict[str, tuple[Callable[[Net], None], str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_planted_fault_is_found_at_its_place(name, seed):
@@ -164,6 +165,7 @@ def by_hand(b: Net) -> None:
 def untouched(b: Net) -> None: ...
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [untouched, halves, by_hand])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_same_computed_otherwise_is_no_fault(change, seed):
@@ -431,6 +433,7 @@ def in_order(a: nn.Module, b: nn.Module, order: Tensor, **options: Any) -> DiffR
     return compared(a.eval(), b.eval(), **own | options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [ORDER, ORDER[:2], torch.tensor([4])], ids=len)
 @pytest.mark.parametrize("loss", ["cross_entropy", nn.CrossEntropyLoss(reduction="sum")])
 def test_samples_are_compared_with_themselves(order, loss):
@@ -450,6 +453,7 @@ def test_what_is_summed_over_other_samples_is_not_compared():
     assert {row.gradient.note for row in part.parameters} == {"of other samples"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [ORDER, ORDER[:2]], ids=len)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_fault_is_found_in_another_batch_too(name, order):

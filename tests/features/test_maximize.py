@@ -31,6 +31,7 @@ class Template(nn.Module):
         return self.fc(x.flatten(1))
 
 
+@pytest.mark.slow
 def test_a_linear_unit_gets_its_template(monkeypatch):
     """The optimum is known: white where the weight is positive, black elsewhere."""
     monkeypatch.setattr(torch.Tensor, "roll", lambda self, *_: self)  # nothing is shifted

@@ -73,6 +73,7 @@ def test_pca_is_scikit_learns():
     assert np.array_equal(laid_out(rows, "pca", 0), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(4, 12), (40, 80), (30, 1), (9, 2)], ids=str)
 def test_tsne_of_any_shape_is_the_same_for_the_same_seed(shape):
     rows = cloud(*shape)

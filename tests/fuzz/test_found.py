@@ -87,6 +87,7 @@ def test_a_transformer_that_cannot_be_built(field):
     assert faults(Attempt("model", ("inspect", "hf:m"), files)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architectures", [True, 5, "BertModel", {"BertModel": 1}, [[]], [None]])
 def test_a_config_whose_architectures_are_no_list_of_names(architectures):
     files = {"m/config.json": json.dumps({**BERT, "architectures": architectures})}

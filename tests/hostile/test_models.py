@@ -86,6 +86,7 @@ def ends(tmp_path, monkeypatch):
     return of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["import", "construction", "forward", "backward"])
 @pytest.mark.parametrize("text", MESSAGES.values(), ids=MESSAGES)
 def test_an_exception_whose_message(text, place, ends):
@@ -144,6 +145,7 @@ HELD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_a_class_that_lies_about(lie, ends):
     found = ends(HEAD.format(text="return ''") + f"class Net(Base):\n    {lie}\n")

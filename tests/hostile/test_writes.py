@@ -60,6 +60,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["inspect", "why", "graph", "check"])
 @pytest.mark.parametrize("model", MODELS)
 def test_a_model_that_writes_into_its_input(model, command, folder):

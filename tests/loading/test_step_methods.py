@@ -123,6 +123,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", CONFIGS.values(), ids=CONFIGS)
 def test_a_config_names_a_method(net, overrides):
     report = gradscope.inspect("./net.py:Net", overrides=[*overrides, "steps=3"])

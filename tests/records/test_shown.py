@@ -107,6 +107,7 @@ def test_saliency_is_an_entry(model):
     assert found._repr_html_().startswith('<div class="gradscope">')
 
 
+@pytest.mark.slow
 def test_the_entry_is_not_hidden_by_the_room_of_its_name():
     code = (
         "import gradscope, gradscope.saliency\n"

@@ -35,6 +35,7 @@ def rendered(name: str, format: str, **view: Any) -> tuple[str, str]:
     return reporter.render(SAMPLES[name](), View(**view)), reporter.suffix
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", SAMPLES)
 def test_terminal(name: str, width: str) -> None:

@@ -52,6 +52,7 @@ class Adapted(nn.Module):
         return self.head(x.mean(1))
 
 
+@pytest.mark.slow
 def test_adapters_are_one_remark_each():
     model, x = Adapted(4), torch.randn(8, 5, 16)
     ((severity, cause, name, message),) = said(model, x, "GS403")

@@ -61,6 +61,7 @@ def check(path: Path) -> int:
 SEEDS = [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 100))]
 
 
+@pytest.mark.slow
 @needs_sigkill
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_killed_run_opens(seed, tmp_path):

@@ -114,6 +114,7 @@ TOLD_APART = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("middle", "options", "causes"), TOLD_APART.values(), ids=TOLD_APART)
 def test_what_tells_them_apart(middle, options, causes):
     report = inspected(net(*middle), **options)

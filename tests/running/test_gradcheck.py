@@ -84,6 +84,7 @@ def test_the_verdict_on_each_input(layer, verdicts):
     assert {check.input: check.verdict for check in checked(layer)} == verdicts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("off", [1.01, 0.99, 2.0, 0.0])
 @pytest.mark.parametrize("rows", [2, 40])
 def test_both_ways_to_the_derivative(off, rows):

@@ -135,6 +135,7 @@ def test_a_constant_map_is_a_random_one():
     assert float(found.deletion) > 0.51  # position order would delete the one pixel first
 
 
+@pytest.mark.slow
 def test_images_of_a_batch_do_not_mix(digits):
     maps = occlusion.attribute(digits)
     together = areas(digits, maps, steps=5)
@@ -206,6 +207,7 @@ def test_what_draws_nothing_has_no_spread(digits):
         assert found["seed_similarity"] == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_few_masks_spread_more_than_many(digits):
     def few(subject):
         return rise.attribute(subject, n_samples=20)

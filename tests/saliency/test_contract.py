@@ -90,6 +90,7 @@ def test_the_model_is_left_alone(name):
         assert parameter.grad is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_the_same_seed_gives_the_same_map(name):
     first, second = (run(name, inputs(), TARGETS, seed=3)[0] for _ in range(2))
@@ -100,6 +101,7 @@ def test_the_same_seed_gives_the_same_map(name):
         assert torch.equal(first, second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_batch_equals_its_single_images(name):
     together, _ = run(name, inputs(), TARGETS)

@@ -70,6 +70,7 @@ def test_vit_whose_weights_are_zero_still_has_a_layer():
     assert (layer.split(".")[0], grid) == ("encoder", (4, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "layer", "grid"),
     [

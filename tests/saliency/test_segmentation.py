@@ -113,6 +113,7 @@ def captum():
 WAYS = {"predicted": None, "all": "all", "one": torch.tensor([[3, 12], [15, 0]])}
 
 
+@pytest.mark.slow
 @pytest.mark.numbers
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", NETS)

@@ -104,6 +104,7 @@ def captum():
         return pytest.importorskip("captum.attr", reason="the second implementation")
 
 
+@pytest.mark.slow
 @pytest.mark.numbers
 @pytest.mark.parametrize("name", CASES)
 def test_maps_are_captums(name, captum):

@@ -54,6 +54,7 @@ def test_optimizers_that_take_turns_are_both_there(tmp_path):
     assert all(names.count(name) / len(names) > 0.4 for name in ("SGD", "Adam"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", range(150, 150 + SELDOM))
 def test_a_step_that_stands_out_is_there(step, tmp_path):
     _, steps = train(tmp_path / "run.db", 170, spike=step)

@@ -18,6 +18,7 @@ NOTICES = {"looks_at_itself-hooks": "the hooks on the models it trains are in th
 WAYS = [pytest.param((), id="default"), pytest.param(("--every", "1"), id="every-step")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", WAYS)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_notices_nothing(

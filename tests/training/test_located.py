@@ -88,6 +88,7 @@ def test_the_healthy_twins_are_silent(tmp_path: Path):
     assert loud == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expected", [e for e in ALL if e.script in QUICK], ids=lambda e: e.script)
 def test_it_is_located(expected: Expected, tmp_path: Path):
     assert miss(expected, answers(expected.path, tmp_path)) is None

@@ -28,6 +28,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_numbers_are_the_tracers(script: Script, runs: Path):
     ran = observed(script, runs, "--every", "1")
@@ -36,6 +37,7 @@ def test_the_numbers_are_the_tracers(script: Script, runs: Path):
     assert not found, "\n".join(found)
 
 
+@pytest.mark.slow
 def test_the_tracer_finds_what_can_be_computed_by_hand(tmp_path: Path):
     """The loss is 2·w₁, its gradient (0, 2), clipped to (0, 1), the step (0, 0.25) of (3, 4)."""
     script = tmp_path / "descent.py"

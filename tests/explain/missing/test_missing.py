@@ -49,6 +49,7 @@ def test_broken_program(name: str) -> None:
         assert one.message.endswith(".") and one.advice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings(SCALARS)
 def test_mended_twin(name: str) -> None:

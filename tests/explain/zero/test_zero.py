@@ -55,6 +55,7 @@ def test_the_table_is_whole() -> None:
     assert all(causes.count(cause) >= 5 for cause in CAUSES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ZEROS)
 def test_broken_program(name: str) -> None:
     case = ZEROS[name]

@@ -30,6 +30,7 @@ def squeezed(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_name_is_cut(history: RunHistory, width: int | None) -> None:
     """Each dotted part of a name stands on one line, unbroken."""
@@ -66,6 +67,7 @@ def test_color_says_nothing_of_its_own(history: RunHistory) -> None:
     assert "\x1b[" in colored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [None, "steps", "parameters", "calls", "findings", "events"])
 def test_nothing_unprintable_leaves(history: RunHistory, table: str | None) -> None:
     for reporter in (terminal, markdown):

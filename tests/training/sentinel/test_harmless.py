@@ -102,6 +102,7 @@ def put_back(run: Loop) -> Callable[[Callable[[], Any]], Any]:
     return around
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore:std.*degrees of freedom is <= 0:UserWarning")
 def test_a_located_step(name: str) -> None:

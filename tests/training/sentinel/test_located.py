@@ -35,6 +35,7 @@ def test_the_table_is_whole() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_broken_program(name: str) -> None:
     case, run = CASES[name], loop(name, mended=False)
@@ -50,6 +51,7 @@ def test_broken_program(name: str) -> None:
         assert origin.location == case.line()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_mended_twin(name: str) -> None:
     assert loop(name, mended=True).run() is None
