@@ -51,7 +51,7 @@ class _Compared:
 
     Attributes:
         model: its name, where there are several.
-        alone: the models of A before it with which nothing in B could be compared.
+        alone: the models, of A or of B, that could not be compared.
     """
 
     step: int
@@ -112,6 +112,7 @@ def _compared(
     pairs = _pairs([model.name for model in a.models], [model.name for model in b.models])
     several = len(a.models) > 1 or len(b.models) > 1
     alone = dict.fromkeys(model.name for model in a.models if model.name not in pairs)
+    alone |= dict.fromkeys(model.name for model in b.models if model.name not in pairs.values())
     last: _Compared | None = None
     failure: OptionError | None = None
     for step in sampled:
@@ -169,7 +170,9 @@ def _report(
     else:
         report, last = compared.report, steps[compared.step]
         notices.append(f"the tables are of {compared.where}")
-        notices += [f"{name}: of A alone, or of another make in B" for name in compared.alone]
+        notices += [
+            f"{name}: not compared, for the other run has no such model" for name in compared.alone
+        ]
         runs = (
             replace(runs[0], dtype=report.a.dtype, device=report.a.device),
             replace(runs[1], dtype=report.b.dtype, device=report.b.device),

@@ -27,12 +27,13 @@ def shared_numbers(
 ) -> dict[int, int]:
     """By its own number of each model, the one that ``known`` has for it.
 
-    The same model has the same name, or else the same class, size and place in the order. Another
-    keeps its number where that is free, and has one from ``free`` on where it is not.
+    The same model has the same class and wrapper, and the same name, or else the same size and
+    place in the order. Another keeps its number where that is free, and has one from ``free`` on
+    where it is not.
     """
     left = list(known)
     numbers: dict[int, int] = {}
-    for alike in (_named, _built):
+    for alike in (_named, _sized):
         for model in models:
             if model.id in numbers:
                 continue
@@ -48,12 +49,16 @@ def shared_numbers(
     return numbers
 
 
-def _built(model: TrainedModel) -> tuple[object, ...]:
-    return model.type, model.parameters, model.stage
+def _made(model: TrainedModel) -> tuple[object, ...]:
+    return model.type, model.wrapper, model.stage
 
 
 def _named(model: TrainedModel) -> tuple[object, ...]:
-    return model.name, *_built(model)
+    return model.name, *_made(model)
+
+
+def _sized(model: TrainedModel) -> tuple[object, ...]:
+    return model.parameters, *_made(model)
 
 
 def renumber(connection: sqlite3.Connection, numbers: Mapping[int, int]) -> None:

@@ -14,6 +14,7 @@ from gradscope.records.placements import DeviceMesh, ParameterPlacement
 from gradscope.records.tensors import TensorStats
 from gradscope.records.training import Fingerprints, StepSample, TrainedModel, TrainingStep
 from gradscope.runfile.layout import Holder, whole
+from gradscope.runfile.numbering import shared_numbers
 from gradscope.runfile.ranks import compare_ranks
 from gradscope.runfile.reader import RunFile
 from gradscope.runfile.writer import RunWriter
@@ -257,8 +258,17 @@ def test_a_model_of_one_rank_alone_does_not_shift_the_others(tmp_path, alone):
         assert compare_ranks(run.files).differences == ()
 
 
-def test_a_model_without_a_name_is_known_by_its_place(tmp_path):
-    models_of(tmp_path, 0, "net#1", "other")
-    models_of(tmp_path, 1, "net#2", "other")
-    with RunFile.open(tmp_path) as run:
-        assert len(run.models) == 2
+def test_a_model_that_has_another_name_is_known_by_its_make():
+    """Where the copy on rank 0 took the name that the model has on the others."""
+    copy = TrainedModel(1, "Net", "Net", 8, 8, 1)
+    model = TrainedModel(2, "Net#2", "Net", 8, 8, 1, wrapper="DDP")
+    other = TrainedModel(3, "Other", "Other", 5, 5, 1, wrapper="DDP")
+    on_others = [replace(model, id=1, name="Net"), replace(other, id=2)]
+    assert shared_numbers(on_others, [copy, model, other], free=4) == {1: 2, 2: 3}
+    assert shared_numbers(on_others, [copy], free=4) == {1: 4, 2: 2}
+
+
+def test_flat_pieces_of_another_size_are_the_same_model():
+    """Of FSDP1 each rank counts its own."""
+    whole = TrainedModel(1, "net", "Net", 8, 8, 1, wrapper="FSDP")
+    assert shared_numbers([replace(whole, id=2, parameters=7)], [whole], free=3) == {2: 1}
