@@ -106,6 +106,7 @@ def test_each_yaml_is_a_config_and_one_has_every_key(clone):
 PYTHON = [page for page, text in PAGES.items() if scripts(text)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PYTHON)
 def test_the_python_prints_what_is_shown(page, clone):
     write_files(PAGES[page], clone)

@@ -14,6 +14,7 @@ A, NEAR = (torch.randn(600, 700, generator=DRAW, dtype=torch.float64) for _ in r
 B = A * (1 + 1e-3) + 1e-2 * NEAR
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1.0, 1e150, 1e-200], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 def test_by_its_definition(dtype: torch.dtype, size: float) -> None:

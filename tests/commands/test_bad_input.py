@@ -161,6 +161,7 @@ def test_the_payloads_would_run_if_read_without_care(folder: Path) -> None:
     assert (folder / "ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "phase", "message"),
     [
@@ -186,6 +187,7 @@ def test_a_model_that_raises_still_writes_a_whole_report(
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_markup_and_what_does_not_print_stay_text_in_names(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

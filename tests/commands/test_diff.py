@@ -77,6 +77,7 @@ SAME = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAME)
 def test_what_is_the_same_on_both_sides(name, port, gradscope):
     code, out, _ = gradscope("diff", *SAME[name], "-f", "json", "--fail-on", "error")
@@ -180,6 +181,7 @@ def test_saved_reports_are_compared(plain, reports, gradscope):
     assert gradscope("diff", files[0], files[0], "--fail-on", "error")[0] == 0
 
 
+@pytest.mark.slow
 def test_every_format_has_the_findings_of_saved_reports(reports, gradscope):
     for format in plugins.names("gradscope.reporters.diff"):
         words = ("diff", "a.json", "b.json", "-f", format, "--table", "findings")
@@ -196,6 +198,7 @@ def test_no_line_of_saved_reports_is_wider_than_asked(width, reports, gradscope)
         assert max(map(len, out.splitlines())) <= width
 
 
+@pytest.mark.slow
 def test_the_first_departure_is_all_that_is_claimed(reports, gradscope):
     """Gradients follow what forward does otherwise: nothing is said of backward alone."""
     out = gradscope("diff", "a.json", "b.json")[1]

@@ -261,6 +261,7 @@ def test_saved_features_are_those_of_the_entry(run, suffix):
     np.testing.assert_array_equal(values, wanted)
 
 
+@pytest.mark.slow
 def test_a_plane_of_two_classes(run):
     code, out, err = run("embed", "pets", *CONVS, "--cache", "c.safetensors")
     assert code == 0, err

@@ -52,6 +52,7 @@ def invocations(text: str):
 EXAMPLES = [text for file in FILES.values() for text, _ in file.EXAMPLES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [*EXAMPLES, *(text for text, _ in cli._EXAMPLES)])
 def test_an_example_can_be_typed(text: str) -> None:
     parsed = list(invocations(text))
@@ -62,6 +63,7 @@ def test_an_example_can_be_typed(text: str) -> None:
             assert ctx.command.name in words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_command_shows_its_examples(name: str, monkeypatch, capsys) -> None:
     out = shown([*name.split(), "--help"], monkeypatch, capsys)

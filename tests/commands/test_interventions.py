@@ -72,6 +72,7 @@ def test_options_add_to_the_configs_own(tmp_path):
     assert [one["do"] for one in report["config"]["interventions"]] == ["scale", "zero"]
 
 
+@pytest.mark.slow
 def test_a_pattern_that_matches_nothing_has_its_place_where_it_has_one(tmp_path):
     config = "model: demo\ninterventions:\n  - {layers: conv1, do: scale, value: 2}\n"
     (tmp_path / "model.yaml").write_text(config)

@@ -132,6 +132,7 @@ def test_in_a_terminal_the_page_ends_with_the_run(tmp_path: Path) -> None:
     assert "finished:" in terminal.text.partition("\x1b[?1049l")[2]
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_it_quietly(tmp_path: Path) -> None:
     path = written(tmp_path / "run.db")
     for words in ("live", "show", "why"):

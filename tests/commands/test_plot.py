@@ -59,6 +59,7 @@ def test_a_histogram_that_was_asked_for_is_drawn_too(gradscope, tmp_path):
     assert two > one
 
 
+@pytest.mark.slow
 def test_a_run_of_one_table_has_the_whole_picture(gradscope, tmp_path):
     gradscope("show", "run.db", "--plot", "all.png")
     gradscope("show", "run.db", "--table", "steps", "-f", "csv", "--plot", "steps.png")

@@ -78,6 +78,7 @@ def test_a_page():
     assert rules("bias-before-batchnorm", "--width", "80") == PAGE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", documented(), ids=lambda rule: rule.code)
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_every_page_fits(rule, width):

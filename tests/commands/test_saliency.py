@@ -116,6 +116,7 @@ def test_several_methods_share_one_sheet(
     assert "wrote sheet.png" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_all_leaves_out_what_the_model_cannot_have(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +143,7 @@ def test_why_not_and_versus_measure_what_they_claim(
     assert against["after"] > against["before"]
 
 
+@pytest.mark.slow
 def test_trust_checks_are_in_the_report(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -356,6 +358,7 @@ def test_looks_that_cannot_be(arguments, message, folder, monkeypatch, capsys) -
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_cropped_picture_is_smaller(folder: Path, monkeypatch, capsys) -> None:
     looks = ("--crop", "--alpha", "0.5", "--colormap", "viridis")
     words = ("photo.jpg", "-m", "torchvision:mobilenet_v3_small")

@@ -357,6 +357,7 @@ def test_json_has_the_contracts_keys(why) -> None:
     assert record_json.dumps(record) == out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", plugins.names("gradscope.reporters.answers"))
 def test_every_format_is_written_whole_and_never_over_another(why, format: str) -> None:
     suffix = plugins.load("gradscope.reporters.answers", format).suffix

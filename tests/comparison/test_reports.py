@@ -195,6 +195,7 @@ def test_a_model_s_own_code_is_its_place():
     assert "gives to `head`" in found.message
 
 
+@pytest.mark.slow
 def test_other_weights_and_another_batch_are_said():
     a, x = built("chain")
     b = copy.deepcopy(a)
@@ -240,6 +241,7 @@ class Port(nn.Module):
         return self.last(self.body(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("match", [(), ("layers.**=body.**", "head=last")])
 def test_a_port_is_matched(match):
     a, x = built("chain")
@@ -259,6 +261,7 @@ def test_what_is_not_finite_in_one_alone_departs():
         assert "not finite" in found.message
 
 
+@pytest.mark.slow
 def test_a_gradient_that_does_not_come_departs():
     a, x = built("chain")
     b = copy.deepcopy(a)

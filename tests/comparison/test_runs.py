@@ -73,6 +73,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["again", "long"])
 def test_two_equal_runs_do_not_part(runs, other):
     report = compared(runs["plain"], runs[other])

@@ -154,6 +154,7 @@ def test_schema_is_one_that_validators_accept(tmp_path):
         assert list(jsonschema.Draft202012Validator(written).iter_errors(data)), body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_every_config_reads_and_fits_the_schema(path):
     read(path)

@@ -13,6 +13,7 @@ from expected import CONFIGS, beside
 import gradscope
 
 
+@pytest.mark.slow
 def test_the_chain_of_w_reaches_x_twice():
     words = ["inspect", "grad-fn.yaml", "--chain", "added", "-f", "json"]
     done = processes.gradscope(words, cwd=CONFIGS)
@@ -52,6 +53,7 @@ def test_every_parameter_of_resnet18_has_a_gradient_and_moves():
         assert (parameter.update_ratio is None) is (parameter.value.norm == 0)
 
 
+@pytest.mark.slow
 def test_only_the_new_head_learns_in_fine_tuning():
     report = gradscope.inspect(str(CONFIGS / "fine-tuning.yaml"))
     learnt = [p.name for p in report.parameters if p.gradient is not None]

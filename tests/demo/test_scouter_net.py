@@ -68,6 +68,7 @@ def test_the_sign(net, sign):
     assert (net()(torch.rand(2, 1, 28, 28)) * sign > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("command", ["inspect", "graph"])
 def test_the_commands_take_the_spec(command, spec, monkeypatch, capsys):

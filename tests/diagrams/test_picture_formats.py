@@ -28,6 +28,7 @@ def tooltips(text: str) -> list[str]:
     return [e.text or "" for e in root.iterfind(".//s:g[@class='node']/s:title", SPACE)]
 
 
+@pytest.mark.slow
 @needed
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("full", [False, True])

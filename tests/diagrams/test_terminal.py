@@ -51,6 +51,7 @@ def text_of(name: str, width: int | None) -> str:
     return terminal.render(graph, replace(view, width=width))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name: str, width: str) -> None:

@@ -124,6 +124,7 @@ def test_a_planted_fault_is_found_at_its_place(name, seed):
         assert "GD101" not in found
 
 
+@pytest.mark.slow
 def test_two_faults_are_two_places():
     a = net()
     b = copy.deepcopy(a)
@@ -134,6 +135,7 @@ def test_two_faults_are_two_places():
     assert "`blocks.0.down`" in backward.message
 
 
+@pytest.mark.slow
 def test_a_fault_is_found_in_bfloat16_too():
     """Every number of B is rounded, and one layer does something else besides."""
     a = net()
@@ -351,6 +353,7 @@ def test_what_a_compiled_model_does_otherwise_is_found(plant, code):
     assert (found.code, found.cause) == (code, "compiler")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{"reference": "float64"}, {"inputs_b": X.flip(0), "target_b": Y.flip(0)}]
 )
@@ -446,6 +449,7 @@ def test_samples_are_compared_with_themselves(order, loss):
     assert sum(gap.note is None for gap in gaps) == len(gaps)
 
 
+@pytest.mark.slow
 def test_what_is_summed_over_other_samples_is_not_compared():
     a = net()
     whole, part = (in_order(a, copy.deepcopy(a), order) for order in (ORDER, ORDER[:4]))

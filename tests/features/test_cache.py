@@ -73,6 +73,7 @@ OTHER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", OTHER.values(), ids=OTHER)
 def test_another_setting_has_features_of_its_own_in_the_same_file(change, folder, read):
     first = features(folder)

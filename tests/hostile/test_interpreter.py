@@ -109,6 +109,7 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["inspect", "why", "graph", "check"])
 @pytest.mark.parametrize("place", ["construction", "forward"])
 @pytest.mark.parametrize("mode", ["Raises", "Passes", "Dispatched"])

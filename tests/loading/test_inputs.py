@@ -470,6 +470,7 @@ class TestTokens:
         make.kind = ModelKind("hf", "tiny", hf_config=config, tokenizer=str(tmp_path))
         return make
 
+    @pytest.mark.slow
     def test_rows_are_padded_for_transformers(self, bert):
         batch = bert({"tokens": [[5, 6, 7], [5]]})
         assert batch.args == ()

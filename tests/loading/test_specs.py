@@ -275,6 +275,7 @@ class TestHuggingFace:
         path = folder / "config.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("spec", ["hf:tiny", "hf:./tiny", "hf:tiny/config.json"])
     def test_a_local_config(self, targets, folder, spec):
         built = specs.build(spec, targets)

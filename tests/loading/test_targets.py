@@ -253,6 +253,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED.values(), ids=REFUSED)
 def test_what_may_not_be_named(targets, name, monkeypatch):
     ran = []

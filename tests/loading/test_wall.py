@@ -201,6 +201,7 @@ BYPASSES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("second_wall_only")
 @pytest.mark.parametrize(("asked", "deed"), BYPASSES.values(), ids=BYPASSES)
 def test_what_a_constructor_would_do(asked, deed, targets, tmp_path):

@@ -160,6 +160,7 @@ CELLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "column"), CELLS.values(), ids=CELLS)
 @pytest.mark.parametrize(
     "wrong", ["'x'", "NULL", "x'ff00'", "3.5", "'[1, \"a\"]'", "'{}'", "9e999"]

@@ -212,6 +212,7 @@ def test_tensorboard_itself(recorded, tmp_path):
     assert [one.step for one in norms] == [1, 3]
 
 
+@pytest.mark.slow
 def test_parquet_itself(recorded, monkeypatch):
     pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
     from pyarrow import parquet

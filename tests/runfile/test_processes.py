@@ -69,6 +69,7 @@ def test_a_killed_run_opens(seed, tmp_path):
     check(killed(tmp_path, random.Random(seed).uniform(0, 0.6)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["exit", "exception", "atexit", "end"])
 def test_nothing_is_lost_where_nobody_finishes(how, tmp_path):
     done = alone(f"leave(Path('run.db'), {how!r})", tmp_path)
@@ -80,6 +81,7 @@ def test_nothing_is_lost_where_nobody_finishes(how, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run.db"]
 
 
+@pytest.mark.slow
 @needs_fork
 @pytest.mark.parametrize("how", ["finish", "forget", "leave", "exit"])
 def test_a_forked_child_writes_nothing_and_finds_no_thread(how, tmp_path):

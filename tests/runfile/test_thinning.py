@@ -124,6 +124,7 @@ def test_events_are_bounded(tmp_path, monkeypatch):
     assert set(steps) >= {1, 2, 3, *range(951, 1001)}
 
 
+@pytest.mark.slow
 def test_a_long_run_takes_no_more_room(tmp_path):
     """What is dropped makes room for what comes: the file stops growing."""
     one = RunWriter(tmp_path / "run.db", RUN, keep=16)

@@ -79,6 +79,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layer", "verdicts"), FUNCTIONS.values(), ids=FUNCTIONS)
 def test_the_verdict_on_each_input(layer, verdicts):
     assert {check.input: check.verdict for check in checked(layer)} == verdicts

@@ -70,6 +70,7 @@ WAYS = {
 LOOKS = [gradscope.inspect, gradscope.check, gradscope.why, gradscope.graph]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_a_discriminator_in_the_loss(way, look):

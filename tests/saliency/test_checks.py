@@ -47,11 +47,13 @@ def test_integrated_gradients_are_complete(digits):
         assert found["sum"] - found["gain"] == found["residual"]
 
 
+@pytest.mark.slow
 def test_another_baselines_map_is_not_complete(digits):
     maps = integrated_gradients.attribute(digits, n_steps=200)
     assert all(found["residual_share"] > 0.05 for found in completeness(digits, maps, baseline=1.0))
 
 
+@pytest.mark.slow
 def test_half_of_a_map_is_not_complete(digits):
     maps = integrated_gradients.attribute(digits, n_steps=200) / 2
     assert all(0.45 < found["residual_share"] < 0.55 for found in completeness(digits, maps))
@@ -117,6 +119,7 @@ def test_a_reversed_map_loses_both_ways():
     assert good.insertion > bad.insertion
 
 
+@pytest.mark.slow
 def test_a_good_map_beats_chance_and_its_negative_does_not(digits):
     maps = occlusion.attribute(digits)
     for found in curves(digits, maps):
@@ -222,6 +225,7 @@ def test_few_masks_spread_more_than_many(digits):
         assert a["seed_similarity"] < b["seed_similarity"]
 
 
+@pytest.mark.slow
 def test_the_seed_of_noise_counts(digits):
     found = spread(digits, smooth_grad.attribute, smooth_grad.attribute(digits))
     assert all(f["spread"] > 0 for f in found)
@@ -236,6 +240,7 @@ def why(net, x, method, target=0, **options):
         return blank(subject, maps, method.reads)[0]["blank"]
 
 
+@pytest.mark.slow
 def test_a_map_with_a_shape_is_not_blank(digits):
     for method in (gradient, grad_cam, occlusion):
         found = blank(digits, method.attribute(digits), method.reads)

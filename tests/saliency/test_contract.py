@@ -63,6 +63,7 @@ def test_signature_and_words(name):
     assert isinstance(method.signed, bool)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_the_map(name):
     found, _ = run(name, inputs(), TARGETS)
@@ -75,6 +76,7 @@ def test_the_map(name):
         assert found.min() >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_the_model_is_left_alone(name):
     _, net = run(name, inputs(), TARGETS)

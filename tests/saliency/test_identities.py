@@ -29,6 +29,7 @@ from gradscope.saliency._subject import Objective, Subject
 pytestmark = pytest.mark.numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("baseline", [0.0, 0.3])
 def test_integrated_gradients_are_complete(baseline):
     with Subject(trained(), digits(3, 7)) as subject:
@@ -47,6 +48,7 @@ def test_one_step_of_integrated_gradients_is_the_middle():
     assert off(found, expected) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["digits", "resnet18"])
 def test_without_noise_smooth_grad_is_the_gradient_and_var_grad_nothing(name):
     """Against the gradient in float64: samples that share a pass round otherwise than one alone."""
@@ -90,6 +92,7 @@ def test_cam_is_grad_cam_up_to_scale_on_its_own_head(versus):
         assert off(cam.attribute(subject), other) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "densenet121"])
 def test_cam_reads_real_heads(name):
     net, _ = network(name)

@@ -48,6 +48,7 @@ def test_the_last_step_is_there_and_the_run_says_how_many_are_not(tmp_path):
     assert any(f"about one step in {SELDOM} has them" in notice for notice in run.notices)
 
 
+@pytest.mark.slow
 def test_optimizers_that_take_turns_are_both_there(tmp_path):
     _, steps = train(tmp_path / "run.db", 400, two=True)
     names = [step.optimizer for step in steps]

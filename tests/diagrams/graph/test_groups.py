@@ -350,6 +350,7 @@ def test_a_damaged_file_in_a_circle_ends() -> None:
         assert "Addmm" in terminal.render(damaged, GraphView(targets=("fc1",)))
 
 
+@pytest.mark.slow
 def test_a_long_chain_does_not_recurse() -> None:
     graph = samples.chain(50_000)
     root = grouped(graph)

@@ -186,6 +186,7 @@ def test_a_live_model_is_given_back(name: str) -> None:
     assert before == after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["exponential_shifted_in_place", "state_of_an_lstm_carried_over"])
 @pytest.mark.parametrize("width", [40, 60, 80, 120, None])
 def test_text_at_each_width(name: str, width: int | None) -> None:

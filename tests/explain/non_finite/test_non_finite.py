@@ -54,6 +54,7 @@ def test_the_table_is_whole() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ORIGINS)
 def test_plain_pytorch_sees_that_it_is_broken(name: str) -> None:
     torch.manual_seed(0)
@@ -63,6 +64,7 @@ def test_plain_pytorch_sees_that_it_is_broken(name: str) -> None:
     assert broken_in(ORIGINS[name].build(True)) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ORIGINS)
 def test_broken_program(name: str) -> None:
     case = ORIGINS[name]

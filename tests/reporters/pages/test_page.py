@@ -96,6 +96,7 @@ def test_a_row_that_a_finding_does_not_name_has_no_flag():
     assert 'class="flag"' not in html.render(sound, View())
 
 
+@pytest.mark.slow
 def test_five_thousand_rows_are_under_two_megabytes():
     made = html.render(large(), View())
     assert Parsed(made).tags["tr"] == 5_000 + 2 + len(report_samples.small().history)

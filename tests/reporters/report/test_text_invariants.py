@@ -152,6 +152,7 @@ def test_nothing_unprintable_leaves(report: Report) -> None:
     assert csv.render(report, View()).replace("\r\n", "").isprintable()
 
 
+@pytest.mark.slow
 def test_no_line_ends_in_blanks(report: Report) -> None:
     for width in WIDTHS:
         lines = terminal.render(report, View(width=width)).splitlines()

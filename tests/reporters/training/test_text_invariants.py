@@ -41,6 +41,7 @@ def test_no_name_is_cut(history: RunHistory, width: int | None) -> None:
         assert all(part in whole for part in parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 120, None])
 def test_no_figure_is_cut(history: RunHistory, width: int | None) -> None:
     text = terminal.render(history, View(width=width))
@@ -50,6 +51,7 @@ def test_no_figure_is_cut(history: RunHistory, width: int | None) -> None:
         assert number(last[0].loss) in words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 200])
 @pytest.mark.parametrize("name", [name for name in SAMPLES if name != "hostile"])
 def test_lines_fit_the_terminal(name: str, width: int) -> None:
@@ -76,6 +78,7 @@ def test_nothing_unprintable_leaves(history: RunHistory, table: str | None) -> N
     assert csv.render(history, View(table=table)).replace("\r\n", "").isprintable()
 
 
+@pytest.mark.slow
 def test_no_line_ends_in_blanks(history: RunHistory) -> None:
     for width in WIDTHS:
         lines = terminal.render(history, View(width=width)).splitlines()

@@ -208,6 +208,7 @@ def split(net: nn.Module) -> nn.Module:
 BIASES = {"healthy": 1.0, "forward": -1.0, "backward": 0.0, "loss": 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", BIASES)
 @pytest.mark.parametrize("spread_by", [sharded, split])
 @pytest.mark.parametrize("every", [1, 1000], ids=["looked at", "not looked at"])

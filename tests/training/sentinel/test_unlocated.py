@@ -76,6 +76,7 @@ def test_a_function_of_ones_own_in_the_loss(way: str) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_compiled_module() -> None:
     class Log(nn.Module):
         def __init__(self) -> None:
