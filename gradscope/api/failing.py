@@ -51,11 +51,7 @@ def explained_failure(
     failure, phase = stopped.failure, stopped.phase
     if failure is None:
         return None
-    try:
-        record = explain_error(failure, phase, stopped.executing(), workload.model)
-    except KeyboardInterrupt as interrupt:  # what was recorded is shown without it
-        stopped.failure = interrupt
-        return explain_error(interrupt, phase, stopped.executing(), workload.model)
+    record = explain_error(failure, phase, stopped.executing(), workload.model)
     reached = phase in ("forward", "loss", "backward", "step") and seconds <= PATIENCE
     if workload.parallel is not None:  # no process runs anything by itself
         return record

@@ -47,9 +47,9 @@ def report_of_several(
         where = f"in rank {processes.rank} of {processes.count}"
         error = replace(report.error, details=(*report.error.details, where))
         own = replace(own, error=error)
-    processes.leave_report(record_json.dumps(own))
     partial = _of_one_rank(own, processes)
     try:
+        processes.leave_report(record_json.dumps(own))
         return _gathered(processes, observation, own, partial, judged)
     except KeyboardInterrupt as interrupt:  # while it waits: by the launcher, or by a user
         observation.failure = interrupt

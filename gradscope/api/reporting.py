@@ -61,7 +61,11 @@ def report_of(
     observation = observe(
         workload, layers=workload.layers, chain=extras.chain, verify=extras.verify
     )
-    report = _report(workload, observation)
+    try:
+        report = _report(workload, observation)
+    except KeyboardInterrupt as interrupt:  # what was recorded is not lost
+        observation.failure = interrupt
+        report = _report(workload, observation)
     report = replace(report, run=replace(report.run, file=file))
     observation.recorder = None
     if workload.parallel is not None:
