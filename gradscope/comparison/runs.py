@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.comparison.gaps import Accuracy
-from gradscope.comparison.reports import compare_reports
+from gradscope.comparison.trained_models import (
+    ComparedModel,
+    compare_models,
+    update_error,
+    worst_update,
+)
 from gradscope.errors import OptionError
 from gradscope.records.diff import DiffReport, ParameterDiff
-from gradscope.records.report import Finding, Report
+from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
 from gradscope.records.training import TrainingStep
 from gradscope.rules import explained
@@ -45,29 +49,6 @@ class _Sign:
         return abs(self.b - self.a) / abs(self.a)
 
 
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    """One model in one step of both runs.
-
-    Attributes:
-        model: its name, where there are several.
-        alone: the models, of A or of B, that could not be compared.
-    """
-
-    step: int
-    model: str
-    report: DiffReport
-    alone: Sequence[str]
-
-    @property
-    def departs(self) -> bool:
-        return bool(self.report.findings) or _worst_update(self.report) is not None
-
-    @property
-    def where(self) -> str:
-        return f"step {self.step}" + (f" of {self.model}" if self.model else "")
-
-
 def compare_runs(a: RunFile, b: RunFile, match: Sequence[str] = ()) -> DiffReport:
     """Where two runs part: by the vital signs of their steps, and by the layers of those looked at.
 
@@ -83,7 +64,7 @@ def compare_runs(a: RunFile, b: RunFile, match: Sequence[str] = ()) -> DiffRepor
     """
     steps = _common(a, b)
     sampled = sorted({*a.sampled} & {*b.sampled} & {*steps})
-    compared = _compared(sampled, a, b, match)
+    compared = compare_models(sampled, a, b, match)
     report = _report(a, b, steps, sampled, compared)
     processes = a.run.world_size, b.run.world_size
     found = tuple(_findings(report, processes, steps, compared))
@@ -101,64 +82,12 @@ def _common(a: RunFile, b: RunFile) -> dict[int, tuple[TrainingStep, TrainingSte
     return steps
 
 
-def _compared(
-    sampled: Sequence[int], a: RunFile, b: RunFile, match: Sequence[str]
-) -> _Compared | None:
-    """The first model that departs, in the first step in which one does; else one of the last step.
-
-    Raises:
-        OptionError: no model can be compared in any step.
-    """
-    pairs = _pairs([model.name for model in a.models], [model.name for model in b.models])
-    several = len(a.models) > 1 or len(b.models) > 1
-    alone = dict.fromkeys(model.name for model in a.models if model.name not in pairs)
-    alone |= dict.fromkeys(model.name for model in b.models if model.name not in pairs.values())
-    last: _Compared | None = None
-    failure: OptionError | None = None
-    for step in sampled:
-        ours, theirs = _reports(a, step), _reports(b, step)
-        for name, other in pairs.items():
-            if name not in ours or other not in theirs:
-                continue
-            try:
-                report = compare_reports(
-                    *(ours[name], theirs[other], match), files=(str(a.path), str(b.path))
-                )
-            except OptionError as error:  # nothing in common
-                failure, alone[name] = failure or error, None
-                continue
-            found = _Compared(step, name if several else "", report, tuple(alone))
-            if found.departs:
-                return found
-            last = found if last is None or last.step < step else last
-    if last is None and failure is not None:
-        raise failure
-    return None if last is None else replace(last, alone=tuple(alone))
-
-
-def _pairs(a: Sequence[str], b: Sequence[str]) -> dict[str, str]:
-    """The models of the same name; others by their order."""
-    others = (name for name in b if name not in a)
-    pairs = {name: name if name in b else next(others, None) for name in a}
-    return {name: other for name, other in pairs.items() if other is not None}
-
-
-def _reports(run: RunFile, step: int) -> dict[str, Report]:
-    """What is known of each model in a step, by the model's name."""
-    names = {model.id: model.name for model in run.models}
-    return {
-        names[one.model]: replace(one.report, status="ok")
-        for one in run.sample(step)
-        if one.model in names
-    }
-
-
 def _report(
     a: RunFile,
     b: RunFile,
     steps: dict[int, tuple[TrainingStep, TrainingStep]],
     sampled: Sequence[int],
-    compared: _Compared | None,
+    compared: ComparedModel | None,
 ) -> DiffReport:
     notices = [f"steps: {len(steps)} of both are compared, {len(sampled)} of them layer by layer"]
     runs = _info(a), _info(b)
@@ -204,7 +133,7 @@ def _findings(
     report: DiffReport,
     processes: tuple[int, int],
     steps: dict[int, tuple[TrainingStep, TrainingStep]],
-    compared: _Compared | None,
+    compared: ComparedModel | None,
 ) -> Iterator[Finding]:
     parted = _first_sign(steps, report.step)
     if parted is not None:
@@ -214,28 +143,9 @@ def _findings(
         for finding in compared.report.findings:
             message = f"in {compared.where}, {finding.message}"
             yield replace(finding, message=message)
-        worst = None if compared.report.findings else _worst_update(compared.report)
+        worst = None if compared.report.findings else worst_update(compared.report)
         if worst is not None:
             yield _updated(worst, compared.report.step, compared.where)
-
-
-def _worst_update(report: DiffReport) -> ParameterDiff | None:
-    """The parameter whose updates are farthest apart though its gradients are not."""
-    apart = [
-        one
-        for one in report.parameters
-        if one.gradient is not None
-        and one.gradient.note is None
-        and not one.gradient.departs
-        and _apart(one) > report.step
-    ]
-    return max(apart, key=_apart) if apart else None
-
-
-def _apart(parameter: ParameterDiff) -> float:
-    """|b − a| / a of the update ratios."""
-    a, b = parameter.update_ratios or (0.0, 0.0)
-    return abs(b - a) / a if a else math.inf if b else 0.0
 
 
 def _updated(parameter: ParameterDiff, limit: float, where: str) -> Finding:
@@ -248,7 +158,7 @@ def _updated(parameter: ParameterDiff, limit: float, where: str) -> Finding:
         message=f"in {where}, it is updated by {a:.3e} of itself in A and by {b:.3e} in B, "
         "though its gradient is the same",
         advice="compare the optimizers: their settings, and what they remember of earlier steps",
-        value=_apart(parameter) if a else None,
+        value=update_error(parameter) if a else None,
         threshold=float(f"{limit:.1g}") if a else None,
         source="half of the digits" if a else None,
         cause="optimizer",

@@ -22,14 +22,12 @@ _COLUMNS = {
 _ORDERED = ("call", "parameter")
 
 
-def shared_numbers(
-    models: Sequence[TrainedModel], known: Sequence[TrainedModel], free: int
-) -> dict[int, int]:
+def shared_numbers(models: Sequence[TrainedModel], known: Sequence[TrainedModel]) -> dict[int, int]:
     """By its own number of each model, the one that ``known`` has for it.
 
     The same model has the same class and wrapper, and the same name, or else the same size and
-    place in the order. Another keeps its number where that is free, and has one from ``free`` on
-    where it is not.
+    place in the order. Another keeps its number where that is free, and has a new one where it is
+    not.
     """
     left = list(known)
     numbers: dict[int, int] = {}
@@ -42,6 +40,7 @@ def shared_numbers(
                 left.remove(same)
                 numbers[model.id] = same.id
     taken = {model.id for model in known}
+    free = 1 + max(taken | {model.id for model in models}, default=0)
     for model in models:
         if model.id not in numbers:
             numbers[model.id] = free if model.id in taken else model.id

@@ -63,9 +63,9 @@ class RankFile:
         self._connection = connect(path)
         self._numbers: dict[int, int] = {}
 
-    def number_as(self, known: Sequence[TrainedModel], free: int) -> None:
+    def number_as(self, known: Sequence[TrainedModel]) -> None:
         """From now on its models have the numbers that ``known`` have: see ``numbering.py``."""
-        numbers = shared_numbers(self.models, known, free)
+        numbers = shared_numbers(self.models, known)
         self._numbers = {own: shared for own, shared in numbers.items() if own != shared}
         if self._numbers:
             with reading(self.path):

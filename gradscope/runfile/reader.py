@@ -72,9 +72,8 @@ class RunFile:
         """A model has one number in all files: the one that it has in the first."""
         known = self._first.models
         for file in self.files[1:]:
-            own = file.models
-            if _names(own) != _names(known):
-                file.number_as(known, free=1 + max([model.id for model in (*known, *own)]))
+            if _names(file.models) != _names(known):
+                file.number_as(known)
                 taken = {model.id for model in known}
                 known = (*known, *(model for model in file.models if model.id not in taken))
 

@@ -264,11 +264,11 @@ def test_a_model_that_has_another_name_is_known_by_its_make():
     model = TrainedModel(2, "Net#2", "Net", 8, 8, 1, wrapper="DDP")
     other = TrainedModel(3, "Other", "Other", 5, 5, 1, wrapper="DDP")
     on_others = [replace(model, id=1, name="Net"), replace(other, id=2)]
-    assert shared_numbers(on_others, [copy, model, other], free=4) == {1: 2, 2: 3}
-    assert shared_numbers(on_others, [copy], free=4) == {1: 4, 2: 2}
+    assert shared_numbers(on_others, [copy, model, other]) == {1: 2, 2: 3}
+    assert shared_numbers(on_others, [copy]) == {1: 3, 2: 2}
 
 
 def test_flat_pieces_of_another_size_are_the_same_model():
     """Of FSDP1 each rank counts its own."""
     whole = TrainedModel(1, "net", "Net", 8, 8, 1, wrapper="FSDP")
-    assert shared_numbers([replace(whole, id=2, parameters=7)], [whole], free=3) == {2: 1}
+    assert shared_numbers([replace(whole, id=2, parameters=7)], [whole]) == {2: 1}
