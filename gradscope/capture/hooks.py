@@ -30,6 +30,7 @@ __all__ = [
     "change_node",
     "changed",
     "hook_calls",
+    "hook_first_output",
     "hook_node",
     "hook_node_before",
     "hook_optimizers",
@@ -99,10 +100,16 @@ class OwnHook:
             self._handle.remove()
 
     def __call__(self, *arguments: Any) -> Any:
-        # A model that exports or traces a part of itself must not find the hook in the trace.
-        if not (torch.compiler.is_compiling() or torch._C._get_tracing_state()) and self._function:
-            return self._function(*arguments)
-        return None
+        # A model that exports or traces a part of itself must not find the hook in the trace. The
+        # two are all that `torch.compiler.is_compiling` asks.
+        if (
+            torch.compiler.is_dynamo_compiling()
+            or torch.compiler._is_compiling_flag
+            or torch._C._get_tracing_state()
+            or self._function is None
+        ):
+            return None
+        return self._function(*arguments)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
         return nullcontext().__exit__
@@ -230,6 +237,23 @@ def hook_node(node: Node, read: Callable[..., None]) -> Handle:
 def hook_node_before(node: Node, read: Callable[..., None]) -> Handle:
     """Call ``read`` with the gradients for the outputs of ``node``, before it runs."""
     return node.register_prehook(read)
+
+
+#: Lends its hooks to nodes.
+_LENDER = torch.Tensor()
+
+
+def hook_first_output(node: Node, read: Callable[[torch.Tensor | None], None]) -> dict[int, Any]:
+    """Call ``read`` with the gradient for the first output of ``node``, until what is returned is
+    cleared.
+
+    So does ``Tensor.register_hook``; but a tensor of the script's is left alone, and no handle is
+    made, which beside a small training takes more than all else that is done at a call.
+    """
+    hooks: dict[int, Any] = {0: read}
+    _LENDER._backward_hooks = hooks
+    node._register_hook_dict(_LENDER)
+    return hooks
 
 
 def hook_optimizers(

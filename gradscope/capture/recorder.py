@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -61,7 +60,7 @@ class Recorder:
         hooks: the modules that take hooks; None: all that can.
         only_training: outermost calls without gradients, as an evaluation makes, are passed over.
         saved: whether the bytes that nodes save are counted.
-        guard: calls the hooks, each with its arguments: what they raise is its business.
+        guard: makes functions of the hooks: what these raise is its business.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Recorder:
         hooks: Sequence[nn.Module] | None = None,
         only_training: bool = False,
         saved: bool = True,
-        guard: Callable[..., Any] | None = None,
+        guard: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     ) -> None:
         self.model = model
         self.chains: list[Chain] = []
@@ -139,7 +138,7 @@ class Recorder:
     def _guarded(self) -> tuple[PreHook, PostHook]:
         if self._guard is None:
             return self._before, self._after
-        return partial(self._guard, self._before), partial(self._guard, self._after)
+        return self._guard(self._before), self._guard(self._after)
 
     def free_nodes(self) -> None:
         """Free the graph, once the loss itself is gone."""

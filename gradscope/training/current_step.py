@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -16,8 +15,8 @@ from torch.optim import Optimizer
 from gradscope.capture.shards import is_spread, local, placements_of
 from gradscope.records.placements import GroupNorm
 from gradscope.records.training import TrainingStep
-from gradscope.training.gradients import GradientReader, Gradients
-from gradscope.training.optimizers import SeenOptimizer, learning_rates
+from gradscope.training.gradients import Gradients, read
+from gradscope.training.optimizers import SeenOptimizer
 from gradscope.training.placements import Placements
 
 
@@ -26,6 +25,11 @@ class LossScales:
 
     def __init__(self) -> None:
         self._of: tuple[weakref.ref[torch.Tensor], torch.Tensor] | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether a scaler multiplied one."""
+        return self._of is not None
 
     def add(self, loss: object, scale: torch.Tensor) -> None:
         """A scaler made this loss of another."""
@@ -92,23 +96,21 @@ class CurrentStep:
         if self.nonfinite is None:
             self.nonfinite, self.in_loss = kind, True
 
-    def read(self, reader: GradientReader, parameters: Sequence[nn.Parameter]) -> None:
+    def read(self, parameters: Sequence[nn.Parameter]) -> None:
         """Read all gradients as they are now."""
-        self.gradients, self._read_after = reader.read(parameters), self.backwards
+        self.gradients, self._read_after = read(parameters), self.backwards
 
     @property
     def is_read(self) -> bool:
         """Whether the gradients were read after the last backward."""
         return self._read_after == self.backwards
 
-    def measure(
-        self, parameters: Sequence[nn.Parameter], reader: GradientReader, optimizer: str
-    ) -> None:
+    def measure(self, parameters: Sequence[nn.Parameter], optimizer: str) -> None:
         """The norms of these parameters' gradients, as read and as the optimizer gets them now."""
-        read = self.gradients
-        changed = [p for p in parameters if read.changed(p)]
-        before = {p: read.norms[p] for p in parameters if p in read.norms}
-        now = before | reader.read(changed).norms if changed else before
+        left = self.gradients
+        changed = [p for p in parameters if left.changed(p)]
+        before = {p: left.norms[p] for p in parameters if p in left.norms}
+        now = before | read(changed).norms if changed else before
         self.clipped_norm = math.hypot(*now.values()) if parameters else None
         # Without a backward the gradients were taken otherwise.
         self.gradient_norm = (
@@ -127,26 +129,41 @@ class CurrentStep:
         self._see(self.clipped_norm)
 
     def record(
-        self, optimizer: Optimizer | None, known: SeenOptimizer | None, **signs: Any
+        self,
+        step: int,
+        optimizer: Optimizer | None,
+        known: SeenOptimizer | None,
+        began: float,
+        last: float,
+        now: float,
+        *,
+        sampled: bool,
     ) -> Callable[[], TrainingStep]:
-        """Makes the vital signs of the step that has ended, with ``signs`` not known here."""
+        """Makes the vital signs of the step that has ended ``now``.
+
+        Args:
+            began: when the run began.
+            last: when the step before it ended.
+        """
+        rates = []
+        if optimizer is not None:
+            for group in optimizer.param_groups:  # now, for they may be tensors
+                if "lr" in group:
+                    rates.append(float(group["lr"]))
+        name, number = ("", step) if known is None else (known.name, known.steps)
+        # At the least cost, for most are never asked for.
         return partial(
-            TrainingStep,
-            optimizer="" if known is None else known.name,
-            losses=tuple(self.losses),
-            nonfinite=self.nonfinite,
-            gradient_norm=_finite(self.gradient_norm),
-            clipped_norm=_finite(self.clipped_norm),
-            learning_rates=() if optimizer is None else learning_rates(optimizer),
-            loss_scale=self.scale,
-            norms=self.norms,
-            batch=self.batch,
-            **signs,
+            _record,
+            (step, name, number, now - began, now - last, sampled),
+            (self.losses, self.nonfinite, self.gradient_norm, self.clipped_norm, rates, self.scale),
+            # How long it took until it first had to wait for other processes.
+            (self.norms, self.batch, self.ready and max(0.0, self.ready - last)),
         )
 
     def begin(self, held: Collection[nn.Parameter] | None = None) -> None:
         """The next one; gradients of parameters that were not ``held`` wait for their optimizer."""
-        self.gradients = Gradients() if held is None else self.gradients.after_step_of(held)
+        if self.gradients.norms:
+            self.gradients = Gradients() if held is None else self.gradients.after_step_of(held)
         self.gradient_norm = self.clipped_norm = None
         self.norms = ()
         self.skip()
@@ -169,9 +186,40 @@ def loss_of(roots: Sequence[torch.Tensor]) -> float | None:
     root = roots[0]
     if root.numel() != 1 or root.is_complex():
         return None
+    if type(root) is torch.Tensor:
+        return float(root.item())
     if is_spread(root) and not all(one.is_replicate() for one in placements_of(root)):
         return None
     return float(local(root).item())
+
+
+def _record(
+    made: tuple[int, str, int, float, float, bool],
+    signs: tuple[
+        list[float | None], str | None, float | None, float | None, list[float], float | None
+    ],
+    of_several: tuple[tuple[GroupNorm, ...], int | None, float | None],
+) -> TrainingStep:
+    step, optimizer, optimizer_step, time, seconds, sampled = made
+    losses, nonfinite, gradient_norm, clipped_norm, rates, scale = signs
+    norms, batch, own_seconds = of_several
+    return TrainingStep(
+        step=step,
+        optimizer=optimizer,
+        optimizer_step=optimizer_step,
+        time=time,
+        seconds=seconds,
+        losses=tuple(losses),
+        nonfinite=nonfinite,
+        gradient_norm=_finite(gradient_norm),
+        clipped_norm=_finite(clipped_norm),
+        learning_rates=tuple(rates),
+        loss_scale=scale,
+        sampled=sampled,
+        norms=norms,
+        own_seconds=own_seconds,
+        batch=batch,
+    )
 
 
 def _finite(value: float | None) -> float | None:

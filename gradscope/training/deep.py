@@ -13,6 +13,7 @@ class DeepSteps:
 
     Attributes:
         watch: of the step that is going on, where it is one of them.
+        wanted: whether there are any.
 
     Args:
         steps: the first and the last; None for no such steps.
@@ -21,6 +22,7 @@ class DeepSteps:
 
     def __init__(self, steps: tuple[int, int] | None, guard: Guard) -> None:
         self.watch: StepWatch | None = None
+        self.wanted = steps is not None
         self._steps, self._guard = steps, guard
 
     def arm(self, upcoming: int, models: Models) -> None:

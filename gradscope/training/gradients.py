@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +12,6 @@ from torch import nn
 from gradscope.capture.norms import gradient_norms
 from gradscope.capture.reductions import BLOCK
 from gradscope.capture.shards import local, version_of
-from gradscope.training.cadence import Cadence
 
 
 @dataclass(slots=True)
@@ -31,54 +29,37 @@ class Gradients:
 
     def after_step_of(self, held: Collection[nn.Parameter]) -> Gradients:
         """Those that wait for another optimizer's step, where one backward is for several."""
-        if not self.norms:
-            return self
         return Gradients(
             {p: norm for p, norm in self.norms.items() if p not in held},
             {p: version for p, version in self.versions.items() if p not in held},
         )
 
 
-class GradientReader:
-    """Reads gradients.
-
-    Args:
-        cadence: how often all of them are read; it is told what that takes.
-    """
-
-    def __init__(self, cadence: Cadence) -> None:
-        self.cadence = cadence
-
-    def read(self, parameters: Sequence[nn.Parameter]) -> Gradients:
-        """Of those that have one, as it is now."""
-        there = {p: p.grad for p in parameters if p.grad is not None}
-        if not there:
-            return Gradients()
-        began = time.perf_counter()
-        norms = gradient_norms(list(there.values()))
-        self.cadence.took(time.perf_counter() - began)
-        return Gradients(
-            dict(zip(there, norms, strict=True)),
-            {p: version_of(g) for p, g in there.items()},
-        )
+def read(parameters: Sequence[nn.Parameter]) -> Gradients:
+    """The gradients of those that have one, as they are now."""
+    there = {p: p.grad for p in parameters if p.grad is not None}
+    if not there:
+        return Gradients()
+    norms = gradient_norms(list(there.values()))
+    return Gradients(
+        dict(zip(there, norms, strict=True)),
+        {p: version_of(g) for p, g in there.items()},
+    )
 
 
 def are_finite(parameters: Sequence[nn.Parameter]) -> bool:
     """Whether their gradients are."""
-    gradients, plain = [], True
+    gradients, total = [], 0.0
     for parameter in parameters:  # in every step: no frame of Python's for each
         gradient = parameter.grad
         if gradient is not None:
             if type(gradient) is not torch.Tensor:
                 gradient = local(gradient)
-            plain = plain and gradient.is_cpu and gradient.layout is torch.strided
             gradients.append(gradient)
-    if not gradients:
-        return True
-    # Their norms at the least cost; what overflows in them is looked at again.
-    if plain and math.isfinite(sum([norm.item() for norm in torch._foreach_norm(gradients)])):
-        return True
-    return all(map(math.isfinite, gradient_norms(gradients)))
+            # A sum costs the least; one that overflows is looked at again.
+            plain = gradient.is_cpu and gradient.layout is torch.strided
+            total += abs(gradient.sum().item()) if plain else math.nan
+    return math.isfinite(total) or all(map(math.isfinite, gradient_norms(gradients)))
 
 
 def small(parameters: Collection[nn.Parameter]) -> list[nn.Parameter]:

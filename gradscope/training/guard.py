@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from threading import get_ident
 from time import perf_counter
 from typing import Any
 
@@ -12,7 +13,9 @@ from gradscope.capture.signals import raised_by_a_handler
 
 
 class Guard:
-    """Calls parts of the observer, one at a time.
+    """Makes functions that PyTorch may call: they never raise, and run one at a time.
+
+    They are called in every step, so that there is one frame of Python's around each and no more.
 
     Attributes:
         listening: nothing is called otherwise.
@@ -29,26 +32,63 @@ class Guard:
         self.around: Callable[[], AbstractContextManager[None]] | None = None
         self._failed = failed
         self._inside = False
+        self._thread = TrainingThread()
 
-    def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What ``function`` returns; None where it fails, or what we run ourselves calls it."""
-        if self._inside or not self.listening:
-            return None
-        began = perf_counter()
-        self._inside = True
-        try:
-            if self.around is None:
-                return function(*args)
-            with self.around():
-                return function(*args)
-        except Exception as error:
-            if raised_by_a_handler(error):
-                raise
-            self._failed(error)
-            return None
-        finally:
-            self._inside = False
-            self.seconds += perf_counter() - began
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, in whatever thread it is called.
+
+        It gives None where it fails, or what we run ourselves calls it.
+        """
+        return self._guarded(function, anywhere=True)
+
+    def in_training(
+        self,
+        function: Callable[..., Any],
+        *,
+        trains: bool = True,
+        elsewhere: Callable[..., None] | None = None,
+    ) -> Callable[..., Any]:
+        """``function`` in the thread that trains alone.
+
+        Args:
+            trains: whether a call is part of a training, so that a thread becomes the one that
+                trains by it.
+            elsewhere: is called in other threads.
+        """
+        return self._guarded(function, anywhere=False, trains=trains, elsewhere=elsewhere)
+
+    def _guarded(
+        self,
+        function: Callable[..., Any],
+        *,
+        anywhere: bool,
+        trains: bool = False,
+        elsewhere: Callable[..., None] | None = None,
+    ) -> Callable[..., Any]:
+        thread = self._thread
+
+        def guarded(*args: Any) -> Any:
+            if not anywhere and get_ident() != thread.ident and thread.is_another(trains=trains):
+                return None if elsewhere is None else elsewhere(*args)
+            if self._inside or not self.listening:
+                return None
+            began = perf_counter()
+            self._inside = True
+            try:
+                if self.around is None:
+                    return function(*args)
+                with self.around():
+                    return function(*args)
+            except Exception as error:
+                if raised_by_a_handler(error):
+                    raise
+                self._failed(error)
+                return None
+            finally:
+                self._inside = False
+                self.seconds += perf_counter() - began
+
+        return guarded
 
 
 class TrainingThread:
@@ -63,7 +103,7 @@ class TrainingThread:
     def is_another(self, *, trains: bool = True) -> bool:
         """Whether the thread that asks is another one; where there is none yet and it ``trains``,
         it is the one from now on."""
-        here = threading.get_ident()
+        here = get_ident()
         if here == self.ident or not (trains or self.ident):
             return False
         if any(thread.ident == self.ident for thread in threading.enumerate()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -13,12 +12,15 @@ from torch import nn
 from gradscope.capture.hooks import OwnHook, hook_calls
 from gradscope.capture.recompute import in_backward
 from gradscope.training.current_step import CurrentStep
-from gradscope.training.guard import Guard, TrainingThread
+from gradscope.training.guard import Guard
 from gradscope.training.models import Model
 from gradscope.training.node_stacks import NodeStacks
 from gradscope.training.replicas import batch_comes_first, batch_size
 from gradscope.training.sampling import Sampling
 from gradscope.training.sentinel.sentinel import Sentinel
+
+#: Whether a call is of plain tensors, with gradients.
+_GRADIENTS, _TRANSFORMED = torch.is_grad_enabled, torch._C._are_functorch_transforms_active
 
 
 class ModelCalls:
@@ -33,8 +35,7 @@ class ModelCalls:
     Args:
         sentinel: keeps what it needs to run a call again; None where nobody asks where a NaN or an
             infinity came from.
-        guard: calls what is done, and deals with what it raises.
-        thread: the one that trains.
+        guard: makes functions of the hooks that never raise.
     """
 
     several = False
@@ -47,10 +48,9 @@ class ModelCalls:
         sampling: Sampling,
         stacks: NodeStacks,
         guard: Guard,
-        thread: TrainingThread,
     ) -> None:
         self._sentinel, self._current, self._sampling = sentinel, current, sampling
-        self._stacks, self._guard, self._thread = stacks, guard, thread
+        self._stacks, self._guard = stacks, guard
         self._hooks: list[OwnHook] = []
 
     def listen(self, models: Iterable[Model]) -> None:
@@ -61,8 +61,11 @@ class ModelCalls:
         for model in models:
             outer = model.outer()
             if outer is not None and outer._compiled_call_impl is None:
-                before, after = partial(self._begins, model), partial(self._ended, model)
-                self._hooks += hook_calls(outer, before, after)
+                hooks = [
+                    self._guard.in_training(partial(method, model), trains=False)
+                    for method in (self._began, self._ended)
+                ]
+                self._hooks += hook_calls(outer, *hooks)
 
     def close(self) -> None:
         """Listen to none."""
@@ -70,19 +73,19 @@ class ModelCalls:
             hook.remove()
         self._hooks.clear()
 
-    def _begins(
-        self, model: Model, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def _began(
+        self, model: Model, outer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        if self._is_seen():
-            self._guard(self._began, model, args, kwargs)
-
-    def _began(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.aside or not _GRADIENTS() or _TRANSFORMED():
+            return
         if self.several:
             self._given(model, args, kwargs)
         if self._sentinel is not None:
             if self._stacks.kept:
                 self._stacks.end()
-            self._sentinel.call_began(model.name, model.module, args, kwargs)
+            module = model.module_ref()
+            assert module is not None
+            self._sentinel.call_began(model.name, module, args, kwargs)
 
     def _given(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What of a call other processes' calls are held against."""
@@ -94,24 +97,12 @@ class ModelCalls:
         if self._sampling.sampler is not None and not in_backward():
             self._sampling.sampler.called(model, args, kwargs)
 
-    def _ended(self, model: Model, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if self._sentinel is not None and self._is_seen():
-            self._guard(self._returned, self._sentinel, model, output)
-
-    def _returned(self, sentinel: Sentinel, model: Model, output: Any) -> None:
-        sentinel.call_ended(model.name, model.module, output)
+    def _ended(self, model: Model, outer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if self._sentinel is None or self.aside or not _GRADIENTS() or _TRANSFORMED():
+            return
+        module = model.module_ref()
+        assert module is not None
+        self._sentinel.call_ended(module, output)
         # Between the model and the backward only: it takes time.
         if self._sampling.sampler is not None and not in_backward():
             self._stacks.begin()
-
-    def _is_seen(self) -> bool:
-        """Whether a call belongs to the training that is observed, and is of plain tensors."""
-        return (
-            torch.is_grad_enabled()
-            and not self.aside
-            and not torch._C._are_functorch_transforms_active()
-            and not (
-                threading.get_ident() != self._thread.ident
-                and self._thread.is_another(trains=False)
-            )
-        )

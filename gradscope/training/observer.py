@@ -6,7 +6,6 @@ backward. Between two steps stand the forwards and backwards of the second.
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from gradscope.training.current_step import CurrentStep, LossScales, loss_of
 from gradscope.training.deep import DeepSteps
 from gradscope.training.discovery import optimizers_of
 from gradscope.training.gradients import small
-from gradscope.training.guard import Guard, TrainingThread
+from gradscope.training.guard import Guard
 from gradscope.training.interval import Interval
 from gradscope.training.model_calls import ModelCalls
 from gradscope.training.models import Models
@@ -75,11 +74,12 @@ class Observer:
         self.elsewhere = 0
         self._write, self._on_located, self._failed = write, located, failed
         self._stop_on_nan, self._stopping = stop_on_nan, False
-        self._guarded, self._thread = Guard(self._give_up), TrainingThread()
+        self._guarded = guard = Guard(self._give_up)
         self._deep = DeepSteps(deep, self._guarded)
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, SeenOptimizer] = (
             weakref.WeakKeyDictionary()
         )
+        self._latest: tuple[weakref.ref[Optimizer], SeenOptimizer] | None = None
         self._any_optimizer = False
         self._sentinel = Sentinel(self._trained) if sentinel else None
         self._patches: ExitStack | None = None
@@ -89,14 +89,28 @@ class Observer:
         self._placements = Placements() if processes > 1 else None
         self._current = CurrentStep(placements=self._placements)
         self.signs = VitalSigns(interval, self._current, checked=sentinel)
-        self._calls = ModelCalls(
-            *(self._sentinel, self._current, self._sampling, self._stacks),
-            *(self._guarded, self._thread),
-        )
+        self._calls = ModelCalls(self._sentinel, self._current, self._sampling, self._stacks, guard)
         self._scaler_steps: list[int] = []
         self._located = False
         self._stages_imported = self._in_stages = False
         self._began = self._last = time.perf_counter()
+        #: The next step at which anything is due; the seconds of those before it, and gradscope's.
+        self._due = 0
+        self._passed: list[tuple[float, float]] = []
+        # What PyTorch calls: `patches.Listener` says when.
+        self.optimizer_made = guard(self._optimizer_made)
+        self.backward_begins = guard.in_training(self._backward_begins)
+        self.backward_ended = guard(self._backward_ended)
+        self.step_begins = guard.in_training(self._step_begins)
+        self.step_ended = guard.in_training(self._step_ended, elsewhere=self._stepped_elsewhere)
+        self.scaled = self._scales.add
+        self.scaler_step_begins = guard(self._scaler_step_begins)
+        self.scaler_step_ended = guard(self._scaler_step_ended)
+        self.divided = guard(self._gradients_left)
+        self.compiled = guard(self._compiled)
+        #: The script raises this, and its models are still there.
+        self.script_failed = guard(self._script_failed)
+        self._closure_ended = guard(self._gradients_ready)
 
     # ---------------------------------------------------------------- the life of the observer
 
@@ -114,10 +128,11 @@ class Observer:
         for optimizer in optimizers or optimizers_of(models):
             self._any_optimizer = True
             self._optimizers[optimizer] = SeenOptimizer()
-        self._guarded(self._search)
+        self._guarded(self._search)()
 
     def stop(self) -> None:
         """Take everything away that was set."""
+        self._count_passed()
         self._guarded.listening = False
         self._deep.end()
         self._stacks.end()
@@ -143,10 +158,6 @@ class Observer:
         """Seconds since the run began."""
         return time.perf_counter() - self._began
 
-    def script_failed(self, error: BaseException) -> None:
-        """The script raises this, and its models are still there."""
-        self._guarded(self._script_failed, error)
-
     def _script_failed(self, error: BaseException) -> None:
         details = unused_parameters(error, self.models)
         if details is not None:
@@ -157,55 +168,6 @@ class Observer:
     def event(self, kind: str, message: str, **details: Any) -> None:
         """Something that happened once, at the step that is going on."""
         self._write(TrainingEvent(self.step + 1, self.time, kind, message, details))
-
-    # ---------------------------------------------------------------- what PyTorch tells
-
-    def optimizer_made(self, optimizer: Optimizer) -> None:
-        """A model was made by now, and no step yet."""
-        self._guarded(self._optimizer_made, optimizer)
-
-    def backward_begins(self, roots: Sequence[Root], gradients: Sequence[torch.Tensor]) -> bool:
-        """A loss is there, with its graph."""
-        if threading.get_ident() != self._thread.ident and self._thread.is_another():
-            return False
-        to_the_end = self._guarded(self._backward_begins, roots, gradients)
-        if self._stopping:
-            self._end_script()
-        return bool(to_the_end)
-
-    def backward_ended(self) -> None:
-        """Gradients are there, as backward left them."""
-        self._guarded(self._backward_ended)
-
-    def step_begins(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Gradients are there, as the optimizer gets them; with a closure they come later."""
-        if threading.get_ident() != self._thread.ident and self._thread.is_another():
-            return None
-        given = self._guarded(self._step_begins, optimizer, args, kwargs)
-        if self._stopping:
-            self._end_script()
-        return given
-
-    def step_ended(self, optimizer: Optimizer, args: object = (), kwargs: object = None) -> None:
-        """The weights have moved."""
-        if threading.get_ident() != self._thread.ident and self._thread.is_another():
-            self.elsewhere += 1
-            return
-        self._guarded(self._step_ended, optimizer)
-
-    def scaled(self, loss: object, scale: torch.Tensor) -> None:
-        """A gradient scaler made this loss of another."""
-        self._scales.add(loss, scale)
-
-    def scaler_step(self, optimizer: Optimizer, *, ended: bool) -> None:
-        """Whether a scaler left a step out."""
-        self._guarded(self._scaler_step, optimizer, ended)
-
-    def divided(self) -> None:
-        """Gradients are there once more, as the schedule of a pipeline leaves them."""
-        self._guarded(self._gradients_left)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -218,18 +180,17 @@ class Observer:
             finally:
                 self._calls.aside = False
 
-    def compiled(self, what: object) -> None:
-        """No hook is set from now on where the compiler would trace it."""
-        self._guarded(self._compiled, what)
-
     def end_script(self) -> None:
         """Have the script end at its next backward or step."""
         self._stopping = True
 
     def _end_script(self) -> None:
-        """By what is not an ``Exception``, which a script may well catch."""
+        """By what is not an ``Exception``, which a script may well catch, as may the guard."""
         self._stopping = False
         raise SystemExit(1)
+
+    def _stepped_elsewhere(self, *_: object) -> None:
+        self.elsewhere += 1
 
     # ---------------------------------------------------------------- models
 
@@ -255,6 +216,7 @@ class Observer:
         self._sampling.end()
         self._calls.close()
         self.models.forget_hooks()
+        self._due = 0
 
     def _find_stages(self) -> None:
         """After forward has come to all models: a pipeline's stage is known by what runs it."""
@@ -273,7 +235,9 @@ class Observer:
         """Before a step begins: look at it, or not."""
         if self.models.stale and self.models.search():
             self._listen_to_calls()
-        self._deep.arm(self.step + 1, self.models)
+        if self._deep.wanted:
+            self._deep.arm(self.step + 1, self.models)
+            self._due = 0
         if self._sampling.sampler is not None:
             return
         if self._deep.watch is not None or self.interval.wants():
@@ -283,18 +247,23 @@ class Observer:
             if several_processes() and not self._calls.several:  # since the models were made
                 self._listen_to_calls()
             self._sampling.begin(models)
+            self._due = 0
 
     def _backward_begins(self, begun: Sequence[Root], gradients: Sequence[torch.Tensor]) -> bool:
+        """A loss is there, with its graph."""
         if self._stages_imported:
             self._find_stages()
-        roots = [root for root in begun if isinstance(root, torch.Tensor)]
+        roots = []
+        for root in begun:
+            if isinstance(root, torch.Tensor):
+                roots.append(root)
         if not self._any_optimizer and not self.step and not list(self.models):
             self._search()
         if self._deep.watch is not None:
             self._deep.watch.backward_begins(roots)
         current = self._current
         loss = loss_of(roots)
-        current.add_loss(loss, self._scales.of(roots))
+        current.add_loss(loss, self._scales.of(roots) if self._scales.any else None)
         if self._calls.several and current.ready is None and not self._in_stages:
             current.ready = time.perf_counter()
         if self._sentinel is not None and roots:
@@ -306,24 +275,25 @@ class Observer:
             if self._stacks.end() and self._sentinel is not None and roots:
                 self._sentinel.sampled_lines(roots)
             sampler.backward_begins(begun)
+        if self._stopping:
+            self._end_script()
         return (
             sampler is not None
             or self._deep.watch is not None
             or not self._any_optimizer
-            or self._is_last_read()
+            or (self.signs.are_read and self._is_last())
         )
 
-    def _is_last_read(self) -> bool:
-        """Whether all gradients are read in this step, and no backward is to come before that.
+    def _is_last(self) -> bool:
+        """Whether no backward is to come before all gradients are read.
 
         Before the last of several nobody asks what has arrived: as many as the steps before had.
         """
-        if not self.signs.are_read:
-            return False
         optimizers = self._optimizers.values()
         return self._current.backwards >= min([o.backwards for o in optimizers], default=1)
 
     def _backward_ended(self) -> None:
+        """Gradients are there, as backward left them."""
         if self._deep.watch is not None:
             self._deep.watch.backward_ended()
         if not self._gradients_left() and not (
@@ -338,7 +308,7 @@ class Observer:
     def _gradients_left(self) -> bool:
         """Read the gradients, where they are in this step, before anybody clips them."""
         sampler = self._sampling.sampler
-        if sampler is None and not self._is_last_read():
+        if sampler is None and not (self.signs.are_read and self._is_last()):
             return False
         self.signs.read(self._parameters())
         if sampler is not None:
@@ -355,21 +325,39 @@ class Observer:
     def _step_begins(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        known = self._known(optimizer)
-        place = 1 if len(args) > 1 else "closure"
+        """Gradients are there, as the optimizer gets them; with a closure they come later."""
+        latest = self._latest
+        if latest is not None and latest[0]() is optimizer and latest[1].is_as_seen(optimizer):
+            known = latest[1]
+        else:
+            known = self._known(optimizer)
         if self._sampling.sampler is not None:
             known.settings = settings(optimizer)
+        if len(args) > 1 or kwargs:
+            return self._with_closure(known, args, kwargs)
+        self._gradients_ready(known)
+        if self._stopping:
+            self._end_script()
+        return None
+
+    def _with_closure(
+        self, known: SeenOptimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The arguments of a step, its closure being one that says when it has ended."""
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure):
             self._gradients_ready(known)
+        if self._stopping:
+            self._end_script()
+        if not callable(closure):
             return None
 
         def watched(*given: Any, **named: Any) -> Any:
             result = closure(*given, **named)
-            self._guarded(self._gradients_ready, known)
+            self._closure_ended(known)
             return result
 
-        if place == 1:
+        if len(args) > 1:
             return (args[0], watched, *args[2:]), kwargs
         return args, {**kwargs, "closure": watched}
 
@@ -377,7 +365,9 @@ class Observer:
         known = self._optimizers.get(optimizer)
         if known is None:
             known = self._optimizers[optimizer] = SeenOptimizer()
-        if known.look(optimizer):
+        self._latest = weakref.ref(optimizer), known
+        if not known.is_as_seen(optimizer):
+            known.look(optimizer)
             mine = {p for model in self.models for p in model.module.parameters()}
             if not known.held <= mine:
                 self._search()
@@ -394,40 +384,60 @@ class Observer:
         there = [p for p in known.held if p.grad is not None]
         if not current.is_read:  # a backward more than expected: read late
             self.signs.read(self._parameters())
-        current.measure(there, self.signs.reader, known.name)
+        current.measure(there, known.name)
         self._locate()
         if sampler is not None:
             sampler.before_update(known.held, self.step + 1)
         if self._deep.watch is not None:
             self._deep.watch.step_begins()
 
-    def _step_ended(self, optimizer: Optimizer) -> None:
-        known = self._optimizers.get(optimizer) or self._known(optimizer)
+    def _step_ended(self, optimizer: Optimizer, *_: object) -> None:
+        """The weights have moved."""
+        latest = self._latest
+        known = latest[1] if latest and latest[0]() is optimizer else self._known(optimizer)
         known.steps += 1
         if self._deep.watch is not None:
             origins = self._deep.watch.step_ended()
             if origins and not self._located:
                 self._located = True
                 self._on_located(self.step + 1, origins)
-        self._finish(optimizer, known)
+        if self.step + 1 < self._due and not self.signs.is_recorded(known):
+            self._pass(optimizer, known)
+        else:
+            self._finish(optimizer, known)
+
+    def _pass(self, optimizer: Optimizer, known: SeenOptimizer) -> None:
+        """A step has ended at which nothing is due: as little as can be is done."""
+        current, now = self._current, time.perf_counter()
+        self.step += 1
+        self.signs.unrecorded = current.record(
+            *(self.step, optimizer, known), self._began, self._last, now, sampled=False
+        )
+        known.backwards = current.backwards or 1
+        current.begin(known.held)
+        if self._sentinel is not None:
+            self._sentinel.step_ended()
+        if self.step + 1 == self._due:
+            self.signs.step_ended(self.step)
+        self._passed.append((now - self._last, self._guarded.seconds))
+        self._guarded.seconds, self._last = 0.0, now
+
+    def _count_passed(self) -> None:
+        for seconds, own in self._passed:
+            self.interval.ended(seconds, watched=False, own=own)
+            self.signs.passed(own)
+        self._passed.clear()
 
     def _finish(self, optimizer: Optimizer | None, known: SeenOptimizer | None) -> None:
         """A step has ended: its records, and what is kept of it let go."""
         current, signs, now = self._current, self.signs, time.perf_counter()
+        self._count_passed()
         self.step += 1
         sampled = self._sampling.sampler is not None
         if self._placements is not None:
             self._write(*self._placements.records(self.models))
         record = current.record(
-            optimizer,
-            known,
-            step=self.step,
-            optimizer_step=self.step if known is None else known.steps,
-            time=now - self._began,
-            seconds=now - self._last,
-            sampled=sampled,
-            # How long it took until it first had to wait for other processes.
-            own_seconds=None if current.ready is None else max(0.0, current.ready - self._last),
+            *(self.step, optimizer, known), self._began, self._last, now, sampled=sampled
         )
         if sampled or signs.is_recorded(known):
             step = record()
@@ -436,7 +446,7 @@ class Observer:
             if known is not None:
                 known.loss = step.loss
             if not sampled:
-                signs.records.took(time.perf_counter() - now)
+                signs.took(self._guarded.seconds, time.perf_counter() - now)
         else:
             signs.unrecorded = record
         if self._stacks.kept:
@@ -446,17 +456,26 @@ class Observer:
         current.begin(None if known is None else known.held)
         if self._sentinel is not None:
             self._sentinel.step_ended()
-        self.interval.ended(now - self._last, watched=sampled, own=self._guarded.seconds)
-        self._guarded.seconds = 0.0
+        if sampled:
+            self._sampling.step_ended(optimizer, self._optimizers)
+        # What has been done here since the step ended belongs to it, and is not counted again.
+        ended = time.perf_counter()
+        own = self._guarded.seconds + ended - now
+        self.interval.ended(ended - self._last, watched=sampled, own=own)
+        self._guarded.seconds, self._last = now - ended, ended
         signs.step_ended(self.step)
-        self._sampling.step_ended(optimizer, self._optimizers)
+        # Several processes do the same at the same steps, and where nothing makes steps but
+        # backwards, each is looked into.
+        several = self._placements is not None
+        self._due = 0 if several or known is None else signs.next_due(self.step)
         self._arm()
-        self._last = time.perf_counter()
 
-    def _scaler_step(self, optimizer: Optimizer, ended: bool) -> None:
-        if not ended:
-            self._scaler_steps.append(self.step)
-        elif self._scaler_steps and self._scaler_steps.pop() == self.step:
+    def _scaler_step_begins(self, optimizer: Optimizer) -> None:
+        self._scaler_steps.append(self.step)
+
+    def _scaler_step_ended(self, optimizer: Optimizer) -> None:
+        """A scaler has left the step out, if none was made."""
+        if self._scaler_steps and self._scaler_steps.pop() == self.step:
             known = self._known(optimizer)
             self.event(
                 "skipped-step",

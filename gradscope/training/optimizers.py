@@ -25,21 +25,20 @@ class SeenOptimizer:
     settings: dict[str, float] = field(default_factory=dict)  # as the step found them
     groups: Sequence[int] = ()
 
-    def look(self, optimizer: Optimizer) -> bool:
-        """Take in what it holds now; whether that is something else than before."""
-        groups = [len(group["params"]) for group in optimizer.param_groups]
-        if self.groups == groups and self.held:
-            return False
-        self.groups = groups
+    def is_as_seen(self, optimizer: Optimizer) -> bool:
+        """Whether it holds as many parameters in each group as when it was looked at."""
+        seen, groups = self.groups, optimizer.param_groups
+        same = len(seen) == len(groups) and bool(self.held)
+        for count, group in zip(seen, groups, strict=False):
+            same = same and count == len(group["params"])
+        return same
+
+    def look(self, optimizer: Optimizer) -> None:
+        """Take in what it holds now."""
+        self.groups = [len(group["params"]) for group in optimizer.param_groups]
         self.held = frozenset(p for g in optimizer.param_groups for p in g["params"])
         self.small = small(self.held)
         self.name = self.name or variable_name(optimizer) or type(optimizer).__name__
-        return True
-
-
-def learning_rates(optimizer: Optimizer) -> tuple[float, ...]:
-    """Of each parameter group."""
-    return tuple([float(group["lr"]) for group in optimizer.param_groups if "lr" in group])
 
 
 def settings(optimizer: Optimizer) -> dict[str, float]:

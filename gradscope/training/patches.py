@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.autograd.graph import GradientEdge, Node
+from torch.autograd.graph import GradientEdge
 from torch.optim import Optimizer
 
 from gradscope.capture.hooks import hook_node_before, hook_optimizers, without_own_hooks
@@ -56,8 +56,11 @@ class Listener(Protocol):
     def scaled(self, loss: object, scale: torch.Tensor) -> None:
         """A gradient scaler made this loss of another."""
 
-    def scaler_step(self, optimizer: Optimizer, *, ended: bool) -> None:
-        """A gradient scaler decides whether the optimizer makes its step, and has decided."""
+    def scaler_step_begins(self, optimizer: Optimizer) -> None:
+        """A gradient scaler decides whether the optimizer makes its step."""
+
+    def scaler_step_ended(self, optimizer: Optimizer) -> None:
+        """It has decided, and the step, if there was one, is made."""
 
     def compiled(self, what: object) -> None:
         """``torch.compile`` was called on this."""
@@ -114,8 +117,13 @@ def _gradients_made(original: Callable[..., Any], listener: Listener) -> Callabl
     @functools.wraps(original)
     def make_gradients(outputs: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
         if sys._getframe(1).f_code is backward:  # `torch.autograd.grad` comes here too
-            roots = [one for one in outputs if _node_of(one) is not None]
-            gradients = [t for t in given if isinstance(t, torch.Tensor)]
+            roots, gradients = [], []
+            for one in outputs:  # in every step: no frame of Python's for each
+                if getattr(one, "grad_fn", None) is not None or isinstance(one, GradientEdge):
+                    roots.append(one)
+            for one in given:
+                if isinstance(one, torch.Tensor):
+                    gradients.append(one)
             if listener.backward_begins(roots, gradients) and roots:
                 _when_ended(roots[0], listener)
         return original(outputs, given, *args, **kwargs)
@@ -123,16 +131,10 @@ def _gradients_made(original: Callable[..., Any], listener: Listener) -> Callabl
     return make_gradients
 
 
-def _node_of(root: object) -> Node | None:
-    if isinstance(root, GradientEdge):
-        return root.node
-    return root.grad_fn if isinstance(root, torch.Tensor) else None
-
-
 def _when_ended(root: Root, listener: Listener) -> None:
     """The engine takes what is to be done at the end of a backward from inside of it only."""
     engine: Any = torch.autograd.Variable._execution_engine
-    node = _node_of(root)
+    node = root.node if isinstance(root, GradientEdge) else root.grad_fn
     assert node is not None
 
     def began(gradients: object) -> None:
@@ -173,9 +175,9 @@ def _scaler_step(original: Callable[..., Any], listener: Listener) -> Callable[.
 
     @functools.wraps(original)
     def step(self: torch.amp.GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        listener.scaler_step(optimizer, ended=False)
+        listener.scaler_step_begins(optimizer)
         result = original(self, optimizer, *args, **kwargs)
-        listener.scaler_step(optimizer, ended=True)
+        listener.scaler_step_ended(optimizer)
         return result
 
     return step

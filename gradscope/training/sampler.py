@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +27,7 @@ from gradscope.records.report import Report
 from gradscope.records.run import RunInfo, Totals
 from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.records.training import Fingerprints, StepSample, TrainingStep
+from gradscope.training.guard import Guard
 from gradscope.training.memory import weight_copies
 from gradscope.training.models import Model
 from gradscope.training.replicas import data_place, held_alike, input_digest, several_processes
@@ -54,12 +55,10 @@ class Sampler:
     Args:
         models: those to look at.
         layers: patterns of the modules whose calls are recorded.
-        guard: calls every hook, and deals with what it raises.
+        guard: makes functions of the hooks that never raise.
     """
 
-    def __init__(
-        self, models: Sequence[Model], layers: Sequence[str], guard: Callable[..., Any]
-    ) -> None:
+    def __init__(self, models: Sequence[Model], layers: Sequence[str], guard: Guard) -> None:
         self._watched = [_watch(model, layers, guard) for model in models]
         self._stack = ExitStack()
         for watched in self._watched:
@@ -202,7 +201,7 @@ def _alike(watched: _Watched, held: Collection[nn.Parameter]) -> list[Fingerprin
     return found
 
 
-def _watch(model: Model, layers: Sequence[str], guard: Callable[..., Any]) -> _Watched:
+def _watch(model: Model, layers: Sequence[str], guard: Guard) -> _Watched:
     module = model.module
     try:
         selected = select_layers(module, layers)

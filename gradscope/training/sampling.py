@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import free_nodes
 from gradscope.records.training import TrainedModel, TrainingRecord, TrainingStep
+from gradscope.training.guard import Guard
 from gradscope.training.memory import give_back
 from gradscope.training.models import Model
 from gradscope.training.optimizers import SeenOptimizer
@@ -23,10 +24,10 @@ class Sampling:
 
     Args:
         layers: patterns of the modules whose calls are recorded.
-        guard: calls every hook, and deals with what it raises.
+        guard: makes functions of the hooks that never raise.
     """
 
-    def __init__(self, layers: Sequence[str], guard: Callable[..., Any]) -> None:
+    def __init__(self, layers: Sequence[str], guard: Guard) -> None:
         self.sampler: Sampler | None = None
         self.device: str | None = None  # of the first model that was looked at
         self._layers, self._guard = layers, guard
@@ -77,12 +78,12 @@ class Sampling:
         return [*models, *samples, *self.sampler.fingerprints(step.step)]
 
     def step_ended(self, optimizer: object, optimizers: Iterable[object]) -> None:
-        """A step has ended; the sampler stays while another optimizer is to make its own."""
-        if len(self._nodes) > 1:  # by now the script has let go of that graph
+        """A step that was looked at has ended; the sampler stays while another optimizer is to make
+        its own."""
+        self._optimizers.add(id(optimizer))
+        self._steps += 1
+        if self._steps >= _LONGEST_ROUND or not set(map(id, optimizers)) - self._optimizers:
+            self.end()
+            give_back()
+        while len(self._nodes) > 1:  # by now the script has let go of that graph
             free_nodes(self._nodes.pop(0))
-        if self.sampler is not None:
-            self._optimizers.add(id(optimizer))
-            self._steps += 1
-            if self._steps >= _LONGEST_ROUND or not set(map(id, optimizers)) - self._optimizers:
-                self.end()
-                give_back()

@@ -9,7 +9,7 @@ from torch import nn
 from gradscope.records.training import TrainingStep
 from gradscope.training.cadence import MEASURED, Cadence
 from gradscope.training.current_step import CurrentStep
-from gradscope.training.gradients import GradientReader, are_finite
+from gradscope.training.gradients import are_finite
 from gradscope.training.interval import Interval
 from gradscope.training.optimizers import SeenOptimizer
 
@@ -29,10 +29,11 @@ class VitalSigns:
 
     def __init__(self, interval: Interval, current: CurrentStep, *, checked: bool) -> None:
         self.records, self.readings = Cadence(interval, 1 / 4), Cadence(interval, 1 / 4)
-        self.reader = GradientReader(self.readings)
         self.are_read = True
         self.unrecorded: Callable[[], TrainingStep] | None = None
         self._recorded = True
+        self._renewed = 0
+        self._own = 0.0  # gradscope's seconds in the last step without readings
         self._current, self._checked = current, checked
 
     def are_finite(self, parameters: Sequence[nn.Parameter]) -> bool:
@@ -41,24 +42,46 @@ class VitalSigns:
 
     def read(self, parameters: Sequence[nn.Parameter]) -> None:
         """Read the gradients of all of them as they are now."""
-        self._current.read(self.reader, parameters)
+        self._current.read(parameters)
 
     def is_recorded(self, known: SeenOptimizer | None) -> bool:
-        """Whether the step that ends now is: all that stand out are."""
+        """Whether the step that ends now is: all that stand out are, as by half another loss."""
         if self._recorded or self._current.nonfinite is not None:
             return True
         before, losses = None if known is None else known.loss, self._current.losses
-        return bool(losses) and before is not None and _differ(before, losses[-1])
+        if not losses or before is None:
+            return False
+        now = losses[-1]
+        return now is None or abs(now - before) > 0.5 * abs(before)
+
+    def took(self, own: float, recording: float) -> None:
+        """A step was recorded, though it was not looked at.
+
+        Args:
+            own: gradscope's seconds until the optimizer had made its step.
+            recording: those that the record took then.
+        """
+        self.records.took(recording)
+        if self._current.is_read:
+            self.readings.took(max(0.0, own - self._own))
+        else:
+            self._own = own
+
+    def passed(self, own: float) -> None:
+        """A step was not recorded, and took so many of gradscope's seconds."""
+        self._own = own
 
     def step_ended(self, steps: int) -> None:
         """So many have been made."""
-        if steps % MEASURED == 0:
+        if steps // MEASURED != self._renewed:
+            self._renewed = steps // MEASURED
             self.readings.renew()
             self.records.renew()
         self._recorded = self.records.due(steps)
         self.are_read = self._recorded and self.readings.due(steps)
 
-
-def _differ(before: float, now: float | None) -> bool:
-    """Whether a loss is another by more than half."""
-    return now is None or abs(now - before) > 0.5 * abs(before)
+    def next_due(self, steps: int) -> int:
+        """The number of the first step after so many that is recorded in any case."""
+        while not self.records.due(steps):
+            steps += 1
+        return steps + 1

@@ -18,7 +18,7 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import Edge, Span
-from gradscope.capture.hooks import Handle, hook_node_before
+from gradscope.capture.hooks import Handle, hook_first_output, hook_node_before
 from gradscope.capture.shards import is_spread
 from gradscope.explain.non_finite.levels import level
 from gradscope.explain.shared.frames import is_hidden
@@ -27,9 +27,11 @@ from gradscope.nesting import find, replaced
 from gradscope.training.sentinel.habits import Habits, PutBack
 
 _PLAIN = (int, float, str, type(None))
-_STATE = torch.default_generator.get_state
 _ANY_AUTOCAST = torch._C._is_any_autocast_enabled
 _SEQUENCE = torch._C._autograd._get_sequence_nr
+
+
+Arrived = torch.Tensor | tuple[torch.Tensor | None, ...] | None
 
 
 class RecordedCall:
@@ -38,18 +40,18 @@ class RecordedCall:
     Attributes:
         name: of the model, as the script has it.
         habits: of the model: they say what else of its surroundings is kept.
-        random: the state of the processor's generator.
         autocast: the kinds of device that it was on for, with the dtype.
         before: what puts the rest of the surroundings back, part by part.
         copied: the arguments are copies, for its forward writes to what it is given.
-        nodes: those that made its results, each with the gradients that arrived at it, one
-            tuple for each backward.
-        handles: of the hooks on them.
+        nodes: those that made its results, each with the gradients that arrived at it, for each
+            backward one, or a tuple of one for each output.
+        hooks: those on them.
         end: the number of the first node that was made after it.
         results: with the edges at which they enter the graph, for as long as the script holds them.
         level: the worst among its results, where that is known.
         carried: it is of the step before.
         refused: run again, it would have waited for other processes.
+        drew: run again, it drew random numbers, which it had not done in its first calls.
     """
 
     # Not set for each call: most are asked for after few.
@@ -59,7 +61,7 @@ class RecordedCall:
     results: Sequence[tuple[weakref.ref[torch.Tensor], Edge | None]] = ()
     level: int | None = None
     carried = False
-    refused = False
+    refused = drew = False
     end = -1
 
     def __init__(
@@ -72,42 +74,59 @@ class RecordedCall:
     ) -> None:
         self.name, self.module, self.habits = name, module, habits
         self.args, self.kwargs = args, kwargs
-        self.random = _STATE()
         self.line = habits.line or _line()
         if _ANY_AUTOCAST():
             self.autocast = _autocast()
-        self._given = tensors_of((*args, *kwargs.values()) if kwargs else args)
-        self._versions = list(map(version_of, self._given))
+        given: list[torch.Tensor] = []
+        versions: list[int] = []
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(value, torch.Tensor):
+                given.append(value)
+                versions.append(-1 if value.is_inference() else value._version)
+            elif not isinstance(value, _PLAIN):
+                found = tensors_of((value,))
+                given += found
+                versions += map(version_of, found)
+        self._given, self._versions = given, versions
         if habits.keeps:
             self.before = habits.snapshot()
             if habits.writes_arguments:
                 self.args, self.kwargs = cloned(args, kwargs)
                 self.copied = True
-        self._weights = habits.weights_version()
-        self.handles: list[Handle] = []
-        self.nodes: dict[Node, list[tuple[torch.Tensor | None, ...]]] = {}
+        trained = habits.trained()
+        self._weights = -1 if trained is None else trained._version
+        self.hooks: list[Handle | dict[int, Any]] = []
+        self.nodes: dict[Node, list[Arrived]] = {}
         self._start = _SEQUENCE()
 
     def ended(self, output: Any) -> None:
         """It returned: from now on the gradients of its results are listened to."""
         self.end = _SEQUENCE()
-        results: list[tuple[weakref.ref[torch.Tensor], Edge | None]] = []
-        for tensor in (output,) if isinstance(output, torch.Tensor) else tensors_of((output,)):
-            node = tensor.grad_fn
+        if isinstance(output, torch.Tensor) and output.output_nr == 0:
+            node = output.grad_fn
             if node is None:
-                results.append((weakref.ref(tensor), None))
-                continue
-            results.append((weakref.ref(tensor), (node, tensor.output_nr)))
-            if node not in self.nodes:
+                self.results = ((weakref.ref(output), None),)
+            else:
+                self.results = ((weakref.ref(output), (node, 0)),)
                 arrived = self.nodes[node] = []
                 # A list's own method, for frames of Python's cost more.
-                self.handles.append(hook_node_before(node, arrived.append))
-        self.results = results
+                self.hooks.append(hook_first_output(node, arrived.append))
+        else:
+            self._ended(tensors_of((output,)))
         if self.habits.learning:
             self.habits.learn(self.overwritten, self.line)
         if self.copied:
             self._given.clear()
             self._versions.clear()
+
+    def _ended(self, output: Sequence[torch.Tensor]) -> None:
+        """The same for several results, of which one node may have made more than one."""
+        self.results = [(weakref.ref(tensor), _edge(tensor)) for tensor in output]
+        for tensor in output:
+            node = tensor.grad_fn
+            if node is not None and node not in self.nodes:
+                arrived = self.nodes[node] = []
+                self.hooks.append(hook_node_before(node, arrived.append))
 
     @property
     def span(self) -> Span:
@@ -132,7 +151,8 @@ class RecordedCall:
     @property
     def moved(self) -> bool:
         """Whether the weights are others by now."""
-        return self._weights != self.habits.weights_version()
+        trained = self.habits.trained()
+        return trained is not None and self._weights != trained._version
 
     @property
     def repeatable(self) -> bool:
@@ -147,8 +167,21 @@ class RecordedCall:
     @property
     def given_finite(self) -> bool:
         """Whether the gradients that arrived are finite; False where none did."""
-        arrived = [g for several in self.nodes.values() for each in several for g in each]
+        arrived = [
+            gradient
+            for several in self.nodes.values()
+            for each in several
+            for gradient in (each if isinstance(each, tuple) else (each,))
+        ]
         return bool(arrived) and not any(level(g) for g in arrived if g is not None)
+
+    def gradient_of(self, result: torch.Tensor, node: Node, backward: int) -> torch.Tensor | None:
+        """What arrived for a result of another run at the node of this one; None if nothing did."""
+        arrived = self.nodes.get(node, [])
+        if backward >= len(arrived):
+            return None
+        several = arrived[backward]
+        return several[result.output_nr] if isinstance(several, tuple) else several
 
     def alive(self) -> list[torch.Tensor] | None:
         """The results, if the script holds them all as they were."""
@@ -166,7 +199,6 @@ class RecordedCall:
 
         Only autocast is put back after the block: the rest is for ``kept_as_found`` around it.
         """
-        torch.default_generator.set_state(self.random)
         for put_back in self.before:
             put_back()
         with ExitStack() as autocast:
@@ -175,19 +207,13 @@ class RecordedCall:
                 autocast.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=False))
             yield
 
-    def release(self) -> bool:
-        """Let go of the gradients, which a graph that lives on would hold; was there any?"""
-        found = False
-        for arrived in self.nodes.values():
-            if arrived:
-                found = True
-                arrived.clear()
-        return found
-
-    def unhook(self) -> None:
-        """Stop listening. Elsewhere the hooks go with their graph, and have nothing to write to."""
-        for handle in self.handles:
-            handle.remove()
+    def release(self) -> None:
+        """Stop listening: a graph that lives on holds nothing more."""
+        for hook in self.hooks:
+            if isinstance(hook, dict):
+                hook.clear()
+            else:
+                hook.remove()
 
 
 def cloned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:

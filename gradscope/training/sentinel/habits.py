@@ -29,12 +29,15 @@ class Habits:
     for another run of the call, whose numbers may be others. It does no harm to the script.
 
     Attributes:
+        trained: a parameter by whose version it is seen that the weights have moved: an optimizer
+            moves all.
         module: whose habits these are. Weak, as all references here: a script may make its models
             anew in each step.
         learning: calls are still compared.
         keeps: there is something to keep.
         writes_arguments: its forward writes to what it is given.
         writes_parameters: and to its own parameters.
+        draws: it draws random numbers of PyTorch's on the processor.
         line: from where it is called, if that is one line.
     """
 
@@ -44,10 +47,11 @@ class Habits:
         self._stateful = list(self._modules)
         self._buffers = [weakref.ref(b) for b in module.buffers() if not b.is_meta]
         self._parameters = [weakref.ref(p) for p in module.parameters()]
-        self._trained = next((weakref.ref(p) for p in module.parameters() if p.requires_grad), None)
+        self.trained = next(weakref.ref(p) for p in module.parameters() if p.requires_grad)
         self._devices = _cuda(module)
         self._mixed = True
         self._python, self._numpy = True, True
+        self.draws = True
         self._calls = 0
         self._entry: _Entry | None = None
         self._seen: set[object] = set()
@@ -58,15 +62,14 @@ class Habits:
         self.line: tuple[str, int] | None = None
 
     def snapshot(self) -> list[PutBack]:
-        """What puts the surroundings of the call that begins now back, part by part.
-
-        The random state of the processor is not among them: it is kept for every call.
-        """
+        """What puts the surroundings of the call that begins now back, part by part."""
         if self.learning:
             self._entry = _Entry(self._stateful, self._buffers, self._parameters)
         kept = []
         if self._mixed:
             kept.append(_modes(self._modules))
+        if self.draws:
+            kept.append(_torch_random())
         if self._devices:
             kept.append(_cuda_random(self._devices))
         if self._python:
@@ -78,11 +81,6 @@ class Habits:
         if self._buffers:
             kept.append(_values(self._buffers))
         return kept
-
-    def weights_version(self) -> int:
-        """By which it is seen that the weights have moved: an optimizer moves all."""
-        parameter = None if self._trained is None else self._trained()
-        return -1 if parameter is None else parameter._version
 
     def learn(self, written: bool, line: tuple[str, int] | None) -> None:
         """The call has ended; ``written`` says whether its arguments are what they were not."""
@@ -102,13 +100,14 @@ class Habits:
         """From now on keep what was seen to change."""
         self.learning = False
         self._python, self._numpy = "python" in self._seen, "numpy" in self._seen
+        self.draws = "torch" in self._seen
         self._stateful = [m for m in self._stateful if m in self._seen]
         self._buffers = [b for b in self._buffers if b in self._seen]
         self._parameters = []
         self.writes_arguments = "arguments" in self._seen
         modes = {module.training for ref in self._modules if (module := ref()) is not None}
         self._mixed = len(modes) > 1
-        kept = (self._python, self._numpy, self._stateful, self._buffers, self._mixed)
+        kept = (self._python, self._numpy, self.draws, self._stateful, self._buffers, self._mixed)
         self.keeps = any(map(bool, (*kept, self._devices, self.writes_arguments)))
         self.line = self._lines.pop() if len(self._lines) == 1 else None
 
@@ -123,6 +122,7 @@ class _Entry:
         parameters: list[weakref.ref[nn.Parameter]],
     ) -> None:
         self._python, self._numpy = random.getstate(), _numpy_state()
+        self._torch = torch.default_generator.get_state()
         self._modules = [(m, _held(m())) for m in modules]
         self._buffers = [(b, _copy(b())) for b in buffers]
         self._parameters = [(p, _version(p())) for p in parameters]
@@ -134,6 +134,8 @@ class _Entry:
             found.add("python")
         if repr(_numpy_state()) != repr(self._numpy):
             found.add("numpy")
+        if not torch.equal(torch.default_generator.get_state(), self._torch):
+            found.add("torch")
         found.update(m for m, held in self._modules if _held(m()) != held)
         found.update(b for b, copy in self._buffers if not _same(b(), copy))
         if any(_version(p()) != version for p, version in self._parameters):
@@ -149,6 +151,15 @@ def _modes(modules: Sequence[weakref.ref[nn.Module]]) -> PutBack:
             module = ref()
             if module is not None and training is not None and module.training != training:
                 module.training = training
+
+    return put_back
+
+
+def _torch_random() -> PutBack:
+    state = torch.default_generator.get_state()
+
+    def put_back() -> None:
+        torch.default_generator.set_state(state)
 
     return put_back
 

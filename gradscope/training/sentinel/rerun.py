@@ -47,7 +47,7 @@ def rerun(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[NonFinite
                 torch.autograd.backward(roots, gradients, retain_graph=number < len(several))
             return _arguments(args, kwargs)
 
-        return explain_call(
+        found = explain_call(
             module if alone else _named(call.name, module),
             module,
             forward,
@@ -55,6 +55,8 @@ def rerun(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[NonFinite
             inputs=_by_parameter(module, args, kwargs),
             line=call.line,
         )
+    # Of other numbers than those of the step nothing is told.
+    return () if call.drew else found
 
 
 def rerun_results(call: RecordedCall) -> list[torch.Tensor] | None:
@@ -63,15 +65,19 @@ def rerun_results(call: RecordedCall) -> list[torch.Tensor] | None:
         return None
     with _as_it_began(call) as (module, args, kwargs), torch.no_grad():
         try:
-            return tensors_of((module(*args, **kwargs),))
+            results = tensors_of((module(*args, **kwargs),))
         except NeedsOthers:
             call.refused = True
             return None
+    return None if call.drew else results
 
 
 @contextmanager
 def _as_it_began(call: RecordedCall) -> Iterator[tuple[nn.Module, Any, Any]]:
-    """Everything as it was at the entry of a call; after the block as it was before it."""
+    """Everything as it was at the entry of a call; after the block as it was before it.
+
+    Whether it drew numbers whose random state is not known is noted on the call.
+    """
     # Without what stands around it, which is compiled or would wait for other processes.
     module, _ = unwrapped(call.module)
     with ExitStack() as kept:
@@ -82,7 +88,10 @@ def _as_it_began(call: RecordedCall) -> Iterator[tuple[nn.Module, Any, Any]]:
         kept.enter_context(post_accumulate_hooks_disabled(module))
         args, kwargs = cloned(call.args, call.kwargs)
         kept.enter_context(call.surroundings())
+        state = torch.default_generator.get_state()
         yield module, args, kwargs
+        if not call.habits.draws:
+            call.drew = not torch.equal(state, torch.default_generator.get_state())
 
 
 def _by_parameter(module: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -114,12 +123,12 @@ def _paired(
     """For each backward that came to the call: its results, and the gradients that arrived."""
     results = [t for t in tensors_of((output,)) if t.grad_fn is not None]
     # Its nodes are those of the first run, in the same order.
-    nodes = dict(zip(dict.fromkeys(t.grad_fn for t in results), call.nodes.values(), strict=False))
-    for count in range(max(map(len, nodes.values()), default=0)):
+    nodes = dict(zip(dict.fromkeys(t.grad_fn for t in results), call.nodes, strict=False))
+    for count in range(max(map(len, call.nodes.values()), default=0)):
         roots, gradients = [], []
         for tensor in results:
-            arrived = nodes.get(tensor.grad_fn, [])
-            gradient = arrived[count][tensor.output_nr] if count < len(arrived) else None
+            node = nodes.get(tensor.grad_fn)
+            gradient = None if node is None else call.gradient_of(tensor, node, count)
             if gradient is not None:
                 roots.append(tensor)
                 gradients.append(gradient)

@@ -11,8 +11,6 @@ import torch
 from torch import nn
 
 from gradscope.capture.graph import Edge, Span
-from gradscope.capture.hooks import Handle
-from gradscope.capture.recompute import in_backward
 from gradscope.explain.non_finite.levels import FINITE, KINDS, NAN, level
 from gradscope.explain.non_finite.slopes import explain_slopes
 from gradscope.records.answers import NonFiniteOrigin
@@ -30,7 +28,9 @@ Models = Callable[[], Sequence[tuple[str, nn.Module]]]
 
 #: Steps in a row whose loss is looked at: after them a NaN is in the weights, and says no more.
 _IN_A_ROW = 4
-_MANY_HANDLES = 256
+
+#: What ``in_backward`` asks: here it is asked thrice in every step.
+_TASK, _NO_TASK = torch._C._current_graph_task_id, -1
 
 
 class Sentinel:
@@ -49,7 +49,6 @@ class Sentinel:
         self._lines = LossLines()
         self._plans = SteepPlans()
         self._loss: list[NonFiniteOrigin] = []
-        self._handles: list[Handle] = []  # of calls that are done with, while their graph lives on
         self._worst = FINITE
         self._in_a_row = 0
         self._external = FINITE
@@ -61,18 +60,19 @@ class Sentinel:
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """An outermost call of a trained model begins, with gradients enabled."""
-        if not (self.busy or in_backward()):
-            habits = self._habits.get((id(module), module.training))
-            if habits is None or habits.module() is not module:
-                habits = self._learn(module)
-            self._calls.append(RecordedCall(name, module, args, kwargs, habits))
+        if self.busy or _TASK() != _NO_TASK:
+            return
+        habits = self._habits.get((id(module), module.training))
+        if habits is None or habits.module() is not module:
+            habits = self._learn(module)
+        self._calls.append(RecordedCall(name, module, args, kwargs, habits))
 
-    def call_ended(self, name: str, module: nn.Module, output: Any) -> None:
+    def call_ended(self, module: nn.Module, output: Any) -> None:
         """The call returned."""
-        if self.busy or in_backward():
+        if self.busy or _TASK() != _NO_TASK:
             return
         for call in reversed(self._calls):
-            if call.module is module and not call.returned:
+            if call.module is module and call.end < 0:
                 call.ended(output)
                 return
 
@@ -89,14 +89,15 @@ class Sentinel:
             gradients: those that it was given for them.
             loss: the one root's value, where it has one element.
         """
-        if self.busy or in_backward():
+        if self.busy or _TASK() != _NO_TASK:
             return None
+        worst = FINITE
         if loss is None or not math.isfinite(loss):
             worst = max(map(level, roots), default=FINITE)
-        else:
-            worst = FINITE
         if worst == FINITE:
-            self._plans.keep(roots, self._made(roots), self._spans)
+            node, calls = roots[0].grad_fn, self._calls
+            made = node._sequence_nr() - calls[-1].end if node is not None and calls else -1
+            self._plans.keep(roots, made, self._spans)
             for gradient in gradients:
                 self._external = max(self._external, level(gradient))
             return None
@@ -140,17 +141,11 @@ class Sentinel:
         """
         calls, self._calls = self._calls, []
         for call in calls:
-            if call.release():
-                self._handles += call.handles
-                continue
-            if call.waits and not call.carried:
+            if not call.carried and call.waits:
                 call.carried = True
                 self._calls.append(call)
             else:
-                call.unhook()
-        if len(self._handles) > _MANY_HANDLES:
-            # The graphs of most are gone, and their hooks with them.
-            self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
+                call.release()
         if self._plans.held:
             self._plans.held.clear()
         if self._worst or self._in_a_row:
@@ -162,10 +157,7 @@ class Sentinel:
         """Nothing is looked at any more: no hook is left, also in a graph that lives on."""
         for call in self._calls:
             call.release()
-            call.unhook()
-        for handle in self._handles:
-            handle.remove()
-        self._calls, self._handles = [], []
+        self._calls = []
         self._plans.held.clear()
 
     def sampled_lines(self, roots: Sequence[torch.Tensor]) -> None:

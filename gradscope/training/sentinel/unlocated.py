@@ -65,6 +65,8 @@ def _doubts(calls: Sequence[RecordedCall]) -> list[str]:
         found.append(f"the inputs of `{name}` were overwritten before it could be run again")
     for name in dict.fromkeys(call.name for call in calls if call.moved):
         found.append(f"the weights of `{name}` had moved before it could be run again")
+    for name in dict.fromkeys(call.name for call in calls if call.drew):
+        found.append(f"`{name}` draws random numbers, which it did not in its first steps")
     for name in dict.fromkeys(call.name for call in calls if not call.repeatable):
         found.append(f"`{name}` waits for other processes, and cannot be run again in one of them")
     return found

@@ -119,7 +119,7 @@ class Loop:
         model = self.program.models[name]
         self.sentinel.call_began(name, model, args, kwargs)
         output = model(*args, **kwargs)
-        self.sentinel.call_ended(name, model, output)
+        self.sentinel.call_ended(model, output)
         return output
 
     def backward(self, loss: torch.Tensor) -> None:
