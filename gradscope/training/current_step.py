@@ -21,20 +21,21 @@ from gradscope.training.placements import Placements
 
 
 class LossScales:
-    """What a gradient scaler multiplied the latest loss with."""
+    """What a gradient scaler multiplied the latest loss with.
+
+    Attributes:
+        any: whether there was such a loss.
+    """
+
+    any = False
 
     def __init__(self) -> None:
         self._of: tuple[weakref.ref[torch.Tensor], torch.Tensor] | None = None
 
-    @property
-    def any(self) -> bool:
-        """Whether a scaler multiplied one."""
-        return self._of is not None
-
     def add(self, loss: object, scale: torch.Tensor) -> None:
         """A scaler made this loss of another."""
         if isinstance(loss, torch.Tensor):
-            self._of = weakref.ref(loss), scale
+            self._of, self.any = (weakref.ref(loss), scale), True
 
     def of(self, roots: Sequence[torch.Tensor]) -> float | None:
         """The factor of the one that a backward begins with; None where it was not scaled."""

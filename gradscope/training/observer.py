@@ -22,7 +22,7 @@ from gradscope.records.training import TrainingEvent
 from gradscope.training.current_step import CurrentStep, LossScales, loss_of
 from gradscope.training.deep import DeepSteps
 from gradscope.training.discovery import optimizers_of
-from gradscope.training.gradients import small
+from gradscope.training.gradients import are_finite, small
 from gradscope.training.guard import Guard
 from gradscope.training.interval import Interval
 from gradscope.training.model_calls import ModelCalls
@@ -297,7 +297,7 @@ class Observer:
         if self._deep.watch is not None:
             self._deep.watch.backward_ended()
         if not self._gradients_left() and not (
-            self._any_optimizer or self.signs.are_finite(small(self._parameters()))
+            self._any_optimizer or not self.signs.checked or are_finite(small(self._parameters()))
         ):
             self.signs.read(self._parameters())
         if not self._any_optimizer:
@@ -379,7 +379,9 @@ class Observer:
             self._find_stages()
         current, sampler = self._current, self._sampling.sampler
         whole = sampler is not None or current.nonfinite is not None
-        if not (whole or self.signs.are_read) and self.signs.are_finite(known.small):
+        if not (
+            whole or self.signs.are_read or (self.signs.checked and not are_finite(known.small))
+        ):
             return
         there = [p for p in known.held if p.grad is not None]
         if not current.is_read:  # a backward more than expected: read late

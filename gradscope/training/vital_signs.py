@@ -9,7 +9,6 @@ from torch import nn
 from gradscope.records.training import TrainingStep
 from gradscope.training.cadence import MEASURED, Cadence
 from gradscope.training.current_step import CurrentStep
-from gradscope.training.gradients import are_finite
 from gradscope.training.interval import Interval
 from gradscope.training.optimizers import SeenOptimizer
 
@@ -20,11 +19,9 @@ class VitalSigns:
     Attributes:
         records: how often a step is recorded that does not stand out.
         readings: how often all gradients are read; never where the step is not recorded.
+        checked: whether it is seen in every step that all is finite.
         are_read: whether they are in the step that is going on.
         unrecorded: makes the record of the last step, where it was not due.
-
-    Args:
-        checked: whether it is seen in every step that all is finite.
     """
 
     def __init__(self, interval: Interval, current: CurrentStep, *, checked: bool) -> None:
@@ -34,11 +31,7 @@ class VitalSigns:
         self._recorded = True
         self._renewed = 0
         self._own = 0.0  # gradscope's seconds in the last step without readings
-        self._current, self._checked = current, checked
-
-    def are_finite(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """Whether these parameters' gradients are; where nobody asks, they are."""
-        return not self._checked or are_finite(parameters)
+        self._current, self.checked = current, checked
 
     def read(self, parameters: Sequence[nn.Parameter]) -> None:
         """Read the gradients of all of them as they are now."""

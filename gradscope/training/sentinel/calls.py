@@ -160,9 +160,9 @@ class RecordedCall:
         return not (self.refused or any(map(_needs_others, self.module.modules())))
 
     @property
-    def waits(self) -> bool:
-        """Whether a backward may still come to it."""
-        return not self.arrived and any(result() is not None for result, _ in self.results)
+    def is_held(self) -> bool:
+        """Whether the script holds a result of it, so that a backward may still come to it."""
+        return any(result() is not None for result, _ in self.results)
 
     @property
     def given_finite(self) -> bool:

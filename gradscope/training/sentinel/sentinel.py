@@ -141,7 +141,7 @@ class Sentinel:
         """
         calls, self._calls = self._calls, []
         for call in calls:
-            if not call.carried and call.waits:
+            if not (call.carried or any(call.nodes.values())) and call.is_held:
                 call.carried = True
                 self._calls.append(call)
             else:
