@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 
-from gradscope.capture.graph import Edge, Span
+from gradscope.capture.graph import Span
 from gradscope.capture.hooks import Handle, hook_first_output, hook_node_before
 from gradscope.capture.shards import is_spread
 from gradscope.explain.non_finite.levels import level
@@ -58,10 +58,10 @@ class RecordedCall:
     autocast: Sequence[tuple[str, torch.dtype]] = ()
     before: Sequence[PutBack] = ()
     copied = False
-    results: Sequence[tuple[weakref.ref[torch.Tensor], Edge | None]] = ()
+    results: Sequence[tuple[weakref.ref[torch.Tensor], tuple[Node, int] | None]] = ()
     level: int | None = None
     carried = False
-    refused = drew = False
+    refused = drew = _last = False
     end = -1
 
     def __init__(
@@ -112,21 +112,24 @@ class RecordedCall:
                 # A list's own method, for frames of Python's cost more.
                 self.hooks.append(hook_first_output(node, arrived.append))
         else:
-            self._ended(tensors_of((output,)))
+            self.results = [(weakref.ref(t), _edge(t)) for t in tensors_of((output,))]
+            self.listen_last()
         if self.habits.learning:
             self.habits.learn(self.overwritten, self.line)
         if self.copied:
             self._given.clear()
             self._versions.clear()
 
-    def _ended(self, output: Sequence[torch.Tensor]) -> None:
-        """The same for several results, of which one node may have made more than one."""
-        self.results = [(weakref.ref(tensor), _edge(tensor)) for tensor in output]
-        for tensor in output:
-            node = tensor.grad_fn
-            if node is not None and node not in self.nodes:
-                arrived = self.nodes[node] = []
-                self.hooks.append(hook_node_before(node, arrived.append))
+    def listen_last(self) -> None:
+        """Listen to its results' gradients as the script's own hooks on them have left them."""
+        if self._last:
+            return
+        self._last = True
+        self.release()
+        nodes = [edge[0] for _, edge in self.results if edge is not None]
+        for node in dict.fromkeys(nodes):
+            arrived = self.nodes.setdefault(node, [])
+            self.hooks.append(hook_node_before(node, arrived.append))
 
     @property
     def span(self) -> Span:
@@ -158,6 +161,11 @@ class RecordedCall:
     def repeatable(self) -> bool:
         """Whether it can run in this process alone."""
         return not (self.refused or any(map(_needs_others, self.module.modules())))
+
+    @property
+    def repeats(self) -> bool:
+        """Whether, as far as was seen, it does the same when it is run again."""
+        return self.repeatable and not self.drew
 
     @property
     def is_held(self) -> bool:
@@ -237,7 +245,7 @@ def tensors_of(values: Any) -> list[torch.Tensor]:
     return found
 
 
-def _edge(tensor: torch.Tensor) -> Edge | None:
+def _edge(tensor: torch.Tensor) -> tuple[Node, int] | None:
     return None if tensor.grad_fn is None else (tensor.grad_fn, tensor.output_nr)
 
 

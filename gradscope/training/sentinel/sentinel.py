@@ -91,6 +91,11 @@ class Sentinel:
         """
         if self.busy or _TASK() != _NO_TASK:
             return None
+        for call in self._calls:
+            for result, _ in call.results:
+                tensor = result()
+                if tensor is not None and tensor._backward_hooks:
+                    call.listen_last()
         worst = FINITE
         if loss is None or not math.isfinite(loss):
             worst = max(map(level, roots), default=FINITE)
@@ -123,13 +128,13 @@ class Sentinel:
             calls = [call for call in self._calls if call.returned]
             found = self._in_forward(calls) if where == "loss" else self._in_backward(calls)
             worst = self._worst or NAN
-            repeatable = all(call.repeatable for call in calls)
-            inside = () if seen is None or found or repeatable else seen()
+            repeats = all(call.repeats for call in calls)
+            inside = () if seen is None or found or repeats else seen()
             first = first_seen(inside, where, worst)
             if first is not None:
                 return (first,)
             # What the loss was given is known of calls that ran again, or were seen.
-            if not found and where == "loss" and (repeatable or returned_finite(inside)):
+            if not found and where == "loss" and (repeats or returned_finite(inside)):
                 found = tuple(self._loss)
             return found or (unlocated(where, worst, calls),)
 

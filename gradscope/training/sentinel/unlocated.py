@@ -53,7 +53,7 @@ def unlocated(where: str, worst: int, calls: Sequence[RecordedCall]) -> NonFinit
 
 def _seen(calls: Sequence[RecordedCall], what: str) -> str:
     """What running the calls again has shown; nothing where none could be."""
-    if calls and not any(call.repeatable for call in calls):
+    if calls and not any(call.repeats for call in calls):
         return ""
     return f"{what}, run again, made only finite numbers of finite ones"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -116,6 +118,52 @@ def test_a_gradient_that_the_script_gave() -> None:
     (origin,) = run.sentinel.locate(where="gradients")
     assert (origin.kind, origin.phase) == ("inf", "input")
     run.sentinel.close()
+
+
+def test_random_numbers_that_were_never_drawn_before() -> None:
+    """Their random state was not kept: of other numbers nothing may be told."""
+
+    class Late(nn.Module):
+        late = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.fc(x)
+            return torch.log(F.dropout(h.abs() + 1, 0.5) if self.late else h.abs() + 1)
+
+    net = Late()
+
+    def step(loop: Loop, number: int) -> None:
+        net.late = number == BAD
+        x, y = data(number)
+        loop.backward(F.cross_entropy(loop.call("net", x), y))
+
+    (origin,) = origins(Program({"net": net}, step))
+    assert origin.name is None
+    assert "`net` draws random numbers, which it did not in its first steps" in origin.message
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_gradient_that_a_hook_of_the_script_spoils(split: bool) -> None:
+    """The model got what the hook made of it, not what the loss had sent."""
+
+    def step(loop: Loop, number: int) -> None:
+        x, y = data(number)
+        out = loop.call("net", x)
+        (out,) = out if split else (out,)
+        if number == BAD:
+            out.register_hook(lambda gradient: gradient * math.inf)
+        loop.backward(F.cross_entropy(out, y))
+
+    class Split(nn.Linear):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return super().forward(x).split(3, dim=1)
+
+    (origin,) = origins(Program({"net": (Split if split else nn.Linear)(4, 3)}, step))
+    assert "what the loss sent to the models was not finite already" in origin.message
 
 
 def test_a_step_of_nothing() -> None:
