@@ -273,17 +273,24 @@ def test_a_chain_of_many_thousand_operations() -> None:
 
 
 def test_attention_of_which_only_the_first_token_counts() -> None:
-    """Under a causal mask it sees itself alone, so no score matters."""
+    """Under a causal mask it sees itself alone, so no score matters.
+
+    With one number a head: of sums of several, what backward subtracts from each other would be
+    rounded differently.
+    """
     model = nn.ModuleDict({"qkv": nn.Linear(4, 12, bias=False), "out": nn.Linear(4, 2)})
     with torch.no_grad():
         model["qkv"].weight[:8] = torch.eye(4).repeat(2, 1)
     q = nn.Linear(4, 4, bias=False)
     model["q"] = q
 
+    def heads(h: torch.Tensor) -> torch.Tensor:
+        return h.unflatten(-1, (4, 1)).transpose(1, 2)
+
     def forward() -> torch.Tensor:
-        _, k, v = model["qkv"](X[None]).chunk(3, -1)
-        mixed = F.scaled_dot_product_attention(q(X[None]), k, v, is_causal=True)
-        return F.cross_entropy(model["out"](mixed[:, 0]), Y[:1])
+        _, k, v = map(heads, model["qkv"](X[None]).chunk(3, -1))
+        mixed = F.scaled_dot_product_attention(heads(q(X[None])), k, v, is_causal=True)
+        return F.cross_entropy(model["out"](mixed[:, :, 0, 0]), Y[:1])
 
     answer = one_answer(model, forward)
     assert (answer.cause, answer.behind) == ("saturated", ("q.weight",))
