@@ -51,6 +51,7 @@ class RecordedCall:
         level: the worst among its results, where that is known.
         carried: it is of the step before.
         refused: run again, it would have waited for other processes.
+        in_graph: a backward began after it.
         drew: run again, it drew random numbers, which it had not done in its first calls.
     """
 
@@ -61,7 +62,7 @@ class RecordedCall:
     results: Sequence[tuple[weakref.ref[torch.Tensor], tuple[Node, int] | None]] = ()
     level: int | None = None
     carried = False
-    refused = drew = _last = False
+    refused = drew = in_graph = _last = False
     end = -1
 
     def __init__(

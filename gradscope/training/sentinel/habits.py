@@ -47,7 +47,8 @@ class Habits:
         self._stateful = list(self._modules)
         self._buffers = [weakref.ref(b) for b in module.buffers() if not b.is_meta]
         self._parameters = [weakref.ref(p) for p in module.parameters()]
-        self.trained = next(weakref.ref(p) for p in module.parameters() if p.requires_grad)
+        trained = (weakref.ref(p) for p in module.parameters() if p.requires_grad)
+        self.trained: Callable[[], nn.Parameter | None] = next(trained, lambda: None)
         self._devices = _cuda(module)
         self._mixed = True
         self._python, self._numpy = True, True

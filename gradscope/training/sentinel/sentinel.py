@@ -91,7 +91,10 @@ class Sentinel:
         """
         if self.busy or _TASK() != _NO_TASK:
             return None
-        for call in self._calls:
+        for call in reversed(self._calls):
+            if call.in_graph:
+                break
+            call.in_graph = True
             for result, _ in call.results:
                 tensor = result()
                 if tensor is not None and tensor._backward_hooks:

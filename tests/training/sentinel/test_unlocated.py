@@ -166,6 +166,19 @@ def test_a_gradient_that_a_hook_of_the_script_spoils(split: bool) -> None:
     assert "what the loss sent to the models was not finite already" in origin.message
 
 
+def test_a_model_whose_weights_are_all_frozen() -> None:
+    def step(loop: Loop, number: int) -> None:
+        x, y = data(number)
+        h = loop.call("frozen", x * (0.0 if number == BAD else 1.0))
+        loop.backward(F.cross_entropy(loop.call("net", h.log()), y))
+
+    frozen = nn.Linear(4, 4, bias=False).requires_grad_(False)
+    nn.init.ones_(frozen.weight)
+    models = {"frozen": frozen, "net": nn.Linear(4, 3)}
+    (origin, *_) = origins(Program(models, step))
+    assert (origin.name, origin.op) == ("net", "linear")
+
+
 def test_a_step_of_nothing() -> None:
     run = Loop(Program({"net": nn.Linear(4, 3)}, lambda loop, number: None))
     assert run.run() is None
