@@ -7,6 +7,7 @@ live objects when an optimizer is made, which is after its model was made and be
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType
@@ -88,7 +89,24 @@ def _scopes() -> Iterator[dict[str, Any]]:
     for one in reversed(frames):
         module = str(one.f_globals.get("__name__", ""))
         if module.partition(".")[0] not in _LIBRARIES:
-            yield dict(one.f_locals)
+            yield _variables(one)
+
+
+def _variables(frame: FrameType) -> dict[str, Any]:
+    """The local variables of a frame, as they are now.
+
+    Before Python 3.13 the frame of a function keeps the dict that is made when it is asked for
+    them, and in it whatever the script deletes. So it is emptied again, but where the script has it
+    (``locals()``), and where a debugger writes it back into the variables.
+    """
+    asked = frame.f_locals
+    found = dict(asked)
+    of_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    # Who has it: the frame, this function, and the call that counts.
+    if of_function and sys.version_info < (3, 13) and sys.getrefcount(asked) <= 3:
+        if sys.gettrace() is None:
+            asked.clear()
+    return found
 
 
 def _plain_attributes(owner: object) -> dict[str, Any]:

@@ -79,7 +79,8 @@ class Observer:
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, SeenOptimizer] = (
             weakref.WeakKeyDictionary()
         )
-        self._latest: tuple[weakref.ref[Optimizer], SeenOptimizer] | None = None
+        # The one that stepped last; weak, as it holds the parameters.
+        self._latest: tuple[weakref.ref[Optimizer], weakref.ref[SeenOptimizer]] | None = None
         self._any_optimizer = False
         self._sentinel = Sentinel(self._trained) if sentinel else None
         self._patches: ExitStack | None = None
@@ -327,9 +328,8 @@ class Observer:
     ) -> Any:
         """Gradients are there, as the optimizer gets them; with a closure they come later."""
         latest = self._latest
-        if latest is not None and latest[0]() is optimizer and latest[1].is_as_seen(optimizer):
-            known = latest[1]
-        else:
+        known = latest[1]() if latest is not None and latest[0]() is optimizer else None
+        if known is None or not known.is_as_seen(optimizer):
             known = self._known(optimizer)
         if self._sampling.sampler is not None:
             known.settings = settings(optimizer)
@@ -365,7 +365,7 @@ class Observer:
         known = self._optimizers.get(optimizer)
         if known is None:
             known = self._optimizers[optimizer] = SeenOptimizer()
-        self._latest = weakref.ref(optimizer), known
+        self._latest = weakref.ref(optimizer), weakref.ref(known)
         if not known.is_as_seen(optimizer):
             known.look(optimizer)
             mine = {p for model in self.models for p in model.module.parameters()}
@@ -396,7 +396,9 @@ class Observer:
     def _step_ended(self, optimizer: Optimizer, *_: object) -> None:
         """The weights have moved."""
         latest = self._latest
-        known = latest[1] if latest and latest[0]() is optimizer else self._known(optimizer)
+        known = latest[1]() if latest is not None and latest[0]() is optimizer else None
+        if known is None:
+            known = self._known(optimizer)
         known.steps += 1
         if self._deep.watch is not None:
             origins = self._deep.watch.step_ended()
@@ -460,16 +462,19 @@ class Observer:
             self._sentinel.step_ended()
         if sampled:
             self._sampling.step_ended(optimizer, self._optimizers)
+        else:
+            self._sampling.free_graphs()
         # What has been done here since the step ended belongs to it, and is not counted again.
         ended = time.perf_counter()
         own = self._guarded.seconds + ended - now
         self.interval.ended(ended - self._last, watched=sampled, own=own)
         self._guarded.seconds, self._last = now - ended, ended
         signs.step_ended(self.step)
-        # Several processes do the same at the same steps, and where nothing makes steps but
-        # backwards, each is looked into.
+        # After a look its graph is let go of; several processes do the same at the same steps; and
+        # where nothing makes steps but backwards, each is looked into.
         several = self._placements is not None
-        self._due = 0 if several or known is None else signs.next_due(self.step)
+        every = sampled or several or known is None
+        self._due = 0 if every else signs.next_due(self.step)
         self._arm()
 
     def _scaler_step_begins(self, optimizer: Optimizer) -> None:

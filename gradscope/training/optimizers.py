@@ -12,7 +12,7 @@ from gradscope.training.discovery import variable_name
 from gradscope.training.gradients import small
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class SeenOptimizer:
     """An optimizer that was seen: what the run calls it, and how many steps it made."""
 

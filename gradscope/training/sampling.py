@@ -85,5 +85,12 @@ class Sampling:
         if self._steps >= _LONGEST_ROUND or not set(map(id, optimizers)) - self._optimizers:
             self.end()
             give_back()
-        while len(self._nodes) > 1:  # by now the script has let go of that graph
+        self.free_graphs(but=1)
+
+    def free_graphs(self, *, but: int = 0) -> None:
+        """Let go of the graphs that were seen, which hold parameters, but for so many of the last.
+
+        The script holds that of a step until the next one.
+        """
+        while len(self._nodes) > but:
             free_nodes(self._nodes.pop(0))

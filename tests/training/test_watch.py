@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import itertools
 import pickle
 import signal
 import threading
+import weakref
 
 import pytest
 import torch
@@ -132,6 +134,25 @@ def test_two_optimizers_take_turns(tmp_path):
         for step in (3, 4):
             (sample,) = file.sample(step)
             assert len(sample.report.calls) == 5
+
+
+def test_what_the_loop_lets_go_of_is_gone(tmp_path):
+    kept = net()
+    with gradscope.watch(kept, every=10, out=tmp_path / "run.db"):
+        model = net()
+        optimizer = train(model, steps=32)
+        weight = weakref.ref(model[0].weight)
+        del model, optimizer
+        gc.collect()
+        assert weight() is None
+
+
+def test_what_locals_gave_the_loop_stays_as_it_is(tmp_path):
+    model = net()
+    mine = locals()
+    with gradscope.watch(model, out=tmp_path / "run.db"):
+        train(model, steps=3)
+    assert mine["model"] is model
 
 
 def test_a_closure_belongs_to_its_step(tmp_path):
