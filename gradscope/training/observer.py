@@ -415,7 +415,7 @@ class Observer:
         current, now = self._current, time.perf_counter()
         self.step += 1
         self.signs.unrecorded = current.record(
-            *(self.step, optimizer, known), self._began, self._last, now, sampled=False
+            self.step, optimizer, known, self._began, self._last, now, sampled=False
         )
         known.backwards = current.backwards or 1
         current.begin(known.held)
@@ -441,7 +441,7 @@ class Observer:
         if self._placements is not None:
             self._write(*self._placements.records(self.models))
         record = current.record(
-            *(self.step, optimizer, known), self._began, self._last, now, sampled=sampled
+            self.step, optimizer, known, self._began, self._last, now, sampled=sampled
         )
         if sampled or signs.is_recorded(known):
             step = record()
