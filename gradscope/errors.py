@@ -6,7 +6,7 @@ GradscopeError
 ├── LayerError     a layer pattern that matches nothing                       exit 2
 ├── TargetError    an import that is refused, or a name that does not exist   exit 2
 ├── ModelError     the user's own code raised; carries the partial report     exit 3
-└── Interrupted    Ctrl-C, no time left; carries the partial report           exit 130
+└── Interrupted    Ctrl-C, a signal, no time left; carries the partial report exit 130
 
 An error is one or several problems, each a sentence with its place and its remedy.
 """
@@ -14,14 +14,23 @@ An error is one or several problems, each a sentence with its place and its reme
 from __future__ import annotations
 
 import difflib
+import errno
+import re
 import unicodedata
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from gradscope.references import as_written
 
 #: Of a message, in characters.
 LONGEST = 4000
+_NO_MEMORY = re.compile(
+    "can(not|'t) allocate memory|failed to map segment|bad_alloc|can't start new thread|"
+    r"\bMemoryError\b",
+    re.IGNORECASE,
+)
 #: Control and format characters, surrogates, separators of lines and paragraphs.
 _UNPRINTABLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
@@ -32,7 +41,7 @@ if TYPE_CHECKING:
     from gradscope.records.report import Report
     from gradscope.records.saliency import SaliencyReport
 
-    AnyReport = Report | AutogradGraph | SaliencyReport | FeaturesReport | WhyReport
+    AnyReport: TypeAlias = Report | AutogradGraph | SaliencyReport | FeaturesReport | WhyReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +115,13 @@ def message_of(error: BaseException) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory, or address space, came to its end."""
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return True
+    return _NO_MEMORY.search(message_of(error)) is not None
+
+
 def visible(text: str) -> str:
     """Lines of text with escapes for the characters with which it could drive a terminal."""
     return "".join(
@@ -127,7 +143,8 @@ class GradscopeError(Exception):
         notes: Iterable[str] = (),
     ) -> None:
         self.problems = tuple(
-            p if isinstance(p, Problem) else Problem(p, place, help, tuple(notes)) for p in problems
+            _as_written(p if isinstance(p, Problem) else Problem(p, place, help, tuple(notes)))
+            for p in problems
         )
         super().__init__("; ".join(p.message for p in self.problems))
         for note in self._notes():
@@ -146,6 +163,13 @@ class GradscopeError(Exception):
     def render(self) -> str:
         """All problems, one blank line between them."""
         return "\n\n".join(problem.render() for problem in self.problems)
+
+
+def _as_written(problem: Problem) -> Problem:
+    """A problem that does not tell what the environment put into a config."""
+    help = None if problem.help is None else as_written(problem.help)
+    notes = tuple(map(as_written, problem.notes))
+    return replace(problem, message=as_written(problem.message), help=help, notes=notes)
 
 
 class ConfigError(GradscopeError):
@@ -183,8 +207,12 @@ class TimeIsUp(KeyboardInterrupt):
     """A run took longer than it was given; its message says how long that was, and where it was."""
 
 
+class Terminated(KeyboardInterrupt):
+    """A signal told the process to end; its message says which."""
+
+
 class Interrupted(GradscopeError):
-    """Ctrl-C, or no time left. ``report`` holds what was recorded until then.
+    """Ctrl-C, a signal, or no time left. ``report`` holds what was recorded until then.
 
     Attributes:
         reason: why and where, without what became of it.
@@ -202,12 +230,18 @@ class Interrupted(GradscopeError):
 
 def interruption(error: KeyboardInterrupt) -> str:
     """Why a run was interrupted, in a few words."""
-    return str(error) if isinstance(error, TimeIsUp) else "interrupted"
+    return str(error) if isinstance(error, (TimeIsUp, Terminated)) else "interrupted"
 
 
 def did_you_mean(word: str, choices: Iterable[str], *, count: int = 1) -> str | None:
-    """``did you mean `weights`?``, with up to ``count`` of the closest choices, or None."""
-    close = difflib.get_close_matches(word, list(choices), n=count, cutoff=0.6)
+    """``did you mean `weights`?``, with up to ``count`` of the closest choices, or None.
+
+    The same word in other letters is the closest: of ``Adamw`` it is ``AdamW``, not ``Adam``.
+    """
+    known = list(dict.fromkeys(choices))
+    same = [choice for choice in known if choice.casefold() == word.casefold()]
+    others = [choice for choice in known if choice not in same]
+    close = (same + difflib.get_close_matches(word, others, n=count, cutoff=0.6))[:count]
     return f"did you mean {' or '.join(f'`{c}`' for c in close)}?" if close else None
 
 

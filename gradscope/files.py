@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import platform
+import re
 import secrets
 import shutil
 import stat
@@ -164,10 +165,16 @@ def _destination(path: Path) -> Path:
     return path.resolve() if path.is_symlink() else path
 
 
+#: The names of what a process was given open: with a shell's `>` a regular file may be behind them.
+_OPEN = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/self/fd/\d+")
+
+
 def is_stream(path: Path) -> bool:
     """A device, a named pipe, a socket: there is nothing to overwrite, and no name to give away."""
     try:
         mode = path.stat().st_mode
+        if _OPEN.fullmatch(str(path)):
+            return True
     except FileNotFoundError:
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)

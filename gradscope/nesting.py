@@ -16,7 +16,12 @@ _NOTHING: frozenset[int] = frozenset()
 
 def find(tree: Any, kind: type[Kind]) -> Iterator[tuple[str, Kind]]:
     """Every object of a class, in order, with its path: ``""``, ``0``, ``logits``, ``1.boxes``."""
-    return walk(tree, lambda item: isinstance(item, kind))
+    return walk(tree, lambda item: is_a(item, kind))
+
+
+def is_a(item: Any, kind: type | tuple[type, ...]) -> bool:
+    """Whether an object is of a class, by its type: what it says of its class may be wrong."""
+    return issubclass(type(item), kind)
 
 
 def walk(tree: Any, wanted: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
@@ -38,24 +43,39 @@ def walk(tree: Any, wanted: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
         stack.extend((f"{prefix}{key}", part, around) for key, part in reversed(parts))
 
 
+def is_deeper(tree: Any, most: int) -> bool:
+    """Whether plain lists and mappings nest in more than so many levels."""
+    level = [tree]
+    for _ in range(most):
+        level = [
+            part
+            for item in level
+            if isinstance(item, (list, dict))
+            for part in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return False
+    return any(isinstance(item, (list, dict)) for item in level)
+
+
 def replaced(tree: Any, kind: type[Kind], change: Callable[[Kind], Kind]) -> Any:
     """The same nesting with every object of a class changed; one in two places stays one."""
     done: dict[int, tuple[Kind, Kind]] = {}
 
     def one(item: Any) -> Any:
-        if isinstance(item, kind):
+        if is_a(item, kind):
             if id(item) not in done:
                 # The original is kept beside its image: a freed one's id could be given again.
                 done[id(item)] = (item, change(item))
             return done[id(item)][1]
-        if isinstance(item, tuple):
+        if is_a(item, tuple):
             parts = [one(part) for part in item]
             return type(item)(*parts) if hasattr(item, "_fields") else type(item)(parts)
-        if isinstance(item, list):
+        if is_a(item, list):
             return _like(item, [one(part) for part in item])
-        if isinstance(item, Mapping):
+        if is_a(item, Mapping):
             return _like(item, {key: one(part) for key, part in item.items()})
-        if is_dataclass(item) and not isinstance(item, type):
+        if is_dataclass(type(item)):
             changed = copy.copy(item)
             for f in fields(item):
                 # Not setattr: the dataclass may be frozen.
@@ -70,13 +90,13 @@ def replaced(tree: Any, kind: type[Kind], change: Callable[[Kind], Kind]) -> Any
 
 def _parts(item: Any) -> list[tuple[Any, Any]] | None:
     """What a container holds, with keys; None for anything that is not one."""
-    if isinstance(item, Mapping):
+    if is_a(item, Mapping):
         return list(item.items())
-    if isinstance(item, tuple) and hasattr(item, "_fields"):
+    if is_a(item, tuple) and hasattr(item, "_fields"):
         return list(zip(item._fields, item, strict=True))
-    if isinstance(item, list | tuple):
+    if is_a(item, (list, tuple)):
         return list(enumerate(item))
-    if is_dataclass(item) and not isinstance(item, type):
+    if is_dataclass(type(item)):
         return [(f.name, getattr(item, f.name, None)) for f in fields(item)]
     return None
 

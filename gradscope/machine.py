@@ -1,0 +1,21 @@
+"""What the machine has, or the container in which this process runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+#: What a container may use at most, where this is one.
+_OF_A_CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
+
+
+def machine_memory() -> int | None:
+    """Its memory in bytes; None where the system does not say."""
+    limits = []
+    if hasattr(os, "sysconf"):
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    if _OF_A_CONTAINER.is_file():
+        text = _OF_A_CONTAINER.read_text().strip()
+        limits += [int(text)] if text.isdigit() else []
+    return min(limits, default=None)

@@ -1,0 +1,67 @@
+"""What came into a config as ``${env:NAME}`` leaves it as that: a value may be a secret.
+
+Errors and saved configs print the reference as it was written, and not the value. What the process
+has read is known for its whole life: an error may come long after the config.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+#: Shorter values are words that anybody writes: ``cpu``, ``10``.
+_SHORTEST: Final = 4
+#: From here on a value is looked for inside of words too, and cut off before an ellipsis.
+_LONG: Final = 8
+
+_references: dict[str, str] = {}
+
+
+def note(value: str, written: str) -> None:
+    """Note what stands for a value of the environment."""
+    if len(value) >= _SHORTEST:
+        _references[value] = written
+
+
+def forget() -> None:
+    """Forget all of them."""
+    _references.clear()
+
+
+def as_written(text: str) -> str:
+    """A text with each value in it replaced by its reference, also one that was cut or escaped."""
+    for value in sorted(_references, key=len, reverse=True):
+        for form in _forms(value):
+            text = _replaced(text, form, _references[value])
+    return text
+
+
+def data_as_written(data: Any) -> Any:
+    """Plain data with each text in it as ``as_written`` has it; keys stay."""
+    if not _references:
+        return data
+    if isinstance(data, str):
+        return as_written(data)
+    if isinstance(data, Mapping):
+        return {key: data_as_written(part) for key, part in data.items()}
+    return [data_as_written(part) for part in data] if isinstance(data, (list, tuple)) else data
+
+
+def _forms(value: str) -> list[str]:
+    """A value as messages may print it: as it is, escaped, or a line of it."""
+    forms = [value, repr(value)[1:-1], ascii(value)[1:-1], json.dumps(value)[1:-1]]
+    lines = [line for line in value.splitlines() if len(line) >= _LONG]
+    return list(dict.fromkeys([*forms, *lines]))
+
+
+def _replaced(text: str, value: str, written: str) -> str:
+    if len(value) < _LONG:
+        return re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda match: written, text)
+    text = text.replace(value, written)
+    # Messages cut what is long.
+    for end in [match.start() for match in re.finditer("…", text)][::-1]:
+        length = next((n for n in range(len(value), 3, -1) if text.endswith(value[:n], 0, end)), 0)
+        text = text[: end - length] + (written + text[end + 1 :] if length else text[end:])
+    return text
