@@ -7,6 +7,7 @@ from typing import Any
 
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.fields import SPARSE
+from gradscope.records.judgement import NotJudged
 from gradscope.records.run import RunInfo
 from gradscope.records.shown import Shown
 from gradscope.records.tensors import TensorStats
@@ -18,7 +19,7 @@ class Answer:
 
     name: str
     kind: str  # parameter | module
-    state: str  # missing | zero | non-finite | healthy
+    state: str  # missing | zero | non-finite | healthy; of a training run also not-judged
     message: str
     cause: str | None = None
     module: str | None = None
@@ -71,5 +72,8 @@ class WhyReport(Shown):
     frozen: int = 0
     answers: tuple[Answer, ...] = ()
     error: ErrorRecord | None = None
-    #: Of a training run: at which of its steps there was a look, in words.
+    #: Of a training run: which of its steps were sampled, in words; the rules that could be judged,
+    #: and those that have not seen enough.
     scope: str | None = field(default=None, metadata=SPARSE)
+    judged: tuple[str, ...] | None = field(default=None, metadata=SPARSE)
+    not_judged: tuple[NotJudged, ...] = field(default=(), metadata=SPARSE)

@@ -12,6 +12,8 @@ from gradscope.records.shown import Shown
 
 #: Dtypes in which A can be run once more.
 REFERENCES = ("float64",)
+#: What of a comparison can be shown alone.
+TABLES_OF_DIFF = ("calls", "parameters", "findings")
 
 
 @dataclass(frozen=True, slots=True)

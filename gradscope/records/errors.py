@@ -32,7 +32,7 @@ class RelatedLine:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
-    """Why a run failed: ``phase`` is construction, input, forward, loss, backward or step.
+    """Why a run failed: ``phase`` is config, construction, input, forward, loss, backward or step.
 
     ``details`` are sentences that say what met what; ``related`` are lines other than the one that
     raised.

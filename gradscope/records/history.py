@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from gradscope.records.judgement import Judgement
+from gradscope.records.report import Report
+from gradscope.records.shown import Plotted, report_of_step
 from gradscope.records.training import (
     TrainedModel,
     TrainingEvent,
@@ -11,6 +15,7 @@ from gradscope.records.training import (
     TrainingRun,
     TrainingStep,
 )
+from gradscope.typeset.numbers import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +41,14 @@ class LayerSeries:
     fault: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RunHistory:
+@dataclass(frozen=True, slots=True, repr=False)
+class RunHistory(Plotted):
     """Everything that a page about a run is made of.
 
     ``sampled`` are the steps that were looked at and are still held. ``ranks`` are the runs of all
     processes where there were several. ``age`` is how many seconds ago something was last written
-    of a run without an end; None where nobody knows.
+    of a run without an end; None where nobody knows. ``judgement`` says which rules have seen
+    enough. ``path`` is where it was read.
     """
 
     run: TrainingRun
@@ -55,6 +61,26 @@ class RunHistory:
     calls: tuple[LayerSeries, ...] = ()
     ranks: tuple[TrainingRun, ...] = field(default=())
     age: float | None = None
+    judgement: Judgement = field(default_factory=Judgement)
+    path: Path | None = None
+
+    def __repr__(self) -> str:
+        made = f"{plural(self.last_step, 'step')}, {plural(len(self.findings), 'finding')}"
+        return f"<gradscope.RunHistory of {self.run.script or 'a script'}: {made}>"
+
+    def report(self, step: int | None = None, model: str | None = None) -> Report:
+        """What a sampled step recorded, as ``gradscope.inspect`` records a model.
+
+        Args:
+            step: its number, one of ``sampled``; None is the last of these.
+            model: its name, where several are trained; None is the first.
+
+        Raises:
+            OptionError: the step was not sampled, or has no such model.
+            ConfigError: the file is gone or damaged.
+        """
+        found: Report = report_of_step(self, step, model)
+        return found
 
     @property
     def thinned(self) -> bool:

@@ -21,6 +21,7 @@ from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import CheckReport, Report
 from gradscope.records.saliency import SaliencyReport
 from gradscope.records.soundness import faults
+from gradscope.references import data_as_written
 from gradscope.typeset.text import printable_json
 
 #: What a saved record is called, the command that writes one, and the command that shows it.
@@ -28,9 +29,11 @@ _WORDS: dict[type, tuple[str, str, str]] = {
     Report: ("report", "write a report with `gradscope inspect … -o report.json`", "show"),
     CheckReport: ("check", "write a check with `gradscope check … -o check.json`", "show"),
     AutogradGraph: ("graph", "write a graph with `gradscope graph … -o graph.json`", "graph"),
-    DiffReport: ("comparison", "write one with `gradscope diff … -o diff.json`", "diff"),
-    WhyReport: ("set of answers", "write answers with `gradscope why … -o why.json`", "why"),
+    DiffReport: ("comparison", "write one with `gradscope diff … -o diff.json`", "show"),
+    WhyReport: ("set of answers", "write answers with `gradscope why … -o why.json`", "show"),
 }
+#: A record names its schema first.
+_SCHEMA = r'\s*\{\s*"schema"\s*:\s*"([^"]*)"'
 _Record = TypeVar("_Record", Report, CheckReport, AutogradGraph, WhyReport, DiffReport)
 
 
@@ -45,6 +48,9 @@ def dumps(
 ) -> str:
     """The record as one JSON document, keys in the order of the records."""
     data = to_data(record)
+    for part in (data, *data.get("models", ())):
+        if "config" in part:
+            part["config"] = data_as_written(part["config"])
     head = {"schema": data.pop("schema"), "status": data.pop("status")}
     text = json.dumps({**head, **data}, indent=1, ensure_ascii=False, allow_nan=False)
     return printable_json(text) + "\n"
@@ -83,16 +89,36 @@ def loads(text: str, kind: type[_Record], *, file: str = "report") -> _Record:
     return record
 
 
-def loads_shown(text: str, *, file: str = "report") -> Report | CheckReport:
-    """The report or the check that ``dumps`` wrote, as its schema says.
+def loads_any(
+    text: str, *, file: str = "report"
+) -> Report | CheckReport | WhyReport | DiffReport | AutogradGraph:
+    """The record that ``dumps`` wrote, as its schema says.
 
     Raises:
         ConfigError: as ``loads``.
     """
-    # A check names its schema in the first line, as each record does; whatever else is no report.
-    schema = re.match(r'\s*\{\s*"schema"\s*:\s*"([^"]*)"', text)
-    if schema is not None and schema[1] == _schema(CheckReport):
+    schema = re.match(_SCHEMA, text)
+    if schema is not None and schema[1] == _schema(AutogradGraph):
+        return loads(text, AutogradGraph, file=file)
+    return loads_shown(text, file=file)
+
+
+def loads_shown(
+    text: str, *, file: str = "report"
+) -> Report | CheckReport | WhyReport | DiffReport:
+    """The same of the kinds that ``show`` takes.
+
+    Raises:
+        ConfigError: as ``loads``.
+    """
+    schema = re.match(_SCHEMA, text)
+    named = None if schema is None else schema[1]
+    if named == _schema(CheckReport):
         return loads(text, CheckReport, file=file)
+    if named == _schema(WhyReport):
+        return loads(text, WhyReport, file=file)
+    if named == _schema(DiffReport):
+        return loads(text, DiffReport, file=file)
     return loads(text, Report, file=file)
 
 
@@ -138,11 +164,21 @@ def load(path: Path, kind: type[_Record]) -> _Record:
         return loads(_text(path, _WORDS[kind][1]), kind, file=str(path))
 
 
-def load_shown(path: Path) -> Report | CheckReport:
-    """Read a saved report or check.
+def load_any(path: Path) -> Report | CheckReport | WhyReport | DiffReport | AutogradGraph:
+    """Read a saved record of any kind.
 
     Raises:
-        ConfigError: the file is missing, unreadable or neither.
+        ConfigError: the file is missing, unreadable or none.
+    """
+    with collector_paused():
+        return loads_any(_text(path, _WORDS[Report][1]), file=str(path))
+
+
+def load_shown(path: Path) -> Report | CheckReport | WhyReport | DiffReport:
+    """Read what ``gradscope show`` shows of a file.
+
+    Raises:
+        ConfigError: the file is missing, unreadable or another.
     """
     with collector_paused():
         return loads_shown(_text(path, _WORDS[Report][1]), file=str(path))

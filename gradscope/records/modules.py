@@ -50,6 +50,11 @@ class ParameterStats:
     #: Plain attributes that were meant to be ``requires_grad`` and say otherwise than it does.
     misspelt: tuple[str, ...] = field(default=(), metadata=SPARSE)
 
+    @property
+    def grad(self) -> TensorStats | None:
+        """``gradient``, by PyTorch's word: ``p.grad.norm``."""
+        return self.gradient
+
 
 @dataclass(frozen=True, slots=True)
 class ModuleFacts:

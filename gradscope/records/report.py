@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradscope.errors import did_you_mean
 from gradscope.records.accumulation import Accumulation
 from gradscope.records.answers import Answer, NonFiniteOrigin
 from gradscope.records.errors import ErrorRecord
@@ -23,9 +25,10 @@ from gradscope.records.modules import (
 )
 from gradscope.records.parallel import ParallelRun
 from gradscope.records.run import LossPart, RunInfo, StepRecord, Totals
-from gradscope.records.shown import Shown
+from gradscope.records.shown import Plotted, Shown
 from gradscope.records.sketches import Sketch
 from gradscope.records.tasks import TaskGradients
+from gradscope.typeset.numbers import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,12 @@ class PrecisionForecast:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Shown):
-    """Everything one ``gradscope inspect`` learned."""
+class Report(Plotted):
+    """Everything one ``gradscope inspect`` learned.
+
+    ``report["fc.weight"]`` is a parameter, ``report["fc"]`` the call of a layer, and
+    ``report["fc", 1]`` the second call of one that ran several times.
+    """
 
     status: str  # ok | findings | failed
     run: RunInfo
@@ -106,6 +113,46 @@ class Report(Shown):
     interventions: tuple[Change, ...] = field(default=(), metadata=SPARSE)
     #: How it was spread over processes. None: it was not.
     parallel: ParallelRun | None = field(default=None, metadata=SPARSE)
+
+    def __getitem__(self, key: str | tuple[str, int]) -> ParameterStats | ModuleCall:
+        """A parameter or a layer's call by its name, or by one of its other names.
+
+        Raises:
+            KeyError: there is none, or a layer ran several times and no call is named.
+        """
+        name, number = key if isinstance(key, tuple) else (key, None)
+        found = [one for one in self._items if name in (one.name, *one.aliases)]
+        if number is not None:
+            found = [c for c in found if isinstance(c, ModuleCall) and c.call == number]
+        if len(found) == 1:
+            return found[0]
+        raise KeyError(_lookup_fault(self._items, found, name, number))
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in (one.name, *one.aliases) for one in self._items)
+
+    @property
+    def _items(self) -> list[ParameterStats | ModuleCall]:
+        return [*self.parameters, *self.calls]
+
+    #: It is no sequence, though it has items.
+    __iter__ = None
+
+
+def _lookup_fault(
+    items: Sequence[ParameterStats | ModuleCall],
+    found: Sequence[ParameterStats | ModuleCall],
+    name: str,
+    number: int | None,
+) -> str:
+    """Why a name has no one parameter or call."""
+    if found:
+        calls = f"report[{name!r}, 0] is the first, report[{name!r}, {len(found) - 1}] the last"
+        return f"`{name}` ran {len(found)} times: {calls}"
+    if number is not None and any(name in (one.name, *one.aliases) for one in items):
+        return f"there is no call {number} of `{name}`"
+    close = did_you_mean(str(name), [one.name for one in items if one.name])
+    return f"there is no parameter and no layer `{name}`" + (f": {close}" if close else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +192,12 @@ class CheckedModel:
     precision: tuple[PrecisionForecast, ...] = field(default=(), metadata=SPARSE)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class CheckReport(Shown):
     """Everything one ``gradscope check`` learned.
 
     ``rules`` are the codes of those that looked, ``stale`` the entries of ``baseline`` that no
-    finding answers to any more.
+    finding answers to any more. ``notes`` say what could not be judged.
     """
 
     schema: str = "gradscope.check/1"
@@ -160,3 +207,7 @@ class CheckReport:
     models: tuple[CheckedModel, ...] = ()
     baseline: str | None = None
     stale: tuple[BaselineEntry, ...] = ()
+    notes: tuple[str, ...] = field(default=(), metadata=SPARSE)
+
+    def __repr__(self) -> str:
+        return f"<gradscope.CheckReport of {plural(len(self.models), 'model')}: {self.status}>"

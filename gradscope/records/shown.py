@@ -21,6 +21,11 @@ def _home() -> Any:
     return importlib.import_module(_homes[0])
 
 
+def report_of_step(record: Any, step: int | None, model: str | None) -> Any:
+    """What a run recorded of one step: it is in the run's file, which records do not read."""
+    return _home().report_of_step(record, step, model)
+
+
 class Shown:
     """A record that people look at, in a program or in a notebook."""
 
@@ -60,3 +65,26 @@ class Shown:
             OptionError: there is no such table.
         """
         return _home().frame(self, table)
+
+
+class Plotted(Shown):
+    """A record with charts, as ``--plot`` draws them."""
+
+    __slots__ = ()
+
+    def plot(self, path: str | Path | None = None, *, force: bool = False) -> Any:
+        """Its charts: of a report over depth, of a run over its steps.
+
+        A notebook shows what this returns, and its ``save(path)`` writes it.
+
+        Args:
+            path: also write them to this .png, .svg or .pdf.
+            force: replace a file that is there.
+
+        Raises:
+            OptionError: nothing was measured, or the file cannot be written.
+        """
+        drawn = _home().plot(self)
+        if path is not None:
+            drawn.save(path, force=force)
+        return drawn

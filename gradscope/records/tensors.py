@@ -50,3 +50,8 @@ class TensorRecord:
     requires_grad: bool = False
     norm_ranks: tuple[float, float] | None = field(default=None, metadata=SPARSE)
     gradient_ranks: tuple[float, float] | None = field(default=None, metadata=SPARSE)
+
+    @property
+    def grad(self) -> TensorStats | None:
+        """``gradient``, by PyTorch's word."""
+        return self.gradient

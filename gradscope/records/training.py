@@ -5,6 +5,8 @@ Steps are counted from 1, over all optimizers of the run. Times are seconds sinc
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,12 +50,29 @@ class TrainingRun:
     notices: tuple[str, ...] = ()
 
 
+#: Why no calls of a model are recorded, by what ``torch.compile`` compiled.
+_COMPILED = {
+    "model": "it is compiled (torch.compile)",
+    "parts": "parts of it are compiled (torch.compile)",
+    "function": "a compiled function calls it (torch.compile)",
+}
+
+
+def without_calls(compiled: str) -> str:
+    """What is not recorded of a model of which that is compiled."""
+    why = _COMPILED.get(compiled, "it is compiled")
+    return f"no calls are recorded, as {why}; parameters, gradients and updates are"
+
+
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
     """A model that the script trains: an outermost module, under the name of its variable.
 
     ``wrapper`` is what spreads it over processes: "DistributedDataParallel" or "FSDP"; None in one
     process, and where nothing of torch's does. ``stage`` is its number in a pipeline, from 0.
+    ``autocast`` is the dtype of ``torch.autocast`` around or inside its forward; None without.
+    ``compiled`` is what ``torch.compile`` compiled: "model", "parts" of it, or a "function" that
+    calls it. None of its calls are recorded then.
     """
 
     id: int
@@ -65,6 +84,8 @@ class TrainedModel:
     first_step: int = 1
     wrapper: str | None = field(default=None, metadata=SPARSE)
     stage: int | None = field(default=None, metadata=SPARSE)
+    autocast: str | None = None
+    compiled: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +98,14 @@ class TrainingStep:
         optimizer_step: its number among the steps of that optimizer.
         time: when it ended.
         seconds: since the step before it ended.
-        losses: of each backward since the step before, without the loss scale; None where a loss
-            is not finite or not one number.
+        losses: of each backward since the step before, without the loss scale and divided as a
+            pipeline divided the gradients; None where a loss is not finite or not one number.
+        summed: the slice of ``losses`` that ``loss`` is the sum of, as its two ends; None: all.
+            Gradients set to None between two backwards begin a new sum. Of a closure that the
+            optimizer calls again and again it is the first call.
         nonfinite: "nan" or "inf" where a loss or a gradient held one.
         gradient_norm: L2 over all parameters of the optimizer, at the end of the last backward,
-            without the loss scale.
+            without the loss scale; None where it was not read then.
         clipped_norm: the same as the optimizer got it; it differs where gradients were clipped.
         learning_rates: of each parameter group.
         loss_scale: of a gradient scaler.
@@ -109,12 +133,17 @@ class TrainingStep:
     norms: tuple[GroupNorm, ...] = ()
     own_seconds: float | None = field(default=None, metadata=SPARSE)
     batch: int | None = field(default=None, metadata=SPARSE)
+    summed: tuple[int, int] | None = None
 
     @property
     def loss(self) -> float | None:
-        """The mean of its losses; None without one, or where one is not finite."""
-        known = [loss for loss in self.losses if loss is not None]
-        return sum(known) / len(known) if known and len(known) == len(self.losses) else None
+        """What the step descends on: the sum of the losses whose gradients were accumulated."""
+        return sum_of(self.summed_losses)
+
+    @property
+    def summed_losses(self) -> Sequence[float | None]:
+        """The losses that ``loss`` is the sum of."""
+        return self.losses if self.summed is None else self.losses[slice(*self.summed)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +207,8 @@ class TrainingFinding:
     """What a rule found in a run, and in which steps: intervals of step numbers, both ends in.
 
     Between two samples that a rule fired on it is taken to have held. ``origin`` says where a NaN
-    or an infinity of the first of them came from.
+    or an infinity of the first of them came from. What the finding says stands here too: ``code``,
+    ``name``, ``message``, …
     """
 
     finding: Finding
@@ -190,6 +220,74 @@ class TrainingFinding:
     def key(self) -> tuple[str, str, int | None, str | None]:
         """What makes two findings the same one at different steps."""
         return self.finding.code, self.finding.name, self.model, self.finding.cause
+
+    @property
+    def code(self) -> str:
+        """The finding's."""
+        return self.finding.code
+
+    @property
+    def rule(self) -> str:
+        """The finding's."""
+        return self.finding.rule
+
+    @property
+    def severity(self) -> str:
+        """The finding's."""
+        return self.finding.severity
+
+    @property
+    def name(self) -> str:
+        """The finding's."""
+        return self.finding.name
+
+    @property
+    def call(self) -> int | None:
+        """The finding's."""
+        return self.finding.call
+
+    @property
+    def message(self) -> str:
+        """The finding's."""
+        return self.finding.message
+
+    @property
+    def advice(self) -> str:
+        """The finding's."""
+        return self.finding.advice
+
+    @property
+    def value(self) -> float | None:
+        """The finding's."""
+        return self.finding.value
+
+    @property
+    def threshold(self) -> float | None:
+        """The finding's."""
+        return self.finding.threshold
+
+    @property
+    def source(self) -> str | None:
+        """The finding's."""
+        return self.finding.source
+
+    @property
+    def cause(self) -> str | None:
+        """The finding's."""
+        return self.finding.cause
+
+    @property
+    def location(self) -> str | None:
+        """The finding's."""
+        return self.finding.location
+
+
+def sum_of(losses: Sequence[float | None]) -> float | None:
+    """The sum; None without a loss, or where one is not finite."""
+    if len(losses) == 1:  # nearly all steps, of which a run can have hundreds of thousands
+        return losses[0]
+    known = [loss for loss in losses if loss is not None]
+    return math.fsum(known) if known and len(known) == len(losses) else None
 
 
 #: Everything that a run file holds but the run itself.

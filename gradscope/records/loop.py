@@ -1,0 +1,223 @@
+"""What a training loop did, in order: facts of every step, which need no statistics.
+
+A round is what happened between two steps, of whatever optimizer. Most rounds of a loop are alike:
+each kind of round is kept once, with how often it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopEvent:
+    """One thing that the loop did. There is one object for all that are alike.
+
+    Attributes:
+        kind: what was done, and then what ``of`` is:
+
+            - "zero": gradients were cleared, of an optimizer or a model
+            - "call": a model was called with gradients enabled
+            - "evaluation": a model was called without them
+            - "backward": backward was called on a loss
+            - "clip": gradients were clipped, of the optimizer that holds the parameters
+            - "unscale", "scaler-update": by a gradient scaler, of an optimizer
+            - "schedule": a learning-rate scheduler made a step; its name
+            - "epoch": a data loader was begun anew
+            - "step": an optimizer made a step
+
+        of: the name of an optimizer, a model or a scheduler; "" where it is of none.
+        facts: words that the event is told apart by; the file in ``training/loop/`` that makes the
+            event says what they mean.
+        location: ``file:line`` of the script where it happened first.
+    """
+
+    kind: str
+    of: str = ""
+    facts: frozenset[str] = frozenset()
+    location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A kind of round: its events in order, the last of which is the step.
+
+    Of equal events in a row there is one.
+
+    Attributes:
+        events: what happened.
+        count: in how many rounds.
+        first: the number of the first step that ended one.
+        last: that of the last.
+    """
+
+    events: tuple[LoopEvent, ...]
+    count: int
+    first: int
+    last: int
+
+    @property
+    def step(self) -> LoopEvent:
+        """The step that ended it."""
+        return self.events[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopParameter:
+    """A parameter of which a fact holds in every step so far.
+
+    Attributes:
+        name: in its model; "" where it is of no model that is alive.
+        model: the model's name.
+        shape: its size.
+        facts: words: "no-gradient" (it had none at any step), "zero-gradient" (each that was read
+            was exactly zero), "unheld" (it wants a gradient, and no optimizer holds it),
+            "held-twice", "orphan" (an optimizer holds it, and it is of no model that ran),
+            "moved" (frozen, and an optimizer moved it), "untrained" (it wants no gradient),
+            "idle" (the module that owns it was never called), "graded" (it has a gradient now).
+        optimizers: the names of those that hold it.
+        steps: in how many steps it was looked at, or moved.
+    """
+
+    name: str
+    model: str
+    shape: tuple[int, ...]
+    facts: frozenset[str]
+    optimizers: tuple[str, ...] = ()
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOptimizer:
+    """An optimizer that was made.
+
+    Attributes:
+        name: its variable's, else its class.
+        kind: its class.
+        location: where it was made.
+        steps: how many it made.
+        parameters: how many it holds.
+        zero_rates: by group, in how many steps its learning rate was 0.
+        sizes: by group, how many parameters.
+        backwards: how many there were while its parameters had gradients, and it made no step.
+        shared: how many of its parameters another optimizer holds too.
+        peak: the highest learning rate of its first group so far; ``rate``: the latest.
+        gone: the number of its step from which on the rate was below a hundredth of the highest; 0
+            where it is not.
+    """
+
+    name: str
+    kind: str
+    location: str | None
+    steps: int
+    parameters: int
+    zero_rates: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    backwards: int = 0
+    shared: int = 0
+    peak: float = 0.0
+    rate: float = 0.0
+    gone: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoopModel:
+    """A model that trains, or could.
+
+    Attributes:
+        id: its number in the run.
+        name: its variable's, else its class.
+        kind: its class.
+        calls: how often it was called with gradients enabled.
+        evaluations: how often without.
+        trainable: how many of its parameters want a gradient.
+        held: how many of those an optimizer holds.
+        parameters: how many it has.
+        replaced: the names of modules that were set in it after the first optimizer was made, with
+            where.
+    """
+
+    id: int
+    name: str
+    kind: str
+    calls: int
+    evaluations: int
+    trainable: int
+    held: int
+    parameters: int
+    replaced: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoopScheduler:
+    """A learning-rate scheduler.
+
+    Attributes:
+        name: its variable's, else its class.
+        kind: its class.
+        location: where it makes its steps, else where it was made.
+        optimizer: the name of the one whose rate it sets.
+        steps: how many it made.
+        settings: the plain numbers that it was made with: ``step_size``, ``gamma``, …
+    """
+
+    name: str
+    kind: str
+    location: str | None
+    optimizer: str
+    steps: int
+    settings: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRecord:
+    """A training loop as it went so far.
+
+    Attributes:
+        steps: of all optimizers.
+        backwards: how many there were.
+        rounds: the kinds of rounds, in the order in which they came first.
+        rest: the events since the last step.
+        optimizers, models, schedulers: those that were made, or found.
+        parameters: those that a fact holds of.
+        same_batch: in how many calls from the first on the models were given the same numbers; 0
+            where they were given others, or nobody could tell.
+        same_tensor: whether it was the same tensor each time, of which it was all.
+        loader: the most batches of a data loader that was iterated over; 0 without one.
+        same_loss: how many backwards from the first on began with the same loss, to the last bit.
+        kept_graphs: of how many backwards the graph is kept alive.
+        kept_since: the step of the first of them.
+        kept_of: how many backwards there were since that.
+        kept_by: the variable that keeps them, and where it does.
+        ended: whether the script has ended.
+    """
+
+    steps: int
+    backwards: int = 0
+    rounds: tuple[Round, ...] = ()
+    rest: tuple[LoopEvent, ...] = ()
+    optimizers: tuple[LoopOptimizer, ...] = ()
+    models: tuple[LoopModel, ...] = ()
+    schedulers: tuple[LoopScheduler, ...] = ()
+    parameters: tuple[LoopParameter, ...] = ()
+    same_batch: int = 0
+    same_tensor: bool = False
+    loader: int = 0
+    same_loss: int = 0
+    kept_graphs: int = 0
+    kept_since: int = 0
+    kept_of: int = 0
+    kept_by: tuple[str, str | None] | None = None
+    ended: bool = False
+
+    def rounds_of(self, optimizer: str) -> Iterator[Round]:
+        """The kinds of rounds that a step of this optimizer ended."""
+        return (one for one in self.rounds if one.step.of == optimizer)
+
+    def steps_with(self, optimizer: str, fact: str) -> tuple[int, int, int]:
+        """In how many of its steps a fact held, the first with it, and the last."""
+        found = [one for one in self.rounds_of(optimizer) if fact in one.step.facts]
+        if not found:
+            return 0, 0, 0
+        return sum(r.count for r in found), min(r.first for r in found), max(r.last for r in found)
