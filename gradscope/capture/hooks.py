@@ -30,6 +30,7 @@ __all__ = [
     "change_node",
     "changed",
     "hook_calls",
+    "hook_first_call",
     "hook_first_output",
     "hook_node",
     "hook_node_before",
@@ -163,6 +164,17 @@ def hooked(modules: Sequence[nn.Module], before: PreHook, after: PostHook) -> It
 def hook_calls(module: nn.Module, before: PreHook, after: PostHook) -> list[OwnHook]:
     """``hooked`` of one module, until what is returned is removed."""
     return change_calls(module, before, after)
+
+
+def hook_first_call(module: nn.Module, before: Callable[[], None]) -> OwnHook:
+    """Call ``before`` once, before the module's next call."""
+
+    def first(*_: object) -> None:
+        hook.remove()
+        before()
+
+    hook = OwnHook(first)
+    return hook.held_by(module.register_forward_pre_hook(hook))
 
 
 def change_calls(

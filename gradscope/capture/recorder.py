@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from gradscope.capture.autocast import any_autocast, autocast_name
 from gradscope.capture.calls import Call, CallStack, call_tensors, sequence_number
 from gradscope.capture.frontier import CallSpan, ObservedTensor, assign_gradient_slots, wanted_edges
 from gradscope.capture.gradients import Listeners
@@ -106,6 +107,8 @@ class Recorder:
         self._depth = 2 if guard is None else 3  # of the frame of a module's own __call__
         self._connected: set[int] = set()  # the calls that a walk has reached
         self._taken: dict[int, tuple[int, ...]] = {}
+        #: The dtype of ``torch.autocast`` around a call; None where it was off in all of them.
+        self.autocast: str | None = None
         #: While somebody runs the model for an answer of their own.
         self.paused = False
 
@@ -201,6 +204,8 @@ class Recorder:
             return
         if self._only_training and self._evaluates(module, sys._getframe(self._depth)):
             return
+        if self.autocast is None and any_autocast():
+            self.autocast = autocast_name(self.model)
         call = self._enter(module)
         if call.selected:
             for path, tensor in call_tensors(args, kwargs):

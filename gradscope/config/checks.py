@@ -13,7 +13,7 @@ from gradscope.actions import action, action_names
 from gradscope.config.inputs import SOURCES, check_input, check_target
 from gradscope.config.parallel import check_parallel
 from gradscope.config.schema import GROUPS, LISTS, Config, InterventionConfig
-from gradscope.config.specs import WITHOUT_ARGUMENTS, spec_fault
+from gradscope.config.specs import WITHOUT_ARGUMENTS, definition_fault, spec_fault
 from gradscope.config.targets import SPELLINGS, is_target
 from gradscope.config.values import Expected
 from gradscope.config.words import Complaint, Path, describe, dotted, shorten, unknown_key
@@ -156,9 +156,13 @@ def _grammar_complaints(data: Mapping[str, Any], directory: FilePath) -> Iterato
     """What the types cannot say: specs, target mappings, sources, patterns."""
     model = data.get("model")
     if isinstance(model, str):
-        fault = spec_fault(model, directory)
+        fault = spec_fault(model, directory) or definition_fault(model, directory)
         if fault:
             yield Complaint(("model",), *fault)
+    elif isinstance(model, Mapping) and isinstance(target := model.get("_target_"), str):
+        fault = definition_fault(target, directory)
+        if fault:
+            yield Complaint(("model", "_target_"), *fault)
     for key in ("model", "loss", "optimizer"):
         yield from _must_build(data.get(key), (key,))
     replace = data.get("replace")

@@ -6,6 +6,7 @@ import os
 import re
 from typing import Any, Final
 
+from gradscope import references
 from gradscope.config.words import Complaint, Path, shorten
 from gradscope.config.yaml12 import scalar
 from gradscope.errors import did_you_mean
@@ -65,6 +66,8 @@ def _look_up(inner: str | None, whole: str, path: Path) -> str | Complaint:
             f"the environment variable `{name}` is not set",
             help or f"set it, or give a default: `${{env:{name},default}}`",
         )
+    if name in os.environ:
+        references.note(text, whole)
     if re.search("[\0\ud800-\udfff]", text):
         help = f"set it anew: export {name}=…"
         return Complaint(path, f"the environment variable `{name}` is not UTF-8 text", help)

@@ -6,9 +6,10 @@ Only what needs no file, model or tensor is checked here, so that it is said wit
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from gradscope.config.targets import is_target
+from gradscope.config.targets import MISSING, is_target, unwritten
 from gradscope.config.words import Complaint, Path, describe, dotted, either, shorten, unknown_key
 from gradscope.errors import did_you_mean
 
@@ -24,7 +25,9 @@ SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     "values": _LEAF,
     "value": (),
 }
-_KEYS: Final = (*SOURCES, "fill", *_LEAF, "transform")
+#: What may stand beside a source.
+_BESIDE: Final = ("fill", *_LEAF, "transform")
+_KEYS: Final = (*SOURCES, *_BESIDE)
 TRANSFORM: Final = ("resize", "crop", "mean", "std", "grayscale", "invert")
 _KINDS: Final = (
     "a source is `{shape: […]}`, `{image: PATH}`, `{file: PATH}`, `{text: …}`, `{tokens: […]}` or "
@@ -42,8 +45,14 @@ def is_source(value: Any) -> bool:
 
 
 def is_keywords(value: Any) -> bool:
-    """Whether a mapping is keyword arguments: every value of it is a source."""
-    return isinstance(value, Mapping) and bool(value) and all(map(is_source, value.values()))
+    """Whether a mapping is keyword arguments: every value of it is a source.
+
+    The names may be those of sources and of what stands beside them, as in ``{image: {shape: …}}``.
+    """
+    if not isinstance(value, Mapping) or not all(map(is_source, value.values())):
+        return False
+    # A transform may be built, and stands alone where pictures are named elsewhere.
+    return bool(value) and not (set(value) == {"transform"} and is_target(value["transform"]))
 
 
 def check_input(value: Any, path: Path = ("input",)) -> list[Complaint]:
@@ -86,6 +95,8 @@ def _check_source(value: Any, path: Path) -> list[Complaint]:
         return []
     if is_keywords(value):
         return [c for key, item in value.items() for c in check_input(item, (*path, key))]
+    if mixed := _mixed(value, path):
+        return mixed
     kinds = [key for key in value if key in SOURCES]
     if not kinds:
         return _no_kind(value, path)
@@ -96,6 +107,32 @@ def _check_source(value: Any, path: Path) -> list[Complaint]:
     kind = kinds[0]
     found = [_beside(kind, (*path, key)) for key in value if key not in (kind, *SOURCES[kind])]
     return found + _check_parts(value, path)
+
+
+def _mixed(value: Mapping[str, Any], path: Path) -> list[Complaint]:
+    """What is no source in a mapping whose other values are: in keyword arguments all are."""
+    plain = {key: item for key, item in value.items() if not is_source(item)}
+    # These may hold such mappings themselves.
+    named = [key for key in value if key not in plain and key not in ("transform", "value")]
+    if not named:
+        return []
+    note = f"`{shorten(named[0])}` is a source: so this mapping holds arguments by name"
+    return [
+        replace(
+            complaint, notes=(note,), help=_instead(key, item, beside=named[0]) or complaint.help
+        )
+        for key, item in plain.items()
+        for complaint in check_input(item, (*path, key)) or [_not_a_source(item, (*path, key))]
+    ]
+
+
+def _instead(key: str, value: Any, *, beside: str) -> str | None:
+    """Where a key of a source belongs that stands among arguments by name."""
+    if key in _BESIDE:
+        return f"write it into the source: `{shorten(beside)}: {{…, {key}: …}}`"
+    if key in SOURCES and not isinstance(value, Mapping):
+        return f"an argument `{key}` has a source too: `{key}: {{{key}: …}}`"
+    return None
 
 
 def _beside(kind: str, path: Path) -> Complaint:
@@ -147,7 +184,9 @@ def _check_parts(value: Mapping[str, Any], path: Path) -> list[Complaint]:
     found: list[Complaint] = []
 
     def expect(key: str, fits: bool, words: str) -> None:
-        if key in value and not fits:
+        if key in value and value[key] == MISSING and key != "text":
+            found.append(unwritten((*path, key)))
+        elif key in value and not fits:
             message = f"`{dotted((*path, key))}` expects {words}, found {describe(value[key])}"
             found.append(Complaint((*path, key), message))
 

@@ -52,6 +52,14 @@ class Origins:
     arguments: list[Argument] = field(default_factory=list)
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def typed(self, key: str) -> bool:
+        """Whether the value of the dotted ``key`` stands on the command line, and in no file."""
+        return any(
+            key == given or key.startswith(f"{given}.")
+            for argument in self.arguments
+            for given in [dotted(argument.path) if argument.path else argument.key]
+        )
+
     def place(self, key: str, *, of_key: bool = False) -> Place | None:
         """Where the dotted ``key`` or its nearest parent was given; None for a default."""
         for name in self.options:

@@ -3,38 +3,117 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 _LARGEST: Final = 1_000_000
+#: By these a file can give itself names that its text does not show.
+_HIDDEN: Final = {"globals", "locals", "vars", "exec", "setattr", "__getattr__"}
+#: PyTorch's own classes to inherit from that are no modules.
+_NO_MODULES: Final = ("torch.utils.", "torch.autograd.", "torch.optim.", "torch.distributions.")
+
+
+@dataclass(frozen=True)
+class PythonFile:
+    """A file that was parsed."""
+
+    tree: ast.Module
+
+    @cached_property
+    def models(self) -> list[str]:
+        """The names of the classes that may be modules: whose base is not known to be none."""
+        found: list[str] = []
+        for node in self._classes:
+            if any(self._may_be_module(base, found) for base in node.bases):
+                found.append(node.name)
+        return found
+
+    def defines(self, name: str) -> bool:
+        """Whether the file may have a name; where its text cannot say, it may."""
+        bound = set(_bound(self.tree))
+        return name in bound or "*" in bound or not _HIDDEN.isdisjoint(_words(self.tree) | bound)
+
+    def attributes(self, name: str) -> list[str]:
+        """What a class gives itself in its methods by a call: its layers are among these."""
+        found = [node for node in self._classes if node.name == name and name in self.models]
+        names = (
+            target.attr
+            for node in ast.walk(ast.Module(list(found), []))
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+            for target in node.targets
+            if isinstance(target, ast.Attribute)
+            and isinstance(target.value, ast.Name)
+            and target.value.id == "self"
+        )
+        return list(dict.fromkeys(names))
+
+    @property
+    def _classes(self) -> list[ast.ClassDef]:
+        return [node for node in self.tree.body if isinstance(node, ast.ClassDef)]
+
+    @cached_property
+    def _imports(self) -> dict[str, str]:
+        """The full names behind those that the file imports."""
+        found: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                found |= {a.asname or a.name.split(".")[0]: a.name for a in node.names if a.asname}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                found |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+        return found
+
+    def _may_be_module(self, base: ast.expr, models: list[str]) -> bool:
+        """Whether a class of this base may be one, where ``models`` of the file may."""
+        if not isinstance(base, ast.Name | ast.Attribute):
+            return True
+        first, _, rest = ast.unparse(base).partition(".")
+        if first in {node.name for node in self._classes} and not rest:
+            return first in models
+        full = f"{self._imports.get(first, first)}.{rest}"
+        if full.split(".")[0] in sys.stdlib_module_names or full.startswith(_NO_MODULES):
+            return False
+        return first in self._imports or bool(rest) or not hasattr(builtins, first)
+
+
+def parsed(path: Path) -> PythonFile | None:
+    """The file; None where it cannot be read."""
+    try:
+        if not path.is_file() or path.stat().st_size > _LARGEST:
+            return None
+        return PythonFile(ast.parse(path.read_bytes()))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def classes_of(path: Path) -> list[str]:
-    """The classes of a file that have a base, as models do; none where it cannot be read."""
-    return [node.name for node in _classes(path)]
+    """The classes of a file that may be models; none where it cannot be read."""
+    file = parsed(path)
+    return [] if file is None else file.models
 
 
 def attributes_of(path: Path, name: str) -> list[str]:
-    """What a class gives itself in its methods by a call: its layers are among these."""
-    found = [node for node in _classes(path) if node.name == name]
-    names = (
-        target.attr
-        for node in ast.walk(ast.Module(list(found), []))
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        for target in node.targets
-        if isinstance(target, ast.Attribute)
-        and isinstance(target.value, ast.Name)
-        and target.value.id == "self"
-    )
-    return list(dict.fromkeys(names))
+    """What one of them gives itself in its methods by a call."""
+    file = parsed(path)
+    return [] if file is None else file.attributes(name)
 
 
-def _classes(path: Path) -> Iterator[ast.ClassDef]:
-    try:
-        if not path.is_file() or path.stat().st_size > _LARGEST:
-            return
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    yield from (node for node in tree.body if isinstance(node, ast.ClassDef) and node.bases)
+def _bound(tree: ast.Module) -> Iterator[str]:
+    """Every name that is given to something, wherever: those at the top are among these."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name.split(".")[0]
+        elif isinstance(node, ast.Global):
+            yield from node.names
+        elif isinstance(name := getattr(node, "name", None), str):
+            yield name
+
+
+def _words(tree: ast.Module) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -18,7 +18,7 @@ from gradscope.config.origins import Argument, Origins
 from gradscope.config.overrides import assign, parse_override
 from gradscope.config.schema import Config
 from gradscope.config.specs import LOSSES, spec_fault
-from gradscope.config.targets import normalise
+from gradscope.config.targets import SPELLINGS, normalise
 from gradscope.config.texts import Text, visible
 from gradscope.config.words import Complaint, describe
 from gradscope.config.yaml12 import parse
@@ -45,6 +45,11 @@ class LoadedConfig:
         The place of its value, or with ``of_key`` that of the key itself.
         """
         return self.origins.place(key, of_key=of_key)
+
+    def typed(self, key: str) -> bool:
+        """Whether a name at the dotted ``key`` is the caller's own word, and no file's."""
+        spelled = [key, *(f"{key}.{spelling}" for spelling in SPELLINGS)]
+        return any(map(self.origins.typed, spelled))
 
     @property
     def file(self) -> str | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gradscope.config.python_files import classes_of
+from gradscope.config.python_files import parsed
 from gradscope.config.words import either, shorten
-from gradscope.errors import did_you_mean
+from gradscope.errors import closest_file, did_you_mean
+from gradscope.files import expanded
 
 #: The word before the colon, and what the word after it may be made of.
 SOURCES: Final = {
@@ -75,6 +77,8 @@ def spec_fault(spec: str, directory: Path, *, argument: bool = False) -> Fault |
         if pattern.match(name):
             return None
         return f"`{shorten(spec)}` names no model", f"write it as in `{example}`"
+    if not colon and spec.endswith(".py"):
+        return _python_file(spec, directory, kind)
     if not colon:
         return f"`{shorten(spec)}` is {kind}", _bare(spec, directory)
     if prefix == "demo":
@@ -131,8 +135,6 @@ def _bare(word: str, directory: Path) -> str:
     for suffix in (".yaml", ".yml"):
         if _exists(directory / f"{word}{suffix}"):
             return f"did you mean `{shorten(word)}{suffix}`?"
-    if word.endswith(".py"):
-        return _classes(word, directory)
     if re.search(r"\.(pt|pth|ckpt|bin|safetensors)$", word):
         return (
             f"a checkpoint needs its model beside it: `torchvision:NAME checkpoint={shorten(word)}`"
@@ -152,10 +154,36 @@ def _bare(word: str, directory: Path) -> str:
     return _FORMS
 
 
-def _classes(word: str, directory: Path) -> str:
-    """Which class of a Python file may have been meant; the file is parsed and not run."""
-    names = classes_of(directory / word)
-    shown = shorten(word if word.startswith((".", "/")) else f"./{word}")
-    if names:
-        return f"name the class in it: {either(f'`{shown}:{name}`' for name in names[:4])}"
-    return f"name the class in it, as in `{shown}:Net`"
+def definition_fault(spec: str, directory: Path) -> Fault | None:
+    """What is wrong with a spec whose file lacks the name: the file is parsed and not run."""
+    text, colon, name = spec.rpartition(":")
+    file = parsed(directory / expanded(text)) if colon and text.endswith(".py") else None
+    first = name.partition(".")[0]
+    if file is None or file.defines(first):
+        return None
+    shown = shorten(text)
+    help = did_you_mean(first, file.models) or _classes(shown, file.models) or _observe(shown)
+    return f"`{shown}` has no `{shorten(first)}`", help
+
+
+def _python_file(word: str, directory: Path, kind: str) -> Fault:
+    """What to say of the path of a Python file in the place of a model."""
+    path = directory / expanded(word)
+    shown = shorten(word)
+    if not _exists(path):
+        return f"there is no file `{shown}`", closest_file(path, [".py"]) or _FORMS
+    file = parsed(path)
+    if file is not None and not file.models:
+        return f"`{shown}` defines no model class", _observe(shown)
+    start = shown if shown.startswith((".", "/", "~")) else f"./{shown}"
+    which = _classes(start, [] if file is None else file.models)
+    which = which or f"name the class in it, as in `{start}:Net`"
+    return f"`{shown}` is {kind}", f"{which}; {_observe(shown)}"
+
+
+def _classes(file: str, names: Sequence[str]) -> str | None:
+    return f"name the class in it: {either(f'`{file}:{n}`' for n in names[:4])}" if names else None
+
+
+def _observe(file: str) -> str:
+    return f"to observe a training script: `gradscope run {file}`"

@@ -66,8 +66,7 @@ def _normalise(value: Any, path: Path, complaints: list[Complaint], *, inside: b
     if isinstance(value, list | tuple):
         return [_normalise(v, (*path, i), complaints, inside=inside) for i, v in enumerate(value)]
     if inside and value == MISSING:
-        message = f"`{dotted(path)}` has no value yet"
-        complaints.append(Complaint(path, message, f"write one in place of `{MISSING}`"))
+        complaints.append(unwritten(path))
     if not isinstance(value, Mapping):
         return value
     if is_target(value):
@@ -120,6 +119,12 @@ def _init_args(rest: dict[str, Any], path: Path, complaints: list[Complaint]) ->
         complaints.append(Complaint((*path, "init_args"), message))
         return {}
     return dict(arguments)
+
+
+def unwritten(path: Path) -> Complaint:
+    """The complaint about ``MISSING`` in the place of a value."""
+    message = f"`{dotted(path)}` has no value yet"
+    return Complaint(path, message, f"write one in place of `{MISSING}`")
 
 
 def _refused(path: Path) -> Complaint:

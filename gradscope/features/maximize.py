@@ -141,7 +141,7 @@ def _gradient(climbed: Tensor, pixels: Tensor, layer: Layer) -> Tensor:
     if gradient is None:
         raise OptionError(
             f"no gradient of `{layer.title}` reaches the input: it is cut off from it",
-            help="`gradscope why` finds the cut",
+            help="`gradscope why MODEL` finds the cut",
         )
     return gradient
 

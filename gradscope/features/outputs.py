@@ -136,7 +136,7 @@ def last_features(model: nn.Module, inputs: Tensor) -> Layer:
     if not found:
         raise OptionError(
             "no linear layer runs in this model, whose input would be its features",
-            help="name the layer with `-l`; `gradscope layers` lists them",
+            help="name the layer with `-l`; `gradscope layers MODEL` lists them",
         )
     return found[-1]
 
@@ -158,7 +158,8 @@ def batch_first(values: Tensor, layer: Layer, rows: int) -> Tensor:
         raise OptionError(
             f"layer `{layer.title}` gives {list(values.shape)} for {rows} pictures: "
             "not one row for each",
-            help="name a layer whose first dimension is the batch; `gradscope layers` lists them",
+            help="name a layer whose first dimension is the batch; "
+            "`gradscope layers MODEL` lists them",
         )
     return values
 
@@ -172,5 +173,5 @@ def require_called(called: bool, layer: Layer) -> None:
     if not called:
         raise OptionError(
             f"layer `{layer.title}` gave no tensor of features when the model ran",
-            help="name a layer that runs; `gradscope inspect` shows what each gives",
+            help="name a layer that runs; `gradscope inspect MODEL` shows what each gives",
         )

@@ -218,16 +218,27 @@ def reading_remarks(path: Path) -> tuple[str, ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # read_image speaks of what is wrong with the file
         with Image.open(path) as file:
-            mode, frames = file.mode, int(getattr(file, "n_frames", 1))
+            mode, frames = file.mode, _frames(file)
             turned = file.getexif().get(0x0112, 1) not in (0, 1)
             clear = mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in file.info
             # An MPO holds views of one scene, of which the first is the photograph.
-            moving = frames > 1 and file.format != "MPO"
-    remarks = [f"the first of {frames} frames"] if moving else []
+            moving = frames != 1 and file.format != "MPO"
+    count = (
+        "the first frame; the others are damaged" if not frames else f"the first of {frames} frames"
+    )
+    remarks = [count] if moving else []
     remarks += ["turned upright as its EXIF data say"] if turned else []
     remarks += ["transparency laid on white"] if clear else []
     remarks += ["greys scaled to 8 bits"] if mode.startswith("I") or mode == "F" else []
     return tuple(remarks)
+
+
+def _frames(file: Image) -> int:
+    """How many pictures a file holds; 0 where those behind the first are damaged."""
+    try:
+        return int(getattr(file, "n_frames", 1))
+    except Exception:  # decoders raise anything at all on broken bytes
+        return 0
 
 
 def _eight_bit(image: Image) -> Image:

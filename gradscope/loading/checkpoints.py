@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from gradscope.errors import ConfigError, Place, message_of
 from gradscope.images import shown
-from gradscope.loading.weight_files import read
+from gradscope.loading.weight_files import read, require_values
 
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 PREFIXES = ("module.", "_orig_mod.", "model.")
@@ -38,6 +38,7 @@ def load(model: nn.Module, path: Path, place: Place | None = None) -> list[str]:
     if wanted and all(t.is_meta for t in wanted.values() if isinstance(t, Tensor)):
         _require_fit(state, wanted, path, place)
         return [*notices, "checkpoint: fits; not loaded, the meta device has no values"]
+    require_values(state.values(), path, place)
     filled = _fill_aliases(state, wanted, path, place)
     if filled:
         notices.append(

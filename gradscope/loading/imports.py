@@ -1,7 +1,8 @@
 """The user's own files: which ones count as their own, how they are imported, how they fail.
 
 Only what lies below the config's folder or the working directory is the user's own, and no
-environment, standard library or dot-folder on the way there.
+environment, standard library or dot-folder on the way there. A file that the command line names is
+the user's own too, with what lies beside it: for that file to import, not for a config to name.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class OwnCode:
 
     def __init__(self, roots: Iterable[Path]) -> None:
         self.roots = tuple(dict.fromkeys(root.resolve() for root in roots))
-        self.granted: set[Path] = set()  # files outside, which --allow let in
+        self._granted: set[Path] = set()  # files outside, which the command line let in
+        self._beside: set[Path] = set()  # the folders of those that it named
         self._failed: dict[Path, BaseException] = {}  # what is not to run a second time
 
     def owns(self, file: str | Path | None) -> bool:
@@ -45,7 +47,17 @@ class OwnCode:
         if file is None:
             return False
         path = Path(file).resolve()
-        return path in self.granted or any(_inside(path, root) for root in self.roots)
+        return path in self._granted or any(_inside(path, r) for r in (*self.roots, *self._beside))
+
+    def offers(self, path: Path) -> bool:
+        """Whether a config may name a file: below a root, and in no environment."""
+        return any(_inside(path, root) for root in self.roots)
+
+    def grant(self, path: Path, *, named: bool) -> None:
+        """Take a file outside for the user's own; one that was ``named``, with its folder."""
+        self._granted.add(path)
+        if named:
+            self._beside.add(_home_of(path)[0])
 
     def home(self, dotted: str) -> Path | None:
         """The root that holds the file or folder of a dotted name's first part, or None."""
@@ -80,9 +92,7 @@ class OwnCode:
     def import_file(self, path: Path) -> ModuleType:
         """The module of one file, by its usual name where that leads to it, else by another."""
         path = path.resolve()
-        folder, name = path.parent, path.stem
-        while (folder / "__init__.py").exists() and folder.name.isidentifier():
-            folder, name = folder.parent, f"{folder.name}.{name}"
+        folder, name = _home_of(path)
         own = [root for root in self.roots if path.is_relative_to(root)]
         with self._once(path), _Watch(folder, path.parent, *own):
             if name.replace(".", "").isidentifier() and _finds(name.partition(".")[0], folder):
@@ -152,6 +162,14 @@ class OwnCode:
             if self.owns(file):
                 places.append(Place(_display(file), frame.lineno, text=frame.line or None))
         return places
+
+
+def _home_of(path: Path) -> tuple[Path, str]:
+    """The folder from which a file is imported, and its module's name there."""
+    folder, name = path.parent, path.stem
+    while (folder / "__init__.py").exists() and folder.name.isidentifier():
+        folder, name = folder.parent, f"{folder.name}.{name}"
+    return folder, name
 
 
 def _display(file: str | Path) -> str:

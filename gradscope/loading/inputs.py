@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from gradscope.config.inputs import is_keywords
 from gradscope.config.targets import is_target
 from gradscope.errors import Place
 from gradscope.loading.batches import Batch, as_it_is, raw_batches, to_batch
@@ -64,7 +65,8 @@ def make_batches(
         )
     wishes = ("batch", "requires_grad")
     target = config_target
-    keys = set(config_input) if isinstance(config_input, Mapping) else set()
+    wished = isinstance(config_input, Mapping) and not is_keywords(config_input)
+    keys = set(config_input) if wished else set()
     if "transform" in keys and keys <= {*wishes, "transform"}:
         raise context.error(
             "input.transform",

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from itertools import chain
-from pathlib import Path
 
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gradscope.errors import ConfigError, Place
+from gradscope.machine import machine_memory
 from gradscope.typeset.numbers import size
-
-#: What a container may use at most, where this is one.
-_OF_A_CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
 def check_fits(model: nn.Module, name: str, place: Place | None) -> None:
@@ -40,14 +36,3 @@ def check_fits(model: nn.Module, name: str, place: Place | None) -> None:
         help="`--device meta` shows shapes, grad_fn and memory without building it; else ask for a "
         "smaller one",
     )
-
-
-def machine_memory() -> int | None:
-    """The bytes that this machine, or the container, has; None where nobody tells."""
-    limits = []
-    if hasattr(os, "sysconf"):
-        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    if _OF_A_CONTAINER.is_file():
-        text = _OF_A_CONTAINER.read_text().strip()
-        limits += [int(text)] if text.isdigit() else []
-    return min(limits, default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,13 +24,25 @@ _LIBRARY = re.compile(r"(torchvision|timm|hf|demo)(:.*)?")
 
 
 class Names:
-    """What one config may name; ``directory`` is its folder, ``place`` where a key stands."""
+    """What one config may name.
+
+    Args:
+        directory: its folder.
+        allow: the patterns of ``--allow``.
+        place: where a key stands.
+        typed: whether the value of a key stands on the command line, and in no file.
+    """
 
     def __init__(
-        self, directory: Path, allow: Iterable[str], place: Callable[[str], Place | None]
+        self,
+        directory: Path,
+        allow: Iterable[str],
+        place: Callable[[str], Place | None],
+        typed: Callable[[str], bool],
     ) -> None:
         self.directory = directory
         self.place = place
+        self.typed = typed
         self.own = OwnCode([directory, Path.cwd()])
         self.policy = Policy(self.own, allow)
         self._found: dict[str, Any] = {}
@@ -47,7 +60,7 @@ class Names:
             file = _FILE.fullmatch(name)
             try:
                 if file:
-                    found, holder = self._in_file(file["file"], file["attribute"], place)
+                    found, holder = self._in_file(file["file"], file["attribute"], key)
                 else:
                     found, holder = self._dotted(name, place)
                 written = name if file else name.replace(":", ".")
@@ -84,20 +97,22 @@ class Names:
                     problems += [p for p in error.problems if p not in problems]
         return problems
 
-    def _in_file(self, text: str, attribute: str | None, place: Place | None) -> Found:
+    def _in_file(self, text: str, attribute: str | None, key: str) -> Found:
+        place = self.place(key)
         path = (self.directory / expanded(text)).resolve()
         if not path.is_file():
             raise TargetError(f"there is no file `{text}`", help=closest_file(path, [".py"]))
         attribute = attribute or ""
         written = f"{path.stem}.{attribute}"
         self.policy.check_dunder(written, place)
-        if not self.own.owns(path):
-            if not self.policy.allows(written):
+        if not self.own.offers(path):
+            named = self.typed(key)
+            if not named and not self.policy.allows_file(path):
                 where = (
                     "outside the config's folder and the working directory, or in an environment"
                 )
-                raise refusal(f"`{text}` lies {where}, and", written)
-            self.own.granted.add(path)
+                raise refusal(f"`{text}` lies {where}, and", os.path.relpath(path))
+            self.own.grant(path, named=named)
         try:
             module = self.own.import_file(path)
         except (Exception, SystemExit, GeneratorExit) as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gradscope.nesting import walk
+from gradscope.nesting import is_a, walk
 
 
 def numbers_in(output: Any) -> Iterator[tuple[str, Any]]:
@@ -16,14 +16,14 @@ def numbers_in(output: Any) -> Iterator[tuple[str, Any]]:
 
     Of shape [1] it is one where a batch of more stands beside it: else it may be a sample's own.
     """
-    beside = walk(output, lambda item: isinstance(item, Tensor))
+    beside = walk(output, lambda item: is_a(item, Tensor))
     batched = any(t.ndim > 1 and t.shape[0] > 1 for _, t in beside)
 
     def wanted(item: Any) -> bool:
-        return isinstance(item, Tensor) or (item is not output and bool(losses_in(item)))
+        return is_a(item, Tensor) or (item is not output and bool(losses_in(item)))
 
     for path, found in walk(output, wanted):
-        if not isinstance(found, Tensor):
+        if not is_a(found, Tensor):
             yield reached(path), losses_in(found)
         elif found.is_floating_point() and (
             found.ndim == 0 or (batched and tuple(found.shape) == (1,))
@@ -36,10 +36,10 @@ def losses_in(item: Any) -> dict[Any, Tensor]:
 
     The place in a list is the key. A tuple's places each mean something of their own.
     """
-    if isinstance(item, Mapping):
+    if is_a(item, Mapping):
         found = dict(item)
         numbers = all(_is_number(t) and t.ndim < 2 for t in found.values())
-    elif isinstance(item, list) and len(item) > 1:
+    elif is_a(item, list) and len(item) > 1:
         found = dict(enumerate(item))
         numbers = all(_is_number(t) and t.ndim == 0 for t in item)
     else:
@@ -48,7 +48,7 @@ def losses_in(item: Any) -> dict[Any, Tensor]:
 
 
 def _is_number(item: Any) -> bool:
-    return isinstance(item, Tensor) and item.is_floating_point() and item.numel() == 1
+    return is_a(item, Tensor) and item.is_floating_point() and item.numel() == 1
 
 
 def part_name(key: Any) -> str:
@@ -58,7 +58,7 @@ def part_name(key: Any) -> str:
 
 def tensors_of(found: Any) -> list[Tensor]:
     """A tensor, or those in a mapping or a list of nothing else."""
-    if isinstance(found, Tensor):
+    if is_a(found, Tensor):
         return [found]
     return list(found.values() if isinstance(found, Mapping) else found)
 

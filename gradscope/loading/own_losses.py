@@ -25,7 +25,7 @@ from gradscope.loading.output_numbers import (
     reached,
     tensors_of,
 )
-from gradscope.nesting import walk
+from gradscope.nesting import is_a, walk
 
 #: Names of what is no loss, whether or not it has a graph; not of what ends with `loss`.
 _METRIC = re.compile(
@@ -79,7 +79,7 @@ def own_loss(output: Any) -> OwnLoss | None:
     name, found = able[0]
     rest = [one for one, _ in able[1:]]
     idle = [one for one, number in numbers if not has_graph(number)]
-    if isinstance(found, Mapping):
+    if is_a(found, Mapping):
         own = _summed(name, found)
     else:
         why = "a number with a graph" if not rest else f"the first of {len(able)} with a graph"
@@ -105,7 +105,7 @@ def _able(output: Any, numbers: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     held = {name: graph_behind(found) for name, found in able}
     # What the model computes beside the loss: a number that does not reach all of it is a part.
     wanted = graph_behind(
-        [t for _, t in walk(output, lambda item: isinstance(item, Tensor)) if t.numel() > 1]
+        [t for _, t in walk(output, lambda item: is_a(item, Tensor)) if t.numel() > 1]
     )[1]
     able = [
         (name, found)
@@ -132,7 +132,7 @@ def _inside(total: Tensor, output: Any) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, number in numbers_in(output):
         several = {name: number}
-        if isinstance(number, Mapping):
+        if is_a(number, Mapping):
             several = {f"{name}{part_name(key)}": t for key, t in number.items()}
         inside = {one: t for one, t in several.items() if t.grad_fn in nodes}
         found |= {one.removeprefix("output").lstrip("."): t for one, t in inside.items()}
@@ -141,7 +141,7 @@ def _inside(total: Tensor, output: Any) -> dict[str, Tensor]:
 
 def _called_loss_inside(output: Any) -> OwnLoss | None:
     """What is called ``loss`` deeper in the output, with no other number that could be one."""
-    for path, tensor in walk(output, lambda item: isinstance(item, Tensor)):
+    for path, tensor in walk(output, lambda item: is_a(item, Tensor)):
         if path.rpartition(".")[2] == "loss":
             return OwnLoss(reached(path), tensor, "the model's own")
     return None
@@ -154,11 +154,11 @@ def without_graph(output: Any) -> dict[str, Any]:
     """
     cut: list[tuple[str, Any]] = []
     for name, found in numbers_in(output):
-        if isinstance(found, Mapping):
+        if is_a(found, Mapping):
             cut += [(f"{name}{part_name(key)}", t) for key, t in found.items() if is_cut(t)]
         elif is_cut(found):
             cut.append((name, found))
-    floats = walk(output, lambda item: isinstance(item, float))
+    floats = walk(output, lambda item: is_a(item, float))
     cut += [(reached(path), found) for path, found in floats if "loss" in path.lower()]
     return {name: found for name, found in cut if not _METRIC.search(_key(name))}
 
@@ -169,12 +169,12 @@ def parts(output: Any) -> tuple[str, ...]:
 
 
 def _called_loss(output: Any) -> tuple[str, Tensor] | None:
-    if isinstance(output, Tensor):
+    if is_a(output, Tensor):
         return None
-    found = getattr(output, "loss", None)
-    if not isinstance(found, Tensor) and isinstance(output, Mapping):
+    found: Any = getattr(output, "loss", None)
+    if not is_a(found, Tensor) and is_a(output, Mapping):
         found = output.get("loss")
-    if isinstance(found, Tensor):
+    if is_a(found, Tensor):
         return "output.loss", found
     return None
 
@@ -221,7 +221,7 @@ def _beside(name: str, numbers: list[tuple[str, Any]]) -> tuple[str, ...]:
     return tuple(
         one
         for one, found in numbers
-        if isinstance(found, Tensor)
+        if is_a(found, Tensor)
         and not found.requires_grad
         and _around(one) == around
         and not _METRIC.search(_key(one))

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from gradscope.errors import Place, TargetError
+from gradscope.files import expanded
 from gradscope.loading.imports import OwnCode
 
 PREFIXES = (
@@ -61,12 +64,20 @@ class Policy:
             fnmatch.fnmatchcase(name, pattern) or pattern == f"{name}.*" for pattern in self.allow
         )
 
+    def allows_file(self, path: Path) -> bool:
+        """Whether an ``--allow`` pattern covers a file: one that is a path, or ``*``.
+
+        What is allowed to a package is not allowed to a file that bears its name.
+        """
+        files = [os.path.realpath(expanded(p)) for p in self.allow if _is_path(p)]
+        return "*" in self.allow or any(fnmatch.fnmatchcase(str(path), file) for file in files)
+
     def check_dunder(self, name: str, place: Place | None = None) -> None:
         """Refuse a dotted name that leads through Python's own attributes."""
         for part in name.split("."):
             if part.startswith("__") or part.endswith("__"):
                 raise TargetError(
-                    f"`{name}` may not be imported from a config: `{part}` is internal to Python",
+                    f"`{name}` may not be imported: `{part}` is internal to Python",
                     place=place,
                     help="name a class or a function of your own that does it",
                 )
@@ -98,7 +109,7 @@ class Policy:
             return
         if not isinstance(module, str) or not isinstance(qualname, str) or not callable(found):
             raise TargetError(
-                f"`{written}` may not be imported from a config: it is an object of type "
+                f"`{written}` may not be imported: it is an object of type "
                 f"{type(found).__name__}, of which no module says that it defines it",
                 place=place,
                 help="name a class or a function that gives the object",
@@ -106,7 +117,7 @@ class Policy:
         resolved = f"{module}.{qualname}"
         if "<lambda>" in qualname:
             raise TargetError(
-                f"`{written}` may not be imported from a config: it is a lambda, without a name",
+                f"`{written}` may not be imported: it is a lambda, without a name",
                 place=place,
                 help="write it as a function: `def NAME(...)`",
             )
@@ -133,17 +144,22 @@ def refusal(
     what: str, name: str, place: Place | None = None, hint: str | None = None
 ) -> TargetError:
     """The error for an import outside the rules; ``name`` is what --allow would have to cover."""
-    parts = name.split(".")
+    parts = [name] if _is_path(name) else name.split(".")
     # The narrowest pattern that still reads well: all of a package, but one name of torch's.
     wide = parts[0] not in {"torch", "torchvision", "timm", "transformers", "builtins"}
     pattern = f"{parts[0]}.*" if wide and len(parts) > 1 else name
     help = f"if you trust it, say so on the command line: --allow '{pattern}'"
     return TargetError(
-        f"{what} may not be imported from a config",
+        f"{what} may not be imported",
         place=place,
         help=f"{hint}; {help}" if hint else help,
         notes=[RULE],
     )
+
+
+def _is_path(pattern: str) -> bool:
+    """Whether a pattern is one of files, and not of dotted names."""
+    return os.sep in pattern or "/" in pattern or pattern.endswith(".py")
 
 
 def below(name: str, prefixes: Iterable[str]) -> bool:

@@ -279,15 +279,16 @@ def _sharing_store(rank: int, world: int, device: torch.device) -> Iterator[Proc
 def _outlive_the_launchers_word(processes: Processes) -> None:
     """Go on for what is left to say where the launcher ends this process, as another one failed.
 
-    It sends SIGTERM then, which the command line takes for Ctrl-C, and waits half a minute. By then
+    It sends SIGTERM then, which ends the command as Ctrl-C does, and waits half a minute. By then
     a collective has failed too. The command ends afterwards, so nothing is put back.
     """
-    of_command_line = signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    ends = signal.getsignal(signal.SIGTERM)
+    of_command_line = callable(ends) and hasattr(ends, "of_command_line")
     if not of_command_line or threading.current_thread() is not threading.main_thread():
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if processes.first_failed() is None:
-            signal.default_int_handler(number, frame)
+        if processes.first_failed() is None and callable(ends):
+            ends(number, frame)
 
     signal.signal(signal.SIGTERM, stop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from gradscope.errors import ConfigError, Place
@@ -37,6 +38,12 @@ _REFUSED_TORCHVISION = {
     "pretrained": "it is the old form of weights",
     "pretrained_backbone": "it is the old form of weights_backbone",
 }
+#: What timm, and transformers for it, would load a model from that is more than a name.
+_SOURCE = re.compile(r"\s*(hf[-_]hub|local[-_]dir):", re.IGNORECASE)
+#: Settings whose values are free text.
+_FREE = ("auto_map", "id2label", "label2id")
+#: What transformers takes a part from, by the name of a model or by a path.
+_PARTS = ("backbone",)
 _INSTEAD = {
     "checkpoint_path": "name the file as the config's `checkpoint`",
     "pretrained": "set the config's `weights: DEFAULT`",
@@ -59,6 +66,23 @@ def check_arguments(name: str, found: Any, arguments: Mapping[str, Any], place: 
         _check_value(name, home, refused, argument, value, place(argument))
 
 
+def check_settings(name: str, settings: Mapping[str, Any], place: Place | None) -> None:
+    """Refuse a model's own config, from a folder or a hub, that names further files to load.
+
+    ``pretrained_cfg`` beside a model's type says how large its pictures are: nothing is loaded.
+    """
+    whole = "model_type" in settings or "architecture" in settings
+    for key, value in settings.items():
+        if key in _FREE or (whole and key == "pretrained_cfg"):
+            continue
+        if key in _REFUSED_TIMM:
+            _refuse(f"stand in {name}", key, _REFUSED_TIMM, place)
+        for part in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(part, Mapping):
+                check_settings(name, part, place)
+            _check_names(f"stand in {name}", key, part, place)
+
+
 def _check_value(
     name: str,
     module: str,
@@ -69,27 +93,50 @@ def _check_value(
 ) -> None:
     """Refuse an argument, and what makes transformers or timm fetch what nobody asked for."""
     if argument in refused:
-        raise ConfigError(
-            f"`{argument}` may not be given to `{name}`: {refused[argument]}",
-            place=place,
-            help=_INSTEAD.get(argument, f"leave `{argument}` out"),
-        )
+        _refuse(f"be given to `{name}`", argument, refused, place)
     library = below(module, ["transformers"])
+    if library or below(module, ["timm"]):
+        _check_names(f"be given to `{name}`", argument, value, place)
     if library and isinstance(value, Mapping):  # the config of a part
         for inner, part in value.items():
             _check_value(name, module, refused, str(inner), part, place)
+    elif library and isinstance(value, (list, tuple)):
+        for part in value:
+            _check_value(name, module, refused, argument, part, place)
     elif library and "_implementation" in argument and re.search("[/:@]", str(value)):
         raise ConfigError(
             f"`{argument}: {value}` may not be given to `{name}`: it fetches and runs a kernel",
             place=place,
             help="take `eager` or `sdpa`",
         )
-    if argument == "model_name" and below(module, ["timm"]) and ":" in str(value):
+
+
+def _refuse(where: str, argument: str, refused: Mapping[str, str], place: Place | None) -> None:
+    raise ConfigError(
+        f"`{argument}` may not {where}: {refused[argument]}",
+        place=place,
+        help=_INSTEAD.get(argument, f"leave `{argument}` out"),
+    )
+
+
+def _check_names(where: str, argument: str, value: Any, place: Place | None) -> None:
+    """Refuse the name of a model that leads to files: of a hub, or of a folder."""
+    if not isinstance(value, str):
+        return
+    timms = argument == "model_name" and ":" in value
+    if timms or _SOURCE.match(value) or (argument in _PARTS and _exists(value)):
         raise ConfigError(
-            f"timm's `{value}` may not be built: it brings a config that names files to load",
+            f"`{argument}: {value}` may not {where}: it names files to load",
             place=place,
-            help="take a plain timm name, with your weights as the config's `checkpoint`",
+            help="take the plain name of a model, with your weights as the config's `checkpoint`",
         )
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # longer than names can be, or with a NUL
+        return False
 
 
 def safe_arguments(found: Any) -> dict[str, Any]:

@@ -44,9 +44,10 @@ _DOING = {
 
 
 class Targets:
-    """Builds what one config names; ``directory`` is its folder, ``place`` where a key stands.
+    """Builds what one config names.
 
-    ``notices`` says which arguments came to nothing.
+    ``directory`` is its folder, ``place`` says where a key stands, ``typed`` whether its value
+    stands on the command line, and in no file. ``notices`` says which arguments came to nothing.
     """
 
     def __init__(
@@ -54,10 +55,11 @@ class Targets:
         directory: Path,
         allow: Iterable[str] = (),
         place: Where = nowhere,
+        typed: Callable[[str], bool] = lambda key: False,
     ) -> None:
         self.directory = directory
         self.place = place
-        self.names = Names(directory, allow, place)
+        self.names = Names(directory, allow, place, typed)
         self.own = self.names.own
         self.notices: list[str] = []
 

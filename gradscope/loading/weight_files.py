@@ -8,6 +8,7 @@ import pickletools
 import re
 import warnings
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,20 @@ def read_tensors(path: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the pickle's protocol, before it is refused
         return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def require_values(tensors: Iterable[Any], path: Path, place: Place | None) -> None:
+    """Refuse tensors of the meta device, which a file holds as shapes alone.
+
+    Raises:
+        ConfigError: one of them is.
+    """
+    if any(isinstance(tensor, torch.Tensor) and tensor.is_meta for tensor in tensors):
+        raise ConfigError(
+            f"{shown(path)} holds shapes without values: it was saved from the meta device",
+            place=place,
+            help="save it from a model or a tensor that has values",
+        )
 
 
 def _refuse_pointer(path: Path, place: Place | None) -> None:

@@ -203,7 +203,7 @@ def build_model(
     dtype = devices.resolve_dtype(config.dtype, place("dtype"))
     devices.check_pair(device, dtype, place("dtype"))
     asked = [*allow, *os.environ.get("GRADSCOPE_ALLOW", "").split(",")]
-    targets = Targets(loaded.directory, asked, place)
+    targets = Targets(loaded.directory, asked, place, loaded.typed)
     seed_everything(config.seed)
     _check_names(loaded, targets)  # what a file makes when it is imported is seeded too
     if device.type != "meta":

@@ -59,7 +59,7 @@ def input_gradient(score: Tensor, inputs: Tensor, *, keep: bool) -> Tensor:
     if gradient is None:
         raise OptionError(
             "no gradient reaches the model's input: the score is cut off from it",
-            help="occlusion and rise need no gradient; `gradscope why` finds the cut",
+            help="occlusion and rise need no gradient; `gradscope why MODEL` finds the cut",
         )
     return gradient
 

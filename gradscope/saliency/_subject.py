@@ -232,7 +232,7 @@ class Subject:
         if not run.calls:
             raise OptionError(
                 f"layer `{self.layer}` gave no tensor when the model ran",
-                help="name a layer that runs and gives a map; `gradscope layers` lists them",
+                help="name a layer that runs and gives a map; `gradscope layers MODEL` lists them",
             )
         return run
 

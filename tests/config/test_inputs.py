@@ -76,6 +76,27 @@ def test_inputs_that_pass(value):
             "unknown key `resise` in `input.transform`",
             "did you mean `resize`?",
         ),
+        (
+            {"image": SHAPE, "mask": 3},
+            "`input.mask` expects a source, found the number 3",
+            "did you mean `{values: 3}`?",
+        ),
+        (
+            {"image": "a.png", "mask": SHAPE},
+            '`input.image` expects a source, found the text "a.png"',
+            "an argument `image` has a source too: `image: {image: …}`",
+        ),
+        (
+            {"x": SHAPE, "dtype": "int64"},
+            '`input.dtype` expects a source, found the text "int64"',
+            "write it into the source: `x: {…, dtype: …}`",
+        ),
+        (
+            {"batch": SHAPE, "index": 3},
+            "`input.index` expects a source, found the number 3",
+            "did you mean `{values: 3}`?",
+        ),
+        ({"x": {"shape": "???"}}, "`input.x.shape` has no value yet", "write one in place of"),
         ({"batch": 0}, "`input.batch` expects a whole number from 1", None),
         ({"x": {"shpe": [1]}}, "unknown key `shpe` in `input.x`", "did you mean `shape`?"),
         ({"class_path": "a.B", "x": 1}, "unknown key `x` in `input`", "put it into `init_args`"),
@@ -126,5 +147,6 @@ def test_a_mapping_is_keywords_only_if_every_value_is_a_source():
     assert is_keywords({"x": [SHAPE, SHAPE]})
     assert not is_keywords({"x": SHAPE, "y": [1]})
     assert not is_keywords({"shape": [1]})
+    assert not is_keywords({"transform": {"_target_": "t.T"}})  # which pictures get
     assert is_source({"x": {"y": SHAPE}})
     assert not is_source([])

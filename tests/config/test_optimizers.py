@@ -7,9 +7,10 @@ import inspect
 import pytest
 import torch
 
+import gradscope
 from gradscope import config
 from gradscope.config.specs import OPTIMIZERS
-from gradscope.errors import ConfigError
+from gradscope.errors import ConfigError, TargetError, did_you_mean
 
 
 @pytest.mark.parametrize("name", ["adam", "Adam", "ADAM"])
@@ -47,3 +48,16 @@ def test_a_name_that_is_close() -> None:
     with pytest.raises(ConfigError) as error:
         config.read("demo", ["optimizer=adamm"])
     assert "`adam`" in str(error.value.problems[0].help)
+
+
+def test_the_same_name_in_other_letters_is_the_closest() -> None:
+    """``Adam`` has more letters in common with ``Adamw`` than ``AdamW`` has."""
+    with pytest.raises(TargetError) as caught:
+        gradscope.inspect("demo", overrides=["optimizer={_target_: torch.optim.Adamw}"])
+    (problem,) = caught.value.problems
+    assert problem.message == "`torch.optim` has no `Adamw`"
+    assert problem.help == "did you mean `AdamW`?"
+    choices = ["Adam", "AdamW", "Adamax"]
+    assert did_you_mean("adamW", choices, count=2) == "did you mean `AdamW` or `Adam`?"
+    assert did_you_mean("adma", ["adam"]) == "did you mean `adam`?"
+    assert did_you_mean("sgd", choices) is None

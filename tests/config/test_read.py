@@ -215,7 +215,7 @@ def test_a_value_from_the_environment_is_a_yaml_scalar_and_no_more(monkeypatch):
     monkeypatch.setenv("GS_STEPS", "1e1")
     assert read(None, ["steps=${env:GS_STEPS}"]).config.steps == 10
     monkeypatch.setenv("GS_STEPS", "[1, 2]")
-    with pytest.raises(ConfigError, match=re.escape('found the text "[1, 2]"')):
+    with pytest.raises(ConfigError, match=re.escape('found the text "${env:GS_STEPS}"')):
         read(None, ["steps=${env:GS_STEPS}"])
 
 
@@ -254,3 +254,20 @@ sys.exit(f"imported {{sorted(heavy)}}" if heavy else 0)
 def test_a_config_error_imports_nothing_heavy_and_this_test_can_fail(extra, clean):
     done = subprocess.run([sys.executable, "-c", SNIPPET.format(extra=extra)], capture_output=True)
     assert (done.returncode == 0) is clean, done.stderr.decode()
+
+
+def test_what_was_typed_and_what_stands_in_a_file(tmp_path, monkeypatch):
+    """The word of the command line, and of no file, whatever the file is called."""
+    monkeypatch.chdir(tmp_path)
+    Path("argument").write_text("model: {_target_: ../a.py:Net}\nloss: {_target_: b.c}")
+    named = read("../a.py:Net")
+    assert named.typed("model") and not named.typed("loss")
+    filed = read("argument")
+    assert not filed.typed("model") and not filed.typed("loss")
+    deeper = read("argument", ["model.width=3", "loss._target_=d.e"])
+    assert not deeper.typed("model") and deeper.typed("loss")
+    assert read("argument", ["model={class_path: d.e}"]).typed("model")
+    Path("argument").write_text("model: {class_path: b.c}")
+    assert not read("argument").typed("model")
+    assert read("argument", ["model.class_path=d.e"]).typed("model")
+    assert not read({"model": "../a.py:Net"}).typed("model")

@@ -45,7 +45,7 @@ def test_specs_that_pass(spec):
         ("demo:lectrue", "unknown demo `lectrue`", "did you mean `demo:lecture`?"),
         ("demo:scouter-negativ", "unknown demo `scouter-n", "did you mean `demo:scouter-negative`"),
         ("demo:qqq", "unknown demo `qqq`", "a demo is demo, demo:lecture, demo:scouter or"),
-        ("net.py", "`net.py` is neither", "name the class in it, as in `./net.py:Net`"),
+        ("net.py", "there is no file `net.py`", "a model is"),
         ("net.py:", "`net.py:` names no class", "write it as in `./net.py:Net` or `pkg.mod:Net`"),
         ("pkg.mod:", "`pkg.mod:` names no class", "write it as in `./net.py:Net` or"),
         ("pkg.mod:a-b", "`pkg.mod:a-b` names no class", "write it as in"),
@@ -81,7 +81,72 @@ def test_a_python_file_names_its_classes_without_running(tmp_path, monkeypatch):
     with pytest.raises(ConfigError) as caught:
         read("net.py")
     help = "name the class in it: `./net.py:Net` or `./net.py:Other`"
-    assert caught.value.problems[0].help == help
+    script = "to observe a training script: `gradscope run net.py`"
+    assert caught.value.problems[0].help == f"{help}; {script}"
+
+
+SCRIPTS = {
+    "no class": "import torch\nnet = torch.nn.Linear(1, 1)\n",
+    "classes of Python": "from enum import Enum\nclass Mode(Enum): pass\nclass Own(dict): pass\n",
+    "data": "from torch.utils.data import Dataset\nclass A(Dataset): pass\nclass B(A): pass",
+    "an optimizer": "import torch\nclass Own(torch.optim.Optimizer): pass\n",
+    "a function": "from torch import nn\ndef build(): return nn.Linear(1, 1)\n",
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("word", ["train.py", "./train.py", "sub/../train.py"])
+def test_a_script_without_a_model_class_is_for_run(name, word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "train.py").write_text(f"{SCRIPTS[name]}\nraise SystemExit('it ran')\n")
+    with pytest.raises(ConfigError) as caught:
+        read(word)
+    (problem,) = caught.value.problems
+    assert problem.message == f"`{word}` defines no model class"
+    assert problem.help == f"to observe a training script: `gradscope run {word}`"
+
+
+@pytest.mark.parametrize(
+    ("source", "help"),
+    [
+        (SCRIPTS["no class"], "to observe a training script: `gradscope run ./train.py`"),
+        ("class Nets(nn.Module): pass", "did you mean `Nets`?"),
+        ("class Model(Base): pass", "name the class in it: `./train.py:Model`"),
+    ],
+)
+@pytest.mark.parametrize("mapping", [False, True])
+def test_a_name_that_the_file_has_not_is_told_without_running_it(
+    source, help, mapping, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(source)
+    spec = "./train.py:Net"
+    with pytest.raises(ConfigError) as caught:
+        read({"model": {"_target_": spec, "depth": 1} if mapping else spec})
+    (problem,) = caught.value.problems
+    assert (problem.message, problem.help) == ("`./train.py` has no `Net`", help)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def Net(): pass",
+        "from other import Net",
+        "from other import *",
+        "import other as Net",
+        "if True:\n    Net = 3",
+        "globals()['Net'] = 3",
+        "def __getattr__(name): return 3",
+        "for Net in (): pass",
+        "class (:",
+        "Net: int = 3",
+    ],
+)
+def test_a_name_that_the_file_may_have_is_left_to_loading(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(source)
+    assert read("./train.py:Net").config.model == "./train.py:Net"
 
 
 def test_a_module_of_that_name_is_not_called_a_typo(tmp_path, monkeypatch):

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from hostile.commands import gradscope
 
 from gradscope.commands import init, schema
 from gradscope.config import Config, json_schema, read
 from gradscope.config.texts import Text
 from gradscope.config.yaml12 import parse
-from gradscope.errors import ConfigError, OptionError, TargetError
+from gradscope.errors import ConfigError, OptionError
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").rglob("*.y*ml"))
 
@@ -107,6 +108,88 @@ def test_init_writes_each_argument_of_a_class(tmp_path, capsys):
     assert read("model.yaml").config.model["cfg"] == {"width": 8}
 
 
+NETS = """
+from torch import nn
+
+class Picture(nn.Module):
+    def __init__(self, width: int = 4):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, width, 3), nn.Linear(width * 26 * 26, 2)
+    def forward(self, x):
+        print("forward")
+        return self.fc(self.conv(x).flatten(1))
+
+class Timed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.fc = nn.Embedding(9, 4), nn.Linear(5, 4)
+    def forward(self, x, t):
+        return self.fc(x) + self.table(t)
+
+class Mapped(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 4)
+    def forward(self, inputs):
+        return super().forward(inputs["x"])
+
+class Indexed(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 4)
+    def forward(self, x, edges):
+        return super().forward(x)[edges[0]]
+
+class Alone(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 4)
+    def forward(self):
+        return self.weight * 2
+
+class Broken(nn.Module):
+    def __init__(self):
+        raise ValueError("boo")
+
+class Sized(Picture):
+    def __init__(self, width):
+        super().__init__(width)
+"""
+INPUTS = {
+    "Picture": ["input: {shape: [2, 3, 28, 28]}        # inferred from conv, Conv2d"],
+    "Timed": [
+        "input:                                # inferred from fc, Linear and table, Embedding",
+        "  x: {shape: [2, 5]}",
+        "  t: {shape: [2], dtype: int64, fill: randint(9)}",
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "lines"), INPUTS.items(), ids=INPUTS)
+def test_init_writes_the_input_that_fits(name, lines, tmp_path, capfd):
+    (tmp_path / "net.py").write_text(NETS)
+    init.run(model=f"./net.py:{name}")
+    assert "\n".join(lines) in Path("model.yaml").read_text()
+    assert capfd.readouterr() == ("", "wrote model.yaml; next: gradscope inspect model.yaml\n")
+    assert gradscope(["inspect", "model.yaml", "--fail-on", "never"]).code == 0
+
+
+@pytest.mark.parametrize(("name", "keys"), [("Mapped", ["inputs"]), ("Indexed", ["x", "edges"])])
+def test_init_leaves_the_input_open_that_nothing_fits(name, keys, tmp_path, capsys):
+    (tmp_path / "net.py").write_text(NETS)
+    init.run(model=f"./net.py:{name}")
+    assert f"each of its {len(keys)} `???`, then gradscope inspect" in capsys.readouterr().err
+    with pytest.raises(ConfigError) as caught:
+        read("model.yaml")
+    said = [problem.message for problem in caught.value.problems]
+    assert said == [f"`input.{key}.shape` has no value yet" for key in keys]
+
+
+@pytest.mark.parametrize("name", ["Alone", "Broken", "Sized"])
+def test_init_says_nothing_of_an_input_that_is_not_known_yet(name, tmp_path):
+    """Nothing is taken, the class cannot be built, or it lacks an argument first."""
+    (tmp_path / "net.py").write_text(NETS)
+    init.run(model=f"./net.py:{name}")
+    assert "# input: {shape: [2, 3, 224, 224]}" in Path("model.yaml").read_text()
+
+
 def test_init_runs_no_file_for_a_librarys_model(tmp_path):
     (tmp_path / "torchvision.py").write_text("raise RuntimeError")
     init.run(model="torchvision:resnet18")
@@ -114,7 +197,7 @@ def test_init_runs_no_file_for_a_librarys_model(tmp_path):
 
 def test_init_says_what_a_file_has(tmp_path):
     (tmp_path / "net.py").write_text(NET)
-    with pytest.raises(TargetError, match="has no `Nets`"):
+    with pytest.raises(ConfigError, match="has no `Nets`"):
         init.run(model="./net.py:Nets")
     assert not Path("model.yaml").exists()
 

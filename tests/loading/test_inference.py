@@ -226,6 +226,50 @@ TRANSFORMERS = {
         {**PAIR, "max_source_positions": 20, "pad_token_id": 0},
         {"input_features": [2, 80, 40], "decoder_input_ids": [2, 16]},
     ),
+    "speech in frames": (
+        "Speech2TextModel",
+        "Speech2TextConfig",
+        {**PAIR, "input_feat_per_channel": 16, "conv_channels": 16},
+        {"input_features": [2, 64, 16], "decoder_input_ids": [2, 16]},
+    ),
+    "sound in channels": (
+        "EncodecModel",
+        "EncodecConfig",
+        {"num_filters": 4, "hidden_size": 8, "codebook_size": 16, "upsampling_ratios": [8, 4]},
+        {"input_values": [2, 1, 16000]},
+    ),
+    "series": (
+        "PatchTSTModel",
+        "PatchTSTConfig",
+        {"num_input_channels": 3, "context_length": 16, "patch_length": 4, "patch_stride": 4}
+        | {"d_model": 8, "num_attention_heads": 2, "ffn_dim": 8, "num_hidden_layers": 1},
+        {"past_values": [2, 16, 3]},
+    ),
+    "bytes": (
+        "PerceiverForMaskedLM",
+        "PerceiverConfig",
+        {"num_latents": 4, "d_latents": 8, "d_model": 8, "num_self_attends_per_block": 1}
+        | {"num_self_attention_heads": 2, "num_cross_attention_heads": 2, "vocab_size": 30}
+        | {"max_position_embeddings": 16},
+        {"inputs": [2, 16]},
+    ),
+    "a trajectory": (
+        "DecisionTransformerModel",
+        "DecisionTransformerConfig",
+        {"state_dim": 5, "act_dim": 3, "hidden_size": 8, "n_layer": 1, "n_head": 2},
+        {"states": [2, 4, 5], "actions": [2, 4, 3], "rewards": [2, 4, 1]}
+        | {"returns_to_go": [2, 4, 1], "timesteps": [2, 4], "attention_mask": [2, 4]},
+    ),
+    "text with a token for each patch of a picture": (
+        "LlavaForConditionalGeneration",
+        "LlavaConfig",
+        {
+            "text_config": {**TEXT, "model_type": "llama"},
+            "vision_config": {**EYES, "model_type": "clip_vision_model"},
+            "image_token_index": 29,
+        },
+        {"input_ids": [2, 20], "pixel_values": [2, 3, 16, 16]},
+    ),
     "a spectrogram": (
         "ASTModel",
         "ASTConfig",
@@ -257,15 +301,6 @@ class Own(nn.Module):
 
     def forward(self, x, mask=None):
         return self.stem(x)
-
-
-class Two(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(9, 3)
-
-    def forward(self, ids, other):
-        return self.table(ids) + other
 
 
 class Alone(nn.Module):
@@ -331,40 +366,255 @@ def test_a_model_that_takes_nothing():
     assert notices == ["input: none: forward takes no arguments (inferred from ./net.py:Alone)"]
 
 
-UNCERTAIN = {
-    "a class of one's own": (
-        Own(),
-        "try input.shape=[2, 7]: it fits the first layer `stem`, Linear",
-    ),
-    "two arguments": (
-        Two(),
-        "try `input: {ids: {shape: [2, 16], dtype: int64, fill: randint(9)}, other: {shape: […]}}`",
-    ),
-    "no layers": (Triple(), "try input.shape=[2, 8], with the shape"),
-    "a generator of one's own": (
-        Generator(),
-        "try input.shape=[2, 9, 1, 1]: it fits the first layer `net.0`, ConvTranspose2d",
-    ),
-    "a norm behind what changes the shape": (
-        nn.Sequential(nn.PixelShuffle(2), nn.BatchNorm2d(6)),
-        "try input.shape=[2, 8], with the shape that its forward takes",
-    ),
-    "a norm behind a layer that says nothing": (
-        nn.Sequential(nn.Bilinear(3, 4, 6), nn.BatchNorm1d(6)),
-        "try input.shape=[2, 8], with the shape that its forward takes",
-    ),
+class Flattening(nn.Module):
+    """Its linear layer fixes the side of the picture."""
+
+    def __init__(self, side):
+        super().__init__()
+        self.conv, self.pool = nn.Conv2d(1, 2, 5), nn.MaxPool2d(2)
+        self.fc = nn.Linear(2 * ((side - 4) // 2) ** 2, 3)
+
+    def forward(self, x):
+        return self.fc(self.pool(self.conv(x)).flatten(1))
+
+
+class Pictures(nn.Module):
+    """Reads the sides of its picture before it flattens it."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(48, 3)
+
+    def forward(self, x):
+        n, c, h, w = x.shape
+        return self.fc(x.reshape(n, c * h * w))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        return self.qkv(x).view(b, t, 3, c)
+
+
+class LaterFirst(nn.Module):
+    """Its last layer is registered first."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.body = nn.Linear(16, 4), nn.Linear(8, 16)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+class Tables(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.source, self.wanted = nn.Embedding(9, 4), nn.Embedding(7, 4)
+
+    def forward(self, src, tgt):
+        return self.source(src) + self.wanted(tgt)
+
+
+class Denoising(nn.Module):
+    """Two arguments that two kinds of layers take, the second one's registered first."""
+
+    def __init__(self):
+        super().__init__()
+        self.time = nn.Embedding(50, 4)
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x, t):
+        return self.conv(x) + self.time(t)[..., None, None]
+
+
+class Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.positions = nn.Embedding(9, 4), nn.Embedding(8, 4)
+
+    def forward(self, ids, targets=None):
+        return self.table(ids) + self.positions(torch.arange(ids.shape[1]))
+
+
+class Any_(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(5, 3)
+
+    def forward(self, *args, **kwargs):
+        return self.stem(args[0])
+
+
+FITTING = {
+    # what: (model, what the note says)
+    "a class of one's own": (Own(), "randn [2, 7] (inferred from stem, Linear)"),
+    "a side of 32": (Flattening(32), "randn [2, 1, 32, 32] (inferred from conv, Conv2d)"),
+    "a side of 28": (Flattening(28), "randn [2, 1, 28, 28] (inferred from conv, Conv2d)"),
+    "a side of 224": (Flattening(224), "randn [2, 1, 224, 224] (inferred from conv, Conv2d)"),
+    "a picture that is flattened": (Pictures(), "randn [2, 3, 4, 4] (inferred from fc, Linear)"),
+    "a sequence": (Attention(), "randn [2, 16, 8] (inferred from qkv, Linear)"),
+    "a layer that comes later": (LaterFirst(), "randn [2, 8] (inferred from body, Linear)"),
+    "a generator": (Generator(), "randn [2, 9, 1, 1] (inferred from net.0, ConvTranspose2d)"),
+    "few positions": (Positions(), "randint(9) [2, 8] (inferred from table, Embedding)"),
+    "any arguments": (Any_(), "randn [2, 5] (inferred from stem, Linear)"),
     "a size that only a later layer knows": (
-        nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(9, 2)),
-        "try input.shape=[2, 3, 32, 32]: it fits the first layer `0`, Conv2d",
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 26**2, 2)),
+        "randn [2, 3, 28, 28] (inferred from 0, Conv2d)",
+    ),
+    "two arguments of two layers": (
+        Tables(),
+        "src randint(9) [2, 16], tgt randint(7) [2, 16] "
+        "(inferred from source, Embedding and wanted, Embedding)",
+    ),
+    "two arguments of two kinds": (
+        Denoising(),
+        "x randn [2, 3, 32, 32], t randint(50) [2] "
+        "(inferred from conv, Conv2d and time, Embedding)",
     ),
 }
 
 
-@pytest.mark.parametrize(("model", "help"), UNCERTAIN.values(), ids=UNCERTAIN)
-def test_what_cannot_be_inferred_is_suggested(model, help):
+@pytest.mark.parametrize(("model", "note"), FITTING.values(), ids=FITTING)
+def test_what_fits_is_taken(model, note):
+    torch.manual_seed(0)
+    batch, notices, _ = infer(model, ModelKind("python", "./net.py:Net"))
+    assert notices == [f"input: {note}"]
+    model(*batch.args, **batch.kwargs)
+
+
+class Counting(nn.Module):
+    """Changes itself, prints, and keeps statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.calls = nn.BatchNorm2d(3), 0
+
+    def forward(self, x):
+        self.calls += 1
+        print("forward")
+        with torch.no_grad():
+            self.norm.weight.mul_(2)
+        return self.norm(x)
+
+
+def test_a_trial_leaves_no_trace(capsys):
+    model = Counting()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    infer(model, ModelKind("python", "./net.py:Net"))
+    assert model.calls == 0
+    assert capsys.readouterr() == ("", "")
+    after = model.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+class Misspelt(Own):
+    def forward(self, x):
+        return self.steem(x)
+
+
+class Unknown(Own):
+    def forward(self, x):
+        return F.relu(self.stem(x))  # noqa: F821
+
+
+@pytest.mark.parametrize("model", [Misspelt(), Unknown()])
+def test_a_bug_is_left_to_the_run_to_explain(model):
+    _, notices, _ = infer(model, ModelKind("python", "./net.py:Net"))
+    assert notices == ["input: randn [2, 7] (inferred from stem, Linear)"]
+
+
+class TakesMapping(Own):
+    def forward(self, inputs):
+        return self.stem(inputs["features"])
+
+
+class Indexed(Own):
+    def forward(self, x, edges):
+        return self.stem(x)[edges[0]]
+
+
+class Uncopied(Own):
+    def __deepcopy__(self, memo):
+        raise TypeError("holds a lock")
+
+
+class OwnWeight(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 5))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+REFUSED = {
+    # what: (model, the note or None, the help)
+    "a mapping": (
+        TakesMapping(),
+        "with [2, 7] forward raised IndexError: ",
+        "write the shape that forward takes as `inputs`: input.shape=[2, …]",
+    ),
+    "indices": (
+        Indexed(),
+        "with [2, 7] and [2, 7] forward raised IndexError: ",
+        "write what forward takes: `input: {x: {shape: [2, …]}, edges: {shape: [2, …]}}`",
+    ),
+    "no copy": (
+        Uncopied(),
+        "no input was tried: a copy of the model raised TypeError: holds a lock",
+        "try input.shape=[2, 7]: it fits the first layer `stem`, Linear",
+    ),
+    "no layers": (Triple(), None, "write the shape that forward takes as `x`: input.shape=[2, …]"),
+    "parameters of its own": (OwnWeight(), None, "write the shape that forward takes as `x`: "),
+    "a layer that no size fits": (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(9, 2)),
+        "with [2, 3, 32, 32] forward raised RuntimeError: ",
+        "write the shape that forward takes as `input`: ",
+    ),
+    "a norm behind what changes the shape": (
+        nn.Sequential(nn.PixelShuffle(2), nn.BatchNorm2d(6)),
+        None,
+        "write the shape that forward takes as `input`: ",
+    ),
+    "a norm behind a layer that says nothing": (
+        nn.Sequential(nn.Bilinear(3, 4, 6), nn.BatchNorm1d(6)),
+        None,
+        "write the shape that forward takes as `input`: ",
+    ),
+    "no forward": (
+        nn.ModuleList([nn.Linear(3, 4)]),
+        None,
+        "try input.shape=[2, 3]: it fits the first layer `0`, Linear",
+    ),
+}
+
+
+@pytest.mark.parametrize(("model", "note", "help"), REFUSED.values(), ids=REFUSED)
+def test_what_nothing_fits_is_said(model, note, help):
     with pytest.raises(ConfigError, match="cannot be inferred") as caught:
         infer(model, ModelKind("python", "./net.py:Net"))
-    assert help in caught.value.problems[0].help
+    (problem,) = caught.value.problems
+    assert problem.help.startswith(help)
+    assert [line for line in problem.notes if not line.startswith(note or "")] == []
+    assert bool(problem.notes) == bool(note)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_script_shows_no_layers():
+    with pytest.raises(ConfigError, match="cannot be inferred"):
+        infer(torch.jit.script(nn.Linear(3, 4)), ModelKind("python", "./net.py:Net"))
+
+
+def test_the_note_counts_the_trials():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(9, 2))
+    with pytest.raises(ConfigError) as caught:
+        infer(model, ModelKind("python", "./net.py:Net"))
+    assert caught.value.problems[0].notes[0].endswith("; 11 other shapes failed too")
 
 
 def test_wishes_about_an_inferred_input():

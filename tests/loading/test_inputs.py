@@ -1,5 +1,6 @@
 """From a config's ``input`` and ``target`` to tensors: values, places of errors, freshness."""
 
+import json
 from collections import namedtuple
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -484,6 +485,12 @@ class TestTokens:
         assert batch.kwargs["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
         assert bert.model(**batch.kwargs).last_hidden_state.shape == (2, 4, 8)
 
+    def test_text_of_unknown_words(self, bert):
+        bert({"text": "hello nobody"})
+        assert not any("knows no word" in note for note in bert.notices)
+        bert({"text": ["nobody", "else"]})
+        assert "input: the tokenizer knows no word of the text" in bert.notices
+
     def test_as_one_of_several_arguments(self, bert):
         batch = bert({"input_ids": {"text": "hello"}, "attention_mask": {"tokens": [[1, 1, 1]]}})
         assert batch.kwargs["input_ids"].tolist() == [[1, 5, 2]]
@@ -498,6 +505,38 @@ class TestTokens:
         bert.kind = PYTHON
         with pytest.raises(ConfigError, match="has no tokenizer"):
             bert({"text": "hello"})
+
+    @pytest.mark.parametrize("files", [{}, {"tokenizer_config.json": "{}"}, {"vocab.txt": ""}])
+    def test_a_tokenizer_without_words(self, bert, tmp_path, files):
+        """transformers makes one of a config alone, to which every word is unknown."""
+        folder = tmp_path / "bare"
+        bert.kind.hf_config.save_pretrained(folder)
+        for name, text in files.items():
+            (folder / name).write_text(text)
+        bert.kind = ModelKind("hf", "tiny", hf_config=bert.kind.hf_config, tokenizer=str(folder))
+        with pytest.raises(ConfigError, match="bare has no tokenizer") as caught:
+            bert({"text": "hello"})
+        (problem,) = caught.value.problems
+        assert "`tokenizer.save_pretrained(" in problem.help
+        assert "`input: {tokens: [[1, 2, 3]]}`" in problem.help
+
+    @pytest.mark.parametrize(
+        ("settings", "note"),
+        [
+            ("{}", "by the model's type: the folder names no tokenizer"),
+            ('{"tokenizer_class": "BertTokenizer"}', None),
+            ('{"tokenizer_class": "BertTokenizerFast"}', None),
+            ('{"tokenizer_class": "Nobodys"}', "as transformers has no Nobodys"),
+        ],
+    )
+    def test_a_tokenizer_that_the_folder_does_not_name(self, bert, tmp_path, settings, note):
+        (tmp_path / "tokenizer_config.json").write_text(settings)
+        model = {"type": "WordLevel", "vocab": {"hello": 0, "[UNK]": 1}, "unk_token": "[UNK]"}
+        whole = {"version": "1.0", "model": model, "added_tokens": []}
+        (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
+        bert({"text": "hello"})
+        said = [line.partition(", ")[2] for line in bert.notices]
+        assert said == ([note] if note else [])
 
     @pytest.mark.parametrize("tokens", ["hello", [["a"]], [[-1]], [], [[1.5]]])
     def test_refused(self, make, tokens):
@@ -743,3 +782,19 @@ class TestTarget:
         with pytest.raises(GradscopeError) as caught:
             make(SOURCE, target)
         assert caught.value.problems[0].place.key.startswith("target")
+
+
+NAMES = (
+    *("shape", "image", "file", "text", "tokens", "values", "value", "fill", "dtype"),
+    *("requires_grad", "batch", "transform"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_argument_whose_name_is_that_of_a_key(name, tmp_path):
+    """By the name alone, and beside another."""
+    make = Maker(tmp_path)
+    alone = make({name: {"values": [1.0]}})
+    assert (alone.args, alone.kwargs) == ((), {name: torch.tensor([1.0])})
+    both = make({name: {"values": [1.0]}, "x": {"values": [2.0]}})
+    assert both.kwargs == {name: torch.tensor([1.0]), "x": torch.tensor([2.0])}

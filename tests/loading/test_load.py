@@ -176,7 +176,7 @@ def test_every_bad_name_at_once(config):
     with pytest.raises(TargetError) as caught:
         config(
             """
-            model: ./net.py:Nett
+            model: torchvision:resnet81
             input: {shape: [2, 3]}
             optimizer: {_target_: torch.optim.Sdg, lr: 0.1}
             replace: {fc: {_target_: os.system}}
@@ -185,6 +185,12 @@ def test_every_bad_name_at_once(config):
     assert len(caught.value.problems) == 3
     lines = [p.place.line for p in caught.value.problems if p.place]
     assert sorted(filter(None, lines)) == [2, 4, 5]
+
+
+def test_a_class_that_a_file_lacks_is_named_before_the_file_runs(config):
+    Path("net.py").write_text("raise SystemExit(3)\nclass Net: ...\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"`\./net\.py` has no `Nett`"):
+        config("model: ./net.py:Nett\n")
 
 
 BAD = {

@@ -183,7 +183,7 @@ def test_a_file_that_cannot_be_imported_runs_once(folder: Path, end: str, name: 
 
 
 def test_a_spec_whose_file_ends_the_process_runs_it_once(folder: Path) -> None:
-    (folder / "ends.py").write_text(f"{RAN}raise SystemExit(3)\n", encoding="utf-8")
+    (folder / "ends.py").write_text(f"{RAN}raise SystemExit(3)\nclass Net: ...\n", encoding="utf-8")
     with pytest.raises(TargetError, match="the file ends the process"):
         gradscope.check("./ends.py:Net")
     assert (folder / "ran").read_text() == "x"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -301,6 +302,41 @@ class TestHuggingFace:
     def test_arguments_change_the_config(self, targets, folder):
         built = specs.build({"_target_": "hf:tiny", "n_layer": 2}, targets)
         assert len(built.model.transformer.h) == 2
+
+    @pytest.mark.parametrize(
+        ("values", "said"),
+        [
+            ({"model_args": {"checkpoint_path": "/x.pth"}}, "`checkpoint_path` may not stand in"),
+            ({"model_args": {"pretrained_cfg": {"file": "/x"}}}, "`pretrained_cfg` may not stand"),
+            ({"parts": [{"teacher": {"pretrained_path": "/x"}}]}, "`pretrained_path` may not"),
+            ({"architecture": "local-dir:/x"}, "`architecture: local-dir:/x` may not stand in"),
+            ({"vision_config": {"backbone": "hf-hub:a/b"}}, "`backbone: hf-hub:a/b` may not"),
+            ({"backbone": "/"}, "`backbone: /` may not stand in"),
+        ],
+    )
+    def test_a_config_that_names_files_elsewhere(self, targets, folder, values, said):
+        self.edit(folder, **values)
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            specs.build("hf:tiny", targets)
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            {"pretrained_cfg": {"file": "x", "input_size": [3, 8, 8]}},
+            {"id2label": {"0": "local-dir:x", "1": "y"}},
+            {"vision_config": {"architecture": "x", "pretrained_cfg": {"tag": "y"}}},
+        ],
+    )
+    def test_a_config_that_only_says_what_it_is(self, targets, folder, values):
+        self.edit(folder, **values)
+        assert specs.build("hf:tiny", targets).kind.hf_config.n_embd == 8
+
+    @pytest.mark.parametrize("depth", [101, 900, 100_000])
+    def test_a_config_that_is_nested_too_deep(self, targets, folder, depth):
+        text = f'{{"a": {"[" * depth}{"]" * depth}, {(folder / "config.json").read_text()[1:]}'
+        (folder / "config.json").write_text(text)
+        with pytest.raises(ConfigError, match="nested deeper than 100"):
+            specs.build("hf:tiny", targets)
 
     def test_an_unknown_argument(self, targets, folder):
         with pytest.raises(ConfigError) as caught:

@@ -267,7 +267,7 @@ def test_what_may_not_be_named(targets, name, monkeypatch):
 
 
 RULES = {
-    "outside": ("os.system", ["may not be imported from a config"], "--allow 'os.*'"),
+    "outside": ("os.system", ["may not be imported"], "--allow 'os.*'"),
     "an alias": ("./net.py:Alias", ["posix.system"], "--allow 'posix.*'"),
     "part of torch": ("torch.load", ["torch.load"], "--allow 'torch.load'"),
     "dunder": ("torch.nn.Module.__init__", ["`__init__` is internal"], "function of your own"),
@@ -414,6 +414,35 @@ ARGUMENTS = {
     "a teacher of timm": (
         "timm.task.DistillationTeacher",
         {"model_name_or_module": "resnet18", "pretrained_cfg_overlay": {"file": "x"}},
+    ),
+    "a teacher of timm from a folder": (
+        "timm.task.DistillationTeacher",
+        {"model_name_or_module": "local-dir:../elsewhere", "num_classes": 2},
+    ),
+    "a teacher of timm by position": (
+        "timm.task.distillation.DistillationTeacher",
+        {"_args_": ["local-dir:../elsewhere"], "num_classes": 2},
+    ),
+    "a teacher of timm from the hub": (
+        "timm.task.DistillationTeacher",
+        {"model_name_or_module": "hf_hub:evil/model"},
+    ),
+    "a model of timm in a config of transformers": (
+        "transformers.TimmBackboneConfig",
+        {"backbone": "local-dir:../elsewhere"},
+    ),
+    "an architecture of timm": (
+        "transformers.TimmWrapperConfig",
+        {"architecture": "Local-Dir:../elsewhere"},
+    ),
+    "arguments of timm": (
+        "transformers.TimmWrapperConfig",
+        {"architecture": "resnet18", "model_args": {"checkpoint_path": "../elsewhere.pth"}},
+    ),
+    "a part's folder": ("transformers.MaskFormerConfig", {"backbone": "."}),
+    "one of several parts": (
+        "transformers.MaskFormerConfig",
+        {"backbone_config": {"parts": [{"backbone": "hf-hub:evil/model"}]}},
     ),
     "code of a part": (
         "transformers.DetrConfig",
@@ -635,15 +664,43 @@ class TestOwnCode:
         monkeypatch.chdir(home)
         with pytest.raises(TargetError) as caught:
             Targets(home, (), place).names.locate(f"{file}:Net", "model")
-        assert "--allow 'outside.*'" in caught.value.render()
+        assert f"--allow '{file}'" in caught.value.render()
 
     def test_allowed_from_outside(self, tmp_path, monkeypatch):
         home = tmp_path / "home"
         home.mkdir()
         write(tmp_path, "outside.py", "class Net: pass\n")
         monkeypatch.chdir(home)
-        found = Targets(home, ["outside.*"]).names.locate("../outside.py:Net", "model")
-        assert found.__name__ == "Net"
+        for pattern in ("../outside.py", f"{tmp_path}/outside.py", "../*", "../out*.py", "*"):
+            found = Targets(home, [pattern]).names.locate("../outside.py:Net", "model")
+            assert found.__name__ == "Net"
+
+    @pytest.mark.parametrize(
+        "pattern", ["outside.*", "outside.Net", "outside", "*.Net", "./outside.py", "outside.py"]
+    )
+    def test_an_allowance_for_a_package_is_none_for_a_file(self, tmp_path, monkeypatch, pattern):
+        home = tmp_path / "home"
+        home.mkdir()
+        write(tmp_path, "outside.py", "raise RuntimeError('ran')\n")
+        monkeypatch.chdir(home)
+        with pytest.raises(TargetError, match=r"\.\./outside\.py"):
+            Targets(home, [pattern]).names.locate("../outside.py:Net", "model")
+
+    def test_a_file_that_was_typed(self, tmp_path, monkeypatch):
+        """It may import what lies beside it; a config may name neither."""
+        home = tmp_path / "home"
+        home.mkdir()
+        write(tmp_path, "part/__init__.py", "")
+        write(tmp_path, "part/outside.py", "from .beside import Net\n")
+        write(tmp_path, "part/beside.py", "class Net: pass\n")
+        monkeypatch.chdir(home)
+        targets = Targets(home, typed=lambda key: key == "model")
+        found = targets.names.locate("../part/outside.py:Net", "model")
+        assert found.__module__ == "part.beside"
+        assert targets.wall(found, "Net") is None
+        for name in ("../part/outside.py:Other", "../part/beside.py:Net", "part.beside.Net"):
+            with pytest.raises(TargetError, match="may not be imported"):
+                targets.names.locate(name, "loss")
 
     def test_a_project_below_the_interpreters_prefix_is_own(self, folder, monkeypatch):
         monkeypatch.setattr(sys, "prefix", str(folder.parent))

@@ -66,6 +66,7 @@ def second_wall_only(monkeypatch):
     monkeypatch.setattr("gradscope.loading.targets.safe_arguments", lambda found: {})
     monkeypatch.setattr(Targets, "_no_download", lambda self, found, kwargs, *rest: kwargs)
     monkeypatch.setattr(hf, "refuse_kernels", lambda *args: None)
+    monkeypatch.setattr(hf, "check_settings", lambda *args: None)
     monkeypatch.setattr(timm, "check", lambda request: None)
 
 

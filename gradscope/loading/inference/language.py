@@ -13,6 +13,12 @@ from gradscope.loading.sources.context import Context
 #: Tokens in a row, and samples of one second of speech.
 _TOKENS = 16
 _SAMPLES = 16000
+#: Frames of a spectrogram.
+_FRAMES = 64
+#: Steps of a trajectory.
+_STEPS = 4
+#: Perceivers whose inputs are the ids of bytes.
+_OF_TEXT = ("ForMaskedLM", "ForSequenceClassification")
 _CLIPS = ("videomae", "vivit", "timesformer")
 
 
@@ -27,15 +33,22 @@ def infer_transformers(context: Context, batch: int | None) -> Inferred:
     accepted = inspect.signature(model.forward).parameters
     rows = batch or _rows(context, config)
     main = str(getattr(model, "main_input_name", None) or "input_ids")
-    spec = {main: _main(main, context, config, rows)}
+    spec = _trajectory(config, rows) if main == "states" else None
+    spec = spec or {main: _main(main, context, config, rows)}
     if main == "input_ids" and "pixel_values" in accepted and _find(config, "image_size"):
         spec["pixel_values"] = _pixels(config, rows)
+        spec[main] = _with_pictures(spec[main], config)
     if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
         spec["decoder_input_ids"] = _ids(context, config, rows, decoder=True)
-    words = [
-        f"{name} {source.get('fill', 'randn')} {source['shape']}" for name, source in spec.items()
-    ]
-    return Inferred(spec, ", ".join(words), f"the config of {type(model).__name__}")
+    words = ", ".join(f"{name} {_words(source)}" for name, source in spec.items())
+    return Inferred(spec, words, f"the config of {type(model).__name__}")
+
+
+def _words(source: dict[str, Any]) -> str:
+    rows = source.get("values")
+    if rows is not None:
+        return f"ids [{len(rows)}, {len(rows[0])}]"
+    return f"{source.get('fill', 'randn')} {source['shape']}"
 
 
 def _rows(context: Context, config: Any) -> int:
@@ -64,9 +77,18 @@ def _main(main: str, context: Context, config: Any, rows: int) -> dict[str, Any]
     if main == "input_values":
         if getattr(config, "model_type", "") == "audio-spectrogram-transformer":
             return {"shape": [rows, config.max_length, bins]}
-        return {"shape": [rows, _SAMPLES]}
+        channels = getattr(config, "audio_channels", None)
+        return {"shape": [rows, *([channels] if channels else []), _SAMPLES]}
     if main == "input_features" and bins and getattr(config, "max_source_positions", None):
         return {"shape": [rows, bins, 2 * config.max_source_positions]}
+    if main == "input_features" and getattr(config, "input_feat_per_channel", None):
+        width = config.input_feat_per_channel * config.input_channels
+        return {"shape": [rows, _FRAMES, width]}
+    if main == "past_values" and getattr(config, "num_input_channels", None):
+        return {"shape": [rows, config.context_length, config.num_input_channels]}
+    if main == "inputs" and type(context.model).__name__.endswith(_OF_TEXT):
+        whole = {"shape": [rows, config.max_position_embeddings], "dtype": "int64"}
+        return {**whole, "fill": f"randint({config.vocab_size})"}
     raise context.error(
         "input",
         f"`{main}` of {type(context.model).__name__} cannot be inferred",
@@ -88,6 +110,34 @@ def _ids(context: Context, config: Any, rows: int, *, decoder: bool = False) -> 
     # Some count positions from past the padding token, and so have fewer than they say.
     length = min([_TOKENS, *(n if n > 2 * _TOKENS else max(1, n - 2) for n in longest if n)])
     return {"shape": [rows, length], "dtype": "int64", "fill": f"randint({vocabulary})"}
+
+
+def _with_pictures(ids: dict[str, Any], config: Any) -> dict[str, Any]:
+    """Ids in which each patch of the row's picture has its token, where the model wants these."""
+    token = getattr(config, "image_token_id", None)
+    vision = getattr(config, "vision_config", None)
+    size, patch = (getattr(vision, name, None) for name in ("image_size", "patch_size"))
+    if not (isinstance(token, int) and isinstance(size, int) and isinstance(patch, int)):
+        return ids
+    whole = getattr(config, "vision_feature_select_strategy", "default") == "full"
+    places = (size // patch) ** 2 + whole
+    rows, length = ids["shape"]
+    row = [token] * places + [number for number in range(length + 1) if number != token][:length]
+    return {"values": [row] * rows}
+
+
+def _trajectory(config: Any, rows: int) -> dict[str, Any] | None:
+    """What a decision transformer takes: states, actions and returns of a few steps."""
+    if not hasattr(config, "state_dim") or not hasattr(config, "act_dim"):
+        return None
+    return {
+        "states": {"shape": [rows, _STEPS, config.state_dim]},
+        "actions": {"shape": [rows, _STEPS, config.act_dim]},
+        "rewards": {"shape": [rows, _STEPS, 1]},
+        "returns_to_go": {"shape": [rows, _STEPS, 1]},
+        "timesteps": {"values": [list(range(_STEPS))] * rows},
+        "attention_mask": {"shape": [rows, _STEPS], "fill": "ones"},
+    }
 
 
 def _table(model: Any) -> int | None:

@@ -1,57 +1,71 @@
-"""What a user's own model says about its input: its first layer, where it is plainly first."""
+"""What a user's own model says about its input: a layer that is plainly first, or trials."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
+from gradscope.errors import ConfigError
 from gradscope.loading.inference.inferred import Inferred
+from gradscope.loading.inference.shapes import likeliest, sources
+from gradscope.loading.inference.trials import Layer, Trial, fitting
 from gradscope.loading.sources.context import Context
 
-_LENGTH = 16
-_SIDE = 32
-#: What a decoder's first upsampling begins with; before it a generator has one pixel of noise.
-_SMALL = 8
+#: Layers without parameters after which a shape is another.
+_RESHAPING = (nn.PixelShuffle, nn.PixelUnshuffle, nn.Unflatten, nn.Fold, nn.Unfold)
 
 
 def infer_layers(context: Context, batch: int | None) -> Inferred:
-    """The input of a model that takes none, or whose first layer is certain and fixes the shape.
+    """The input of a model that takes none, whose first layer is certain, or that a trial fits.
 
     Raises:
         ConfigError: any other model, with the input that its first layer suggests.
     """
-    model, name = context.model, context.kind.name
-    required = _required(model)
+    model = context.model
+    required = required_arguments(model)
     if required == []:
-        return Inferred([], "none: forward takes no arguments", name)
+        return Inferred([], "none: forward takes no arguments", context.kind.name)
     rows = batch or 2
-    first = _certain_first(model)
-    spec = None if first is None else describe(first, rows)
-    if spec is not None and first is not None:
+    certain = _certain_first(model)
+    spec = None if certain is None else likeliest(certain, rows)
+    if spec is not None:
         words = f"{spec.get('fill', 'randn')} {spec['shape']}"
-        return Inferred(spec, words, f"the first layer, {type(first).__name__}")
-    raise context.error("input", f"what {name} takes cannot be inferred", _suggest(model, required))
+        return Inferred(spec, words, f"the first layer, {type(certain).__name__}")
+    first = _first_that_says(model)
+    trials: Inferred | list[Trial] = []
+    if first is not None and _has_forward(model):
+        names = required if required is not None and len(required) > 1 else [""]
+        trials = fitting(context, names, first, rows)
+    if isinstance(trials, Inferred):
+        return trials
+    raise ConfigError(
+        f"the input of {context.kind.name} cannot be inferred",
+        place=context.place("input") or context.place("model"),
+        help=_remedy(required, first, tried=any(t.copied for t in trials)),
+        notes=[_account(trials)] if trials else [],
+    )
 
 
-def _required(model: nn.Module) -> list[str] | None:
+def required_arguments(model: nn.Module) -> list[str] | None:
     """The names of forward's arguments without a default; None where they cannot be told."""
-    if type(model).forward is nn.Module.forward:
+    if not _has_forward(model):
         return None
-    kinds = inspect.Parameter
     parameters = inspect.signature(model.forward).parameters.values()
-    if any(p.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD) for p in parameters):
-        return None
-    return [p.name for p in parameters if p.default is kinds.empty]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = [p for p in parameters if p.kind not in variadic]
+    required = [p.name for p in named if p.default is p.empty]
+    return None if not required and len(named) < len(parameters) else required
 
 
 def _certain_first(model: nn.Module) -> nn.Module | None:
     """The layer that gets the input, of a layer or a Sequential; None where its shape is open."""
+    if not _of_torch(model):
+        return None
     layers = [model]
-    while layers and isinstance(layers[0], nn.Sequential):
+    while layers and isinstance(layers[0], nn.Sequential) and _of_torch(layers[0]):
         layers = [*layers[0].children(), *layers[1:]]
     shapeless = (nn.Identity, nn.ReLU, nn.Dropout, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Flatten)
     while layers and isinstance(layers[0], shapeless):
@@ -62,94 +76,51 @@ def _certain_first(model: nn.Module) -> nn.Module | None:
     sized = any(isinstance(module, (nn.Flatten, nn.Linear)) for module in rest)
     spatial = isinstance(layers[0], (_ConvNd, nn.BatchNorm1d))
     # A convolution takes any size, a linear layer after it only one.
-    return None if spatial and sized else layers[0]
+    return layers[0] if _of_torch(layers[0]) and not (spatial and sized) else None
 
 
-def describe(layer: nn.Module, rows: int) -> dict[str, Any] | None:
-    """The source that fits a layer; None for a layer that says nothing about its input."""
-    for kinds, source in _SOURCES:
-        if isinstance(layer, kinds):
-            spec = source(layer, rows)
-            sizes = spec["shape"]
-            # Lazy layers have a size of 0 until they have seen an input.
-            return spec if all(isinstance(size, int) and size > 0 for size in sizes) else None
-    return None
+def _of_torch(layer: nn.Module) -> bool:
+    """Whether a layer runs PyTorch's own forward, and no subclass's."""
+    if isinstance(layer, torch.jit.ScriptModule):
+        return False
+    return type(layer).forward.__module__.startswith("torch.")
 
 
-def _grid(dimensions: int) -> Callable[[Any, int], dict[str, Any]]:
-    def source(layer: Any, rows: int) -> dict[str, Any]:
-        return {"shape": [rows, layer.in_channels, *[_SIDE] * dimensions]}
-
-    return source
+def _has_forward(model: nn.Module) -> bool:
+    scripted = isinstance(model, torch.jit.ScriptModule)
+    return scripted or type(model).forward is not nn.Module.forward
 
 
-def _upwards(dimensions: int) -> Callable[[Any, int], dict[str, Any]]:
-    def source(layer: Any, rows: int) -> dict[str, Any]:
-        side = 1 if set(layer.stride) == {1} and not any(layer.padding) else _SMALL
-        return {"shape": [rows, layer.in_channels, *[side] * dimensions]}
-
-    return source
-
-
-def _ids(layer: Any, rows: int) -> dict[str, Any]:
-    return {
-        "shape": [rows, _LENGTH],
-        "dtype": "int64",
-        "fill": f"randint({layer.num_embeddings})",
-    }
-
-
-def _steps(layer: Any, rows: int) -> dict[str, Any]:
-    lead = [rows, _LENGTH] if layer.batch_first else [_LENGTH, rows]
-    return {"shape": [*lead, layer.input_size]}
-
-
-#: Layers without parameters after which a shape is another.
-_RESHAPING = (nn.PixelShuffle, nn.PixelUnshuffle, nn.Unflatten, nn.Fold, nn.Unfold)
-
-_SOURCES: list[tuple[Any, Callable[[Any, int], dict[str, Any]]]] = [
-    (nn.Linear, lambda layer, rows: {"shape": [rows, layer.in_features]}),
-    (nn.Conv1d, _grid(1)),
-    (nn.Conv2d, _grid(2)),
-    (nn.Conv3d, _grid(3)),
-    (nn.ConvTranspose1d, _upwards(1)),
-    (nn.ConvTranspose2d, _upwards(2)),
-    (nn.ConvTranspose3d, _upwards(3)),
-    ((nn.Embedding, nn.EmbeddingBag), _ids),
-    (nn.RNNBase, _steps),
-    (nn.RNNCellBase, lambda layer, rows: {"shape": [rows, layer.input_size]}),
-    (nn.BatchNorm1d, lambda layer, rows: {"shape": [rows, layer.num_features]}),
-    (nn.BatchNorm2d, lambda layer, rows: {"shape": [rows, layer.num_features, _SIDE, _SIDE]}),
-    (nn.LayerNorm, lambda layer, rows: {"shape": [rows, *layer.normalized_shape]}),
-    (
-        nn.TransformerEncoderLayer,
-        lambda layer, rows: {"shape": [rows, _LENGTH, layer.self_attn.embed_dim]},
-    ),
-    (nn.MultiheadAttention, lambda layer, rows: {"shape": [rows, _LENGTH, layer.embed_dim]}),
-]
-
-
-def _first_that_says(model: nn.Module) -> tuple[str, nn.Module, dict[str, Any]] | None:
+def _first_that_says(model: nn.Module) -> Layer | None:
     """The first layer that says what it takes, if none before it may have changed the shape."""
     for name, layer in model.named_modules():
-        spec = describe(layer, 2)
-        if spec is not None:
-            return name, layer, spec
+        if sources(layer, 2):
+            return name, layer
         alone = next(layer.children(), None) is None
         if alone and (isinstance(layer, _RESHAPING) or next(layer.parameters(), None) is not None):
             return None
     return None
 
 
-def _suggest(model: nn.Module, required: list[str] | None) -> str:
-    """An ``input`` to try, from the first layer that says what it takes."""
-    name, layer, spec = _first_that_says(model) or ("", None, {"shape": [2, 8]})
-    words = "{" + ", ".join(f"{key}: {value}" for key, value in spec.items()) + "}"
-    fits = f": it fits the first layer{f' `{name}`' if name else ''}, {type(layer).__name__}"
-    why = fits if layer is not None else ", with the shape that its forward takes"
-    if required is not None and len(required) > 1:
-        rest = "".join(f", {word}: {{shape: […]}}" for word in required[1:])
-        return f"try `input: {{{required[0]}: {words}{rest}}}`{why}"
-    return (
-        f"try input.shape={spec['shape']}{why}" if len(spec) == 1 else f"try input='{words}'{why}"
-    )
+def _account(trials: list[Trial]) -> str:
+    """What came of the trials: the error of the first, and how many others failed."""
+    others = len(trials) - 1
+    more = f"; {others} other shape{'s' * (others > 1)} failed too" if others else ""
+    return f"{trials[0]}{more}"
+
+
+def _remedy(required: list[str] | None, first: Layer | None, *, tried: bool) -> str:
+    """What to write: what the first layer takes, unless that was tried and did not fit."""
+    spec = None if first is None or tried else likeliest(first[1], 2)
+    if spec is not None and first is not None:
+        words = "{" + ", ".join(f"{key}: {value}" for key, value in spec.items()) + "}"
+        given = f"input.shape={spec['shape']}" if len(spec) == 1 else f"input='{words}'"
+        return f"try {given}: it fits the first layer `{first[0]}`, {type(first[1]).__name__}"
+    if not required or len(required) == 1:
+        name = f"`{required[0]}`" if required else "its input"
+        return (
+            f"write the shape that forward takes as {name}: input.shape=[2, …]; sources nest in "
+            "lists and mappings"
+        )
+    each = ", ".join(f"{name}: {{shape: [2, …]}}" for name in required)
+    return f"write what forward takes: `input: {{{each}}}`; sources nest in lists and mappings"

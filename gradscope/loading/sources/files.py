@@ -15,7 +15,8 @@ from gradscope.files import expanded
 from gradscope.images import existing_file, shown
 from gradscope.loading.sources.context import Build, Context
 from gradscope.loading.sources.tensors import Modifiers, finish
-from gradscope.loading.weight_files import read_tensors
+from gradscope.loading.weight_files import read_tensors, require_values
+from gradscope.nesting import find
 
 SUFFIXES = (".npy", ".npz", ".pt", ".pth", ".safetensors")
 
@@ -45,7 +46,10 @@ def read(name: Any, context: Context, key: str) -> Any:
         content = _read(path)
     except Exception as error:  # readers raise anything at all on broken or hostile bytes
         raise context.error(key, *_explain(path, error)) from error
-    return _only(content, context, key, shown(path))
+    tensors = _only(content, context, key, shown(path))
+    if context.device.type != "meta":
+        require_values((t for _, t in find(tensors, Tensor)), path, context.place(key))
+    return tensors
 
 
 def _read(path: Path) -> Any:

@@ -13,9 +13,12 @@ from torch import Tensor
 
 from gradscope import images
 from gradscope.config.targets import is_target
+from gradscope.config.words import shorten
 from gradscope.errors import ConfigError, GradscopeError, message_of
+from gradscope.loading.imports import OwnCode
 from gradscope.loading.sources.context import Build, Context, in_channels
 from gradscope.loading.sources.tensors import Modifiers, finish
+from gradscope.loading.sources.text import read_settings
 from gradscope.loading.wall import Wall
 
 Transform = Callable[[Image.Image], Tensor]
@@ -74,12 +77,33 @@ def choose_transform(wanted: Any, context: Context, key: str) -> tuple[Transform
         return _own(context) or (_pixels(context), "pixel / 255")
     if is_target(wanted):
         made = context.instantiate(wanted, place)
-        return lambda image: _checked(made(image), context, place), None
+        return lambda image: _checked(_applied(made, image, context, place), context, place), None
     if not isinstance(wanted, Mapping):
         raise context.error(
             place, f"`transform` is {wanted!r}, not a mapping", "for example {resize: 256}"
         )
     return _configured(wanted, context, place), None
+
+
+def _applied(
+    transform: Callable[[Image.Image], Any], image: Image.Image, context: Context, place: str
+) -> Any:
+    """What a transform makes of a picture.
+
+    Raises:
+        ConfigError: a library's transform refuses the picture.
+        ModelError: the user's own raised.
+    """
+    try:
+        return transform(image)
+    except Exception as error:  # of any type: the transform may be the user's
+        own = OwnCode([context.directory, Path.cwd()])
+        if own.frames(error):
+            raise own.failure(error, "the transform failed", context.place(place)) from error
+        size = f"{image.width} × {image.height}"
+        raised = f"{type(error).__name__}: {message_of(error)}"
+        message = f"the transform cannot be applied to a picture of {size}: {raised}"
+        raise context.error(place, message) from error
 
 
 def _checked(result: Any, context: Context, place: str) -> Tensor:
@@ -108,8 +132,7 @@ def _own(context: Context) -> tuple[Transform, str] | None:
         timm_data = importlib.import_module("timm.data")
         preset, label = timm_data.create_transform(**kind.data_config), "timm's own transform"
     elif kind.library == "hf" and _has_processor(kind.tokenizer):
-        preset = _hf_processor(str(kind.tokenizer), context)
-        label = "the model's own image processor"
+        preset, label = _hf_processor(str(kind.tokenizer), context)
     if preset is None:
         return None
     grey = in_channels(context.model) == 1
@@ -127,14 +150,15 @@ def _has_processor(folder: str | None) -> bool:
     return bool(folder) and Path(str(folder), "preprocessor_config.json").is_file()
 
 
-def _hf_processor(folder: str, context: Context) -> Callable[[Image.Image], Tensor]:
+def _hf_processor(folder: str, context: Context) -> tuple[Transform, str]:
+    """The folder's image processor, and the words for it."""
     transformers: Any = importlib.import_module("transformers")
 
     def broken(error: Exception) -> ConfigError:
         lines = message_of(error).strip().splitlines() or [type(error).__name__]
         return context.error(
             "model",
-            f"the image processor of {context.kind.name} cannot be used: {lines[0]}",
+            f"the image processor of {context.kind.name} cannot be used: {shorten(lines[0], 200)}",
             "mend its preprocessor_config.json, or say what to do: `input: {transform: {resize: "
             "224}}`",
         )
@@ -156,7 +180,11 @@ def _hf_processor(folder: str, context: Context) -> Callable[[Image.Image], Tens
         raise
     except Exception as error:  # OSError, ValueError, KeyError: by what is wrong with the file
         raise broken(error) from error
-    return transform
+    content = read_settings(Path(folder, "preprocessor_config.json"))
+    if isinstance(content.get("image_processor_type"), str):
+        return transform, "the model's own image processor"
+    kind = type(processor).__name__
+    return transform, f"{kind}, by the model's type: the folder names no image processor"
 
 
 def _pixels(context: Context) -> Transform:

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradscope.config.words import shorten
 from gradscope.errors import did_you_mean, message_of
 from gradscope.loading.sources.context import Build, Context
 
 FILLS = ("randn", "rand", "zeros", "ones", "arange", "randint(N)", "randint(LOW, HIGH)")
 #: The largest whole number that a tensor holds, and a size or a batch can have.
 LARGEST = 2**63 - 1
+_BEYOND = "is beyond the numbers that a tensor holds"
 _RANDINT = re.compile(r"randint\(\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
 
 
@@ -147,7 +149,8 @@ def _plan_fill(
             raise context.error(place, f"`fill: {fill}` is not a whole number, as `dtype` wants")
         # Full precision here: finish() rounds to the run's dtype, once.
         kind = dtype if whole else torch.float64
-        return lambda shape: torch.full(shape, fill, dtype=kind)
+        value = _number(fill, place, context, whole=whole)
+        return lambda shape: torch.full(shape, value, dtype=kind)
     if fill in (None, "randn"):
         if dtype is not None and dtype.is_complex:
             return lambda shape: torch.randn(shape, dtype=torch.complex64)
@@ -165,10 +168,26 @@ def _plan_fill(
         help = did_you_mean(str(fill), FILLS) or f"one of {', '.join(FILLS)}, or a number"
         raise context.error(place, f"unknown fill `{fill}`", help)
     first, second = match.groups()
+    if any(len(bound or "") > len(str(-LARGEST)) for bound in match.groups()):
+        raise context.error(place, f"`{shorten(str(fill))}` {_BEYOND}")
     low, high = (0, int(first)) if second is None else (int(first), int(second))
+    if not -LARGEST <= low <= high <= LARGEST:
+        raise context.error(place, f"`{fill}` {_BEYOND}")
     if low >= high:
         raise context.error(place, f"`{fill}` leaves no number to draw: {low} to {high - 1}")
     return lambda shape: torch.randint(low, high, shape)
+
+
+def _number(fill: float, place: str, context: Context, *, whole: bool) -> float:
+    """The number to fill with: a whole one within int64, any other within float64."""
+    try:
+        number = fill if whole else float(fill)
+    except OverflowError:
+        number = LARGEST + 1
+        whole = True
+    if whole and not -LARGEST <= number <= LARGEST:
+        raise context.error(place, f"`fill: {shorten(str(fill), 30)}` {_BEYOND}")
+    return number
 
 
 def plan_values(spec: Mapping[str, Any], context: Context, key: str) -> Build:

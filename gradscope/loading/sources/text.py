@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradscope.config.words import shorten
 from gradscope.errors import GradscopeError, message_of
+from gradscope.images import shown
 from gradscope.loading.sources.context import Build, Context
 from gradscope.loading.sources.tensors import LARGEST, Modifiers, finish
 from gradscope.loading.wall import Wall
@@ -65,14 +69,59 @@ def plan_text(spec: Mapping[str, Any], context: Context, key: str, *, whole: boo
             f"the tokenizer refuses this text: {message_of(error)}",
             "give the ids: `tokens: [[…]]`",
         ) from error
+    ids, special = set(encoded["input_ids"].flatten().tolist()), set(tokenizer.all_special_ids)
+    if tokenizer.unk_token_id in ids and ids <= special:
+        context.say("input: the tokenizer knows no word of the text")
     return _plan(dict(encoded), spec, context, key, whole=whole)
 
 
+_IDS = "give the ids themselves: `input: {tokens: [[1, 2, 3]]}`"
+
+
 def _tokenizer(context: Context, place: str) -> Any:
+    """The tokenizer of the model's folder or id.
+
+    Raises:
+        ConfigError: there is none, or one that knows no words.
+    """
     source = context.kind.tokenizer
-    remedy = "give the ids themselves: `input: {tokens: [[1, 2, 3]]}`"
     if context.kind.library != "hf" or not source:
-        raise context.error(place, "this model has no tokenizer to read `text` with", remedy)
+        raise context.error(place, "this model has no tokenizer to read `text` with", _IDS)
+    tokenizer = _read_tokenizer(source, context, place)
+    # transformers makes one of nothing too, by the model's type: then every word is unknown.
+    if len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
+        local = Path(source).exists()
+        where = shown(Path(source)) if local else context.kind.name
+        save = f"save one there, `tokenizer.save_pretrained('{where}')`; or " if local else ""
+        message = f"{where} has no tokenizer: there is no vocabulary to read `text` with"
+        raise context.error(place, message, f"{save}{_IDS}")
+    _say_class(type(tokenizer).__name__, Path(source), context)
+    return tokenizer
+
+
+def _say_class(name: str, folder: Path, context: Context) -> None:
+    """Note which tokenizer it is where the folder does not say, or names one that there is not."""
+    if not folder.exists():
+        return
+    named = read_settings(folder / "tokenizer_config.json").get("tokenizer_class")
+    if not isinstance(named, str):
+        context.say(
+            f"input: text through {name}, by the model's type: the folder names no tokenizer"
+        )
+    elif named.removesuffix("Fast") != name.removesuffix("Fast"):
+        context.say(f"input: text through {name}, as transformers has no {named}")
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """A JSON file of a model's folder, as far as it is one: transformers does without it too."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _read_tokenizer(source: str, context: Context, place: str) -> Any:
     transformers: Any = importlib.import_module("transformers")
     wall = Wall("AutoTokenizer", context.place(place), downloads=context.kind.of_the_hub)
     try:
@@ -81,11 +130,9 @@ def _tokenizer(context: Context, place: str) -> Any:
     except GradscopeError:
         raise
     except Exception as error:  # OSError, ValueError, ImportError, KeyError: by what is missing
-        text = message_of(error).strip()
-        first = text.splitlines()[0] if text else type(error).__name__
-        raise context.error(
-            place, f"there is no tokenizer for {context.kind.name}: {first}", remedy
-        ) from error
+        said = shorten(" ".join(message_of(error).split()) or type(error).__name__, 200)
+        message = f"there is no tokenizer for {context.kind.name}: {said}"
+        raise context.error(place, message, _IDS) from error
 
 
 def _plan(

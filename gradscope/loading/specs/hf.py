@@ -9,13 +9,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gradscope.config.yaml12 import DEEPEST
 from gradscope.errors import ConfigError, GradscopeError, Place, did_you_mean, message_of
 from gradscope.files import expanded, is_stream
 from gradscope.images import shown
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.libraries import hub, require
+from gradscope.loading.refused_arguments import check_settings
 from gradscope.loading.sizes import check_sizes
 from gradscope.loading.weight_files import refused
+from gradscope.nesting import is_deeper
 
 _CALL_ARGUMENTS = ("attn_implementation", "dtype", "torch_dtype")
 # Auto classes that also hold other classes' models: asked last.
@@ -29,6 +32,7 @@ def build(request: Request) -> Built:
     notices = _check_json(source, local, request)
     config = _config(transformers, source, request)
     check_sizes(request.spec, config.to_dict(), request.place())
+    check_settings(request.spec, config.to_dict(), request.place())
     auto = auto_class(transformers, config)
     call = {k: v for k, v in request.kwargs.items() if k in _CALL_ARGUMENTS}
     if request.weights is not None and not request.meta:
@@ -87,14 +91,19 @@ def _check_json(source: str, local: bool, request: Request) -> list[str]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError("it is not a mapping")
-    except (ValueError, OSError) as error:
+        if is_deeper(content, DEEPEST):
+            raise RecursionError
+    except (ValueError, OSError, RecursionError) as error:
+        deep = isinstance(error, RecursionError)
+        reason = f"it is nested deeper than {DEEPEST}" if deep else error
         raise ConfigError(
-            f"{shown(path)} is not a transformers config: {error}",
+            f"{shown(path)} is not a transformers config: {reason}",
             place=request.place(),
             help="write it with `config.save_pretrained`",
         ) from error
     refuse_kernels(content, shown(path), request.place())
     check_sizes(shown(path), content, request.place())
+    check_settings(shown(path), content, request.place())
     if "auto_map" in content:
         return [f"{path.name}: its `auto_map` names code of its own, which is not run"]
     return []
@@ -123,6 +132,7 @@ def _config(transformers: ModuleType, source: str, request: Request) -> Any:
     extra = {k: request.targets.build(v, f"model.{k}") for k, v in extra.items()}
     refuse_kernels(dict(request.kwargs), f"`{request.spec}`", request.place())
     check_sizes(request.spec, request.kwargs, request.place())
+    check_settings(request.spec, request.kwargs, request.place())
     if request.args:
         raise ConfigError(f"`{request.spec}` takes named arguments only", place=request.place())
     local = Path(source).exists()

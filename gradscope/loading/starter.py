@@ -1,0 +1,67 @@
+"""What a starter config says of a user's own model: its arguments, and its input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gradscope.config import LoadedConfig
+from gradscope.config.targets import MISSING
+from gradscope.errors import ConfigError, GradscopeError
+from gradscope.loading import specs
+from gradscope.loading.inference import infer
+from gradscope.loading.inference.layers import required_arguments
+from gradscope.loading.signatures import Argument
+from gradscope.loading.sources import Context
+from gradscope.loading.targets import Targets
+from gradscope.loading.workload import build_model
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """``input`` is None where the config needs none, or where nothing is known of it yet.
+
+    ``comment`` says where the input comes from, or what is to be written.
+    """
+
+    arguments: tuple[Argument, ...]
+    input: Any = None
+    comment: str = ""
+
+
+def start_of(loaded: LoadedConfig, allow: Sequence[str]) -> Start:
+    """The arguments of the class or function that a spec names, and the input of its model.
+
+    Raises:
+        TargetError: a name that is refused or does not exist.
+        ModelError: the user's file raised.
+    """
+    assert isinstance(loaded.config.model, str)
+    targets = Targets(loaded.directory, allow, loaded.place, loaded.typed)
+    found = specs.arguments(loaded.config.model, targets)
+    if any(argument.required for argument in found):
+        return Start(found)  # the model is built once these have values
+    try:
+        built = build_model(loaded, allow, torch.device("cpu"))
+    except GradscopeError:  # the run says why, with all that the config has by then
+        return Start(found)
+    context = Context(
+        model=built.model,
+        kind=built.kind,
+        directory=loaded.directory,
+        place=loaded.place,
+        device=built.device,
+        dtype=built.dtype,
+        instantiate=built.targets.instantiate,
+    )
+    try:
+        inferred = infer(context)
+    except ConfigError:
+        names = required_arguments(built.model) or []
+        shape = {"shape": MISSING}
+        wanted: Any = {name: dict(shape) for name in names} or shape
+        return Start(found, wanted, "what forward takes; it cannot be inferred")
+    return Start(found, inferred.input or None, f"inferred from {inferred.origin}")
