@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from typing import Any
 
@@ -10,12 +11,16 @@ from lightning.pytorch.callbacks import Callback
 
 from gradscope.api.watching import WatchedRun, watch
 
+_LOGGER = logging.getLogger("lightning.pytorch.gradscope")
+
 
 class GradscopeCallback(Callback):
     """Watches ``Trainer.fit`` and records it to a file.
 
+    At the end Lightning's logger is told what was found, in the process of rank 0.
+
     Args:
-        options: as for ``gradscope.watch``: ``every``, ``budget``, ``out``, ``layers``, …
+        options: as for ``gradscope.watch``: ``every``, ``out``, ``layers``, ``quiet``, …
 
     Attributes:
         run: the run, from the beginning of ``fit`` on.
@@ -29,10 +34,12 @@ class GradscopeCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The optimizers are there, and no step yet."""
-        self.run = self._stack.enter_context(watch(pl_module, trainer.optimizers, **self._options))
+        options = {"logger": _LOGGER, **self._options}
+        options["quiet"] = options.get("quiet", False) or not trainer.is_global_zero
+        self.run = self._stack.enter_context(watch(pl_module, trainer.optimizers, **options))
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The last step was made."""
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The last step was made, and the bar of its progress has ended."""
         self._stack.close()
 
     def on_exception(

@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import TrainingArguments
+from transformers.utils.logging import get_logger
 
 from gradscope.api.watching import WatchedRun, watch
 
@@ -14,8 +15,11 @@ from gradscope.api.watching import WatchedRun, watch
 class GradscopeCallback(TrainerCallback):
     """Watches ``Trainer.train`` and records it to a file.
 
+    At the end the process of rank 0 says what was found: through the logger of transformers where
+    that lets it through, as it does findings by default, else on standard error.
+
     Args:
-        options: as for ``gradscope.watch``: ``every``, ``budget``, ``out``, ``layers``, …
+        options: as for ``gradscope.watch``: ``every``, ``out``, ``layers``, ``quiet``, …
 
     Attributes:
         run: the run, from the beginning of ``train`` on.
@@ -38,7 +42,9 @@ class GradscopeCallback(TrainerCallback):
         self._stack.close()  # of a training that ended in an exception
         # What stands around the optimizer, as accelerate's, makes no step of its own.
         optimizer = getattr(kwargs.get("optimizer"), "optimizer", kwargs.get("optimizer"))
-        self.run = self._stack.enter_context(watch(kwargs["model"], optimizer, **self._options))
+        options = {"logger": get_logger("transformers.gradscope"), **self._options}
+        options["quiet"] = options.get("quiet", False) or not state.is_world_process_zero
+        self.run = self._stack.enter_context(watch(kwargs["model"], optimizer, **options))
 
     def on_train_end(
         self,

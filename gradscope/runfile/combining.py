@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gradscope.records.modules import ParameterStats
 from gradscope.records.tensors import TensorStats
@@ -42,7 +43,7 @@ def combined_steps(
         found.append(
             replace(
                 one,
-                losses=() if absent else _mean_losses(there),
+                **_mean_losses(() if absent else list(there.values())),
                 nonfinite=next((s.nonfinite for s in there.values() if s.nonfinite), None),
                 gradient_norm=before,
                 clipped_norm=clipped,
@@ -52,14 +53,23 @@ def combined_steps(
     return tuple(found)
 
 
-def _mean_losses(there: Mapping[int, TrainingStep]) -> tuple[_Number, ...]:
-    """The mean over the ranks that have one: in a pipeline those of the last stage do."""
-    several = [
-        one.losses
-        for one in there.values()
+def _mean_losses(steps: Sequence[TrainingStep]) -> dict[str, Any]:
+    """The mean over the ranks that have one: in a pipeline those of the last stage do.
+
+    It is that of each backward, where all had as many; else that of the sums.
+    """
+    having = [
+        one
+        for one in steps
         if one.nonfinite is not None or any(loss is not None for loss in one.losses)
     ]
-    return tuple(_mean(column) for column in zip(*several, strict=False))
+    if len({(len(one.losses), one.summed) for one in having}) > 1:
+        return {"losses": (_mean([one.loss for one in having]),), "summed": None}
+    columns = zip(*(one.losses for one in having), strict=True)
+    return {
+        "losses": tuple(map(_mean, columns)),
+        "summed": having[0].summed if having else None,
+    }
 
 
 def _mean(values: Sequence[_Number]) -> _Number:

@@ -112,6 +112,7 @@ class Batch:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, tuple[str, ...]], list[rows.Row]] = {}
+        self._withdrawn: list[rows.Row] = []  # keys of findings that no longer hold
         self._run: rows.Row | None = None
 
     def add(self, record: TrainingRecord | TrainingRun) -> None:
@@ -133,10 +134,18 @@ class Batch:
                 self._append("mesh", rows.MESH, rows.plain_row(record))
             case ParameterPlacement():
                 self._append("placement", rows.PLACEMENT, rows.plain_row(record))
+            case TrainingFinding(steps=()):
+                self._withdraw(rows.finding_row(record)[0])
             case TrainingFinding():
                 self._append("finding", rows.FINDING, rows.finding_row(record))
             case TrainingRun():
                 self._run = rows.plain_row(record)
+
+    def _withdraw(self, key: rows.Value) -> None:
+        """A finding no longer holds, whether it was written before or waits to be."""
+        waiting = self._rows.get(("finding", rows.FINDING), [])
+        waiting[:] = [row for row in waiting if row[0] != key]
+        self._withdrawn.append((key,))
 
     def _append(self, table: str, columns: tuple[str, ...], row: rows.Row) -> None:
         self._rows.setdefault((table, columns), []).append(row)
@@ -146,6 +155,7 @@ class Batch:
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Write all rows; the caller has begun the transaction."""
+        connection.executemany("DELETE FROM finding WHERE key = ?", self._withdrawn)
         for (table, columns), found in self._rows.items():
             _insert(connection, table, columns, found)
         sampled = [row[:1] for row in self._rows.get(("sample", rows.SAMPLE), ())]

@@ -38,9 +38,11 @@ class RunFile:
 
     Attributes:
         files: of each process, by rank: what it recorded itself, its own shards of parameters.
+        source: what was opened: a file, or the folder.
     """
 
-    def __init__(self, files: Sequence[RankFile], *, whole: bool = False) -> None:
+    def __init__(self, source: Path, files: Sequence[RankFile], *, whole: bool = False) -> None:
+        self.source = source
         self.files = tuple(files)
         self.path = self.files[0].path
         self._first = self.files[0]
@@ -63,7 +65,7 @@ class RunFile:
             for file in found:
                 files.append(RankFile(file))
                 opened.callback(files[-1].close)
-            run = cls(files, whole=path.is_dir() and files[0].run.world_size > 1)
+            run = cls(path, files, whole=path.is_dir() and files[0].run.world_size > 1)
             run._number_models()
             opened.pop_all()
         return run

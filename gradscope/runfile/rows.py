@@ -35,13 +35,13 @@ PLACEMENT = tuple(f.name for f in fields(ParameterPlacement))
 STEP = (
     *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "losses", "nonfinite"),
     *("gradient_norm", "clipped_norm", "learning_rate", "learning_rates", "loss_scale", "sampled"),
-    *("norms", "own_seconds", "batch"),
+    *("norms", "own_seconds", "batch", "summed"),
 )
 _NUMBER, _WORDS = {float, type(None)}, {str, type(None)}
 _STEP_TYPES: tuple[set[Any], ...] = (
     *({int}, {str}, {int}, {float}, {float}, _NUMBER, _WORDS, _WORDS),
     *(_NUMBER, _NUMBER, _NUMBER, _WORDS, _NUMBER, {int}, _WORDS),
-    *(_NUMBER, {int, type(None)}),
+    *(_NUMBER, {int, type(None)}, _WORDS),
 )
 SAMPLE = ("step", "model", "record")
 FINGERPRINT = tuple(f.name for f in fields(Fingerprints))
@@ -95,6 +95,7 @@ def step_row(record: TrainingStep) -> Row:
         to_line(record.norms) if record.norms else None,
         _number(record.own_seconds),
         record.batch,
+        None if record.summed is None else to_line(record.summed),
     )
 
 
@@ -167,6 +168,7 @@ def step_records(rows: Sequence[Row], file: str) -> tuple[TrainingStep, ...]:
                 norms=() if row[14] is None else _group_norms(row[14], file),
                 own_seconds=row[15],
                 batch=row[16],
+                summed=None if row[17] is None else _ends(row[17], file),
             )
         )
     return tuple(found)
@@ -188,6 +190,10 @@ def check_columns(
 
 def _numbers(text: str, file: str) -> tuple[Any, ...]:
     return _record(tuple[float | None, ...], _loads(text, file), file)
+
+
+def _ends(text: str, file: str) -> tuple[int, int]:
+    return _record(tuple[int, int], _loads(text, file), file)
 
 
 def _group_norms(text: str, file: str) -> tuple[GroupNorm, ...]:

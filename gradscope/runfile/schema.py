@@ -45,13 +45,13 @@ TABLES: Final = (
     """CREATE TABLE model (
         id INTEGER PRIMARY KEY, name TEXT NOT NULL, type TEXT, parameters INTEGER,
         trainable INTEGER, modules INTEGER, first_step INTEGER, wrapper TEXT,
-        stage INTEGER
+        stage INTEGER, autocast TEXT, compiled TEXT
     )""",
     """CREATE TABLE step (
         step INTEGER PRIMARY KEY, optimizer TEXT, optimizer_step INTEGER, time REAL, seconds REAL,
         loss REAL, losses TEXT, nonfinite TEXT, gradient_norm REAL, clipped_norm REAL,
         learning_rate REAL, learning_rates TEXT, loss_scale REAL, sampled INTEGER,
-        norms TEXT, own_seconds REAL, batch INTEGER
+        norms TEXT, own_seconds REAL, batch INTEGER, summed TEXT
     )""",
     "CREATE INDEX step_sampled ON step (step) WHERE sampled",
     """CREATE TABLE sample (

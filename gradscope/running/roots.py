@@ -69,7 +69,8 @@ def root_of(word: str | None, model: nn.Module) -> Root | None:
             close = did_you_mean(name, [n for n in names if n], count=3)
             raise LayerError(
                 f"there is no layer `{name}` for the graph to start from",
-                help=close or f"`{LOSS}`, `{OUTPUT}`, or a layer that `gradscope layers` lists",
+                help=close
+                or f"`{LOSS}`, `{OUTPUT}`, or a layer that `gradscope layers MODEL` lists",
             )
     call = None if match["call"] is None else int(match["call"])
     return Root(names.get(name, name), call, match["path"])

@@ -13,15 +13,19 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gradscope.capture.shards import is_spread, local, placements_of
+from gradscope.nesting import find
 from gradscope.records.placements import GroupNorm
-from gradscope.records.training import TrainingStep
+from gradscope.records.training import TrainingStep, sum_of
 from gradscope.training.gradients import Gradients, read
 from gradscope.training.optimizers import SeenOptimizer
 from gradscope.training.placements import Placements
 
+#: So many scaled losses are known, where a script keeps them all.
+_MOST_SCALED = 64
+
 
 class LossScales:
-    """What a gradient scaler multiplied the latest loss with.
+    """What a gradient scaler multiplied the losses with that are still alive.
 
     Attributes:
         any: whether there was such a loss.
@@ -30,19 +34,22 @@ class LossScales:
     any = False
 
     def __init__(self) -> None:
-        self._of: tuple[weakref.ref[torch.Tensor], torch.Tensor] | None = None
+        self._known: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
 
-    def add(self, loss: object, scale: torch.Tensor) -> None:
-        """A scaler made this loss of another."""
-        if isinstance(loss, torch.Tensor):
-            self._of, self.any = (weakref.ref(loss), scale), True
+    def add(self, losses: object, scale: torch.Tensor) -> None:
+        """A scaler made this loss of another, or all losses in this container."""
+        self._known = [one for one in self._known if one[0]() is not None][-_MOST_SCALED:]
+        for _, loss in find(losses, torch.Tensor):
+            self._known.append((weakref.ref(loss), scale))
+            self.any = True
 
     def of(self, roots: Sequence[torch.Tensor]) -> float | None:
         """The factor of the one that a backward begins with; None where it was not scaled."""
-        if self._of is None:
-            return None
-        loss = self._of[0]()
-        return float(self._of[1].item()) if any(root is loss for root in roots) else None
+        for known, scale in self._known:
+            loss = known()
+            if any(root is loss for root in roots):
+                return float(scale.item())
+        return None
 
 
 @dataclass(slots=True)
@@ -51,6 +58,9 @@ class CurrentStep:
 
     Attributes:
         losses: of each backward, without the scaler's factor; None where it is no finite scalar.
+        first: the first of them whose gradients the optimizer gets.
+        end: how many there were when the step's closure returned for the first time.
+        divisor: what a pipeline divided the gradients by, after all backwards.
         scale: the scaler's factor.
         nonfinite: "nan" or "inf", the first that was seen.
         in_loss: whether it was seen in a loss, before any gradient.
@@ -65,6 +75,9 @@ class CurrentStep:
     """
 
     losses: list[float | None] = field(default_factory=list)
+    first: int = 0
+    end: int | None = None
+    divisor: float = 1.0
     scale: float | None = None
     nonfinite: str | None = None
     in_loss: bool = False
@@ -77,16 +90,42 @@ class CurrentStep:
     ready: float | None = None
     batch: int | None = None
     _read_after: int = 0  # how many backwards, when the gradients were read last
+    _late: bool = False  # whether they may have been clipped by then
 
-    def add_loss(self, loss: float | None, scale: float | None) -> None:
-        """A backward begins with it; of several scales in a step the last holds."""
+    def add_loss(self, loss: float | None, scale: float | None, *, anew: bool = False) -> None:
+        """A backward begins with it; of several scales in a step the last holds.
+
+        Args:
+            loss: its value; None where it is not one number.
+            scale: a gradient scaler's factor in it; None where it was not scaled.
+            anew: no gradient of a backward before is left.
+        """
         if not self.losses:  # the first of its step: nothing of the one before holds for it
             self.scale = None
+        if anew and self.end is None:
+            self.first = len(self.losses)
         self.scale = self.scale if scale is None else scale
         if loss is not None:
-            loss = loss / (self.scale or 1.0) if math.isfinite(loss) else None
+            loss = loss / (scale or 1.0) if math.isfinite(loss) else None
         self.losses.append(loss)
         self.backwards += 1
+
+    @property
+    def summed(self) -> tuple[int, int] | None:
+        """The losses that count, as ``TrainingStep`` has it."""
+        ends = self.first, len(self.losses) if self.end is None else self.end
+        return None if ends == (0, len(self.losses)) else ends
+
+    @property
+    def loss(self) -> float | None:
+        """The step's, as far as its backwards have begun."""
+        found = sum_of(self.losses[self.first : self.end])
+        return None if found is None else found / self.divisor
+
+    def closure_returned(self) -> None:
+        """The optimizer called its closure, and may call it again."""
+        if self.end is None:
+            self.end = len(self.losses)
 
     def add_batch(self, size: int) -> None:
         """A model is called on so many samples."""
@@ -97,9 +136,18 @@ class CurrentStep:
         if self.nonfinite is None:
             self.nonfinite, self.in_loss = kind, True
 
-    def read(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Read all gradients as they are now."""
-        self.gradients, self._read_after = read(parameters), self.backwards
+    def read(self, parameters: Sequence[nn.Parameter], *, late: bool = False) -> None:
+        """Read all gradients as they are now.
+
+        Args:
+            late: the script may have clipped them, or divided them by the loss scale.
+        """
+        self.gradients, self._read_after, self._late = read(parameters), self.backwards, late
+
+    @property
+    def until_ready(self) -> int:
+        """How many backwards there were before gradients were ready for the first time."""
+        return max(1, self.backwards if self.end is None else self.end)
 
     @property
     def is_read(self) -> bool:
@@ -107,7 +155,10 @@ class CurrentStep:
         return self._read_after == self.backwards
 
     def measure(self, parameters: Sequence[nn.Parameter], optimizer: str) -> None:
-        """The norms of these parameters' gradients, as read and as the optimizer gets them now."""
+        """The norms of these parameters' gradients, as read and as the optimizer gets them now.
+
+        What was read late says nothing of the norm before clipping.
+        """
         left = self.gradients
         changed = [p for p in parameters if left.changed(p)]
         before = {p: left.norms[p] for p in parameters if p in left.norms}
@@ -120,6 +171,9 @@ class CurrentStep:
         self._see(self.clipped_norm)
         if self.placements is not None:
             self.norms = self.placements.norms(optimizer, before, now, self.scale or 1.0)
+        if self._late:
+            self.gradient_norm = None
+            self.norms = tuple((group, None, clipped) for group, _, clipped in self.norms)
 
     def measure_all(self) -> None:
         """The norms of all gradients that were read, where no optimizer takes them."""
@@ -156,7 +210,10 @@ class CurrentStep:
         return partial(
             _record,
             (step, name, number, now - began, now - last, sampled),
-            (self.losses, self.nonfinite, self.gradient_norm, self.clipped_norm, rates, self.scale),
+            (
+                *([_divided(loss, self.divisor) for loss in self.losses], self.summed),
+                *(self.nonfinite, self.gradient_norm, self.clipped_norm, rates, self.scale),
+            ),
             # How long it took until it first had to wait for other processes.
             (self.norms, self.batch, self.ready and max(0.0, self.ready - last)),
         )
@@ -172,6 +229,7 @@ class CurrentStep:
     def skip(self) -> None:
         """The optimizer leaves this one out: what its backwards gave is of no use."""
         self.backwards, self._read_after, self.losses = 0, 0, []
+        self.first, self.end, self.divisor, self._late = 0, None, 1.0, False
         self.nonfinite, self.in_loss = None, False
         self.ready = self.batch = None
 
@@ -197,12 +255,18 @@ def loss_of(roots: Sequence[torch.Tensor]) -> float | None:
 def _record(
     made: tuple[int, str, int, float, float, bool],
     signs: tuple[
-        list[float | None], str | None, float | None, float | None, list[float], float | None
+        list[float | None],
+        tuple[int, int] | None,
+        str | None,
+        float | None,
+        float | None,
+        list[float],
+        float | None,
     ],
     of_several: tuple[tuple[GroupNorm, ...], int | None, float | None],
 ) -> TrainingStep:
     step, optimizer, optimizer_step, time, seconds, sampled = made
-    losses, nonfinite, gradient_norm, clipped_norm, rates, scale = signs
+    losses, summed, nonfinite, gradient_norm, clipped_norm, rates, scale = signs
     norms, batch, own_seconds = of_several
     return TrainingStep(
         step=step,
@@ -220,7 +284,12 @@ def _record(
         norms=norms,
         own_seconds=own_seconds,
         batch=batch,
+        summed=summed,
     )
+
+
+def _divided(loss: float | None, by: float) -> float | None:
+    return loss if loss is None or by == 1.0 else loss / by
 
 
 def _finite(value: float | None) -> float | None:

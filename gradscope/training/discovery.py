@@ -40,12 +40,23 @@ def outermost_modules() -> list[nn.Module]:
 def optimizers_of(models: Sequence[nn.Module]) -> list[Optimizer]:
     """The live optimizers that hold a parameter of these."""
     mine = {id(parameter) for model in models for parameter in model.parameters()}
-    found = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
     return [
         one
-        for one in found
+        for one in live_optimizers()
         if any(id(p) in mine for group in one.param_groups for p in group["params"])
     ]
+
+
+def live_optimizers() -> list[Optimizer]:
+    """Those whose constructor has come to an end."""
+    found = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
+    return [one for one in found if "param_groups" in one.__dict__ and "state" in one.__dict__]
+
+
+def steps_made(optimizer: Optimizer) -> int | None:
+    """How many steps it has made, by what it keeps of its parameters; None where it keeps none."""
+    counts = [one["step"] for one in optimizer.state.values() if "step" in one]
+    return int(max(counts)) if counts else None
 
 
 def _trains(module: nn.Module) -> bool:
@@ -101,11 +112,10 @@ def _variables(frame: FrameType) -> dict[str, Any]:
     """
     asked = frame.f_locals
     found = dict(asked)
-    of_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    made_anew = sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED
     # Who has it: the frame, this function, and the call that counts.
-    if of_function and sys.version_info < (3, 13) and sys.getrefcount(asked) <= 3:
-        if sys.gettrace() is None:
-            asked.clear()
+    if made_anew and sys.getrefcount(asked) <= 3 and sys.gettrace() is None:
+        asked.clear()
     return found
 
 
@@ -119,9 +129,18 @@ def _plain_attributes(owner: object) -> dict[str, Any]:
     return dict(found) if isinstance(found, dict) and type(owner).__module__ != "builtins" else {}
 
 
-def compiled_inside(module: nn.Module) -> bool:
-    """Whether a hook on this module, or on one inside it, would be traced by the compiler."""
-    return any(
-        type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None
-        for m in module.modules()
-    )
+def compiled_inside(outer: nn.Module, model: nn.Module) -> str | None:
+    """What is compiled: the "model", "parts" of it, or None. A hook there would be traced.
+
+    Args:
+        outer: the model with what is wrapped around it.
+        model: the script's own.
+    """
+    compiled = [
+        m
+        for m in outer.modules()
+        if type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None
+    ]
+    if not compiled:
+        return None
+    return "model" if any(unwrapped(m)[0] is model for m in compiled) else "parts"

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gradscope.records.answers import NonFiniteOrigin
+from gradscope.records.loop import LoopRecord
 from gradscope.records.report import Finding, Report
 from gradscope.records.run import RunInfo
 from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
 from gradscope.rules import SEVERITIES, RuleSettings, Runs, Sampled, SampleHistory, StepHistory
-from gradscope.training.intervals import Intervals
+from gradscope.training.step_ranges import StepRanges
 
 #: What makes two findings the same one: rule, place, model, cause. Of a rule that speaks of a whole
 #: model or run only the first two, or the first, differ.
@@ -37,7 +38,7 @@ class _Reported:
     finding: Finding
     model: int | None
     origin: NonFiniteOrigin | None = None
-    steps: Intervals = field(default_factory=Intervals)
+    steps: StepRanges = field(default_factory=StepRanges)
     given: int = 0
 
     def record(self) -> TrainingFinding:
@@ -95,6 +96,13 @@ class RunFindings:
             for entry, limits in active
             if entry.rule.code == _NON_FINITE and entry.find is not None
         ]
+        self._in_loop = [
+            (entry.find_in_loop, limits)
+            for entry, limits in active
+            if entry.find_in_loop is not None
+        ]
+        self._explains = {entry.rule.code: entry.rule.explains for entry, _ in active}
+        self._of_loop: dict[Key, TrainingFinding] = {}
         self._reported: dict[Key, _Reported] = {}
         self._steps: dict[str, tuple[_Looks, StepHistory]] = {}
         self._skips: dict[str, _Looks] = {}
@@ -152,6 +160,22 @@ class RunFindings:
                 found.setdefault(_key(finding, model, runs), (finding, runs))
         return tuple(self._judged(looks, sample.step, model, found, steps=False))
 
+    def loop(self, record: LoopRecord) -> tuple[TrainingFinding, ...]:
+        """Judge the loop as it went so far: facts that held in every step, which may end.
+
+        What another finding explains is left out: the cause says it.
+
+        Returns:
+            Those that are new or say more, and those that no longer hold, without steps.
+        """
+        held = {one.key: one for find, limits in self._in_loop for one in find(record, limits)}
+        symptoms = {code for one in held.values() for code in self._explains[one.finding.code]}
+        found = {key: one for key, one in held.items() if one.finding.code not in symptoms}
+        gone = [replace(one, steps=()) for key, one in self._of_loop.items() if key not in found]
+        news = [one for key, one in found.items() if self._of_loop.get(key) != one]
+        self._of_loop = found
+        return (*gone, *news)
+
     def add_origins(
         self, step: int, origins: Sequence[NonFiniteOrigin], model: int | None = None
     ) -> tuple[TrainingFinding, ...]:
@@ -173,15 +197,15 @@ class RunFindings:
 
     def all(self) -> tuple[TrainingFinding, ...]:
         """Everything found so far, the worst first, then by code, then as it began."""
-        reported = sorted(
-            self._reported.values(),
+        reported = [*(one.record() for one in self._reported.values()), *self._of_loop.values()]
+        reported.sort(
             key=lambda one: (
                 SEVERITIES.index(one.finding.severity),
                 one.finding.code,
-                one.steps.all(),
-            ),
+                one.steps,
+            )
         )
-        return tuple(one.record() for one in reported)
+        return tuple(reported)
 
     def _judged(
         self, looks: _Looks, at: int, model: int | None, found: Found, *, steps: bool

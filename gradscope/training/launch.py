@@ -43,6 +43,12 @@ class Script:
             OptionError: the file cannot be read. Of a module Python says so itself.
         """
         path = Path(self.name)
+        if not self.is_module and path.suffix == ".ipynb":
+            raise OptionError(
+                f"`{path}` is a notebook, and `gradscope run` runs scripts",
+                help="in the notebook, put `with gradscope.watch(model):` around the loop; or make "
+                f"it a script: `jupyter nbconvert --to script {path}`",
+            )
         if self.is_module or (path.is_file() and os.access(path, os.R_OK)):
             return
         if path.is_dir():

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradscope.capture.autocast import any_autocast, autocast_name
 from gradscope.capture.hooks import OwnHook, hook_calls
 from gradscope.capture.recompute import in_backward
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.guard import Guard
+from gradscope.training.loop.loop import Loop
 from gradscope.training.models import Model
 from gradscope.training.node_stacks import NodeStacks
 from gradscope.training.replicas import batch_comes_first, batch_size
@@ -36,6 +38,7 @@ class ModelCalls:
         sentinel: keeps what it needs to run a call again; None where nobody asks where a NaN or an
             infinity came from.
         guard: makes functions of the hooks that never raise.
+        loop: is told of every call.
     """
 
     several = False
@@ -48,16 +51,15 @@ class ModelCalls:
         sampling: Sampling,
         stacks: NodeStacks,
         guard: Guard,
+        loop: Loop,
     ) -> None:
         self._sentinel, self._current, self._sampling = sentinel, current, sampling
-        self._stacks, self._guard = stacks, guard
+        self._stacks, self._guard, self._loop = stacks, guard, loop
         self._hooks: list[OwnHook] = []
 
     def listen(self, models: Iterable[Model]) -> None:
         """Listen to those of these models that can be hooked, and to no others."""
         self.close()
-        if self._sentinel is None and not self.several:
-            return
         for model in models:
             outer = model.outer()
             if outer is not None and outer._compiled_call_impl is None:
@@ -76,10 +78,16 @@ class ModelCalls:
     def _began(
         self, model: Model, outer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        if self.aside or not _GRADIENTS() or _TRANSFORMED():
+        if self.aside or _TRANSFORMED():
+            return
+        gradients = _GRADIENTS()
+        self._loop.called(model, args, kwargs, gradients=gradients)
+        if not gradients:
             return
         if self.several:
             self._given(model, args, kwargs)
+        if model.autocast is None and any_autocast():
+            model.autocast = autocast_name(model.module)
         if self._sentinel is not None:
             if self._stacks.kept:
                 self._stacks.end()

@@ -10,7 +10,7 @@ from torch import nn
 
 from gradscope.capture.shards import written_class
 from gradscope.loading.wrappers import unwrapped
-from gradscope.records.training import TrainedModel
+from gradscope.records.training import TrainedModel, without_calls
 from gradscope.training.discovery import compiled_inside, outermost_modules, variable_name
 from gradscope.training.replicas import wrapper_of
 from gradscope.training.stages import stage_of
@@ -23,8 +23,8 @@ _STAGES = 1000
 class Model:
     """One model: ``module`` is the script's own, without what stands around it.
 
-    ``compiled``: no hook is set on it or inside, for the compiler would trace it, and to run the
-    model eagerly would change its numbers.
+    ``compiled`` is as in ``TrainedModel``: no hook is set on it or inside, for the compiler would
+    trace it, and to run the model eagerly would change its numbers.
     """
 
     id: int
@@ -33,8 +33,9 @@ class Model:
     module_ref: weakref.ref[nn.Module]
     parameters: int
     trainable: int
-    compiled: bool = False
-    recorded: bool = False
+    compiled: str | None = None
+    autocast: str | None = None  # the dtype around or inside its forward
+    recorded: TrainedModel | None = None
     batch_first: bool | None = None  # whether it takes the batch as the first axis
     stage: int | None = None  # of a pipeline
     settled: bool = False  # whether it was asked for its stage
@@ -48,8 +49,15 @@ class Model:
         assert found is not None
         return found
 
-    def record(self, step: int) -> TrainedModel:
-        """What the run file says of it."""
+    def news(self, step: int) -> TrainedModel | None:
+        """What the run file says of it from this step on; None where it says so already."""
+        record = self._record(step if self.recorded is None else self.recorded.first_step)
+        if record == self.recorded:
+            return None
+        self.recorded = record
+        return record
+
+    def _record(self, step: int) -> TrainedModel:
         module, outer = self.module, self.outer()
         return TrainedModel(
             id=self.id,
@@ -61,6 +69,8 @@ class Model:
             first_step=step,
             wrapper=None if outer is None else wrapper_of(outer),
             stage=self.stage,
+            autocast=self.autocast,
+            compiled=self.compiled,
         )
 
 
@@ -80,6 +90,11 @@ class Models:
         self._given = [weakref.ref(module) for module in modules]
 
     _given: list[weakref.ref[nn.Module]] | None = None
+
+    @property
+    def are_given(self) -> bool:
+        """Whether somebody said which they are."""
+        return self._given is not None
 
     def search(self) -> bool:
         """Look for models once more; whether there are others than before."""
@@ -148,12 +163,9 @@ class Models:
     def _see_compiled(self, model: Model) -> None:
         outer = model.outer()
         assert outer is not None
-        model.compiled = self.traced or compiled_inside(outer)
-        if model.compiled:
-            model.notices = (
-                "torch.compile: calls inside are not looked at, for run eagerly they would give "
-                "other numbers; parameters are",
-            )
+        inside = compiled_inside(outer, model.module)
+        model.compiled = inside or ("function" if self.traced else None)
+        model.notices = (without_calls(model.compiled),) if model.compiled else ()
 
     def name(self, model: Model) -> str:
         """Its name, found again where it had none yet: the script's variable, else its class."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -17,8 +18,9 @@ class SeenOptimizer:
     """An optimizer that was seen: what the run calls it, and how many steps it made."""
 
     name: str = ""
+    kind: str | None = None  # its class
     steps: int = 0
-    backwards: int = 1  # in its last step
+    backwards: int = 1  # of its last step, until the gradients were ready
     loss: float | None = None  # of its last step that was recorded
     held: frozenset[nn.Parameter] = frozenset()
     small: Sequence[nn.Parameter] = ()  # those of ``held`` whose gradients every step reads
@@ -38,7 +40,72 @@ class SeenOptimizer:
         self.groups = [len(group["params"]) for group in optimizer.param_groups]
         self.held = frozenset(p for g in optimizer.param_groups for p in g["params"])
         self.small = small(self.held)
-        self.name = self.name or variable_name(optimizer) or type(optimizer).__name__
+        self.kind = type(optimizer).__name__
+        self.name = self.name or variable_name(optimizer) or self.kind
+
+
+class Optimizers:
+    """All optimizers that were made and are alive.
+
+    Attributes:
+        any: whether there ever was one.
+
+    Args:
+        changed: is called with one that holds other parameters than before.
+    """
+
+    any = False
+
+    def __init__(self, changed: Callable[[SeenOptimizer], None]) -> None:
+        self._changed = changed
+        self._seen: weakref.WeakKeyDictionary[Optimizer, SeenOptimizer] = (
+            weakref.WeakKeyDictionary()
+        )
+        # The one that stepped last; weak, as it holds the parameters.
+        self._latest: tuple[weakref.ref[Optimizer], weakref.ref[SeenOptimizer]] | None = None
+
+    def __iter__(self) -> Iterator[SeenOptimizer]:
+        return iter(self._seen.values())
+
+    def alive(self) -> list[Optimizer]:
+        """The optimizers themselves."""
+        return list(self._seen)
+
+    def add(self, optimizer: Optimizer) -> SeenOptimizer:
+        """One was made."""
+        self.any = True
+        seen = self._seen[optimizer] = SeenOptimizer()
+        return seen
+
+    def known(self, optimizer: Optimizer) -> SeenOptimizer:
+        """What is known of one whose parameters count now. It is asked in every step."""
+        latest = self._latest
+        known = latest[1]() if latest is not None and latest[0]() is optimizer else None
+        if known is not None and known.is_as_seen(optimizer):
+            return known
+        known = self._seen.get(optimizer) or self.add(optimizer)
+        self._latest = weakref.ref(optimizer), weakref.ref(known)
+        if not known.is_as_seen(optimizer):
+            known.look(optimizer)
+            self._changed(known)
+        return known
+
+    def held(self) -> list[nn.Parameter]:
+        """The parameters of all of them."""
+        return list(dict.fromkeys(p for known in self for p in known.held))
+
+    @property
+    def backwards(self) -> int:
+        """How many backwards the last steps had until gradients were ready: the fewest."""
+        return min([known.backwards for known in self], default=1)
+
+    def any_gradient(self) -> bool:
+        """Whether a parameter of one has a gradient."""
+        for optimizer in self._seen:
+            for group in getattr(optimizer, "param_groups", ()):
+                if any(p.grad is not None for p in group["params"]):
+                    return True
+        return False
 
 
 def settings(optimizer: Optimizer) -> dict[str, float]:

@@ -45,6 +45,9 @@ class Listener(Protocol):
     def backward_ended(self) -> None:
         """All gradients of that backward are there."""
 
+    def gradients_asked(self) -> None:
+        """``torch.autograd.grad`` was called."""
+
     def step_begins(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -65,7 +68,7 @@ class Listener(Protocol):
     def compiled(self, what: object) -> None:
         """``torch.compile`` was called on this."""
 
-    def divided(self) -> None:
+    def divided(self, by: float) -> None:
         """A pipeline divided gradients by the number of its microbatches, after all backwards."""
 
     def aside(self) -> AbstractContextManager[None]:
@@ -77,23 +80,23 @@ def listen(listener: Listener) -> ExitStack:
     patches = ExitStack()
     for handle in hook_optimizers(listener.step_begins, listener.step_ended):
         patches.callback(handle.remove)
-    _replace(patches, torch.autograd, "_make_grads", lambda f: _gradients_made(f, listener))
-    _replace(patches, Optimizer, "_patch_step_function", lambda f: _optimizer_made(f, listener))
-    _replace(patches, torch.amp.GradScaler, "scale", lambda f: _scaled(f, listener))
-    _replace(patches, torch.amp.GradScaler, "step", lambda f: _scaler_step(f, listener))
-    _replace(patches, torch, "compile", lambda f: _compiled(f, listener))
-    _replace(patches, nn.Module, "__getstate__", _own_hooks_left_out)
+    replace(patches, torch.autograd, "_make_grads", lambda f: _gradients_made(f, listener))
+    replace(patches, Optimizer, "_patch_step_function", lambda f: _optimizer_made(f, listener))
+    replace(patches, torch.amp.GradScaler, "scale", lambda f: _scaled(f, listener))
+    replace(patches, torch.amp.GradScaler, "step", lambda f: _scaler_step(f, listener))
+    replace(patches, torch, "compile", lambda f: _compiled(f, listener))
+    replace(patches, nn.Module, "__getstate__", _own_hooks_left_out)
     return patches
 
 
 def listen_to_stages(patches: ExitStack, listener: Listener, stages: ModuleType) -> None:
     """The same of what runs a pipeline's stages: ``torch.distributed.pipelining.stage``."""
-    _replace(patches, stages._PipelineStageBase, "scale_grads", lambda f: _divided(f, listener))
+    replace(patches, stages._PipelineStageBase, "scale_grads", lambda f: _divided(f, listener))
     if hasattr(stages.PipelineStage, _INFERENCE):  # earlier versions call it without gradients
-        _replace(patches, stages.PipelineStage, _INFERENCE, lambda f: _aside(f, listener))
+        replace(patches, stages.PipelineStage, _INFERENCE, lambda f: _aside(f, listener))
 
 
-def _replace(
+def replace(
     patches: ExitStack, owner: Any, name: str, made: Callable[[Callable[..., Any]], Any]
 ) -> None:
     original = getattr(owner, name)
@@ -126,6 +129,8 @@ def _gradients_made(original: Callable[..., Any], listener: Listener) -> Callabl
                     gradients.append(one)
             if listener.backward_begins(roots, gradients) and roots:
                 _when_ended(roots[0], listener)
+        else:
+            listener.gradients_asked()
         return original(outputs, given, *args, **kwargs)
 
     return make_gradients
@@ -200,7 +205,7 @@ def _divided(original: Callable[..., Any], listener: Listener) -> Callable[..., 
     @functools.wraps(original)
     def scale_grads(self: Any, grad_scale_factor: int) -> None:
         original(self, grad_scale_factor)
-        listener.divided()
+        listener.divided(grad_scale_factor)
 
     return scale_grads
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradscope.errors import message_of
-from gradscope.training.imported import when_imported
+from gradscope.training.import_hook import ImportHook
 from gradscope.training.launch import Script
+from gradscope.training.processes import OtherProcesses
 from gradscope.training.session import RunSettings, Session
 
 
@@ -37,15 +38,27 @@ class Launch:
             self.script.run()
             return
         session = Session.begun(self.script.words, tuple(self.script.arguments), self.settings)
+        session.others = OtherProcesses()
         ended = "0"
+        said: list[bool] = []  # whether the summary is out
 
         def last() -> None:
             # The first to be registered is the last to run: the script's own may still train.
             session.finish(ended)
             session.print_summary(self.summary)
+            said.append(True)
+
+        def at_once(code: int, replaced: str | None) -> None:
+            if said:  # what ends a process at the very end may do so by `os._exit`
+                return
+            if replaced is not None:
+                session.unobserved.append(replaced)
+            session.finish(str(code))
+            session.print_summary(self.summary, flush=False)
 
         atexit.register(last)
-        when_imported("torch", session.observe)
+        session.others.when_ended(at_once)
+        ImportHook("torch", session.observe).install()
         try:
             self.script.run()
         except SystemExit as stop:

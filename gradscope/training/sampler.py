@@ -30,6 +30,7 @@ from gradscope.records.training import Fingerprints, StepSample, TrainingStep
 from gradscope.training.guard import Guard
 from gradscope.training.memory import weight_copies
 from gradscope.training.models import Model
+from gradscope.training.optimizers import SeenOptimizer
 from gradscope.training.replicas import data_place, held_alike, input_digest, several_processes
 
 
@@ -107,22 +108,21 @@ class Sampler:
     def taken(
         self,
         step: TrainingStep,
-        held: Collection[nn.Parameter] | None,
+        optimizer: SeenOptimizer | None,
         *,
         elsewhere: Collection[nn.Parameter],
-        settings: dict[str, float],
     ) -> list[StepSample]:
         """The samples of a step that has ended.
 
         Args:
             step: its vital signs.
-            held: the parameters of the optimizer that made it; None without one.
-            elsewhere: those that any optimizer has.
-            settings: the numbers of the optimizer's first group.
+            optimizer: the one that made it; None without one.
+            elsewhere: the parameters that any optimizer has.
         """
         samples = []
+        held = None if optimizer is None else optimizer.held
         for watched in self._watched if held is None else self._of(held):
-            report = _report(watched, held, step.loss, step.loss_scale or 1.0)
+            report = _report(watched, optimizer, step)
             names = {named.name: p for p, named in named_parameters(watched.model.module).items()}
             unheld = [p.name for p in report.parameters if p.requires_grad]
             samples.append(
@@ -132,7 +132,7 @@ class Sampler:
                     report,
                     watched.clipped,
                     optimizer=step.optimizer,
-                    settings=settings,
+                    settings={} if optimizer is None else optimizer.settings,
                     unheld=()
                     if held is None
                     else tuple(n for n in unheld if names[n] not in elsewhere),
@@ -217,19 +217,17 @@ def _versions(module: nn.Module) -> dict[int, int]:
     return {id(p): hash(version_of(p.grad)) for p in module.parameters() if p.grad is not None}
 
 
-def _report(
-    watched: _Watched,
-    held: Collection[nn.Parameter] | None,
-    loss: float | None,
-    scale: float,
-) -> Report:
-    module, model = watched.model.module, watched.model
+def _report(watched: _Watched, optimizer: SeenOptimizer | None, step: TrainingStep) -> Report:
+    module, model, scale = watched.model.module, watched.model, step.loss_scale or 1.0
+    model.autocast = model.autocast or watched.recorder.autocast
     watched.buffers.compare()
     counts = dict(watched.recorder.counts)
     calls = tuple(_unscaled_call(call, scale) for call in watched.recorder.take_calls())
     moved = updates(module, watched.before)
     names = {id(p): named.name for p, named in named_parameters(module).items()}
-    own = None if held is None else {names[id(p)] for p in held if id(p) in names}
+    own = None
+    if optimizer is not None:
+        own = {names[id(p)] for p in optimizer.held if id(p) in names}
     parameters = tuple(
         replace(
             p,
@@ -254,9 +252,12 @@ def _report(
             seed=torch.initial_seed() % 2**63,
             steps=1,
             loss="the script's own",
+            autocast=model.autocast,
+            optimizer=None if optimizer is None else optimizer.kind,
+            repeats=max(1, len(step.summed_losses)),
             notices=model.notices,
         ),
-        loss=loss,
+        loss=step.loss,
         totals=Totals(
             parameters=model.parameters,
             trainable=model.trainable,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
+from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import free_nodes
@@ -52,29 +52,25 @@ class Sampling:
         self,
         step: TrainingStep,
         optimizer: SeenOptimizer | None,
-        optimizers: Mapping[Any, SeenOptimizer],
+        held: Collection[nn.Parameter],
     ) -> list[TrainingRecord]:
         """What was seen in a step that has ended: models that were not recorded yet, and samples.
 
         Args:
             step: its vital signs.
             optimizer: the one that made it.
-            optimizers: all that there are.
+            held: the parameters of all optimizers that there are.
         """
         if self.sampler is None:
             return []
-        held = None if optimizer is None else optimizer.held
-        settings = {} if optimizer is None else optimizer.settings
-        elsewhere = {p for other in optimizers.values() for p in other.held}
-        samples = self.sampler.taken(step, held, elsewhere=elsewhere, settings=settings)
+        samples = self.sampler.taken(step, optimizer, elsewhere=held)
         models: list[TrainedModel] = []
         by_id = {model.id: model for model in self._models}
         for sample in samples:
-            model = by_id[sample.model]
-            if not model.recorded:
-                model.recorded = True
-                models.append(model.record(step.step))
-                self.device = self.device or sample.report.run.device
+            news = by_id[sample.model].news(step.step)
+            if news is not None:
+                models.append(news)
+            self.device = self.device or sample.report.run.device
         return [*models, *samples, *self.sampler.fingerprints(step.step)]
 
     def step_ended(self, optimizer: object, optimizers: Iterable[object]) -> None:

@@ -19,26 +19,30 @@ from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import GradscopeError, message_of
 from gradscope.records.answers import NonFiniteOrigin
+from gradscope.records.judgement import Judgement
+from gradscope.records.loop import LoopRecord
 from gradscope.records.training import (
     StepSample,
+    TrainedModel,
     TrainingEvent,
     TrainingFinding,
     TrainingRecord,
     TrainingRun,
     TrainingStep,
 )
-from gradscope.rules import RuleSettings, reaches
+from gradscope.reporters.run_summary import summary
+from gradscope.rules import RuleSettings, Seen, judgement, reaches
+from gradscope.runfile.folder import FOLDER
 from gradscope.runfile.writer import RunWriter
 from gradscope.training.findings import RunFindings
-from gradscope.training.interval import Interval
+from gradscope.training.processes import OtherProcesses
+from gradscope.training.schedule import Schedule
+from gradscope.training.unobserved import ONE_OF_SEVERAL, attached_late, why_no_step
 from gradscope.typeset.numbers import plural
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
     from gradscope.training.observer import Observer
-
-#: Where runs go by default, in the folder in which the script was started.
-FOLDER = Path("gradscope-runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,11 @@ class RunSettings:
             "stop_on": self.stop_on,
             "keep": self.keep,
             "ranks": None if self.ranks is None else list(self.ranks),
-            "rules": {"select": list(self.rules.select), "ignore": list(self.rules.ignore)},
+            "rules": {
+                "select": list(self.rules.select),
+                "ignore": list(self.rules.ignore),
+                "preset": self.rules.preset,
+            },
         }
 
 
@@ -89,13 +97,18 @@ class Session:
     failure: str | None = None
     sampled: int = 0
     latest: dict[int, StepSample] = field(default_factory=dict)  # of each model
+    others: OtherProcesses | None = None
+    #: What of the script was not observed, and what to do about it.
+    unobserved: list[str] = field(default_factory=list)
     _writer: RunWriter | None = None
     _process: int = field(default_factory=os.getpid)
     _finished: bool = False
     _findings: RunFindings = field(init=False)
+    _seen: Seen = field(init=False)
 
     def __post_init__(self) -> None:
         self._findings = RunFindings(self.settings.rules)
+        self._seen = Seen(self.settings.rules)
 
     @classmethod
     def begun(cls, script: str, arguments: tuple[str, ...], settings: RunSettings) -> Session:
@@ -129,8 +142,21 @@ class Session:
                     return
                 # It is taken, perhaps in this moment by a run beside this one: the next name.
 
-    def observe(self) -> None:
-        """Listen to PyTorch from now on; it has been imported by now."""
+    @classmethod
+    def of_script(cls) -> Session | None:
+        """The one that observes all that this process trains, as ``gradscope run`` does."""
+        for session in _observing:
+            observer, gone = session.observer, session.failure is not None or session.forked
+            if observer is not None and not gone and not observer.models.are_given:
+                return session
+        return None
+
+    def observe(self, late: bool = False) -> None:
+        """Listen to PyTorch from now on; it has been imported by now.
+
+        Args:
+            late: the script may have used it before.
+        """
         state = random.getstate()  # some libraries draw numbers as they are imported
         try:
             import torch
@@ -142,7 +168,8 @@ class Session:
             self.observer = Observer(
                 self.record,
                 self.add_origins,
-                Interval(
+                self.judge_loop,
+                Schedule(
                     *(self.settings.first, self.settings.every, self.settings.budget),
                     processes=self.run.world_size,
                 ),
@@ -154,6 +181,10 @@ class Session:
                 failed=self._failed,
             )
             self.observer.start()
+            _observing.append(self)
+            steps = self.observer.adopt() if late else None
+            if steps is not None:
+                self.unobserved.append(attached_late(time.time() - self.run.started, steps))
         except Exception as error:
             self._failed(error)
         finally:
@@ -161,19 +192,23 @@ class Session:
 
     def record(self, *records: TrainingRecord) -> None:
         """Have records written, and what the rules say of them."""
-        if os.getpid() != self._process:  # a forked worker has its own life
+        if self.forked:  # a forked worker has its own life
             return
         found: list[TrainingRecord] = []
         for one in records:
             if isinstance(one, TrainingStep):
                 self.sampled += one.sampled
+                self._seen.add_step(one)
                 found += self._findings.step(one)
             elif isinstance(one, TrainingEvent) and one.kind == "skipped-step":
                 found += self._findings.skipped(_skipped(one))
             elif isinstance(one, StepSample):
+                self._seen.add_sample(one.step, one.model, one.optimizer)
                 found += self._findings.sample(one)
                 self.latest.pop(one.model, None)  # the one that comes is the last
                 self.latest[one.model] = one
+            elif isinstance(one, TrainedModel):
+                self._seen.add_model(one)
         if self._writer is not None:
             self._writer.add(*records, *found)
         if self.settings.stop_on == "error" and self.observer is not None:
@@ -186,6 +221,22 @@ class Session:
         found = self._findings.add_origins(step, origins)
         if self._writer is not None:
             self._writer.add(*found)
+
+    def judge_loop(self, loop: LoopRecord) -> None:
+        """What the rules say of the loop as it went so far."""
+        if self.forked:
+            return
+        found = self._findings.loop(loop)
+        if self._writer is not None:
+            self._writer.add(*found)
+        held = [one.finding for one in found if one.steps]
+        if self.settings.stop_on == "error" and self.observer and reaches(held, "error"):
+            self.observer.end_script()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a copy in another process, which has nothing to say."""
+        return os.getpid() != self._process
 
     @property
     def steps(self) -> int:
@@ -201,6 +252,11 @@ class Session:
     def findings(self) -> tuple[TrainingFinding, ...]:
         """All that the rules have found so far, the worst first."""
         return self._findings.all()
+
+    @property
+    def judgement(self) -> Judgement:
+        """Which rules have seen enough so far."""
+        return judgement(self._seen)
 
     def _failed(self, error: BaseException) -> None:
         """gradscope itself failed: the script goes on, and nobody looks."""
@@ -218,33 +274,40 @@ class Session:
 
     def script_failed(self, error: BaseException) -> None:
         """The script raises this: what can be known of it only now is recorded."""
-        if self.observer is not None and os.getpid() == self._process:
+        if self.observer is not None and not self.forked:
             self.observer.script_failed(error)
 
     def finish(self, exit: str) -> None:
         """The script has ended: the file is completed."""
-        if self._finished or os.getpid() != self._process:
+        if self._finished or self.forked:
             return
         self._finished = True
-        observer = self.observer
-        run = replace(self.run, ended=time.time(), exit=exit)
+        _observing[:] = [one for one in _observing if one is not self]
+        observer, run = self.observer, self.run
+        if not self.steps and self.failure is None and not self.unobserved:
+            self.unobserved += why_no_step(run.script, observer, self.others)
+        if observer is not None and observer.one_of_several and run.world_size == 1:
+            self.unobserved.append(ONE_OF_SEVERAL)
+        notices = tuple(self.unobserved)
+        run = replace(run, ended=time.time(), exit=exit, notices=notices)
         if observer is not None:
             try:
+                self.judge_loop(observer.loop())
                 observer.stop()
-                if observer.signs.unrecorded is not None:
-                    self.record(observer.signs.unrecorded())
+                if observer.metrics.unrecorded is not None:
+                    self.record(observer.metrics.unrecorded())
             except Exception as error:
                 self._failed(error)
-            interval = observer.interval
+            schedule = observer.schedule
             run = replace(
                 run,
                 steps=self.steps,
                 device=observer.device,
-                every=self.settings.every or interval.latest,
-                plain=interval.plain,
-                watched=interval.watched,
-                cost=interval.cost,
-                notices=self._notices(observer),
+                every=self.settings.every or schedule.latest,
+                plain=schedule.plain,
+                watched=schedule.sampled,
+                cost=schedule.cost,
+                notices=(*notices, *self._notices(observer)),
             )
         self.run = run
         if self._writer is not None:
@@ -254,7 +317,7 @@ class Session:
 
     def _notices(self, observer: Observer) -> tuple[str, ...]:
         """What was not looked at, and why."""
-        records, readings = observer.signs.records.every, observer.signs.readings.every
+        records, readings = observer.metrics.records.every, observer.metrics.readings.every
         share = "in every step would take more than a quarter of the budget: about one step in"
         checked = "; in the others {} finite" if self.settings.sentinel else ""
         notices = []
@@ -269,15 +332,40 @@ class Session:
             notices.append(f"several threads train: the {others} of the others are not observed")
         return tuple(notices)
 
-    def print_summary(self, summary: Callable[[Session], str]) -> None:
-        """Say on standard error what became of the run; a closed one is nobody's trouble."""
-        if os.getpid() != self._process or sys.stderr is None:
+    def summary(self) -> str:
+        """What became of the run, in a few lines; of one that goes on, what is known by now."""
+        path = self.path if self.steps and self.recorded else None
+        if path is not None and self.run.world_size > 1:  # the files of all ranks are one run
+            path = path.parent
+        return summary(
+            self.run if self._finished else replace(self.run, steps=self.steps),
+            self.findings,
+            None if path is None else str(path),
+            sampled=self.sampled,
+            failure=self.failure,
+            judgement=self.judgement,
+            unobserved=self.unobserved,
+        )
+
+    def print_summary(self, summary: Callable[[Session], str], *, flush: bool = True) -> None:
+        """Say on standard error what became of the run; a closed one is nobody's trouble.
+
+        Args:
+            flush: whether what the script printed is written out before; not where Python would
+                have left it unwritten.
+        """
+        if self.forked or sys.stderr is None:
             return
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stdout.flush()  # what the script said comes before what is said of it
+            if flush:
+                sys.stdout.flush()  # what the script said comes before what is said of it
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(summary(self))
             sys.stderr.flush()
+
+
+#: Those that listen, in the order in which they began.
+_observing: list[Session] = []
 
 
 def _skipped(event: TrainingEvent) -> TrainingStep:

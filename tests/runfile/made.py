@@ -45,8 +45,14 @@ ENDED = replace(
     notices=("a notice",),
 )
 MODELS = (
-    TrainedModel(0, "netG", "Generator", 1000, 900, 12),
-    TrainedModel(1, "netD", "Discriminator", 500, 500, 8, first_step=2, wrapper="FSDP", stage=1),
+    TrainedModel(0, "netG", "Generator", 1000, 900, 12, autocast="bfloat16"),
+    TrainedModel(
+        *(1, "netD", "Discriminator", 500, 500, 8),
+        first_step=2,
+        wrapper="FSDP",
+        stage=1,
+        compiled="parts",
+    ),
 )
 STEPS = (
     TrainingStep(1, "optG", 1, 0.1, 0.1, (2.5,), None, 1.5, 1.0, (0.1,), 1024.0, True),
@@ -58,6 +64,7 @@ STEPS = (
         norms=((0, 3.5, 3.5), (1, None, 0.0)),
         own_seconds=0.0625,
         batch=8,
+        summed=(0, 2),
     ),
 )
 MESHES = (DeviceMesh(0, ("dp", "tp"), (1, 2), (0, 1), (0, 1)),)

@@ -75,6 +75,17 @@ def test_every_field_has_been_written(written):
             assert field.name == "schema" or given - {str(field.default)}, field.name
 
 
+def test_a_file_from_before_a_loss_was_a_sum_is_read(written):
+    with sqlite3.connect(written) as file:
+        file.execute("ALTER TABLE step DROP COLUMN summed")
+        file.execute("ALTER TABLE model DROP COLUMN autocast")
+        file.execute("ALTER TABLE model DROP COLUMN compiled")
+    file.close()
+    with RunFile.open(written) as file:
+        assert file.steps()[4].loss == sum(STEPS[4].losses) == 3.125
+        assert {(model.autocast, model.compiled) for model in file.models} == {(None, None)}
+
+
 def test_a_part_of_the_run_is_asked_for(written):
     with RunFile.open(written) as file:
         assert file.steps(2, 3) == STEPS[1:3]

@@ -192,6 +192,17 @@ def test_stages_of_a_pipeline(tmp_path):
         assert [one.name for one in sample.report.parameters] == ["in", "out"]
 
 
+def test_losses_of_ranks_with_other_numbers_of_backwards(tmp_path):
+    """It is the sums whose mean is taken then, and no backward is left out of them."""
+    for rank, losses in enumerate(((1.0, 1.0, 1.0, 1.0), (2.0, 2.0))):
+        run = replace(RUN, rank=rank, world_size=2)
+        writer = RunWriter(tmp_path / f"rank-{rank}.db", run)
+        writer.add(TrainingStep(1, "", 1, 1.0, 1.0, losses, None, 1.0, 1.0))
+        writer.finish(run)
+    with RunFile.open(tmp_path) as run:
+        assert [step.loss for step in run.steps()] == [4.0]
+
+
 def test_replicas_that_differ_are_said(tmp_path):
     rank_file(tmp_path, 0)
     rank_file(tmp_path, 1)

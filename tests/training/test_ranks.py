@@ -13,7 +13,7 @@ import torch
 from filelock import FileLock
 
 from gradscope import cli
-from gradscope.commands._runs import read_history
+from gradscope.api.run_history import read_history
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainingFinding
 from gradscope.reporters.training.tables.naming import qualified
@@ -220,7 +220,7 @@ def test_one_rank_alone(runs: Path, monkeypatch, capsys) -> None:
     for words, shown in (
         (["show", "--rank", "1"], "note: rank 1 of 2"),
         (["show", "--rank", "1", "--step", "3"], "step 3"),
-        (["why", "--rank", "1"], "at all 26 steps"),
+        (["why", "--rank", "1"], "steps 1–26"),
         (["live", "--rank", "1"], "finished: exit code 0"),
     ):
         monkeypatch.setattr("sys.argv", ["gradscope", words[0], str(runs / "faults"), *words[1:]])

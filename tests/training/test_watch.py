@@ -6,21 +6,28 @@ import copy
 import functools
 import gc
 import itertools
+import logging
 import pickle
 import signal
 import threading
 import weakref
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import gradscope
+from gradscope.api.run_history import read_history
 from gradscope.capture import gradients
 from gradscope.capture.measurements import MeasurementCache
 from gradscope.errors import OptionError
+from gradscope.records.training import TrainingStep
 from gradscope.runfile.reader import RunFile
 from gradscope.training.observer import Observer
+from gradscope.training.session import RunSettings, Session
+from gradscope.training.steps import Steps
 
 
 def net() -> nn.Sequential:
@@ -115,6 +122,205 @@ def test_accumulation_and_evaluation(tmp_path):
     assert [call.call for call in report.calls if call.name == "0"] == [0, 1, 2, 3]
     with RunFile.open(run.path) as file:
         assert [len(step.losses) for step in file.steps()] == [4, 4, 4]
+
+
+def steps_of(path: Path) -> tuple[TrainingStep, ...]:
+    with RunFile.open(path) as file:
+        return file.steps()
+
+
+def unsampled(model: nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> Any:
+    """Every step with its metrics, none of them sampled."""
+    return gradscope.watch(model, optimizer, every=1000, first=0, out=path)
+
+
+def test_the_loss_of_an_accumulating_step_is_the_sum(tmp_path):
+    model, printed = net(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with unsampled(model, optimizer, tmp_path / "run.db"):
+        for backwards in (4, 4, 2, 4):
+            optimizer.zero_grad()
+            losses = [model(torch.randn(16, 4)).square().mean() / 4 for _ in range(backwards)]
+            for loss in losses:
+                loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            optimizer.step()
+            printed.append(sum(loss.item() for loss in losses))
+    steps = steps_of(tmp_path / "run.db")
+    assert [step.loss for step in steps] == pytest.approx(printed, rel=1e-12)
+    assert [len(step.losses) for step in steps] == [4, 4, 2, 4]
+    assert [step.summed for step in steps] == [None] * 4
+
+
+def test_gradients_that_were_read_after_clipping_are_not_those_before(tmp_path):
+    """A step of fewer backwards than the one before: its gradients are read when it steps."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with unsampled(model, optimizer, tmp_path / "run.db"):
+        for backwards in (4, 2, 2):
+            optimizer.zero_grad()
+            for _ in range(backwards):
+                model(torch.randn(16, 4)).square().mean().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            optimizer.step()
+    steps = steps_of(tmp_path / "run.db")
+    assert [step.gradient_norm is None for step in steps] == [False, True, False]
+    assert all(step.clipped_norm == pytest.approx(1e-3, rel=1e-2) for step in steps)
+
+
+def test_the_loss_of_a_closure_is_that_of_its_first_call(tmp_path):
+    model, returned = net().double(), []
+    x = torch.randn(16, 4).double()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=5)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    with unsampled(model, optimizer, tmp_path / "run.db"):
+        for _ in range(3):
+            returned.append(optimizer.step(closure).item())
+    steps = steps_of(tmp_path / "run.db")
+    assert [step.loss for step in steps] == returned
+    assert [step.summed for step in steps] == [(0, 1)] * 3
+    assert all(len(step.losses) > 1 and step.gradient_norm for step in steps)
+
+
+def test_a_backward_whose_gradients_were_thrown_away_is_not_in_the_sum(tmp_path):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with unsampled(model, optimizer, tmp_path / "run.db"):
+        for _ in range(2):
+            optimizer.zero_grad()
+            for loss in [model(torch.randn(16, 4)).square().mean() for _ in range(2)]:
+                optimizer.zero_grad()
+                loss.backward()
+            optimizer.step()
+    for step in steps_of(tmp_path / "run.db"):
+        assert (step.loss, step.summed, len(step.losses)) == (step.losses[1], (1, 2), 2)
+
+
+def test_scaled_losses_are_told_without_their_scale(tmp_path):
+    model, printed = net(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with unsampled(model, optimizer, tmp_path / "run.db"):
+        for together in (True, False):
+            optimizer.zero_grad()
+            losses = [model(torch.randn(16, 4)).square().mean() for _ in range(2)]
+            # All are scaled before the first goes backward.
+            scaled = scaler.scale(losses) if together else [scaler.scale(one) for one in losses]
+            for loss in scaled:
+                loss.backward()
+            scaler.step(optimizer)
+            scaler.update()
+            printed.append([loss.item() for loss in losses])
+    steps = steps_of(tmp_path / "run.db")
+    assert [list(step.losses) for step in steps] == [pytest.approx(one) for one in printed]
+    assert [step.loss_scale for step in steps] == [1024.0, 1024.0]
+
+
+def outside(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return model(x).float().square().mean()
+
+
+def inside(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model(x).float().square().mean()
+
+
+@pytest.mark.parametrize("forward", [outside, inside])
+def test_the_autocast_of_forward_is_recorded(forward, tmp_path):
+    model = net()
+    if forward is inside:  # as accelerate does
+        model.forward = torch.autocast("cpu", dtype=torch.bfloat16)(model.forward)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradscope.watch(model, optimizer, first=1, every=2, out=tmp_path / "run.db") as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            forward(model, torch.randn(16, 4)).backward()
+            optimizer.step()
+    report = run.report()
+    assert report is not None
+    assert report.run.autocast == "bfloat16"
+    with RunFile.open(run.path) as file:
+        assert [model.autocast for model in file.models] == ["bfloat16"]
+
+
+def test_an_evaluation_under_autocast_is_not_the_training(tmp_path):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradscope.watch(model, optimizer, every=1, out=tmp_path / "run.db") as run:
+        for _ in range(2):
+            optimizer.zero_grad()
+            inside(model, torch.randn(16, 4)).backward()
+            optimizer.step()
+            with torch.no_grad():
+                outside(model, torch.randn(16, 4))
+    with RunFile.open(run.path) as file:
+        assert [model.autocast for model in file.models] == [None]
+
+
+def test_an_epsilon_far_above_the_gradients_is_found(tmp_path):
+    """GS606 asks for the optimizer's class and its settings."""
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, eps=10.0)
+    with gradscope.watch(model, optimizer, every=1, out=tmp_path / "run.db") as run:
+        for _ in range(8):
+            optimizer.zero_grad()
+            model(torch.randn(16, 4)).square().mean().backward()
+            optimizer.step()
+    assert "GS606" in [one.finding.code for one in run.findings]
+    report = run.report()
+    assert report is not None
+    assert report.run.optimizer == "Adam"
+
+
+def test_the_file_and_the_run_agree_on_what_could_be_judged(tmp_path):
+    first, second = net(), net()
+    one = torch.optim.SGD(first.parameters(), lr=0.1)
+    two = torch.optim.SGD(second.parameters(), lr=0.1)
+    settings = {"every": 4, "ignore": ["GS2"], "out": tmp_path / "run.db"}
+    with gradscope.watch([first, second], [one, two], **settings) as run:
+        for _ in range(20):
+            for model, optimizer, backwards in ((first, one, 2), (second, two, 1)):
+                optimizer.zero_grad()
+                for _ in range(backwards):
+                    model(torch.randn(16, 4)).square().mean().backward()
+                optimizer.step()
+    with RunFile.open(run.path) as file:
+        read = read_history(file).judgement
+    assert read == run._session.judgement
+    assert {"GS101", "GS401"} <= {*read.judged}
+    assert not any(code.startswith("GS2") for code in read.judged)
+    lacking = {one.code: (one.unit, one.needs, one.seen) for one in read.not_judged}
+    assert lacking["GS601"] == ("steps", 33, 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["model", "parts"])
+def test_of_a_compiled_model_no_calls_are_recorded(what, tmp_path):
+    """Its parameters, gradients and updates are, and the rules that read calls are not judged."""
+    model = net()
+    (model if what == "model" else model[0]).compile(backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradscope.watch(model, optimizer, every=1, out=tmp_path / "run.db") as run:
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.randn(16, 4)).square().mean().backward()
+            optimizer.step()
+    with RunFile.open(run.path) as file:
+        history = read_history(file, calls=True)
+    (found,) = history.models
+    assert (found.compiled, history.calls) == (what, ())
+    assert len(history.parameters) == 6
+    for layer in history.parameters:
+        assert all(x is not None for x in layer.values["grad_norm"] + layer.values["update_norm"])
+    assert "GS401" in history.judgement.judged
+    lacking = {one.code: one.unit for one in history.judgement.not_judged}
+    assert lacking["GS101"] == lacking["GS505"] == "calls"
 
 
 def test_two_optimizers_take_turns(tmp_path):
@@ -231,7 +437,8 @@ def test_copies_and_pickles_carry_nothing_of_gradscope(tmp_path):
         assert torch.equal(other.eval()(torch.ones(2, 4)), model.eval()(torch.ones(2, 4)))
 
 
-def test_a_fault_of_gradscopes_own_is_not_the_loops(tmp_path, monkeypatch):
+def test_a_fault_of_gradscopes_own_is_not_the_loops(tmp_path, monkeypatch, capsys):
+    """It is said at the end; where nothing is to be said, it is a warning."""
     from gradscope.training.sampler import Sampler
 
     def broken(self, *args):
@@ -240,9 +447,12 @@ def test_a_fault_of_gradscopes_own_is_not_the_loops(tmp_path, monkeypatch):
     monkeypatch.setattr(Sampler, "backward_begins", broken)
     plain, watched = net(), net()
     train(plain)
+    with gradscope.watch(net(), out=tmp_path / "said.db"):
+        train(net())
+    assert "gradscope: error: gradscope itself failed at step 1" in capsys.readouterr().err
     with (
         pytest.warns(UserWarning, match="gradscope itself failed at step 1.*injected"),
-        gradscope.watch(watched, out=tmp_path / "run.db"),
+        gradscope.watch(watched, out=tmp_path / "run.db", quiet=True),
     ):
         train(watched)
     for one, other in zip(plain.state_dict().values(), watched.state_dict().values(), strict=True):
@@ -254,6 +464,148 @@ def test_an_exception_of_the_loop_passes(tmp_path):
         raise ValueError("mine")
     with RunFile.open(tmp_path / "run.db") as file:
         assert file.run.exit == "ValueError: mine"
+
+
+class Unused(nn.Sequential):
+    """A network with a layer that nobody calls, which a rule finds."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 8), nn.Linear(8, 1))
+        self.add_module("unused", nn.Linear(2, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self[1](self[0](x))
+
+
+def test_at_the_end_it_says_what_run_says(tmp_path, capsys):
+    path = tmp_path / "run.db"
+    with gradscope.watch(Unused(), every=1, out=path) as run:
+        train_of(run)
+        assert capsys.readouterr().err == ""
+    out, err = capsys.readouterr()
+    assert out == ""
+    first, found, where = err.splitlines()
+    assert first.startswith("gradscope: 12 steps, 12 looked at")
+    assert found.startswith(
+        "gradscope: error[GS402] unused at steps 1–12: the module was never called"
+    )
+    assert where == f"gradscope: show it with `gradscope show {path}`"
+    assert f"{run}\n" == f"{run!r}\n" == err
+
+
+def train_of(run) -> None:
+    (model,) = (m.module for m in run._session.observer.models)
+    train(model)
+
+
+def test_a_run_that_goes_on_says_what_is_known(tmp_path):
+    model = net()
+    with gradscope.watch(model, every=5, out=tmp_path / "run.db") as run:
+        assert repr(run).startswith("gradscope: no step was seen")
+        train(model, steps=4)
+        assert repr(run).startswith("gradscope: 4 steps, 3 looked at\n")
+
+
+def test_quiet_says_nothing(tmp_path, capsys):
+    with gradscope.watch(Unused(), out=tmp_path / "run.db", quiet=True) as run:
+        train_of(run)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("rank", "says"), [("0", True), ("1", False)])
+def test_of_several_processes_the_first_says_it(rank, says, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with gradscope.watch(Unused(), out=tmp_path / "run") as run:
+        train_of(run)
+    assert ("gradscope: rank 0: 12 steps" in capsys.readouterr().err) == says
+
+
+class Lines(logging.Handler):
+    def __init__(self, level: int = 0) -> None:
+        super().__init__(level)
+        self.records: list[logging.LogRecord] = []
+        self.emit = self.records.append
+
+
+@pytest.mark.parametrize(
+    ("of_logger", "of_handler", "model", "level"),
+    [
+        (logging.INFO, 0, net, logging.INFO),
+        (logging.INFO, 0, Unused, logging.WARNING),
+        (logging.WARNING, 0, Unused, logging.WARNING),
+        (logging.WARNING, 0, net, None),
+        (logging.ERROR, 0, Unused, None),
+        (logging.INFO, logging.ERROR, Unused, None),
+    ],
+)
+def test_a_logger_gets_it_where_it_lets_it_through(
+    of_logger, of_handler, model, level, tmp_path, capsys
+):
+    """Else nobody would see it: it goes to standard error."""
+    lines, logger = Lines(of_handler), logging.getLogger(tmp_path.name)
+    logger.propagate = False
+    logger.setLevel(of_logger)
+    logger.addHandler(lines)
+    try:
+        child = logger.getChild("child")
+        with gradscope.watch(model(), every=1, out=tmp_path / "run.db", logger=child) as run:
+            train_of(run)
+    finally:
+        logger.propagate = True  # pytest listens to those that do not
+    err = capsys.readouterr().err
+    if level is None:
+        assert (err, lines.records) == (f"{run}\n", [])
+    else:
+        (record,) = lines.records
+        assert (record.levelno, record.getMessage(), err) == (level, repr(run), "")
+
+
+def test_findings_name_commands_for_this_run(tmp_path):
+    class Cut(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self[1](self[0](x).detach())
+
+    path = tmp_path / "run.db"
+    with gradscope.watch(Cut(nn.Linear(4, 8), nn.Linear(8, 1)), every=1, out=path) as run:
+        train_of(run)
+    (found,) = (one for one in run.findings if one.finding.code == "GS401")
+    assert f"`gradscope show {path} --step 1 --table calls`" in found.finding.advice
+
+
+def test_a_page_is_no_file_for_a_run(tmp_path):
+    with (
+        pytest.raises(OptionError, match="a run is a SQLite database") as caught,
+        gradscope.watch(net(), out="run.html"),
+    ):
+        pass
+    (problem,) = caught.value.problems
+    help = "`gradscope.watch(…, out='run.db')`, then `gradscope show run.db -o run.html`"
+    assert problem.help == help
+
+
+def test_under_run_the_block_is_part_of_it(tmp_path, capsys):
+    """Two observers would see each other's work: the sentinel of one raised in the script."""
+    whole = Session.begun("train.py", (), RunSettings(out=tmp_path / "whole.db", every=1))
+    whole.observe()
+    try:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with gradscope.watch(model, optimizer, out=tmp_path / "own.db") as run:
+            for step in range(4):
+                x = torch.rand(16, 4) * (step != 2)
+                optimizer.zero_grad()
+                model(x.log()).square().mean().backward()
+                optimizer.step()
+        assert (run.path, run.steps) == (whole.path, 4)
+        assert [one.finding.code for one in run.findings][:1] == ["GS301"]
+    finally:
+        whole.finish("0")
+    assert not (tmp_path / "own.db").exists()
+    assert capsys.readouterr().err == ""
+    with gradscope.watch(net(), out=tmp_path / "own.db") as run:
+        train_of(run)
+    assert run.path == tmp_path / "own.db"
 
 
 @pytest.mark.parametrize("wrong", [{"budget": 0}, {"budget": 2}, {"every": 0}, {"select": "GS9"}])
@@ -346,8 +698,8 @@ class Alarm:
 @pytest.mark.parametrize(
     ("kind", "where"),
     [
-        ("method", (Observer, "_finish")),
-        ("object", (Observer, "_finish")),
+        ("method", (Steps, "_end")),
+        ("object", (Steps, "_end")),
         ("partial", (Observer, "_backward_begins")),
         ("function", (Observer, "_step_begins")),
         ("function", (gradients, "measure")),

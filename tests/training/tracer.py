@@ -12,7 +12,7 @@ out of it and of its gradients.
 from __future__ import annotations
 
 import atexit
-import importlib.util
+import importlib.machinery
 import json
 import math
 import os
@@ -262,12 +262,12 @@ class WhenTorchIsImported:
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        spec = importlib.machinery.PathFinder.find_spec(name)  # whoever asks, to import it or not
         assert spec is not None and spec.loader is not None
         plain = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
+            sys.meta_path.remove(self)
             plain(module)
             self.call()
 

@@ -28,6 +28,7 @@ from gradscope.explain.shared.frames import PACKAGE, raised_at, user_frames
 from gradscope.explain.shared.watches import FunctionWatch
 from gradscope.loading.remedies import remedy
 from gradscope.records.errors import ErrorRecord
+from gradscope.references import as_written
 
 _SHOWN = 8
 
@@ -43,7 +44,7 @@ def explain_error(
         executing: calls that had not returned, outermost first.
         model: names layers, parameters and buffers.
     """
-    text = message_of(failure).strip() or type(failure).__name__
+    text = as_written(message_of(failure).strip()) or type(failure).__name__
     kind, advice = kind_of(failure, text, phase)
     advice = advice or remedy(failure)
     frames = user_frames(failure.__traceback__)
@@ -149,6 +150,8 @@ def _explained(record: ErrorRecord, case: Case) -> ErrorRecord:
     if explanation is None:
         return record
     site, details = explanation.site, explanation.details
+    details = (details,) if isinstance(details, str) else details
+    advice = explanation.advice or record.advice
     name, call, location = record.name, record.call, record.location
     if site is not None and record.phase == "backward":
         name, call = site.module, site.call
@@ -159,8 +162,8 @@ def _explained(record: ErrorRecord, case: Case) -> ErrorRecord:
         name=name,
         call=call,
         location=location,
-        advice=explanation.advice or record.advice,
-        details=(details,) if isinstance(details, str) else details,
+        advice=None if advice is None else as_written(advice),
+        details=tuple(map(as_written, details)),
         related=explanation.related,
     )
 

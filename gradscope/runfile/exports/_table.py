@@ -11,10 +11,10 @@ from gradscope.runfile.reader import RunFile, Series
 Cell = str | float | int | None
 
 TEXTS: Final = ("table", "model", "name", "nonfinite_kind")
-COUNTS: Final = ("step", "call", "optimizer_step", *schema.COUNTS)
+COUNTS: Final = ("step", "call", "optimizer_step", "backwards", *schema.COUNTS)
 _VITAL: Final = (
-    *("optimizer_step", "seconds", "loss", "nonfinite_kind", "gradient_norm", "clipped_norm"),
-    *("learning_rate", "loss_scale"),
+    *("optimizer_step", "seconds", "loss", "backwards", "nonfinite_kind", "gradient_norm"),
+    *("clipped_norm", "learning_rate", "loss_scale"),
 )
 #: ``table`` says what a row is of: step, call or parameter. A step's ``name`` is its optimizer.
 COLUMNS: Final = tuple(
@@ -38,7 +38,7 @@ def rows(run: RunFile) -> Iterator[tuple[Cell, ...]]:
             **{"optimizer_step": one.optimizer_step, "seconds": one.seconds, "loss": one.loss},
             **{"nonfinite_kind": one.nonfinite, "gradient_norm": one.gradient_norm},
             **{"clipped_norm": one.clipped_norm, "learning_rate": rate},
-            "loss_scale": one.loss_scale,
+            **{"loss_scale": one.loss_scale, "backwards": len(one.summed_losses)},
         }
         yield tuple(map(found.get, COLUMNS))
     names = model_names(run)

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 
+from gradscope.capture.autocast import any_autocast, autocast_dtypes
 from gradscope.capture.graph import Span
 from gradscope.capture.hooks import Handle, hook_first_output, hook_node_before
 from gradscope.capture.shards import is_spread
@@ -27,7 +28,6 @@ from gradscope.nesting import find, replaced
 from gradscope.training.sentinel.habits import Habits, PutBack
 
 _PLAIN = (int, float, str, type(None))
-_ANY_AUTOCAST = torch._C._is_any_autocast_enabled
 _SEQUENCE = torch._C._autograd._get_sequence_nr
 
 
@@ -76,8 +76,8 @@ class RecordedCall:
         self.name, self.module, self.habits = name, module, habits
         self.args, self.kwargs = args, kwargs
         self.line = habits.line or _line()
-        if _ANY_AUTOCAST():
-            self.autocast = _autocast()
+        if any_autocast():
+            self.autocast = autocast_dtypes()
         given: list[torch.Tensor] = []
         versions: list[int] = []
         for value in (*args, *kwargs.values()) if kwargs else args:
@@ -256,14 +256,6 @@ def _line() -> tuple[str, int] | None:
     while frame is not None and is_hidden(frame.f_code.co_filename):
         frame = frame.f_back
     return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-
-
-def _autocast() -> list[tuple[str, torch.dtype]]:
-    return [
-        (device, torch.get_autocast_dtype(device))
-        for device in ("cpu", "cuda")
-        if torch.is_autocast_enabled(device)
-    ]
 
 
 def _needs_others(module: nn.Module) -> bool:

@@ -8,7 +8,7 @@ from gradscope.explain.non_finite.levels import KINDS, NAN
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.training.sentinel.calls import RecordedCall
 
-_ADVICE = "run `gradscope check` on the model with this batch, which watches the loss too"
+_ADVICE = "`gradscope run --deep STEP SCRIPT` watches every operation of that step, the loss's too"
 
 _ADVICE_FOR_MANY = (
     "run it again with `--every 1`: of a step that is looked at, the first module is named whose "

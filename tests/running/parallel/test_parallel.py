@@ -207,9 +207,7 @@ def test_alone_it_says_how_to_start_several(nobody):
 
 def test_other_entries_refuse_it(nobody):
     for entry in (gradscope.check, gradscope.why):
-        assert "`parallel` is for `gradscope inspect` alone" in refused(
-            "parallel.ddp=true", entry=entry
-        )
+        assert "`parallel` is for `inspect` alone" in refused("parallel.ddp=true", entry=entry)
 
 
 @pytest.mark.parametrize(

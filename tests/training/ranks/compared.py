@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradscope.commands._runs import read_history
+from gradscope.api.run_history import read_history
 from gradscope.runfile.reader import RunFile
 from training.ranks.launched import launched
 

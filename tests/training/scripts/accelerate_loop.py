@@ -1,10 +1,10 @@
 import argparse
 import os
 
-import torch
 from accelerate import Accelerator
 from accelerate.test_utils.training import RegressionDataset, RegressionModel
 from accelerate.utils import set_seed
+import torch
 from torch import nn
 from torch.utils.data import DataLoader
 

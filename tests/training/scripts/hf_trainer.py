@@ -4,10 +4,10 @@ import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import torch
-from torch.utils.data import Dataset
 from transformers import (LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainer, TrainerCallback,
                           TrainingArguments, set_seed)
+import torch
+from torch.utils.data import Dataset
 
 
 class Sums(Dataset):

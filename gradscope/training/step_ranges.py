@@ -1,4 +1,4 @@
-"""Steps in which something held, as intervals: both ends in, in order, apart from each other."""
+"""Steps in which something held, as ranges: both ends in, in order, apart from each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bisect import bisect_left
 MOST = 100
 
 
-class Intervals:
+class StepRanges:
     """A set of steps that only grows."""
 
     __slots__ = ("_firsts", "_lasts")
@@ -18,7 +18,7 @@ class Intervals:
         self._lasts: list[int] = []
 
     def add(self, first: int, last: int) -> bool:
-        """Take in the steps from one to the other; whether there is an interval more."""
+        """Take in the steps from one to the other; whether there is a range more."""
         firsts, lasts = self._firsts, self._lasts
         low = bisect_left(lasts, first - 1)  # the first that reaches it
         high = low
@@ -37,5 +37,5 @@ class Intervals:
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     def all(self) -> tuple[tuple[int, int], ...]:
-        """The intervals in order."""
+        """The ranges in order."""
         return tuple(zip(self._firsts, self._lasts, strict=True))

@@ -8,8 +8,8 @@ from torch import nn
 
 import gradscope
 from gradscope.runfile.reader import RunFile
-from gradscope.training import vital_signs
-from gradscope.training.cadence import Cadence
+from gradscope.training import metrics_schedule
+from gradscope.training.metrics_schedule import Frequency
 
 SELDOM = 9
 
@@ -17,8 +17,8 @@ SELDOM = 9
 @pytest.fixture(autouse=True)
 def seldom(monkeypatch):
     """As if to record a step took most of the budget."""
-    monkeypatch.setattr(vital_signs, "MEASURED", 1)
-    monkeypatch.setattr(Cadence, "renew", lambda self: setattr(self, "every", SELDOM))
+    monkeypatch.setattr(metrics_schedule, "MEASURED", 1)
+    monkeypatch.setattr(Frequency, "renew", lambda self: setattr(self, "every", SELDOM))
 
 
 def train(path, steps, *, spike=None, two=False):

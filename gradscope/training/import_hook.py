@@ -1,0 +1,159 @@
+"""Runs an action as soon as the script has imported a module, and not before."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import FrameType, ModuleType
+from typing import Any
+
+
+class ImportHook(MetaPathFinder):
+    """Runs ``action`` once, after the module was imported whole, by whatever route.
+
+    The usual route: this finder stands before all others and puts the action behind the
+    ``exec_module`` of the module's loader. To be asked for the spec changes nothing, so that any
+    number of probes (``find_spec``, a lazy loader, an import that fails) may come before the
+    import.
+
+    Another finder may be put in front of this one, or the list of finders be replaced. So each
+    import that does reach this finder, and each collection of garbage, asks whether the module is
+    there already.
+
+    Args:
+        name: of a module without a dot in it.
+        action: is called in the thread that imported the module, or noticed that it is there;
+            with whether it comes late, so that something may have been done with the module.
+    """
+
+    def __init__(self, name: str, action: Callable[[bool], None]) -> None:
+        self._name, self._action = name, action
+        self._done = self._executing = False
+        self._loaders: list[Any] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether the action was called."""
+        return self._done
+
+    def install(self) -> None:
+        """Call the action now, if the module is there, else when it is."""
+        if not self.check():
+            sys.meta_path.insert(0, self)
+            gc.callbacks.append(self._collected)
+
+    def remove(self) -> None:
+        """Take everything away that was set."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        if self._collected in gc.callbacks:
+            gc.callbacks.remove(self._collected)
+        for loader in self._loaders:
+            vars(loader).pop("exec_module", None)
+        self._loaders.clear()
+
+    def check(self) -> bool:
+        """Call the action if the module is there, whole, and nothing did so yet; whether it was."""
+        if not self._done and not self._executing and _is_whole(self._name):
+            self._act(late=True)
+        return self._done
+
+    def _act(self, *, late: bool) -> None:
+        self._done = True
+        self.remove()
+        self._action(late)
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            self.check()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec that the next finders give, with the action behind its loader."""
+        if name != self._name:
+            self.check()
+            return None
+        spec = self._next_spec(name, path, target)
+        if spec is not None and not self._done:
+            self._extend(spec.loader)
+        return spec
+
+    def _next_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        finders = list(sys.meta_path)
+        if self not in finders:  # somebody who kept it asks
+            return None
+        for finder in finders[finders.index(self) + 1 :]:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(name, path, target)
+            if spec is not None:
+                return spec
+        return None
+
+    def _extend(self, loader: Loader | None) -> None:
+        """Give this one loader an ``exec_module`` that calls the action when it is done.
+
+        The loader stays what it is, so that whoever only asks for it sees no other.
+        """
+        if isinstance(loader, type) or not hasattr(loader, "__dict__"):
+            return  # no place of its own to set it; `check` notices the import
+        if not isinstance(vars(loader).get("exec_module"), _ExecModule):
+            loader.exec_module = _ExecModule(loader.exec_module, self._execute)  # type: ignore
+            self._loaders.append(loader)
+
+    def _execute(self, module: ModuleType, exec_module: Callable[[ModuleType], None]) -> None:
+        if module.__name__ != self._name or self._done:
+            exec_module(module)  # a loader may serve several modules
+            return
+        self._executing = True
+        try:
+            exec_module(module)
+        finally:
+            self._executing = False
+        self._act(late=False)
+
+
+class _ExecModule:
+    """``exec_module`` of one loader. All are equal, as loaders compare what they hold."""
+
+    def __init__(
+        self,
+        original: Callable[[ModuleType], None],
+        execute: Callable[[ModuleType, Callable[[ModuleType], None]], None],
+    ) -> None:
+        self._original, self._execute = original, execute
+
+    def __call__(self, module: ModuleType) -> None:
+        self._execute(module, self._original)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ExecModule)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _is_whole(name: str) -> bool:
+    """Whether a module is there, and neither it nor a part of its package is being imported.
+
+    Nothing is read off the module by its own rules: a lazy one would be loaded.
+    """
+    module = sys.modules.get(name)
+    if module is None or type(module).__getattribute__ is not ModuleType.__getattribute__:
+        return False
+    return not any(_is_being_imported(name, frame) for frame in sys._current_frames().values())
+
+
+def _is_being_imported(name: str, frame: FrameType | None) -> bool:
+    """Whether the body of a module of the package runs on a thread's stack."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            running = str(frame.f_globals.get("__name__", ""))
+            if running.partition(".")[0] == name:
+                return True
+        frame = frame.f_back
+    return False

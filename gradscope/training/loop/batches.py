@@ -1,0 +1,50 @@
+"""Whether every call of the models is given the same batch."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gradscope.capture.fingerprints import fingerprints
+from gradscope.nesting import find
+
+
+class Batches:
+    """Compares what each call is given with the first, until the first that differs.
+
+    Attributes:
+        same: in how many calls from the first on it was the same numbers; 0 once it was not.
+        same_tensor: whether it was the same tensor each time, and no part of a larger one: a script
+            that trains on all of its data at once does so.
+    """
+
+    def __init__(self) -> None:
+        self.same = 0
+        self.same_tensor = True
+        self._differs = False
+        self._first: dict[int, tuple[str, ...]] = {}  # by model
+        self._tensors: dict[int, weakref.ref[torch.Tensor]] = {}
+
+    def called(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """A model is called on this, with gradients enabled."""
+        if self._differs:
+            return
+        given = [tensor for _, tensor in find((args, kwargs), torch.Tensor)]
+        # What hangs on a graph is another model's output: it changes as that one trains.
+        if not given or any(tensor.grad_fn is not None for tensor in given):
+            return
+        digest = tuple(fingerprints(given))
+        first = self._first.setdefault(model, digest)
+        if first != digest:
+            self._differs, self.same = True, 0
+            self._first.clear()
+            self._tensors.clear()
+            return
+        known = self._tensors.setdefault(model, weakref.ref(given[0]))
+        base = given[0]._base
+        part = base is not None and base.numel() > given[0].numel()
+        self.same_tensor = self.same_tensor and known() is given[0] and not part
+        self.same += 1

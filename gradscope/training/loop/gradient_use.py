@@ -1,0 +1,85 @@
+"""Whether an optimizer's step gets the gradients that it should, told by identity and version."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from gradscope.capture.shards import version_of
+
+State = tuple[int, int] | None
+
+
+class GradientUse:
+    """The gradients of one optimizer between two of its steps.
+
+    One of its parameters that got a gradient stands for all. Facts of a step:
+
+    - "uncleared": backward added to gradients that the step before has used already
+    - "cleared": they were cleared between the last backward and the step
+    - "none": no parameter has a gradient, though backward was called
+    - "again": there was no backward since the step before, and the gradients are as it left them
+    - "unreached": there was one, and it has left them as they were
+    """
+
+    def __init__(self) -> None:
+        self._probe: weakref.ref[nn.Parameter] | None = None
+        self._used: State = None  # what the last step left
+        self._stale = False  # a backward adds to that
+        self._cleared = False  # something was, since the last backward
+        self.backwards = 0  # since the last step
+
+    def backward_begins(self) -> None:
+        """Gradients will be added to what is there."""
+        self.backwards += 1
+        self._cleared = False
+        if self._used is None:
+            return
+        now = self._state()
+        if now == self._used:  # an optimizer may clear them by itself
+            self._stale = self._stale or self._holds_numbers()
+        elif now is None:
+            self._stale, self._used = False, None
+
+    def cleared(self) -> None:
+        """``zero_grad`` was called, perhaps on other parameters."""
+        self._cleared = True
+        if self._used is not None and self._state() != self._used:
+            self._stale, self._used = False, None
+
+    def step_begins(self, held: Iterable[nn.Parameter]) -> frozenset[str]:
+        """The facts of the step that begins, with the gradients as they are now."""
+        facts = set()
+        now, used = self._state(), self._used
+        if now is None:
+            probe = next((p for p in held if p.grad is not None), None)
+            self._probe = None if probe is None else weakref.ref(probe)
+            self._stale = False
+            if self._probe is None and self.backwards:
+                facts.add("cleared" if self._cleared else "none")
+        elif used is not None and now == used:
+            facts.add("unreached" if self.backwards else "again")
+        elif self._cleared and self.backwards and not self._holds_numbers():
+            facts.add("cleared")
+        elif self._stale:
+            facts.add("uncleared")
+        return frozenset(facts)
+
+    def step_ended(self) -> None:
+        """The optimizer has used them."""
+        self._used, self._stale, self._cleared, self.backwards = self._state(), False, False, 0
+
+    def _state(self) -> State:
+        gradient = self._gradient()
+        return None if gradient is None else version_of(gradient)
+
+    def _holds_numbers(self) -> bool:
+        gradient = self._gradient()
+        return gradient is not None and bool(gradient.detach().any())
+
+    def _gradient(self) -> torch.Tensor | None:
+        probe = None if self._probe is None else self._probe()
+        return None if probe is None else probe.grad

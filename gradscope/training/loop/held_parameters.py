@@ -1,0 +1,91 @@
+"""What holds of the parameters of an optimizer in every step so far: sets that only shrink."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+
+class HeldParameters:
+    """Of the parameters that one optimizer holds, by their ids: the optimizer keeps them alive.
+
+    Attributes:
+        without: those that had no gradient at any of its steps; None before the first.
+        zero: those whose gradient was exactly zero whenever it was read; None before the first.
+        moved: those that want no gradient and have one all the same, so that the optimizer moves
+            them, with the number of such steps.
+        zero_rates: by group, in how many steps its learning rate was 0.
+        steps: how many steps there were.
+        readings: in how many of them gradients were read.
+        peak: the highest learning rate of the first group so far; ``rate``: the latest.
+        gone: the step since which the rate is below a hundredth of the highest; 0 where it is not.
+    """
+
+    def __init__(self) -> None:
+        self.without: set[int] | None = None
+        self.zero: set[int] | None = None
+        self.moved: dict[int, int] = {}
+        self.zero_rates: list[int] = []
+        self.steps = self.readings = 0
+        self.peak = self.rate = 0.0
+        self.gone = 0
+        self._frozen: list[tuple[nn.Parameter, int]] = []
+
+    def step_begins(
+        self,
+        held: Collection[nn.Parameter],
+        groups: Sequence[Mapping[str, Any]],
+        *,
+        cleared: bool,
+    ) -> None:
+        """The optimizer is about to use the gradients of these; ``cleared`` ones say nothing."""
+        self.steps += 1
+        if cleared:
+            pass
+        elif self.without is None:
+            self.without = {id(p) for p in held if p.grad is None}
+        elif self.without:
+            without = self.without
+            without.difference_update([id(p) for p in held if p.grad is not None])
+        self._frozen = []
+        for parameter in held:
+            if not parameter.requires_grad and parameter.grad is not None:
+                self._frozen.append((parameter, parameter._version))
+        rates = self.zero_rates
+        for number, group in enumerate(groups):
+            if number == len(rates):
+                rates.append(0)
+            rate = group.get("lr")
+            if rate is not None and not rate:
+                rates[number] += 1
+        rate = groups[0].get("lr") if groups else None
+        if rate is not None:
+            self._rate(float(rate))
+
+    def _rate(self, rate: float) -> None:
+        self.rate = rate
+        if rate > self.peak:
+            self.peak = rate
+        if rate >= self.peak / 100:
+            self.gone = 0
+        elif not self.gone:
+            self.gone = self.steps
+
+    def step_ended(self) -> None:
+        """It has."""
+        for parameter, version in self._frozen:
+            if parameter._version != version:
+                self.moved[id(parameter)] = self.moved.get(id(parameter), 0) + 1
+        self._frozen = []  # it keeps no parameter alive
+
+    def read(self, norms: Mapping[nn.Parameter, float], held: Iterable[nn.Parameter]) -> None:
+        """The norms of the gradients as backward left them."""
+        if not norms:
+            return
+        self.readings += 1
+        if self.zero is None:
+            self.zero = {id(p) for p in held if norms.get(p) == 0.0}
+        elif self.zero:
+            self.zero = {id(p) for p in held if id(p) in self.zero and norms.get(p, 0.0) == 0.0}

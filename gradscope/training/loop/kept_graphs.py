@@ -1,0 +1,125 @@
+"""Whether the graphs of old steps stay alive, as ``total += loss`` keeps them."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+
+from gradscope.explain.shared.frames import in_library, is_hidden, shown
+
+#: So many steps are known at most; so many nodes are gone through from a variable.
+_MOST, _NODES = 4096, 64
+#: In the metadata of a node, which lives as long as the node.
+_KEY = "gradscope.step"
+
+
+class _Token:
+    """Alive as long as the node is that holds it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class KeptGraphs:
+    """Hangs a token on the node of each loss, and sees which are alive."""
+
+    def __init__(self) -> None:
+        self._tokens: deque[tuple[int, int, weakref.ref[_Token]]] = deque(maxlen=_MOST)
+
+    def backward_begins(self, roots: Sequence[Any], step: int, backward: int) -> None:
+        """The backward of this number, in the step of that."""
+        tokens = self._tokens
+        while tokens and tokens[0][2]() is None:
+            tokens.popleft()
+        node = roots[0].grad_fn if len(roots) == 1 and isinstance(roots[0], torch.Tensor) else None
+        if node is not None:
+            token = _Token()
+            _metadata(node)[_KEY] = token
+            tokens.append((step, backward, weakref.ref(token)))
+
+    def alive(self) -> list[tuple[int, int]]:
+        """The step and the number of each backward whose graph is alive."""
+        return [(step, backward) for step, backward, token in self._tokens if token() is not None]
+
+    def keeper(self) -> tuple[str, str | None] | None:
+        """The script's variable that holds several of them, and the line that makes it do so."""
+        for name, value, file in _variables():
+            if len(set(_steps_behind(value))) > 1:
+                return name, _line(name, file)
+        return None
+
+
+def _metadata(node: Any) -> dict[str, Any]:
+    found: dict[str, Any] = node.metadata  # a property, whatever its annotation says
+    return found
+
+
+def _variables() -> Iterator[tuple[str, Any, str]]:
+    """The script's own variables and the attributes of its objects, with the file of each."""
+    main = sys.modules.get("__main__")
+    scopes = [(vars(main), str(getattr(main, "__file__", "")))] if main is not None else []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not is_hidden(file) and not in_library(file) and frame.f_locals is not frame.f_globals:
+            scopes.append((dict(frame.f_locals), file))
+        frame = frame.f_back
+    for scope, file in scopes:
+        for name, value in list(scope.items()):
+            if name.startswith("__"):
+                continue
+            yield name, value, file
+            own = getattr(value, "__dict__", None)
+            if isinstance(own, dict) and type(value).__module__ == "__main__":
+                yield from ((f"{name}.{key}", held, file) for key, held in list(own.items()))
+
+
+def _steps_behind(value: Any) -> Iterator[int]:
+    """The tokens on the nodes that a tensor, or the tensors of a container, hang on."""
+    tensors = list(value.values()) if isinstance(value, dict) else value
+    tensors = list(tensors) if isinstance(tensors, list | tuple | deque) else [tensors]
+    for tensor in tensors[:_MOST]:
+        nodes = [tensor.grad_fn] if isinstance(tensor, torch.Tensor) else []
+        seen = 0
+        while nodes and seen < _NODES:
+            node, seen = nodes.pop(), seen + 1
+            if node is None:
+                continue
+            token = _metadata(node).get(_KEY)
+            if token is not None:
+                yield id(token)
+            nodes += [one for one, _ in node.next_functions]
+
+
+def _line(name: str, file: str) -> str | None:
+    """Where the script adds to the variable."""
+    source = "".join(linecache.getlines(file))
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return None
+    for node in ast.walk(tree):
+        target = _added_to(node)
+        if target is not None and ast.unparse(target) == name and hasattr(node, "lineno"):
+            return f"{shown(file)}:{node.lineno}"
+    return None
+
+
+def _added_to(node: ast.AST) -> ast.expr | None:
+    """What a statement adds to: ``total += loss``, ``losses.append(loss)``, ``a = a + b``."""
+    if isinstance(node, ast.AugAssign):
+        return node.target
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.value if node.func.attr in ("append", "add", "extend") else None
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
+        (target,) = node.targets
+        parts = {ast.unparse(one) for one in ast.walk(node.value) if isinstance(one, ast.expr)}
+        return target if ast.unparse(target) in parts else None
+    return None

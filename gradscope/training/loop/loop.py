@@ -1,0 +1,474 @@
+"""The training loop as it goes: what was seen of it, as a record that rules read."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from gradscope.capture.hooks import OwnHook, hook_first_call, watchable
+from gradscope.capture.names import named_parameters
+from gradscope.records.loop import (
+    LoopModel,
+    LoopOptimizer,
+    LoopParameter,
+    LoopRecord,
+)
+from gradscope.training.guard import Guard
+from gradscope.training.loop.batches import Batches
+from gradscope.training.loop.gradient_use import GradientUse
+from gradscope.training.loop.held_parameters import HeldParameters
+from gradscope.training.loop.kept_graphs import KeptGraphs
+from gradscope.training.loop.losses import Losses
+from gradscope.training.loop.modes import Modes
+from gradscope.training.loop.places import script_line
+from gradscope.training.loop.rounds import Rounds
+from gradscope.training.loop.schedulers import Schedulers
+from gradscope.training.models import Model, Models
+from gradscope.training.optimizers import Optimizers, SeenOptimizer
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+class _Optimizer:
+    """What is known of an optimizer beside its name."""
+
+    def __init__(self, made: str | None) -> None:
+        self.made = made
+        self.use, self.parameters = GradientUse(), HeldParameters()
+        self.facts = _NOTHING
+        self.backwards = 0  # after which its parameters had gradients, before its first step
+        self.fresh = False  # the last backward is not among them yet
+        # What the last record said of it: at the end of a script it may be gone, as what a function
+        # made is when the function has returned.
+        self.record: LoopOptimizer | None = None
+        self.held: dict[int, LoopParameter] = {}
+        self.refs: tuple[weakref.ref[nn.Parameter], ...] = ()
+        self.name = ""
+        self.unscaled = False
+
+
+class _Model:
+    """How often a model was called, and what was set in it."""
+
+    def __init__(self) -> None:
+        self.calls = self.evaluations = 0
+
+
+class Loop:
+    """Takes in the moments of a loop, and makes a record of it.
+
+    Args:
+        models: those of the training.
+        optimizers: all that were made.
+    """
+
+    def __init__(self, models: Models, optimizers: Optimizers) -> None:
+        self._models, self._optimizers = models, optimizers
+        self._rounds = Rounds(lambda: None if (line := script_line()) is None else str(line))
+        self._batches, self._losses, self._modes = Batches(), Losses(), Modes()
+        self._graphs, self._schedulers = KeptGraphs(), Schedulers()
+        self._of: weakref.WeakKeyDictionary[Optimizer, _Optimizer] = weakref.WeakKeyDictionary()
+        self._every: list[tuple[weakref.ref[Optimizer], _Optimizer]] = []
+        self._last_models: dict[int, LoopModel] = {}
+        self._last_unheld: dict[int, LoopParameter] = {}
+        self._calls: dict[int, _Model] = {}
+        self._set: list[tuple[weakref.ref[nn.Module], str, weakref.ref[nn.Module], str | None]] = []
+        self._clips: dict[tuple[int, int], tuple[str, frozenset[str]]] = {}
+        self._noticed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._uncalled: weakref.WeakKeyDictionary[nn.Module, OwnHook] = weakref.WeakKeyDictionary()
+        self._steps = self._backwards = self._loader = 0
+        self._scaled = False
+
+    def listen(self, models: Iterable[Model], guard: Guard) -> None:
+        """Notice the first call of each module that owns parameters, with gradients or without."""
+        for model in models:
+            outer = model.outer()
+            if outer is None or model.compiled:
+                continue
+            for module in watchable(outer):
+                owns = any(one is not None for one in module._parameters.values())
+                if owns and module not in self._noticed:
+                    self._noticed.add(module)
+                    ran = guard(partial(self._ran, weakref.ref(module)))
+                    self._uncalled[module] = hook_first_call(module, ran)
+
+    def _ran(self, module: weakref.ref[nn.Module]) -> None:
+        found = module()
+        if found is not None:
+            self._uncalled.pop(found, None)
+
+    def close(self) -> None:
+        """Notice no more calls."""
+        for hook in list(self._uncalled.values()):
+            hook.remove()
+
+    # ---------------------------------------------------------------- moments
+
+    def optimizer_made(self, optimizer: Optimizer) -> None:
+        """It has no parameters yet."""
+        line = script_line()
+        self._known(optimizer, None if line is None else str(line))
+
+    def module_set(self, owner: nn.Module, name: str, module: nn.Module) -> None:
+        """A module becomes the child of another: of interest where an optimizer was made before."""
+        if self._of and not self._steps:
+            line = script_line()
+            self._set.append((weakref.ref(owner), name, weakref.ref(module), str(line)))
+
+    def scheduler_made(self, scheduler: LRScheduler) -> None:
+        """A learning-rate scheduler was made."""
+        self._schedulers.made(scheduler)
+
+    def epoch_begins(self, loader: DataLoader[Any]) -> None:
+        """A data loader is iterated over."""
+        with contextlib.suppress(TypeError):  # a stream has no length
+            self._loader = max(self._loader, len(loader))
+        self._rounds.add("epoch")
+
+    def clearing(self) -> None:
+        """``zero_grad`` is about to be called, perhaps on other parameters."""
+        for optimizer, known in self._of.items():
+            known.backwards += _unused(optimizer, known)
+            known.fresh = False
+
+    def cleared(self, owner: Optimizer | nn.Module) -> None:
+        """``zero_grad`` was called on it."""
+        for known in self._of.values():
+            known.use.cleared()
+        self._losses.cleared()
+        self._rounds.add("zero", self._name(owner))
+
+    def called(
+        self,
+        model: Model,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        gradients: bool,
+    ) -> None:
+        """A model of the training is called."""
+        module = model.module_ref()
+        if module is None:
+            return
+        known = self._calls.setdefault(model.id, _Model())
+        if gradients:
+            known.calls += 1
+            self._batches.called(model.id, args, kwargs)
+            self._rounds.add("call", self._models.name(model), self._modes.call(module))
+        else:
+            known.evaluations += 1
+            facts = self._modes.evaluation(module, args, kwargs)
+            self._rounds.add("evaluation", self._models.name(model), facts)
+
+    def backward_begins(self, roots: Sequence[Any], loss: float | None, *, scaled: bool) -> None:
+        """A loss is there, with its graph."""
+        self._backwards += 1
+        self._scaled = self._scaled or scaled
+        for optimizer, known in self._of.items():
+            known.backwards += _unused(optimizer, known)
+            known.fresh = True
+            known.use.backward_begins()
+        self._graphs.backward_begins(roots, self._steps + 1, self._backwards)
+        self._rounds.add("backward", "", self._losses.backward_begins(roots, loss))
+
+    def clipping(self, parameters: Sequence[torch.Tensor]) -> None:
+        """The gradients of these are about to be clipped."""
+        key = (id(parameters[0]), len(parameters)) if parameters else (0, 0)
+        found = self._clips.get(key)
+        if found is None:
+            found = self._clips[key] = self._clipped(parameters)
+        of, facts = found
+        for optimizer, known in self._of.items():
+            if self._name(optimizer) == of:
+                if known.parameters.steps and not known.use.backwards:
+                    facts = facts | {"used"}
+                if self._scaled and not known.unscaled:
+                    facts = facts | {"scaled"}
+        self._rounds.add("clip", of, facts)
+
+    def unscaled(self, optimizer: Optimizer) -> None:
+        """A gradient scaler divided its gradients."""
+        known = self._of.get(optimizer)
+        if known is not None:
+            known.unscaled = True
+        self._rounds.add("unscale", self._name(optimizer))
+
+    def scale_updated(self) -> None:
+        """A gradient scaler chose the next scale."""
+        for known in self._of.values():
+            known.unscaled = False
+        self._rounds.add("scaler-update")
+
+    def _known(self, optimizer: Optimizer, made: str | None = None) -> _Optimizer:
+        mine = self._of.get(optimizer)
+        if mine is None:
+            mine = self._of[optimizer] = _Optimizer(made)
+            self._every.append((weakref.ref(optimizer), mine))
+        return mine
+
+    def step_begins(self, optimizer: Optimizer, known: SeenOptimizer) -> None:
+        """Gradients are as the optimizer gets them."""
+        mine = self._known(optimizer)
+        if not mine.parameters.steps:
+            mine.name, mine.refs = known.name, tuple(map(weakref.ref, known.held))
+        mine.facts = mine.use.step_begins(known.held)
+        mine.parameters.step_begins(
+            known.held, optimizer.param_groups, cleared="cleared" in mine.facts
+        )
+
+    def gradients_read(
+        self, optimizer: Optimizer, known: SeenOptimizer, norms: Mapping[nn.Parameter, float]
+    ) -> None:
+        """The norms of all gradients, as backward left them."""
+        self._of[optimizer].parameters.read(norms, known.held)
+
+    def step_ended(self, optimizer: Optimizer, known: SeenOptimizer) -> None:
+        """The weights have moved."""
+        self._steps += 1
+        mine = self._of[optimizer]
+        mine.parameters.step_ended()
+        mine.use.step_ended()
+        for name in self._schedulers.stepped():
+            self._rounds.add("schedule", name)
+        self._rounds.end(self._steps, known.name, mine.facts)
+        self._scaled = False
+
+    # ---------------------------------------------------------------- record
+
+    def record(self, *, ended: bool) -> LoopRecord:
+        """The loop as it went so far."""
+        kept = self._graphs.alive()
+        self._schedulers.stepped()
+        return LoopRecord(
+            steps=self._steps,
+            backwards=self._backwards,
+            rounds=self._rounds.all(),
+            rest=self._rounds.rest,
+            optimizers=tuple(self._optimizer_records()),
+            models=self._model_records(),
+            schedulers=self._schedulers.records(self._name),
+            parameters=tuple(self._parameter_records()),
+            same_batch=self._batches.same,
+            same_tensor=self._batches.same_tensor,
+            loader=self._loader,
+            same_loss=self._losses.same,
+            kept_graphs=len(kept),
+            kept_since=kept[0][0] if kept else 0,
+            kept_of=self._backwards - kept[0][1] + 1 if kept else 0,
+            kept_by=self._graphs.keeper() if len(kept) > 4 else None,
+            ended=ended,
+        )
+
+    def _optimizer_records(self) -> Iterator[LoopOptimizer]:
+        """Those that are alive, and those that were at the last record, in the order made."""
+        counts = Counter(id(parameter) for known in self._optimizers for parameter in known.held)
+        for reference, mine in self._every:
+            optimizer, of = reference(), mine.parameters
+            if optimizer is None:
+                if mine.record is not None:
+                    yield replace(
+                        mine.record,
+                        steps=mine.record.steps and of.steps,
+                        zero_rates=tuple(of.zero_rates),
+                        peak=of.peak,
+                        rate=of.rate,
+                        gone=of.gone,
+                    )
+                continue
+            known = self._optimizers.known(optimizer)
+            mine.record = LoopOptimizer(
+                name=known.name,
+                kind=type(optimizer).__name__,
+                location=mine.made,
+                steps=known.steps,
+                parameters=len(known.held),
+                zero_rates=tuple(of.zero_rates),
+                sizes=tuple(len(group["params"]) for group in optimizer.param_groups),
+                backwards=mine.backwards + _unused(optimizer, mine),
+                shared=sum(counts[id(parameter)] > 1 for parameter in known.held),
+                peak=of.peak,
+                rate=of.rate,
+                gone=of.gone,
+            )
+            yield mine.record
+
+    def _model_records(self) -> tuple[LoopModel, ...]:
+        """Those that are alive, and those that were at the last record."""
+        held = {id(parameter) for parameter in self._optimizers.held()}
+        for model in self._models:
+            module, calls = model.module, self._calls.get(model.id, _Model())
+            parameters = list(dict.fromkeys(module.parameters()))
+            wanted = [p for p in parameters if p.requires_grad]
+            self._last_models[model.id] = LoopModel(
+                id=model.id,
+                name=self._models.name(model),
+                kind=type(module).__name__,
+                calls=calls.calls,
+                evaluations=calls.evaluations,
+                trainable=len(wanted),
+                held=sum(id(p) in held for p in wanted),
+                parameters=len(parameters),
+                replaced=tuple(self._replaced(module)),
+            )
+        return tuple(self._last_models[number] for number in sorted(self._last_models))
+
+    def _replaced(self, root: nn.Module) -> Iterator[tuple[str, str | None]]:
+        """The modules of a model that were set after an optimizer was made."""
+        names = {id(module): name for name, module in root.named_modules()}
+        for owner, _, module, line in self._set:
+            found = module()
+            if found is not None and owner() is not None and id(found) in names:
+                yield names[id(found)], line
+
+    def _parameter_records(self) -> Iterator[LoopParameter]:
+        """Those of which a fact holds; of optimizers and models that are gone, as it was last."""
+        found = dict(self._alive_parameters())
+        for reference, mine in self._every:
+            if reference() is not None:
+                held = [id(parameter) for parameter in self._held_by(reference, mine)]
+                mine.held = {number: found[number] for number in held if number in found}
+                continue
+            for number, one in mine.held.items():
+                kept = _still(one, number, mine.parameters)
+                if kept is not None:
+                    found.setdefault(number, kept)
+        models = {self._models.name(model) for model in self._models}
+        for number, one in self._last_unheld.items():
+            if one.model not in models:
+                found.setdefault(number, one)
+        self._last_unheld = {n: one for n, one in found.items() if not one.optimizers}
+        yield from found.values()
+
+    def _held_by(
+        self, reference: weakref.ref[Optimizer], mine: _Optimizer
+    ) -> Iterable[nn.Parameter]:
+        """The parameters of an optimizer that are alive, though it may be gone."""
+        optimizer = reference()
+        if optimizer is not None:
+            known = self._optimizers.known(optimizer)
+            mine.name, mine.refs = known.name, tuple(map(weakref.ref, known.held))
+            return known.held
+        return [parameter for one in mine.refs if (parameter := one()) is not None]
+
+    def _alive_parameters(self) -> Iterator[tuple[int, LoopParameter]]:
+        names: dict[int, tuple[str, str]] = {}
+        alive: dict[int, nn.Parameter] = {}
+        ran: set[int] = set()
+        for model in self._models:
+            for parameter, named in named_parameters(model.module).items():
+                alive[id(parameter)] = parameter
+                names[id(parameter)] = named.name, self._models.name(model)
+                if model.id in self._calls or parameter.grad is not None:
+                    ran.add(id(parameter))
+        facts: dict[int, set[str]] = {}
+        holders: dict[int, list[str]] = {}
+        steps: dict[int, int] = {}
+        for reference, mine in self._every:
+            here = set()
+            for parameter in self._held_by(reference, mine):
+                number = id(parameter)
+                here.add(number)
+                alive[number] = parameter
+                holders.setdefault(number, []).append(mine.name)
+                if number not in ran and self._calls:
+                    facts.setdefault(number, set()).add("orphan")
+            of = mine.parameters
+            for fact, which in (("no-gradient", of.without), ("zero-gradient", of.zero)):
+                for number in here & (which or set()):
+                    facts.setdefault(number, set()).add(fact)
+                    steps[number] = of.steps if fact == "no-gradient" else of.readings
+            for number in here & of.moved.keys():
+                facts.setdefault(number, set()).add("moved")
+                steps[number] = of.moved[number]
+        for number, parameter in alive.items():
+            found = facts.setdefault(number, set())
+            if parameter.requires_grad and number not in holders and number in ran:
+                found.add("unheld")
+            if len(holders.get(number, ())) > 1:
+                found.add("held-twice")
+            if not parameter.requires_grad:
+                found.add("untrained")
+            if not found - {"untrained"}:
+                continue
+            if parameter.grad is not None:
+                found.add("graded")
+            if number in self._idle():
+                found.add("idle")
+            name, of_model = names.get(number, ("", ""))
+            yield (
+                number,
+                LoopParameter(
+                    name=name,
+                    model=of_model,
+                    shape=tuple(parameter.shape),
+                    facts=frozenset(found),
+                    optimizers=tuple(holders.get(number, ())),
+                    steps=steps.get(number, 0),
+                ),
+            )
+
+    def _idle(self) -> set[int]:
+        """The parameters whose module was never called."""
+        return {
+            id(parameter)
+            for module in self._uncalled
+            for parameter in module._parameters.values()
+            if parameter is not None
+        }
+
+    def _clipped(self, parameters: Sequence[torch.Tensor]) -> tuple[str, frozenset[str]]:
+        """Whose gradients are clipped."""
+        given = {id(parameter) for parameter in parameters}
+        if not given:
+            return "", frozenset({"empty"})
+        for optimizer in self._optimizers.alive():
+            known = self._optimizers.known(optimizer)
+            mine = {id(parameter) for parameter in known.held}
+            if mine & given:
+                return known.name, _NOTHING
+        return "", frozenset({"foreign"})
+
+    def _name(self, owner: Optimizer | nn.Module) -> str:
+        """What the script calls it."""
+        if isinstance(owner, Optimizer):
+            return self._optimizers.known(owner).name
+        for model in self._models:
+            if owner is model.module_ref() or owner is model.outer():
+                return self._models.name(model)
+        return type(owner).__name__
+
+
+def _unused(optimizer: Optimizer, known: _Optimizer) -> bool:
+    """Whether the last backward gave gradients to an optimizer that has made no step."""
+    if known.parameters.steps or not known.fresh:
+        return False
+    return any(p.grad is not None for g in optimizer.param_groups for p in g["params"])
+
+
+def _still(one: LoopParameter, number: int, of: HeldParameters) -> LoopParameter | None:
+    """What still held of a parameter when its optimizer made its last step."""
+    facts, steps = set(one.facts), one.steps
+    for fact, which, count in (
+        ("no-gradient", of.without, of.steps),
+        ("zero-gradient", of.zero, of.readings),
+    ):
+        if fact in facts:
+            if number in (which or ()):
+                steps = count
+            else:
+                facts.discard(fact)
+    if number in of.moved:
+        facts.add("moved")
+        steps = of.moved[number]
+    return replace(one, facts=frozenset(facts), steps=steps) if facts - {"untrained"} else None

@@ -1,0 +1,57 @@
+"""What backward begins with: the same loss again, a loss that no parameter made, a constant."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import torch
+
+_LEAF, _REPEATED = frozenset({"leaf"}), frozenset({"repeated"})
+
+
+class Losses:
+    """The losses of a loop, one after the other.
+
+    Facts of a backward:
+
+    - "repeated": it begins with the same tensor as the one before, and adds the same gradients
+    - "leaf": its loss was made by no operation, as ``torch.tensor(loss.item())`` is
+
+    Attributes:
+        same: how many backwards from the first on began with the same number; 0 once one did not.
+    """
+
+    def __init__(self) -> None:
+        self.same = 0
+        self._first: float | None = None
+        self._differs = False
+        self._latest: weakref.ref[torch.Tensor] | None = None
+
+    def backward_begins(self, roots: Sequence[object], loss: float | None) -> frozenset[str]:
+        """The facts of a backward."""
+        if not self._differs:
+            self._compare(loss)
+        if not roots:
+            self._latest = None
+            return _LEAF
+        if len(roots) != 1 or not isinstance(roots[0], torch.Tensor):
+            self._latest = None
+            return frozenset()
+        root = roots[0]
+        again = self._latest is not None and self._latest() is root
+        if not again:
+            self._latest = weakref.ref(root)
+        return _REPEATED if again else frozenset()
+
+    def cleared(self) -> None:
+        """Gradients were cleared: what comes adds nothing twice."""
+        self._latest = None
+
+    def _compare(self, loss: float | None) -> None:
+        if self.same == 0:
+            self._first = loss
+        if loss is None or loss != self._first:
+            self._differs, self.same = True, 0
+        else:
+            self.same += 1

@@ -1,0 +1,143 @@
+"""The moments of a training loop that PyTorch has no hook for, beside forward, backward and step.
+
+Each patch stands around a function that does not warn: a frame more would change the line that a
+warning names. Where a function may raise, the traceback has this frame in it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import DataLoader
+
+from gradscope.training.patches import replace
+
+#: What the constructor of a scheduler calls; PyTorch's own, private names.
+_MADE = ((LRScheduler, "_initial_step"), (ReduceLROnPlateau, "_reset"))
+
+
+class LoopListener(Protocol):
+    """What listens to these moments. None of the methods raises."""
+
+    def clearing(self) -> None:
+        """``zero_grad`` is about to clear gradients."""
+
+    def cleared(self, owner: Optimizer | nn.Module) -> None:
+        """``zero_grad`` has cleared the gradients of an optimizer or a module."""
+
+    def clipping(self, parameters: Sequence[torch.Tensor]) -> None:
+        """``clip_grad_norm_`` or ``clip_grad_value_`` is about to clip the gradients of these."""
+
+    def scheduler_made(self, scheduler: LRScheduler) -> None:
+        """A learning-rate scheduler is under construction."""
+
+    def epoch_begins(self, loader: DataLoader[Any]) -> None:
+        """A data loader is iterated over anew."""
+
+    def module_set(self, owner: nn.Module, name: str, module: nn.Module) -> None:
+        """A module is about to become the child of another under this name."""
+
+    def unscaled(self, optimizer: Optimizer) -> None:
+        """A gradient scaler divided the gradients of an optimizer by the loss scale."""
+
+    def scale_updated(self) -> None:
+        """A gradient scaler chose the next loss scale."""
+
+
+def listen_to_loop(listener: LoopListener) -> ExitStack:
+    """Call ``listener`` at each of them from now on, until the stack is closed."""
+    patches = ExitStack()
+    for owner in (Optimizer, nn.Module):
+        replace(patches, owner, "zero_grad", lambda f: _clearing(f, listener))
+    replace(patches, nn.Module, "__setattr__", lambda f: _module_set(f, listener))
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        clip = _clipping(getattr(nn.utils.clip_grad, name), listener)
+        for place in (nn.utils, nn.utils.clip_grad):
+            replace(patches, place, name, functools.partial(_instead, clip))
+    for kind, name in _MADE:
+        if hasattr(kind, name):
+            replace(patches, kind, name, lambda f: _then(f, listener.scheduler_made))
+    replace(patches, DataLoader, "__iter__", lambda f: _before(f, listener.epoch_begins))
+    scaler = torch.amp.GradScaler
+    replace(patches, scaler, "unscale_", lambda f: _with_first(f, listener.unscaled))
+    replace(patches, scaler, "update", lambda f: _then(f, lambda _: listener.scale_updated()))
+    return patches
+
+
+def _instead(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+def _then(original: Callable[..., Any], act: Callable[[Any], None]) -> Callable[..., Any]:
+    """The method, and then ``act`` with its object."""
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        act(self)
+        return result
+
+    return method
+
+
+def _clearing(original: Callable[..., Any], listener: LoopListener) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+        listener.clearing()
+        result = original(self, *args, **kwargs)
+        listener.cleared(self)
+        return result
+
+    return zero_grad
+
+
+def _before(original: Callable[..., Any], act: Callable[[Any], None]) -> Callable[..., Any]:
+    """``act`` with the method's object, and then the method."""
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        act(self)
+        return original(self, *args, **kwargs)
+
+    return method
+
+
+def _with_first(original: Callable[..., Any], act: Callable[[Any], None]) -> Callable[..., Any]:
+    """The method, and then ``act`` with its first argument."""
+
+    @functools.wraps(original)
+    def method(self: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, first, *args, **kwargs)
+        act(first)
+        return result
+
+    return method
+
+
+def _module_set(original: Callable[..., Any], listener: LoopListener) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __setattr__(self: nn.Module, name: str, value: Any) -> None:
+        if issubclass(type(value), nn.Module):
+            listener.module_set(self, name, value)
+        original(self, name, value)
+
+    return __setattr__
+
+
+def _clipping(original: Callable[..., Any], listener: LoopListener) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        one = isinstance(parameters, torch.Tensor)
+        if not one:
+            parameters = list(parameters)  # what is used up by this, the original uses up, too
+        listener.clipping([parameters] if one else parameters)
+        return original(parameters, *args, **kwargs)
+
+    return clip

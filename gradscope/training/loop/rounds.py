@@ -1,0 +1,62 @@
+"""The order of events between steps, each kind of order kept once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gradscope.records.loop import LoopEvent, Round
+
+#: So many events of a round are kept, and so many kinds of rounds: a loop that always does the same
+#: has few of either.
+_LONGEST, _MOST = 64, 256
+
+
+class Rounds:
+    """Takes in events as they happen. An event that is like one before costs a look in a dict.
+
+    Args:
+        locate: gives ``file:line`` of the script, asked at the first event of its kind.
+    """
+
+    def __init__(self, locate: Callable[[], str | None]) -> None:
+        self._locate = locate
+        self._known: dict[tuple[str, str, frozenset[str]], LoopEvent] = {}
+        self._events: list[LoopEvent] = []
+        self._kinds: dict[tuple[LoopEvent, ...], list[int]] = {}  # count, first, last
+
+    def add(self, kind: str, of: str = "", facts: frozenset[str] = frozenset()) -> None:
+        """Something happened."""
+        key = (kind, of, facts)
+        event = self._known.get(key)
+        if event is None:
+            event = self._known[key] = LoopEvent(kind, of, facts, self._locate())
+        events = self._events
+        if not events or (events[-1] is not event and len(events) < _LONGEST):
+            events.append(event)
+
+    def end(self, step: int, of: str, facts: frozenset[str]) -> None:
+        """An optimizer has made the step of this number: the round is over."""
+        events = self._events
+        if len(events) == _LONGEST:
+            del events[-1]
+        self.add("step", of, facts)
+        key = tuple(events)
+        events.clear()
+        known = self._kinds.get(key)
+        if known is None and len(self._kinds) >= _MOST:
+            key = key[-1:]  # the step alone
+            known = self._kinds.get(key)
+        if known is None:
+            self._kinds[key] = [1, step, step]
+        else:
+            known[0] += 1
+            known[2] = step
+
+    @property
+    def rest(self) -> tuple[LoopEvent, ...]:
+        """What happened since the last step."""
+        return tuple(self._events)
+
+    def all(self) -> tuple[Round, ...]:
+        """The kinds of rounds so far."""
+        return tuple(Round(key, *numbers) for key, numbers in self._kinds.items())

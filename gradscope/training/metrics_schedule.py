@@ -1,0 +1,118 @@
+"""Of which steps the metrics are recorded, and in which of them all gradients are read."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable
+
+from gradscope.records.training import TrainingStep
+from gradscope.training.current_step import CurrentStep
+from gradscope.training.optimizers import SeenOptimizer
+from gradscope.training.schedule import Schedule
+
+#: Over so many times it is measured what one takes, and how rare they may get.
+MEASURED, _RAREST = 16, 64
+#: What is left of its multiples without their whole parts spreads evenly (Weyl's equidistribution
+#: theorem), also over every nth step: optimizers that take turns all get their share.
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class Frequency:
+    """At every step, or at one of so many: as often as a share of the budget pays for.
+
+    What is rarer of two is done only where the other is.
+
+    Args:
+        schedule: knows the budget, and what a plain step takes.
+        share: of the budget.
+    """
+
+    def __init__(self, schedule: Schedule, share: float) -> None:
+        #: One step of so many, on average.
+        self.every = 1
+        self._schedule, self._share = schedule, share
+        self._seconds: deque[float] = deque(maxlen=MEASURED)
+
+    def includes(self, step: int) -> bool:
+        """Whether it is done in the step that comes after so many."""
+        return self.every == 1 or step * _GOLDEN % 1.0 < 1 / self.every
+
+    def took(self, seconds: float) -> None:
+        """It was done once."""
+        self._seconds.append(seconds)
+
+    def renew(self) -> None:
+        """Set how often by what it took lately: to be called each ``MEASURED`` steps."""
+        if self._schedule.every is not None or not self._seconds:
+            return
+        plain = self._schedule.plain
+        if plain:
+            cost = statistics.median(self._seconds) / plain
+            wanted = cost / (self._share * self._schedule.budget)
+            self.every = min(_RAREST, max(1, math.ceil(wanted)))
+
+
+class MetricsSchedule:
+    """Half of the budget is for metrics: to read all gradients, and to record a step.
+
+    Attributes:
+        records: how often a step is recorded that does not stand out.
+        readings: how often all gradients are read; never where the step is not recorded.
+        checked: whether it is seen in every step that all is finite.
+        reads: whether all gradients are read in the step that is going on.
+        unrecorded: makes the record of the last step, where it was not recorded.
+    """
+
+    def __init__(self, schedule: Schedule, current: CurrentStep, *, checked: bool) -> None:
+        self.records, self.readings = Frequency(schedule, 1 / 4), Frequency(schedule, 1 / 4)
+        self.reads = True
+        self.unrecorded: Callable[[], TrainingStep] | None = None
+        self.checked = checked
+        self._current = current
+        self._records = True
+        self._renewed = 0
+        self._own = 0.0  # gradscope's seconds in the last step without readings
+
+    def is_recorded(self, known: SeenOptimizer | None) -> bool:
+        """Whether the step that ends now is: all that stand out are, as by half another loss."""
+        if self._records or self._current.nonfinite is not None:
+            return True
+        before = None if known is None else known.loss
+        if not self._current.losses or before is None:
+            return False
+        now = self._current.loss
+        return now is None or abs(now - before) > 0.5 * abs(before)
+
+    def took(self, own: float, recording: float) -> None:
+        """A step was recorded, though it was not sampled.
+
+        Args:
+            own: gradscope's seconds until the optimizer had made its step.
+            recording: those that the record took then.
+        """
+        self.records.took(recording)
+        if self._current.is_read:
+            self.readings.took(max(0.0, own - self._own))
+        else:
+            self._own = own
+
+    def passed(self, own: float) -> None:
+        """A step was not recorded, and took so many of gradscope's seconds."""
+        self._own = own
+
+    def step_ended(self, steps: int) -> None:
+        """So many have been made."""
+        if steps // MEASURED != self._renewed:
+            self._renewed = steps // MEASURED
+            self.readings.renew()
+            self.records.renew()
+        self._records = self.records.includes(steps)
+        self.reads = self._records and self.readings.includes(steps)
+
+    def next_recorded(self, steps: int) -> int:
+        """The number of the first step after so many that is recorded in any case."""
+        while not self.records.includes(steps):
+            steps += 1
+        return steps + 1

@@ -1,0 +1,157 @@
+"""Which steps are sampled, and what that costs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from dataclasses import dataclass, field
+
+#: How many of the latest steps of a kind the medians are taken over.
+_LATEST = 64
+#: So many seconds the fixed samples may take together, however short the run.
+FREE_SECONDS = 3.0
+
+
+def is_fixed(step: int) -> bool:
+    """Whether the step is one of 1, 2, 3, 5, 8, 13, …: a Fibonacci number.
+
+    There are about ``5 log10(steps)`` of them, most where training changes most.
+    """
+    return any(math.isqrt(n) ** 2 == n for n in (5 * step * step + 4, 5 * step * step - 4))
+
+
+def next_fixed(step: int) -> int:
+    """The first of them after this step."""
+    before, last = 1, 2
+    while last <= step:
+        before, last = last, before + last
+    return last if step else 1
+
+
+@dataclass(slots=True)
+class Schedule:
+    """Says before each step whether it is sampled.
+
+    The first steps are, and the fixed ones, as long as all samples together cost less than a few
+    seconds or the budget: of a short run the same steps are sampled, however busy the machine.
+    Beside them a step is sampled whenever the time since the first step allows for one more: what
+    samples cost so far, and what one more is expected to cost, stays within the budget's share of
+    it, of which the metrics of all steps may use up half.
+
+    Of several processes each samples the multiples of a power of two that half of the budget pays
+    for, so that they sample the same steps without a word, or the faster ones more.
+
+    Attributes:
+        first: how many steps are sampled in any case.
+        every: the fixed interval, None where there is a budget.
+        budget: the share of the time that samples and metrics may take.
+        processes: how many train together.
+    """
+
+    first: int = 3
+    every: int | None = None
+    budget: float = 0.02
+    processes: int = 1
+    number: int = 0
+    samples: float = 0.0  # seconds that were spent on them
+    metrics: float = 0.0  # and on the steps that were not sampled
+    elapsed: float = 0.0
+    latest: int | None = None  # the steps between the last two samples
+    _start: float = 0.0  # of ``elapsed`` the first step, with all that came before it
+    _last: int = 0
+    _plain: deque[float] = field(default_factory=lambda: deque(maxlen=_LATEST))
+    _sampled: deque[float] = field(default_factory=lambda: deque(maxlen=_LATEST))
+    _own: deque[float] = field(default_factory=lambda: deque(maxlen=_LATEST))
+    _unpriced: int = 0  # samples that came before it was known what a plain step takes
+    _cost: float = 0.0  # of one sample, as it was known last: medians take longer than a small step
+    _stride: int = 1  # of several processes
+
+    def samples_next(self) -> bool:
+        """Whether the step that comes next is sampled."""
+        upcoming = self.number + 1
+        if upcoming <= self.first:
+            return True
+        if self.every is not None:
+            return upcoming % self.every == 0
+        paid = self.budget * (self.elapsed - self._start)
+        spent = self.samples + self._unpriced * self._cost
+        if is_fixed(upcoming) and spent + self._cost <= max(FREE_SECONDS, paid):
+            return True
+        if not self._plain:  # what a plain step takes is not known yet
+            return False
+        if self.processes > 1:
+            return upcoming % self._stride == 0
+        return spent + self._cost <= paid - min(self.metrics, paid / 2)
+
+    def ended(self, seconds: float, *, sampled: bool, own: float) -> None:
+        """A step has ended.
+
+        Args:
+            seconds: since the step before it ended.
+            sampled: whether it was sampled.
+            own: the seconds of these that are known to be gradscope's.
+        """
+        self.number += 1
+        self.elapsed += seconds
+        if self.number == 1:
+            self._start = seconds
+        if sampled:
+            # The first step warms up caches and allocators: it is slow in any case.
+            if self.number > 1:
+                self._sampled.append(seconds)
+                self._own.append(own)
+            if self._last:
+                self.latest = self.number - self._last
+            self._last = self.number
+            self._reckon()
+            if self._plain:
+                self.samples += min(self._cost, seconds)
+            else:
+                self._unpriced += 1
+        else:
+            self._plain.append(max(0.0, seconds - own))
+            self.metrics += own
+            if len(self._plain) == 1 and self._unpriced:
+                self._reckon()
+                self.samples, self._unpriced = self.samples + self._unpriced * self._cost, 0
+            elif self.number % _LATEST == 0:
+                self._reckon()
+
+    def _reckon(self) -> None:
+        self._cost = self._cost_of_one()
+        plain = self.plain
+        if plain and self.processes > 1:
+            steps = self._cost / (self.budget / 2 * plain)
+            self._stride = 1 << max(0, math.ceil(math.log2(steps))) if steps > 1 else 1
+
+    def _cost_of_one(self) -> float:
+        """What one sample is expected to cost: what such a step takes more than a plain one."""
+        own = statistics.median(self._own) if self._own else 0.0
+        if not self._plain or not self._sampled:
+            return own
+        return max(own, statistics.median(self._sampled) - statistics.median(self._plain))
+
+    @property
+    def plain(self) -> float | None:
+        """The median seconds of a step that was not sampled."""
+        return statistics.median(self._plain) if self._plain else None
+
+    @property
+    def sampled(self) -> float | None:
+        """The median seconds of a step that was sampled."""
+        return statistics.median(self._sampled) if self._sampled else None
+
+    @property
+    def cost_seconds(self) -> float | None:
+        """The seconds that samples and metrics took.
+
+        None where no step shows what one takes that is not sampled.
+        """
+        return None if not self.elapsed or self._unpriced else self.samples + self.metrics
+
+    @property
+    def cost(self) -> float | None:
+        """The share of the steps' time that this is."""
+        seconds = self.cost_seconds
+        return None if seconds is None else seconds / self.elapsed

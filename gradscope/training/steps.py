@@ -1,0 +1,387 @@
+"""A step of the training, from its first backward to its end: what is due is read and recorded.
+
+A step ends with ``optimizer.step()``; in a script that makes no optimizer it ends with each
+backward. Between two steps stand the forwards and backwards of the second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from gradscope.records.answers import NonFiniteOrigin
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingEvent
+from gradscope.training.current_step import CurrentStep, LossScales, loss_of
+from gradscope.training.deep import DeepSteps
+from gradscope.training.gradients import are_finite, small
+from gradscope.training.guard import Guard
+from gradscope.training.loop.loop import Loop
+from gradscope.training.metrics_schedule import MetricsSchedule
+from gradscope.training.models import Models
+from gradscope.training.node_stacks import NodeStacks
+from gradscope.training.optimizers import Optimizers, SeenOptimizer, settings
+from gradscope.training.patches import Root
+from gradscope.training.placements import Placements
+from gradscope.training.sampling import Sampling
+from gradscope.training.schedule import Schedule, is_fixed, next_fixed
+from gradscope.training.sentinel.sentinel import Sentinel
+
+#: The first step after which the loop is judged: a fact that held in fewer says little.
+_FIRST_JUDGED = 5
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a step needs; the observer makes it, and some of it serves the models' calls too.
+
+    ``sentinel`` is None where no NaN is located, ``placements`` in a run of one process.
+    """
+
+    schedule: Schedule
+    metrics: MetricsSchedule
+    current: CurrentStep
+    sampling: Sampling
+    stacks: NodeStacks
+    deep: DeepSteps
+    sentinel: Sentinel | None
+    loop: Loop
+    placements: Placements | None
+    models: Models
+    optimizers: Optimizers
+    guard: Guard
+
+
+class Steps:
+    """Follows one step after the other.
+
+    Attributes:
+        number: how many have ended.
+        stopping: whether the script is to end at its next backward or step.
+        stop_on_nan: whether it is at the first NaN or infinity.
+        began: when the run began, by ``time.perf_counter``.
+
+    Args:
+        parts: what is used on the way.
+        prepare: is called before a step begins at which something may be due.
+        write: takes the records of each step.
+        located: takes where a NaN or an infinity of a step came from.
+        judge: takes the loop as it went so far, at fixed steps.
+    """
+
+    stopping = False
+    stop_on_nan = False
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        prepare: Callable[[], None],
+        write: Callable[..., None],
+        located: Callable[[int, tuple[NonFiniteOrigin, ...]], None],
+        judge: Callable[[LoopRecord], None],
+    ) -> None:
+        self.number = 0
+        self.scales = LossScales()
+        self._parts, self._prepare = parts, prepare
+        self._write, self._on_located, self._judge = write, located, judge
+        self._located = False
+        self._scaler_steps: list[int] = []
+        self.began = self._last = time.perf_counter()
+        #: The next step at which anything is due; the seconds of those before it, and gradscope's.
+        self._due = 0
+        self._rested: list[tuple[float, float]] = []
+        self._closure_ended = parts.guard(self._closure_returned)
+
+    def interrupt_rest(self) -> None:
+        """Something is due at the step that is going on."""
+        self._due = 0
+
+    def event(self, kind: str, message: str, **details: Any) -> None:
+        """Something that happened once, at the step that is going on."""
+        now = time.perf_counter() - self.began
+        self._write(TrainingEvent(self.number + 1, now, kind, message, details))
+
+    def _end_script(self) -> None:
+        """By what is not an ``Exception``, which a script may well catch, as may the guard."""
+        self.stopping = False
+        raise SystemExit(1)
+
+    # ---------------------------------------------------------------- backward
+
+    def backward_begins(self, begun: Sequence[Root], gradients: Sequence[torch.Tensor]) -> bool:
+        """A loss is there, with its graph; whether ``backward_ended`` is to be called."""
+        parts, current = self._parts, self._parts.current
+        roots = []
+        for root in begun:
+            if isinstance(root, torch.Tensor):
+                roots.append(root)
+        deep, sentinel, sampler = parts.deep.watch, parts.sentinel, parts.sampling.sampler
+        if deep is not None:
+            deep.backward_begins(roots)
+        loss = loss_of(roots)
+        scale = self.scales.of(roots) if self.scales.any else None
+        current.add_loss(loss, scale, anew=current.backwards > 0 and not self._any_gradient())
+        parts.loop.backward_begins(begun, loss, scaled=scale is not None)
+        if sentinel is not None and roots:
+            kind = sentinel.backward_begins(roots, gradients, loss)
+            if kind is not None:
+                current.loss_is(kind)
+        if sampler is not None and begun:
+            if parts.stacks.end() and sentinel is not None and roots:
+                sentinel.sampled_lines(roots)
+            sampler.backward_begins(begun)
+        if self.stopping:
+            self._end_script()
+        return sampler is not None or deep is not None or not parts.optimizers.any or self._reads()
+
+    def _reads(self) -> bool:
+        """Whether all gradients are read after this backward.
+
+        Before the last of several nobody asks what has arrived: as many as the steps before had.
+        """
+        parts = self._parts
+        return parts.metrics.reads and parts.current.backwards >= parts.optimizers.backwards
+
+    def _any_gradient(self) -> bool:
+        """Whether a parameter has one; an optimizer may hold copies that never do."""
+        models = self._parts.models
+        return self._parts.optimizers.any_gradient() or any(
+            p.grad is not None for one in models for p in one.module.parameters()
+        )
+
+    def backward_ended(self) -> None:
+        """Gradients are there, as backward left them."""
+        parts = self._parts
+        optimized = parts.optimizers.any
+        if parts.deep.watch is not None:
+            parts.deep.watch.backward_ended()
+        if not self._read_gradients() and not (
+            optimized or not parts.metrics.checked or are_finite(small(self._parameters()))
+        ):
+            parts.current.read(self._parameters())
+        if not optimized:
+            parts.current.measure_all()
+            self._locate()
+            self._end(None, None)
+
+    def divided(self, by: float) -> None:
+        """A pipeline's losses are means over its microbatches, once their gradients are."""
+        self._parts.current.divisor = by
+        self._read_gradients()
+
+    def _read_gradients(self) -> bool:
+        """Read the gradients, where they are in this step, before anybody clips them."""
+        sampler = self._parts.sampling.sampler
+        if sampler is None and not self._reads():
+            return False
+        self._parts.current.read(self._parameters())
+        if sampler is not None:
+            sampler.backward_ended()
+        return True
+
+    def _parameters(self) -> list[nn.Parameter]:
+        """All that may have got a gradient: of the optimizers, or of the models."""
+        held = self._parts.optimizers.held()
+        if held:
+            return held
+        models = self._parts.models
+        return list(dict.fromkeys(p for model in models for p in model.module.parameters()))
+
+    # ---------------------------------------------------------------- step
+
+    def begins(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Gradients are there, as the optimizer gets them; with a closure they come later."""
+        known = self._parts.optimizers.known(optimizer)
+        if self._parts.sampling.sampler is not None:
+            known.settings = settings(optimizer)
+        closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
+        if not callable(closure):
+            self._gradients_ready(optimizer, known)
+        if self.stopping:
+            self._end_script()
+        if not callable(closure):
+            return None
+
+        def followed(*given: Any, **named: Any) -> Any:
+            result = closure(*given, **named)
+            self._closure_ended(optimizer, known)
+            return result
+
+        if len(args) > 1:
+            return (args[0], followed, *args[2:]), kwargs
+        return args, {**kwargs, "closure": followed}
+
+    def _closure_returned(self, optimizer: Optimizer, known: SeenOptimizer) -> None:
+        self._parts.current.closure_returned()
+        self._gradients_ready(optimizer, known)
+
+    def _gradients_ready(self, optimizer: Optimizer, known: SeenOptimizer) -> None:
+        """Before the optimizer moves the weights."""
+        parts, current = self._parts, self._parts.current
+        sampler, metrics = parts.sampling.sampler, parts.metrics
+        parts.loop.step_begins(optimizer, known)
+        if not (
+            sampler is not None
+            or current.nonfinite is not None
+            or metrics.reads
+            or (metrics.checked and not are_finite(known.small))
+        ):
+            return
+        there = [p for p in known.held if p.grad is not None]
+        if not current.is_read:  # a step of fewer backwards than the one before, or not finite
+            current.read(self._parameters(), late=True)
+        current.measure(there, known.name)
+        parts.loop.gradients_read(optimizer, known, current.gradients.norms)
+        self._locate()
+        if sampler is not None:
+            sampler.before_update(known.held, self.number + 1)
+        if parts.deep.watch is not None:
+            parts.deep.watch.step_begins()
+
+    def ended(self, optimizer: Optimizer, *_: object) -> None:
+        """The weights have moved."""
+        known = self._parts.optimizers.known(optimizer)
+        known.steps += 1
+        deep = self._parts.deep.watch
+        if deep is not None:
+            origins = deep.step_ended()
+            if origins and not self._located:
+                self._located = True
+                self._on_located(self.number + 1, origins)
+        self._parts.loop.step_ended(optimizer, known)
+        self._end(optimizer, known)
+
+    def _end(self, optimizer: Optimizer | None, known: SeenOptimizer | None) -> None:
+        """A step has ended: what is due of it is recorded, and what is kept of it let go.
+
+        Where nothing is due, as little as can be is done: the rest is made up for at the next step
+        at which something is.
+        """
+        parts, now = self._parts, time.perf_counter()
+        self.number += 1
+        sampled = parts.sampling.sampler is not None
+        recorded = sampled or parts.metrics.is_recorded(known)
+        due = recorded or known is None or self.number >= self._due
+        if due:
+            self.make_up()
+        record = parts.current.record(
+            self.number, optimizer, known, self.began, self._last, now, sampled=sampled
+        )
+        parts.metrics.unrecorded = None if recorded else record
+        if recorded:
+            step = record()
+            placed = () if parts.placements is None else parts.placements.records(parts.models)
+            held = set(parts.optimizers.held()) if sampled else set()
+            self._write(*placed, *parts.sampling.records(step, known, held), step)
+            if known is not None:
+                known.loss = step.loss
+            if not sampled:
+                parts.metrics.took(parts.guard.seconds, time.perf_counter() - now)
+        self._let_go(known)
+        if is_fixed(self.number):  # the first are kept for a run that ends early
+            loop = parts.loop.record(ended=False)
+            if self.number >= _FIRST_JUDGED:
+                self._judge(loop)
+        if due:
+            self._account(optimizer, known, now, sampled=sampled)
+            self._prepare()
+        else:
+            if self.number + 1 == self._due:
+                parts.metrics.step_ended(self.number)
+            self._rested.append((now - self._last, parts.guard.seconds))
+            parts.guard.seconds, self._last = 0.0, now
+
+    def _let_go(self, known: SeenOptimizer | None) -> None:
+        """Of all that was kept for this step."""
+        parts = self._parts
+        if parts.stacks.kept:
+            parts.stacks.end()
+        if known is not None:
+            known.backwards = parts.current.until_ready
+        parts.current.begin(None if known is None else known.held)
+        if parts.sentinel is not None:
+            parts.sentinel.step_ended()
+
+    def _account(
+        self,
+        optimizer: Optimizer | None,
+        known: SeenOptimizer | None,
+        now: float,
+        *,
+        sampled: bool,
+    ) -> None:
+        """What the step cost, and when the next is due."""
+        parts = self._parts
+        if sampled:
+            parts.sampling.step_ended(optimizer, parts.optimizers.alive())
+        else:
+            parts.sampling.free_graphs()
+        # What has been done here since the step ended belongs to it, and is not counted again.
+        ended = time.perf_counter()
+        own = parts.guard.seconds + ended - now
+        parts.schedule.ended(ended - self._last, sampled=sampled, own=own)
+        parts.guard.seconds, self._last = now - ended, ended
+        parts.metrics.step_ended(self.number)
+        # After a sample its graph is let go of; several processes do the same at the same steps;
+        # and where nothing makes steps but backwards, each is looked into.
+        every = sampled or parts.placements is not None or known is None
+        self._due = 0
+        if not every:  # the step before a fixed one is: it is then that the next is sampled
+            sampled_next = next_fixed(self.number + 1) - 1
+            self._due = min(parts.metrics.next_recorded(self.number), sampled_next)
+
+    def make_up(self) -> None:
+        """Account for the steps at which nothing was due."""
+        parts = self._parts
+        for seconds, own in self._rested:
+            parts.schedule.ended(seconds, sampled=False, own=own)
+            parts.metrics.passed(own)
+        self._rested.clear()
+
+    # ---------------------------------------------------------------- gradient scaler
+
+    def scaler_step_begins(self, optimizer: Optimizer) -> None:
+        """A gradient scaler decides whether the optimizer makes its step."""
+        self._scaler_steps.append(self.number)
+
+    def scaler_step_ended(self, optimizer: Optimizer) -> None:
+        """A scaler has left the step out, if none was made."""
+        parts = self._parts
+        if self._scaler_steps and self._scaler_steps.pop() == self.number:
+            self.event(
+                "skipped-step",
+                "the gradient scaler skipped a step: a scaled gradient was not finite",
+                optimizer=parts.optimizers.known(optimizer).name,
+                loss_scale=parts.current.scale,
+            )
+            parts.current.skip()
+            if parts.sentinel is not None:
+                parts.sentinel.step_ended()
+
+    # ---------------------------------------------------------------- what is not finite
+
+    def _locate(self) -> None:
+        """Where what is not finite came from, while the weights are still those of the forward."""
+        parts, current = self._parts, self._parts.current
+        if current.nonfinite is None:
+            return
+        self.stopping = self.stop_on_nan
+        if parts.sentinel is None or self._located or parts.deep.watch is not None:
+            # What comes later inherits it; and where every operation is watched, that tells more.
+            return
+        self._located = True
+        where = "loss" if current.in_loss else "gradients"
+        sampler = parts.sampling.sampler
+        with nullcontext() if sampler is None else sampler.paused():
+            calls = None if sampler is None else sampler.calls
+            self._on_located(self.number + 1, parts.sentinel.locate(where=where, seen=calls))
+        kind = "NaN" if current.nonfinite == "nan" else "an infinity"
+        self.event("non-finite", f"{kind} in the {where}")

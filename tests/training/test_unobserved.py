@@ -1,0 +1,220 @@
+"""Ways in which a training escapes: each is observed, or said with what to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gradscope.errors import OptionError
+from gradscope.runfile.reader import RunFile
+from gradscope.training import processes, unobserved
+from gradscope.training.launch import Script
+from gradscope.training.processes import OtherProcesses
+
+TRAIN = """
+import torch
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def train():
+    for _ in range(5):
+        optimizer.zero_grad()
+        net(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+"""
+#: What comes before torch's import, or in its place, in a process that trains itself.
+OBSERVED = {
+    "a probe": "import importlib.util\nassert importlib.util.find_spec('torch')\n",
+    "a library that probes": "import transformers\n",
+    "another finder in front": """
+import sys
+from importlib.machinery import PathFinder
+class Finder:
+    def find_spec(self, name, path, target=None):
+        return PathFinder.find_spec(name) if name == "torch" else None
+sys.meta_path.insert(0, Finder())
+""",
+}
+
+
+def run(
+    folder: Path, script: str, *words: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """``gradscope run train.py WORDS`` in an interpreter that has imported nothing."""
+    (folder / "train.py").write_text(script, encoding="utf-8")
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    return subprocess.run(
+        [sys.executable, "-m", "gradscope", "run", "-o", "run.db", "train.py", *words],
+        cwd=folder,
+        env={**environment, "OMP_NUM_THREADS": "1", **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", OBSERVED)
+def test_every_step_is_observed_after(before, tmp_path):
+    if before == "a library that probes":
+        pytest.importorskip("transformers")
+    done = run(tmp_path, f"{OBSERVED[before]}{TRAIN}train()\n")
+    assert done.stderr.startswith("gradscope: 5 steps"), done.stderr
+    with RunFile.open(tmp_path / "run.db") as recorded:
+        assert [step.step for step in recorded.steps()] == [1, 2, 3, 4, 5]
+        assert not recorded.run.notices
+
+
+@pytest.mark.slow
+def test_torch_may_be_there_before_the_script(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import torch\n", encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = run(tmp_path, f"{TRAIN}train()\n", env={"PYTHONPATH": path})
+    assert done.stderr.startswith("gradscope: 5 steps"), done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_that_begins_late_says_so(tmp_path):
+    """The steps before are counted by what the optimizer keeps."""
+    late = (
+        "import gc, sys\n"
+        "from importlib.machinery import PathFinder\n"
+        "gc.disable()\n"
+        "hook, *finders = sys.meta_path\n"
+        "sys.meta_path[:] = finders\n"
+        + TRAIN.replace("optim.SGD", "optim.Adam")
+        + "train()\ngc.enable()\ngc.collect()\ntrain()\n"
+    )
+    done = run(tmp_path, late)
+    assert done.stderr.startswith("gradscope: 5 steps"), done.stderr
+    assert "without the 5 steps before: torch was imported by a route that" in done.stderr
+    with RunFile.open(tmp_path / "run.db") as recorded:
+        assert "without the 5 steps before" in recorded.run.notices[0]
+
+
+ELSEWHERE = {
+    "spawned": (
+        "import torch.multiprocessing as mp\n"
+        f"{TRAIN}\n"
+        "def work(rank):\n    train()\n"
+        "if __name__ == '__main__':\n    mp.spawn(work, nprocs=2)\n",
+        "were not observed (by multiprocessing (spawn)",
+        "put `with gradscope.watch(model):` around the loop",
+    ),
+    "a command": (
+        "import subprocess, sys\n"
+        "subprocess.run([sys.executable, '-c', 'import torch'], check=True)\n",
+        "were not observed (by subprocess",
+        "put `-m gradscope run` before the script",
+    ),
+    "gradients alone": (
+        "import torch\n"
+        "w = torch.zeros(3, requires_grad=True)\n"
+        "torch.autograd.grad((w - 1).square().sum(), w)\n",
+        "gradients of `torch.autograd.grad` make no step",
+        "",
+    ),
+    "hidden": (
+        "import gc, sys\ngc.disable()\nsys.meta_path.pop(0)\n" + TRAIN + "train()\n",
+        "gradscope could not observe this script: torch was imported by a route",
+        "",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ELSEWHERE)
+def test_a_training_that_is_not_seen_is_not_denied(way, tmp_path):
+    script, said, help = ELSEWHERE[way]
+    done = run(tmp_path, script)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert said in done.stderr
+    assert help in done.stderr
+    with RunFile.open(tmp_path / "run.db") as recorded:
+        assert any(said in notice for notice in recorded.run.notices)
+
+
+def test_a_process_that_becomes_another_says_so(tmp_path):
+    again = (
+        "import os, sys\n"
+        "if 'SETTING' not in os.environ:\n"
+        "    print('lost', end='')\n"
+        "    os.environ['SETTING'] = 'a b'\n"
+        "    os.execv(sys.executable, [sys.executable, *sys.argv])\n"
+        "print('here')\n"
+    )
+    done = run(tmp_path, again, "--lr", "1")
+    assert (done.returncode, done.stdout) == (0, "here\n")
+    first, *others = done.stderr.splitlines()
+    assert first.endswith("use `SETTING='a b' gradscope run train.py --lr 1`")
+    assert not others
+
+
+def test_a_process_that_ends_at_once_is_summed_up(tmp_path):
+    done = run(tmp_path, "import os\nprint('never written', end='')\nos._exit(7)\n")
+    assert (done.returncode, done.stdout) == (7, "")
+    assert done.stderr == "gradscope: the script did not import torch in this process\n"
+    with RunFile.open(tmp_path / "run.db") as recorded:
+        assert recorded.run.exit == "7"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs `fork`")
+def test_a_fork_is_counted():
+    others = OtherProcesses()
+    assert others.started("train.py") is None
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert others.forks == 1
+    assert "were not observed (by" in (others.started("train.py") or "")
+
+
+def test_children_count_from_a_second_on(monkeypatch):
+    seconds = iter([0.0, 0.9, 41.0])
+    monkeypatch.setattr(processes, "_seconds_of_children", lambda: next(seconds))
+    monkeypatch.setattr(processes, "_STARTERS", {})
+    others = OtherProcesses()
+    assert others.started("train.py") is None
+    assert "(by subprocess; 41.00 s of processor time)" in (others.started("train.py") or "")
+
+
+def test_a_launcher_is_told_how_to_start_gradscope():
+    said = OtherProcesses().started("-m torch.distributed.run")
+    assert said is not None
+    assert "`torchrun [OPTIONS] -m gradscope run SCRIPT.py`" in said
+
+
+def test_what_replaces_the_process_is_named_as_one_types_it():
+    others = OtherProcesses()
+    environment = dict(os.environ)
+    same = others.replaced_by(["/usr/bin/python3", "-m", "pkg.train", "a b"], environment)
+    assert same.endswith("use `gradscope run -m pkg.train 'a b'`")
+    other = others.replaced_by(["bash", "train.sh"], environment)
+    assert other.endswith("by `bash train.sh`, which was not observed")
+    many = {**environment, **{f"SETTING_{i}": "1" for i in range(9)}}
+    assert "SETTING" not in others.replaced_by(["python", "train.py"], many)
+
+
+class Unhooked(torch.optim.Adam):
+    """Steps past PyTorch's hooks."""
+
+
+def test_traces_of_a_training_are_not_denied():
+    net = nn.Linear(2, 1)
+    optimizer = Unhooked(net.parameters())
+    net(torch.ones(1, 2)).sum().backward()
+    assert "of `Linear` got gradients past its hooks" in (unobserved._unseen_training() or "")
+    optimizer.step()
+    optimizer.step()
+    assert unobserved._unseen_training() == "`Unhooked` made 2 steps past its hooks"
+
+
+def test_a_notebook_is_no_script():
+    with pytest.raises(OptionError, match="is a notebook") as caught:
+        Script("train.ipynb").check()
+    assert "gradscope.watch" in str(caught.value.problems[0].help)
