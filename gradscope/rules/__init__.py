@@ -8,9 +8,11 @@ its processes against each other; ``RULE.runs`` says how the others speak of one
 """
 
 from gradscope.rules._book import lookup, rule_book
+from gradscope.rules._commands import ReadRun
 from gradscope.rules._comparisons import COMPARISONS, documented, explained
 from gradscope.rules._diagnosis import diagnose, diagnose_ranks, wanted
 from gradscope.rules._history import SampleHistory, StepHistory
+from gradscope.rules._judged import Seen, judgement
 from gradscope.rules._rule import PRESETS, Limits, Rule, Runs, Threshold
 from gradscope.rules._sampled import Sampled
 from gradscope.rules._settings import FAIL_ON, RuleSettings
@@ -22,17 +24,20 @@ __all__ = [
     "PRESETS",
     "SEVERITIES",
     "Limits",
+    "ReadRun",
     "Rule",
     "RuleSettings",
     "Runs",
     "SampleHistory",
     "Sampled",
+    "Seen",
     "StepHistory",
     "Threshold",
     "diagnose",
     "diagnose_ranks",
     "documented",
     "explained",
+    "judgement",
     "lookup",
     "reaches",
     "rule_book",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gradscope import plugins
 from gradscope.errors import OptionError, did_you_mean
+from gradscope.records.loop import LoopRecord
 from gradscope.records.ranks import RanksRecord
 from gradscope.records.report import Finding, Report
 from gradscope.records.training import TrainingFinding
@@ -20,6 +21,7 @@ Find = Callable[[Report, Limits], Iterator[Finding]]
 Wants = Callable[[Report, Limits], Iterable[str]]
 OverSteps = Callable[[StepHistory, Limits], Iterator[Finding]]
 OverSamples = Callable[[SampleHistory, Limits], Iterator[Finding]]
+InLoop = Callable[[LoopRecord, Limits], Iterator[TrainingFinding]]
 OverRanks = Callable[[RanksRecord, Limits], Iterator[TrainingFinding]]
 
 
@@ -29,6 +31,7 @@ class Entry:
 
     ``find`` reads the record of one step, and ``wants`` says which closer look it needs.
     ``find_sampled`` takes its place in a step of a training run, where no closer look is taken.
+    ``find_in_loop`` reads what a training loop does at every step, and takes their place in a run.
     ``find_over_steps`` and ``find_over_samples`` read the history of a training run, and
     ``find_over_ranks`` the files of its processes.
     """
@@ -40,16 +43,20 @@ class Entry:
     find_over_steps: OverSteps | None = None
     find_over_samples: OverSamples | None = None
     find_over_ranks: OverRanks | None = None
+    find_in_loop: InLoop | None = None
 
     @property
     def in_runs(self) -> Find | None:
-        """What judges a step of a training run that was looked at."""
-        return None if self.rule.runs is None else self.find_sampled or self.find
+        """What judges a sampled step of a training run."""
+        if self.rule.runs is None or self.find_in_loop is not None:
+            return None
+        return self.find_sampled or self.find
 
 
 #: What a rule's file may have, by its name there.
 FUNCTIONS = (
-    *("find", "wants", "find_sampled", "find_over_steps", "find_over_samples", "find_over_ranks"),
+    *("find", "wants", "find_sampled", "find_in_loop"),
+    *("find_over_steps", "find_over_samples", "find_over_ranks"),
 )
 
 

@@ -34,7 +34,7 @@ COMPARISONS = (
         summary="given what came back to A's call, B's sends on something else",
         what=f"Looks for the first place, from the loss back, where B departs. {_NOISE}",
         why="A forward that agrees hides a wrong backward: the loss is right, and training is not.",
-        fix="Check a layer with its own backward by `inspect --gradcheck LAYER`.",
+        fix="Check a layer with its own backward: `gradscope inspect MODEL --gradcheck LAYER`.",
         sources=("docs/diff.md, how a place is found",),
     ),
     _of_two_runs(

@@ -63,6 +63,16 @@ class Course:
     steps: int
 
 
+def until_course(steps: float) -> int:
+    """After how many losses there is a course of so many steps."""
+    size = _BLOCK
+    while True:
+        for blocks in range(_FEWEST, _BLOCKS):
+            if 2 * (blocks // 4) * size >= steps:
+                return blocks * size + 1
+        size *= 2
+
+
 class Blocks:
     """Equal numbers of steps each, the last one still growing; ``course`` is that of the others."""
 

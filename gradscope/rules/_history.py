@@ -17,6 +17,8 @@ from gradscope.rules._window import KEPT, Window
 
 #: Of a parameter over samples.
 _SAMPLES = 32
+#: For so many different numbers of backwards the losses of steps are kept apart.
+_WINDOWS = 8
 #: A gradient that was clipped is smaller than it was by more than rounding.
 _CLIPPED = 1 - 1e-3
 #: The largest factor that is kept, of a gradient clipped to nothing.
@@ -31,7 +33,8 @@ class StepHistory:
         now: the step that is looked at; everything else is of those before it.
         count: how many steps there were, ``now`` included.
         alone: whether no other optimizer has stepped in the run so far.
-        loss, gradient: of the losses and of the norms of the gradient before clipping.
+        loss: of the losses of steps that sum as many backwards as ``now``.
+        gradient: of the norms of the gradient before clipping.
         blocks: the losses since the run began.
         clipped: by what factor steps were clipped, 1 where they were not, with ``now``.
         shortened: how many of those that are kept are above 1.
@@ -43,7 +46,7 @@ class StepHistory:
     now: TrainingStep
     count: int = 1
     alone: bool = True
-    loss: Window = field(default_factory=Window)
+    loss: Window = field(init=False)
     gradient: Window = field(default_factory=Window)
     blocks: Blocks = field(default_factory=Blocks)
     clipped: Window = field(default_factory=Window)
@@ -51,8 +54,10 @@ class StepHistory:
     peak: float = 0.0
     scales: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     halvings: float = 0.0
+    _losses: dict[int, Window] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.loss = self._sums_of(self.now)
         self._look(self.now, None)
 
     def add(self, step: TrainingStep, *, alone: bool = True) -> None:
@@ -62,9 +67,17 @@ class StepHistory:
         self.alone = alone
         loss = before.loss
         self.loss.add(loss)
+        self.loss = self._sums_of(step)
         self.gradient.add(before.gradient_norm)
         self.blocks.add(before.step, loss)
         self._look(step, before)
+
+    def _sums_of(self, step: TrainingStep) -> Window:
+        """The window of losses that are sums of as many backwards: others are not comparable."""
+        number = len(step.summed_losses)
+        if number not in self._losses and len(self._losses) == _WINDOWS:
+            del self._losses[min(self._losses, key=lambda n: self._losses[n].count)]
+        return self._losses.setdefault(number, Window())
 
     def _look(self, step: TrainingStep, before: TrainingStep | None) -> None:
         """What of the step itself counts at once."""

@@ -15,6 +15,8 @@ PRESETS = {
     "autotrainer": "AUTOTRAINER's monitor",
 }
 OWN = "gradscope, calibrated"
+#: A share of steps in which a fact holds: a fact of one step needs no statistics.
+CHOSEN = "gradscope, chosen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,18 @@ class Limits:
 class Runs:
     """How a rule that reads one step speaks of a training run, of which it sees steps now and then.
 
+    What a rule declares here says from when on it can be judged; see ``_judged.py``.
+
     Attributes:
-        samples: in how many steps in a row, of those looked at, it must hold before it is told.
-        steps: of a rule over the vital signs, the same of all steps.
+        samples: in how many steps in a row, of those looked at, it must hold before it is told; 0:
+            it reads none.
+        samples_before: of a rule over samples, how many must lie before the first of these: a
+            number, or the threshold that says it.
+        steps: of a rule over the vital signs, in how many of all steps in a row it must hold.
+        steps_before: of such a rule, how many must lie before the first of these.
+        metrics: of such a rule, the attributes of ``TrainingStep`` that it reads: a step without a
+            value in one of them does not count.
+        calls: whether it reads what calls took and gave. Of compiled modules there are none.
         always: whether one step in which it does not hold refutes it for good: what is so by
             construction holds from the first step on.
         first: whether only the first step of the run counts, before anything was learned.
@@ -81,16 +92,44 @@ class Runs:
             those that no optimizer of the script holds as well; "all".
         skips: whether a rule over the vital signs is asked after a skipped step, too.
         ranks: whether it judges the files of several processes, once these are read together.
+        loop: whether it reads what the training loop does at every step, and no sample.
     """
 
     samples: int = 3
+    samples_before: int | str = 0
     steps: int = 1
+    steps_before: int | str = 0
+    metrics: tuple[str, ...] = ()
+    calls: bool = False
     always: bool = False
     first: bool = False
     per: str = "place"
     parameters: str = "stepped"
     skips: bool = False
     ranks: bool = False
+    loop: bool = False
+
+    @property
+    def over_steps(self) -> bool:
+        """Whether the rule reads the metrics of every step."""
+        return bool(self.metrics)
+
+    @property
+    def over_samples(self) -> bool:
+        """Whether it reads samples."""
+        return self.samples > 0 and not self.loop
+
+    def steps_needed(self, limits: Limits) -> int:
+        """How many steps with its metrics there must be before it can speak."""
+        return _number(self.steps_before, limits) + self.steps
+
+    def samples_needed(self, limits: Limits) -> int:
+        """The same of samples."""
+        return _number(self.samples_before, limits) + self.samples
+
+
+def _number(of: int | str, limits: Limits) -> int:
+    return math.ceil(limits[of]) if isinstance(of, str) else of
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +139,8 @@ class Rule:
     ``severity`` is the usual one; the text says when a finding has another. ``calibration`` says
     what the defaults were measured on: how often healthy models, how often broken ones fire.
     ``runs`` is how it speaks of a training run; None: one step of a run is not enough for it.
+    ``explains`` are the codes of rules of the loop whose findings follow from it: where it is found
+    in a run, they are left out.
     """
 
     code: str
@@ -113,6 +154,7 @@ class Rule:
     thresholds: tuple[Threshold, ...] = ()
     calibration: str = ""
     runs: Runs | None = Runs()
+    explains: tuple[str, ...] = ()
 
     def limits(self, preset: str | None = None, own: Mapping[str, float] | None = None) -> Limits:
         """The thresholds with a preset and then one's own numbers put in."""

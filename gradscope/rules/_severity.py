@@ -28,7 +28,7 @@ def severity(answer: Answer) -> str | None:
         return "error"
     if answer.cause == "frozen":
         return "warning" if answer.state == "healthy" else None
-    if answer.state == "healthy":
+    if answer.state in ("healthy", "not-judged"):
         return None
     if answer.state == "zero" and answer.recovers:
         return "info"

@@ -68,7 +68,7 @@ RULE = Rule(
             presets={"deepchecker": 0.5},
         ),
     ),
-    runs=Runs(per="model"),
+    runs=Runs(per="model", calls=True),
 )
 
 

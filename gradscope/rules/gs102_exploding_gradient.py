@@ -85,7 +85,7 @@ RULE = Rule(
             presets={"deepchecker": 2},
         ),
     ),
-    runs=Runs(per="model"),
+    runs=Runs(per="model", calls=True),
 )
 #: Of a recurrent layer: what multiplies its input, in both directions.
 _INPUT_WEIGHTS = ("weight_ih_l0", "weight_ih_l0_reverse")

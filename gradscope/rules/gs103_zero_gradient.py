@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from gradscope.records.answers import Answer
 from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding, Report
+from gradscope.rules._commands import CALLS, why
 from gradscope.rules._reading import Tree, complete, in_library_code, is_zero
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._severity import severity
@@ -30,7 +31,7 @@ RULE = Rule(
         "A parameter with a zero gradient does not learn, and unlike a missing gradient it raises "
         "no complaint anywhere; weight decay may even move it, which looks like training."
     ),
-    fix="Run `gradscope why` with the parameter's name: it names the operation that made the zero.",
+    fix="Run `gradscope why MODEL NAME`: it names the operation that made the zero.",
     sources=(
         "Bachlechner et al. 2021, ReZero, and Hu et al. 2022, LoRA: zeros that are meant",
         "TorchLens: of experts, branches and embedding rows warn on 5 of the last 8 steps only",
@@ -80,7 +81,8 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         yield _explained(answers, severity(answers[0]))
     rest = [name for name in zeros if name not in explained]
     for name, behind in Tree(report).gathered(rest):
-        yield _unexplained(name, behind)
+        advice = f"`{why(report, name)}` names the operation that made the zero."
+        yield _unexplained(name, behind, advice)
 
 
 def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
@@ -89,14 +91,16 @@ def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
     zeros = {p.name for p in _zeros(report, limits)}
     if not zeros & weights:
         return
+    advice = f"`{CALLS}` shows where the zero starts: the last call with a grad_out of 0."
     for name, behind in Tree(report).gathered(zeros):
         if weights.intersection(behind):
-            yield _unexplained(name, behind)
+            yield _unexplained(name, behind, advice)
 
 
-def _unexplained(name: str, behind: Sequence[str]) -> Finding:
+def _unexplained(name: str, behind: Sequence[str], advice: str) -> Finding:
     these = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
-    return RULE.finding(name, f"the gradient of {these} is exactly zero.", value=float(len(behind)))
+    message = f"the gradient of {these} is exactly zero."
+    return RULE.finding(name, message, advice=advice, value=float(len(behind)))
 
 
 def _explained(answers: list[Answer], level: str | None) -> Finding:

@@ -63,7 +63,7 @@ RULE = Rule(
         ),
         Threshold("values", 64, "values of all units together, below which nothing is estimated"),
     ),
-    runs=Runs(samples=10),
+    runs=Runs(samples=10, calls=True),
 )
 #: A layer of which so many values are off is dead as a unit is that is on in under 1 % of them.
 _SILENT = 0.99

@@ -72,7 +72,7 @@ RULE = Rule(
             presets={"deepchecker": 2.0},
         ),
     ),
-    runs=Runs(per="model"),
+    runs=Runs(per="model", calls=True),
 )
 _SCALE = (
     "Look at how this layer's weight came to be: initialise it smaller (Kaiming, Xavier), or put a "

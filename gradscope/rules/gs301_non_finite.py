@@ -33,7 +33,7 @@ RULE = Rule(
         "pytorch/pytorch#41508: softmax over a row that is masked entirely",
         "SageMaker Debugger, ExplodingTensor",
     ),
-    runs=Runs(samples=1, per="run", parameters="all"),
+    runs=Runs(samples=1, metrics=("step",), per="run", parameters="all"),
 )
 
 

@@ -40,7 +40,7 @@ RULE = Rule(
     thresholds=(
         Threshold("headroom", 2, "65504 over the largest activation, below which it fires"),
     ),
-    runs=Runs(per="model"),
+    runs=Runs(per="model", calls=True),
 )
 _LARGEST = 65504.0
 _MASK = 1e30

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gradscope.records.answers import Answer
+from gradscope.records.loop import LoopRecord
 from gradscope.records.report import Finding, Report
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._commands import CALLS, why
+from gradscope.rules._loop import at, enough, gathered, in_steps
 from gradscope.rules._reading import (
     LENIENT,
     Tree,
@@ -47,8 +51,7 @@ RULE = Rule(
         "PyTorch, DistributedDataParallel: find_unused_parameters",
         "PyTorch, autograd mechanics: locally disabling gradient computation",
     ),
-    # Experts, heads and tasks that take turns have no gradient now and then.
-    runs=Runs(samples=5, always=True),
+    runs=Runs(loop=True),
 )
 
 
@@ -72,14 +75,38 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             yield _explained(report, answer)
     rest = [p.name for p in missing(report) if p.name in lost - explained]
     for name, behind in Tree(report).gathered(rest):
-        these = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
-        yield RULE.finding(
-            name,
-            f"no gradient reaches {these}.",
-            severity=_severity(report, None, behind),
-            advice="Run `gradscope why`: it names the one cause and the line.",
-            value=float(len(behind)),
+        yield _unexplained(report, name, behind, f"`{why(report, name)}` names the one cause.")
+
+
+def _unexplained(report: Report, name: str, behind: Sequence[str], advice: str) -> Finding:
+    these = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
+    return RULE.finding(
+        name,
+        f"no gradient reaches {these}.",
+        severity=_severity(report, None, behind),
+        advice=advice,
+        value=float(len(behind)),
+    )
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each module whose parameters got no gradient at any step."""
+    lost = [
+        one
+        for one in loop.parameters
+        if "no-gradient" in one.facts and not one.facts & {"untrained", "orphan", "idle"}
+    ]
+    for model, module, members in gathered([one for one in lost if enough(loop, one.steps)]):
+        these = f"`{members[0].name}`" if len(members) == 1 else plural(len(members), "parameter")
+        steps = max(one.steps for one in members)
+        finding = RULE.finding(
+            module,
+            f"no gradient reaches {these} {in_steps(steps, steps)}.",
+            advice=f"`{CALLS}` shows where the graph is cut: the calls before it have `none` in "
+            "grad_out.",
+            value=float(len(members)),
         )
+        yield at(finding, loop, model=model)
 
 
 def _explained(report: Report, answer: Answer) -> Finding:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from gradscope.records.loop import LoopRecord
 from gradscope.records.modules import ModuleFacts
 from gradscope.records.report import Finding, Report
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, gathered, in_steps
 from gradscope.rules._reading import Tree, asks_elsewhere, never_called, of_library
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
@@ -30,8 +33,7 @@ RULE = Rule(
     ),
     fix="Call the module in `forward`, or remove it.",
     sources=("PyTorch, DistributedDataParallel: find_unused_parameters",),
-    # As GS401: what once ran is called.
-    runs=Runs(samples=5, always=True),
+    runs=Runs(loop=True),
 )
 
 
@@ -70,6 +72,26 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             value=float(lost),
             cause="not-called",
         )
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each module that was never called, with gradients or without."""
+    idle = [
+        one
+        for one in loop.parameters
+        if {"idle", "no-gradient"} <= one.facts and not one.facts & {"untrained", "orphan"}
+    ]
+    for model, module, members in gathered([one for one in idle if enough(loop, one.steps)]):
+        steps = max(one.steps for one in members)
+        finding = RULE.finding(
+            module or members[0].name,
+            f"the module was never called {in_steps(steps, steps)}, and its "
+            f"{plural(len(members), 'parameter')} got no gradient.",
+            severity="warning" if module.rpartition(".")[2].isdigit() else None,
+            value=float(len(members)),
+            cause="not-called",
+        )
+        yield at(finding, loop, model=model)
 
 
 _LISTS = ("ModuleList",)  # what a ModuleDict has is asked for by name

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gradscope.records.loop import LoopRecord
 from gradscope.records.modules import Unregistered
 from gradscope.records.report import Finding, Report
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, full_names, gathered, in_steps
 from gradscope.rules._reading import Tree
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import listed, plural
@@ -30,8 +33,7 @@ RULE = Rule(
         "`optimizer.add_param_group`; freeze them where they are not meant to train."
     ),
     sources=("PyTorch, torch.optim: construct the optimizer after the model is complete",),
-    # A group may still be added, as gradual thawing does.
-    runs=Runs(samples=5, always=True, parameters="unheld"),
+    runs=Runs(loop=True),
 )
 
 
@@ -49,6 +51,29 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         )
     for kept in report.unregistered:
         yield _unregistered(kept)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each module that runs and that no optimizer holds, of all that were made."""
+    steps = max((one.steps for one in loop.optimizers), default=0)
+    unheld = [one for one in loop.parameters if {"unheld", "graded"} <= one.facts]
+    if not loop.optimizers or not enough(loop, steps):
+        return
+    for model, module, members in gathered(unheld):
+        names = listed(full_names(members, loop))
+        held = " and ".join(f"`{one.name}`" for one in loop.optimizers[:3])
+        finding = RULE.finding(
+            module or model,
+            f"no optimizer holds {names}, though {'it gets' if len(members) == 1 else 'they get'} "
+            f"gradients {in_steps(steps, steps)}; there {_are(len(loop.optimizers))}: {held}.",
+            value=float(len(members)),
+            location=loop.optimizers[0].location,
+        )
+        yield at(finding, loop, model=model)
+
+
+def _are(optimizers: int) -> str:
+    return "is one optimizer" if optimizers == 1 else f"are {optimizers}"
 
 
 def _unregistered(kept: Unregistered) -> Finding:

@@ -29,7 +29,7 @@ RULE = Rule(
         "the frozen part under `torch.no_grad()`."
     ),
     sources=("PyTorch, autograd mechanics: setting requires_grad",),
-    runs=Runs(always=True, per="model", parameters="all"),
+    runs=Runs(always=True, per="model", parameters="all", calls=True),
 )
 
 

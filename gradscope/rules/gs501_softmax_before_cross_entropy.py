@@ -31,7 +31,7 @@ RULE = Rule(
         "PyTorch, nn.CrossEntropyLoss: the input is expected to contain the unnormalized logits",
         "PyTorch, nn.NLLLoss: the input is expected to contain log-probabilities",
     ),
-    runs=Runs(samples=1, parameters="all"),
+    runs=Runs(samples=1, parameters="all", calls=True),
 )
 _SOFTMAX = "SoftmaxBackward0"
 _GUESSED = (

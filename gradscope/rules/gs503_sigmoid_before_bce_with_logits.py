@@ -26,7 +26,7 @@ RULE = Rule(
         "PyTorch, nn.BCEWithLogitsLoss: combines a sigmoid layer and the BCELoss",
         "Lightning-AI/pytorch-lightning#18272",
     ),
-    runs=Runs(samples=1, parameters="all"),
+    runs=Runs(samples=1, parameters="all", calls=True),
 )
 _OPS = {"SigmoidBackward0": "sigmoid", "SoftmaxBackward0": "softmax"}
 

@@ -41,7 +41,7 @@ RULE = Rule(
         ),
     ),
     # The last batch of an epoch may well be one sample.
-    runs=Runs(per="model", parameters="all"),
+    runs=Runs(per="model", parameters="all", calls=True),
 )
 _RAISED = "more than 1 value per channel"
 

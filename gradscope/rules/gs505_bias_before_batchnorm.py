@@ -25,7 +25,7 @@ RULE = Rule(
     ),
     fix="Build the layer with `bias=False`; the norm has a bias of its own.",
     sources=("Ioffe and Szegedy 2015, Batch normalization, section 3.2",),
-    runs=Runs(samples=1, parameters="all"),
+    runs=Runs(samples=1, parameters="all", calls=True),
 )
 _LAYERS = (
     "ConvolutionBackward",

@@ -39,7 +39,7 @@ RULE = Rule(
         " loss is 1.14 times ln(classes), the nearest broken one 9.2 times."
     ),
     thresholds=(Threshold("factor", 2, "the first loss over ln(classes), above which it fires"),),
-    runs=Runs(samples=1, first=True, per="model", parameters="all"),
+    runs=Runs(samples=1, first=True, per="model", parameters="all", calls=True),
 )
 
 #: A loss this near (in its logarithm) to the sum over all samples is one, and no mean, where the
@@ -49,7 +49,7 @@ _NEAR, _SMALL = 0.4, 2.0
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """At most one finding, of the model itself."""
-    first = report.history[0].loss if report.history else report.loss
+    first = report.history[0].loss if report.history else _of_one_backward(report)
     # Of a sum of several losses nobody knows what guessing would give.
     if first is None or report.losses or not _is_cross_entropy(report) or _is_trained(report):
         return
@@ -69,6 +69,11 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         value=first / guess,
         limit=limits.of("factor"),
     )
+
+
+def _of_one_backward(report: Report) -> float | None:
+    """A step's loss is the sum over its backwards, and each of these has one to compare."""
+    return None if report.loss is None else report.loss / report.run.repeats
 
 
 def _is_cross_entropy(report: Report) -> bool:

@@ -16,7 +16,8 @@ RULE = Rule(
     severity="warning",
     summary="the loss leaps far above everything it was in the steps before",
     what=(
-        "Compares the loss of each step with those of the 128 steps before, by the median and the "
+        "Compares the loss of each step with those of the 128 steps before that sum as many "
+        "backwards, by the median and the "
         "median absolute deviation of their logarithms, which a few wild values do not move. It "
         "fires where the loss is many deviations above the median, and stands out from nearly all "
         "of those steps as well: the long tails of a training that is nearly done do not count. "
@@ -60,7 +61,7 @@ RULE = Rule(
         ),
         Threshold("history", 32, "steps before, below which nothing is said"),
     ),
-    runs=Runs(samples=1),
+    runs=Runs(samples=0, steps_before="history", metrics=("loss",)),
 )
 #: The least deviation that is believed: a loss that repeats itself exactly has none.
 _FLOOR = 1e-3

@@ -64,7 +64,12 @@ RULE = Rule(
         Threshold("layer", 30, "a weight's own ratio to its median, above which it fires"),
         Threshold("samples", 12, "samples before, below which nothing is said of a weight"),
     ),
-    runs=Runs(samples=1),
+    runs=Runs(
+        samples=1,
+        samples_before="samples",
+        steps_before="history",
+        metrics=("gradient_norm",),
+    ),
 )
 #: The least deviation that is believed: a gradient that repeats itself exactly has none.
 _FLOOR = 1e-3

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records.report import Finding
-from gradscope.rules._course import Course
+from gradscope.rules._course import Course, until_course
 from gradscope.rules._history import StepHistory
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
 
+#: How long the loss must not fall.
+_STEPS = 500
 RULE = Rule(
     code="GS603",
     name="loss-plateau",
@@ -30,7 +32,7 @@ RULE = Rule(
     ),
     fix=(
         "See that a single batch can be overfitted; if not, look at the targets and at `gradscope "
-        "check`. If it can, try learning rates three times larger and smaller."
+        "check MODEL`. If it can, try learning rates three times larger and smaller."
     ),
     sources=(
         "CS231n notes, babysitting the learning process: overfit a small part first",
@@ -42,14 +44,14 @@ RULE = Rule(
         "found; shorter runs are not judged. `noise` could lie anywhere from 0.15 up."
     ),
     thresholds=(
-        Threshold("steps", 500, "steps without a fall, below which nothing is said"),
+        Threshold("steps", _STEPS, "steps without a fall, below which nothing is said"),
         Threshold("left", 0.9, "the loss over that of the beginning, above which it fires"),
         Threshold("noise", 0.5, "standard deviation over mean, above which nothing is said"),
         Threshold(
             "errors", 2, "fall between the quarters in standard errors, above which it is one"
         ),
     ),
-    runs=Runs(samples=1),
+    runs=Runs(samples=0, steps_before=until_course(_STEPS), metrics=("loss",)),
 )
 
 

@@ -11,6 +11,8 @@ from gradscope.rules._history import SampleHistory
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
+#: So many samples in a row must rise.
+_RISING = 8
 RULE = Rule(
     code="GS604",
     name="weight-drift",
@@ -45,10 +47,8 @@ RULE = Rule(
         Threshold("factor", 10, "the norm over the first one, above which it fires"),
         Threshold("growth", 1.1, "growth over the last eight samples, below which it has ended"),
     ),
-    runs=Runs(),
+    runs=Runs(samples_before=_RISING),
 )
-#: So many samples in a row must rise.
-_RISING = 8
 
 
 def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:

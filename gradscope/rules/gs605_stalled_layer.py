@@ -50,7 +50,7 @@ RULE = Rule(
         ),
         Threshold("samples", 8, "samples before, below which nothing is said"),
     ),
-    runs=Runs(samples=8),
+    runs=Runs(samples=8, samples_before="samples"),
 )
 
 

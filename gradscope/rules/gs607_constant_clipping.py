@@ -9,6 +9,8 @@ from gradscope.rules._history import StepHistory
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, percent
 
+#: Steps, with the one that is judged.
+_HISTORY = 100
 RULE = Rule(
     code="GS607",
     name="constant-clipping",
@@ -43,9 +45,13 @@ RULE = Rule(
         Threshold(
             "factor", 10, "the median factor by which they were clipped, above which it fires"
         ),
-        Threshold("history", 100, "steps, below which nothing is said"),
+        Threshold("history", _HISTORY, "steps, below which nothing is said"),
     ),
-    runs=Runs(samples=1),
+    runs=Runs(
+        samples=0,
+        steps_before=_HISTORY - 1,
+        metrics=("gradient_norm", "clipped_norm"),
+    ),
 )
 
 

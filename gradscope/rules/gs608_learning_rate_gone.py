@@ -41,7 +41,7 @@ RULE = Rule(
     thresholds=(
         Threshold("share", 1e-6, "the learning rate over its peak, at or below which it fires"),
     ),
-    runs=Runs(samples=1, steps=50),
+    runs=Runs(samples=0, steps=50, metrics=("learning_rates",)),
 )
 
 

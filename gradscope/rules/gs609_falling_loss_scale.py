@@ -26,8 +26,8 @@ RULE = Rule(
         "flushed to zero instead."
     ),
     fix=(
-        "Look for what overflows (`gradscope check --precision`, GS301, GS303), train in bfloat16, "
-        "or clip the gradient after `scaler.unscale_(optimizer)`."
+        "Look for what overflows (`gradscope check MODEL --precision`, GS301, GS303), train in "
+        "bfloat16, or clip the gradient after `scaler.unscale_(optimizer)`."
     ),
     sources=(
         "Micikevicius et al. 2018, Mixed precision training: dynamic loss scaling",
@@ -43,7 +43,7 @@ RULE = Rule(
         Threshold("scale", 1, "loss scale, below which it fires", source="what it is for"),
         Threshold("halvings", 12, "in the last 128 steps, above which it fires"),
     ),
-    runs=Runs(samples=1, skips=True),
+    runs=Runs(samples=0, metrics=("loss_scale",), skips=True),
 )
 
 

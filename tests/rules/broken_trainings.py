@@ -433,31 +433,6 @@ def a_logarithm_of_zero(mended: bool) -> Watched:
     return run
 
 
-@trouble("GS401", "unused", "unused.*", severity="error", begins=(1, 1))
-def a_head_that_the_loss_leaves_out(mended: bool) -> Watched:
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body, self.head = mlp(16, 32, 32), nn.Linear(32, 5)
-            self.unused = nn.Linear(32, 5)
-
-        def forward(self, x):
-            h = F.relu(self.body(x))
-            return self.head(h), self.unused(h)
-
-    model = Net()
-    run, adam = Watched({"model": model}), torch.optim.Adam(model.parameters(), lr=1e-3)
-    for _ in range(100):
-        x, y = blobs(32)
-
-        def loss(x=x, y=y):
-            one, other = model(x)
-            return F.cross_entropy(one, y) + (F.cross_entropy(other, y) if mended else 0)
-
-        run.step(adam, loss)
-    return run
-
-
 @trouble("GS104", "*", begins=(1, 1))
 def steps_larger_than_the_weights(mended: bool) -> Watched:
     model = mlp(16, 64, 64, 5)

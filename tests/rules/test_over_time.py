@@ -84,6 +84,20 @@ def test_a_loss_that_leaps_to_stay():
     assert found[-1] < 320
 
 
+def test_sums_of_other_numbers_of_backwards_are_not_compared():
+    """An epoch's last step has fewer backwards, and larger batches are more: neither is a spike."""
+
+    def course(backwards: Callable[[int], int], spike: int = 0) -> list[TrainingStep]:
+        return [
+            replace(one, losses=(noisy(2.0) + 3 * (one.step == spike),) * backwards(one.step))
+            for one in steps(400)
+        ]
+
+    assert over("GS601", course(lambda i: 1 if i % 10 else 8)) == []
+    assert over("GS601", course(lambda i: 4 if i < 200 else 32)) == []
+    assert over("GS601", course(lambda i: 4 if i % 10 else 2, spike=311)) == [311]
+
+
 @pytest.mark.parametrize(
     ("course", "spikes"),
     [

@@ -41,6 +41,8 @@ CODES = [
     *("GS501", "GS502", "GS503", "GS504", "GS505", "GS506", "GS507", "GS508"),
     *("GS601", "GS602", "GS603", "GS604", "GS605", "GS606", "GS607", "GS608", "GS609"),
     *("GS701", "GS702", "GS703", "GS704", "GS705", "GS706", "GS707"),
+    *("GS801", "GS802", "GS803", "GS804", "GS805", "GS806", "GS807", "GS808"),
+    *("GS809", "GS810", "GS811", "GS812", "GS813", "GS814", "GS815", "GS816"),
 ]
 
 
@@ -63,7 +65,7 @@ def faults(rule: Rule) -> list[str]:
         found.append("sources")
     runs = rule.runs
     if runs is not None:
-        often = runs.samples >= 1 and runs.steps >= 1
+        often = runs.samples >= (not runs.metrics) and runs.steps >= 1
         known = runs.per in ("place", "model", "run")
         if not (often and known and runs.parameters in ("stepped", "unheld", "all")):
             found.append("runs")
@@ -121,6 +123,12 @@ REFUSED = {
 @pytest.mark.parametrize("fault", REFUSED)
 def test_what_the_contract_refuses(fault):
     assert faults(REFUSED[fault]) == [fault]
+
+
+def test_what_a_rule_explains_is_found_by_a_rule_of_the_loop():
+    of_loop = {entry.rule.code for entry in entries() if entry.find_in_loop is not None}
+    explained = {code for rule in rule_book() for code in rule.explains}
+    assert explained and explained <= of_loop
 
 
 def test_the_codes_that_are_promised():

@@ -42,7 +42,7 @@ def test_select_and_ignore(select, ignore, expected):
 
 
 def test_everything_looks_unless_told_otherwise():
-    assert len(codes(RuleSettings())) == 41
+    assert len(codes(RuleSettings())) == 57
 
 
 def test_options_over_the_config():
@@ -75,7 +75,7 @@ def test_severities_in_order():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"select": ["GS8"]}, "unknown rule `GS8`"),
+        ({"select": ["GS9"]}, "unknown rule `GS9`"),
         ({"ignore": ["dead"]}, "unknown rule `dead`"),
         ({"preset": "sagemakr"}, "unknown preset `sagemakr`"),
         ({"fail_on": "errors"}, "unknown severity `errors`"),

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from gradscope.records.training import TrainingFinding
-from gradscope.rules import SEVERITIES
+from gradscope.records.training import TrainingFinding, TrainingStep
+from gradscope.rules import SEVERITIES, RuleSettings, Seen, judgement
 from gradscope.rules._book import entries
+from gradscope.training.findings import RunFindings
 from rules.broken_trainings import TROUBLES
 from rules.calibrate_runs import EVERY, HARMLESS, loud
 from rules.healthy_trainings import TRAININGS
@@ -47,6 +48,23 @@ def test_broken(name):
 
 
 @pytest.mark.parametrize("name", TROUBLES)
+def test_nothing_is_found_before_it_can_be_judged(name):
+    run, every = TROUBLES[name].build(False), 10
+    settings = RuleSettings()
+    found, seen = RunFindings(settings), Seen(settings)
+    for record in run.records:
+        if isinstance(record, TrainingStep):
+            seen.add_step(record)
+            new = found.step(record)
+        elif record.step <= run.first or record.step % every == 0:
+            seen.add_sample(record.step, record.model, record.optimizer)
+            new = found.sample(record)
+        else:
+            continue
+        assert {one.finding.code for one in new} <= {*judgement(seen).judged}
+
+
+@pytest.mark.parametrize("name", TROUBLES)
 def test_mended(name):
     case = TROUBLES[name]
     run = case.build(True)
@@ -58,7 +76,11 @@ def test_mended(name):
 
 def test_two_trainings_for_each_rule_over_time():
     count = Counter(case.code for case in TROUBLES.values())
-    over_time = {one.rule.code for one in entries() if not (one.find or one.find_over_ranks)}
+    over_time = {
+        one.rule.code
+        for one in entries()
+        if not (one.find or one.find_over_ranks or one.find_in_loop)
+    }
     assert {code for code in over_time if count[code] < 2} == set()
     assert len(TROUBLES) >= 15
     assert len(TRAININGS) >= 10

@@ -1,0 +1,159 @@
+"""Which rules have seen enough of a run: what ``RULE.runs`` declares, against what there was.
+
+That a rule found nothing says something only where it had enough to look at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+
+from gradscope.records.judgement import Judgement, NotJudged
+from gradscope.records.training import TrainedModel, TrainingStep
+from gradscope.rules._book import Entry
+from gradscope.rules._rule import Limits
+from gradscope.rules._settings import RuleSettings
+from gradscope.rules._words import plural
+
+#: Samples for which an interval is told where only the metrics of steps are lacking.
+_PLENTY = 16
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a run has shown so far of what rules read.
+
+    It is counted for each optimizer, and for each model in the steps of each optimizer: a rule has
+    seen enough where it has of all of them.
+
+    Attributes:
+        settings: the rules that look.
+        ranks: whether the files of several processes are read together.
+    """
+
+    settings: RuleSettings
+    ranks: bool = False
+    _metrics: tuple[str, ...] = field(init=False)  # all that rules read
+    _read: Callable[[TrainingStep], tuple[object, ...]] = field(init=False)
+    #: By optimizer, how many backwards the loss is the sum of, and which metrics there are.
+    _steps: Counter[tuple[str, int, tuple[bool, ...]]] = field(default_factory=Counter)
+    _made: dict[str, int] = field(default_factory=dict)
+    _samples: Counter[tuple[int, str]] = field(default_factory=Counter)
+    _first: bool = False
+    _without_calls: bool = False
+
+    def __post_init__(self) -> None:
+        runs = [entry.rule.runs for entry, _ in self.settings.active()]
+        read = {name for one in runs if one is not None for name in one.metrics}
+        # Two at least, or else the getter gives no tuple.
+        self._metrics = tuple(sorted(read | {"step", "loss"}))
+        self._read = attrgetter(*self._metrics)
+
+    def add_step(self, step: TrainingStep) -> None:
+        """A step was recorded. It is called in every one: no frame of Python's for each metric."""
+        optimizer = step.optimizer
+        if step.optimizer_step > self._made.get(optimizer, 0):
+            self._made[optimizer] = step.optimizer_step
+        there = tuple([value is not None and value != () for value in self._read(step)])
+        self._steps[optimizer, len(step.summed_losses), there] += 1
+
+    def add_sample(self, step: int, model: int, optimizer: str) -> None:
+        """A model was sampled in this step, which that optimizer made."""
+        self._samples[model, optimizer] += 1
+        self._first = self._first or step == 1
+
+    def add_model(self, model: TrainedModel) -> None:
+        """What is known of a model."""
+        self._without_calls = self._without_calls or bool(model.compiled)
+
+    @property
+    def steps_made(self) -> int:
+        """How many steps each optimizer made, recorded or not: the fewest."""
+        return min(self._made.values(), default=0)
+
+    @property
+    def samples(self) -> int:
+        """Of each model in the steps of each optimizer: the fewest."""
+        return min(self._samples.values(), default=0)
+
+    @property
+    def first(self) -> bool:
+        """Whether step 1 was sampled."""
+        return self._first
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether the calls of all models are recorded."""
+        return not self._without_calls
+
+    def steps(self, metrics: tuple[str, ...]) -> int | None:
+        """The steps with these metrics, of the optimizer that has the fewest; None: none has any.
+
+        Losses that are sums of another number of backwards are not comparable.
+        """
+        places = [self._metrics.index(name) for name in metrics]
+        found: dict[str, Counter[int]] = {}
+        for (optimizer, backwards, there), count in self._steps.items():
+            if all(there[place] for place in places):
+                found.setdefault(optimizer, Counter())[backwards] += count
+        together = max if "loss" in metrics else sum
+        return min((together(counts.values()) for counts in found.values()), default=None)
+
+
+def judgement(seen: Seen) -> Judgement:
+    """The rules that could be judged, and what the others need."""
+    judged: list[str] = []
+    lacking: list[NotJudged] = []
+    for entry, limits in seen.settings.active():
+        code = entry.rule.code
+        if entry.find_over_ranks is not None:
+            judged += [code] if seen.ranks else []
+            continue
+        if entry.find_in_loop is not None:  # facts of every step, from the first on
+            judged.append(code)
+            continue
+        needs = list(_needs(entry, limits, seen))
+        missed = [one for one in needs if one.seen < one.needs]
+        if missed:
+            lacking.append(missed[0])
+        elif needs:
+            judged.append(code)
+    return Judgement(tuple(judged), tuple(_helped(lacking, seen.steps_made)))
+
+
+def _needs(entry: Entry, limits: Limits, seen: Seen) -> Iterator[NotJudged]:
+    """What a rule needs, and how much of it there is; nothing where it has nothing to look at."""
+    runs, code = entry.rule.runs, entry.rule.code
+    if runs is None:
+        return
+    if runs.calls:
+        yield NotJudged(code, "calls", 1, int(seen.has_calls), "")
+    steps = seen.steps(runs.metrics)
+    if runs.over_steps and steps is not None:
+        yield NotJudged(code, "steps", runs.steps_needed(limits), steps, "")
+        if runs.steps_needed(limits) == 1:  # what a sample shows, each step shows too
+            return
+    if runs.first:
+        yield NotJudged(code, "first-step", 1, int(seen.first), "")
+    elif runs.over_samples:
+        yield NotJudged(code, "samples", runs.samples_needed(limits), seen.samples, "")
+
+
+def _helped(lacking: Sequence[NotJudged], made: int) -> Iterator[NotJudged]:
+    """Each with what gives enough: one interval for all that the run is long enough for.
+
+    With an interval the metrics of every step are recorded.
+    """
+    fewest = [one.needs for one in lacking if one.unit == "samples" and one.needs <= made]
+    every = max(1, made // max(fewest, default=_PLENTY))
+    for one in lacking:
+        help = f"--every {every}"
+        if one.unit == "calls":
+            help = "run without torch.compile"
+        elif one.unit == "first-step":
+            help = "--first 1"
+        elif one.needs > made:
+            help = f"a run of {plural(one.needs, 'step')} or more"
+        yield replace(one, help=help)

@@ -1,0 +1,76 @@
+"""What the rules of the loop share: how often a fact held, in words, and of which parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from gradscope.records.loop import LoopParameter, LoopRecord
+from gradscope.records.report import Finding
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._words import listed, plural
+
+#: A fact is reported when it held at so many steps, or at the end of the run however short.
+STEPS = 5
+
+
+def enough(loop: LoopRecord, count: int, *, least: int = STEPS) -> bool:
+    """Whether a fact that held so many times may be reported."""
+    return count >= least or (loop.ended and count > 0)
+
+
+def at(
+    finding: Finding, loop: LoopRecord, first: int = 1, *, model: str | None = None
+) -> TrainingFinding:
+    """A finding that held from a step on; of a model by its name."""
+    number = next((one.id for one in loop.models if one.name == model), None)
+    return TrainingFinding(finding, ((max(1, first), max(1, first, loop.steps)),), number)
+
+
+def in_steps(count: int, of: int, what: str = "step") -> str:
+    """``in all 48 steps``, ``in 47 of 48 steps``, ``in the only step``."""
+    if count >= of:
+        return f"in all {plural(of, what)}" if of > 1 else f"in the only {what}"
+    return f"in {count:,} of {plural(of, what)}"
+
+
+def full_names(parameters: Iterable[LoopParameter], loop: LoopRecord) -> list[str]:
+    """The parameters' names, with the model's before them where there are several models."""
+    several = len(loop.models) > 1
+    return [
+        f"{one.model}.{one.name}" if several and one.model else one.name or shape(one)
+        for one in parameters
+    ]
+
+
+def shape(parameter: LoopParameter) -> str:
+    """What is said of a parameter without a name."""
+    return f"a tensor [{', '.join(map(str, parameter.shape))}]"
+
+
+def gathered(
+    parameters: Sequence[LoopParameter],
+) -> Iterator[tuple[str, str, list[LoopParameter]]]:
+    """Model, common module and members of parameters that lie in the same top-level module."""
+    groups: dict[tuple[str, str], list[LoopParameter]] = {}
+    for one in parameters:
+        groups.setdefault((one.model, one.name.partition(".")[0]), []).append(one)
+    for (model, _), members in groups.items():
+        yield model, _common([one.name for one in members]), members
+
+
+def _common(names: Sequence[str]) -> str:
+    """The module that holds all of them; of a single parameter its own name."""
+    if len(names) == 1:
+        return names[0]
+    split = [name.split(".")[:-1] for name in names]
+    common = []
+    for parts in zip(*split, strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return ".".join(common)
+
+
+def these(names: Sequence[str], *, at_most: int = 4) -> str:
+    """``fc.weight, fc.bias`` in backticks, and how many more."""
+    return listed(names, at_most=at_most)

@@ -1,0 +1,86 @@
+"""GS801: each step uses the gradients of the steps before once more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord, Round
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS801",
+    name="gradients-not-cleared",
+    severity="error",
+    summary="backward adds to gradients that a step has used already",
+    what=(
+        "Compares, at every backward, the optimizer's gradients with what its last step left: the "
+        "same tensor, not written to since. Backward then adds to it. Gradients that the script "
+        "clears, replaces or writes to in between are another matter, as is accumulation before "
+        "one step."
+    ),
+    why=(
+        "The step goes along the sum of all gradients since the first, not along that of its "
+        "batch: old gradients never leave, and the loss rises or swings."
+    ),
+    fix="Call `optimizer.zero_grad()` once for each step, before `loss.backward()`.",
+    sources=(
+        "PyTorch, torch.optim.Optimizer.zero_grad; zeroing out gradients in PyTorch (recipe)",
+        "Stack Overflow 48001598: why do we need to call zero_grad() in PyTorch?",
+        'Karpathy 2018, most common neural net mistakes: "you forgot to .zero_grad()"',
+    ),
+    thresholds=(
+        Threshold("share", 0.5, "share of an optimizer's steps, above which it fires", CHOSEN),
+        Threshold("steps", 4, "such steps, below which it waits for the end of the run", CHOSEN),
+    ),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each optimizer."""
+    for optimizer in loop.optimizers:
+        count, first, _ = loop.steps_with(optimizer.name, "uncleared")
+        rounds = list(loop.rounds_of(optimizer.name))
+        steps = sum(one.count for one in rounds)
+        following = steps - 1  # the first has none before it
+        if count <= limits["share"] * following:
+            continue
+        if not enough(loop, count, least=int(limits["steps"])):
+            continue
+        yield at(
+            RULE.finding(
+                optimizer.name,
+                f"`backward` adds to the gradients that the step before has used, "
+                f"{in_steps(count, following, 'step')} after the first: "
+                f"{_cleared(rounds, optimizer.name)}.",
+                advice=f"Call `{optimizer.name}.zero_grad()` before each `backward`.",
+                value=float(count),
+                threshold=limits["share"],
+                location=_backward(rounds),
+            ),
+            loop,
+            first,
+        )
+
+
+def _cleared(rounds: list[Round], optimizer: str) -> str:
+    """What clears gradients, if anything does."""
+    others = {
+        event.of
+        for one in rounds
+        for event in one.events
+        if event.kind == "zero" and "uncleared" in one.step.facts
+    }
+    if others - {optimizer}:
+        names = ", ".join(f"`{name}`" for name in sorted(others - {optimizer}))
+        return f"`zero_grad` is called on {names}, not on `{optimizer}`"
+    if any(event.kind == "zero" for one in rounds for event in one.events):
+        return "`zero_grad` is called less often than `step`"
+    return "nothing clears them"
+
+
+def _backward(rounds: list[Round]) -> str | None:
+    found = [e.location for one in rounds for e in one.events if e.kind == "backward"]
+    return next(filter(None, found), rounds[-1].step.location)

@@ -1,0 +1,65 @@
+"""GS802: gradients are cleared before the optimizer has used them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord, Round
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS802",
+    name="gradients-cleared-before-step",
+    severity="error",
+    summary="gradients are cleared between backward and step",
+    what=(
+        "Looks at each step for a `zero_grad` since the last backward after which the optimizer's "
+        "parameters have no gradient, or one of zeros."
+    ),
+    why=(
+        "The optimizer gets nothing: it skips the parameters, or moves them by weight decay and "
+        "old momentum alone. The loss stays where it was."
+    ),
+    fix="Call `zero_grad` before `backward`, or after `step`.",
+    sources=(
+        "PyTorch tutorials, optimizing model parameters: zero_grad, backward, step",
+        "PyTorch, torch.optim.Optimizer.zero_grad",
+    ),
+    thresholds=(Threshold("share", 0.5, "share of the steps, above which it fires", CHOSEN),),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each optimizer."""
+    for optimizer in loop.optimizers:
+        count, first, _ = loop.steps_with(optimizer.name, "cleared")
+        if not enough(loop, count) or count <= limits["share"] * optimizer.steps:
+            continue
+        cleared, where = _zero(list(loop.rounds_of(optimizer.name)))
+        yield at(
+            RULE.finding(
+                optimizer.name,
+                f"`{cleared}.zero_grad()` clears the gradients between `backward` and "
+                f"`{optimizer.name}.step()` {in_steps(count, optimizer.steps)}: the optimizer gets "
+                "no gradient.",
+                advice=f"Move `{cleared}.zero_grad()` before `backward`, or after `step`.",
+                value=float(count),
+                threshold=limits["share"],
+                location=where,
+            ),
+            loop,
+            first,
+        )
+
+
+def _zero(rounds: list[Round]) -> tuple[str, str | None]:
+    """What cleared them, and where."""
+    for one in rounds:
+        if "cleared" in one.step.facts:
+            for event in reversed(one.events):
+                if event.kind == "zero":
+                    return event.of, event.location
+    return "optimizer", None

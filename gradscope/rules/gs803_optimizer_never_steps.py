@@ -1,0 +1,64 @@
+"""GS803: an optimizer whose parameters get gradients, and that makes no step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopOptimizer, LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import STEPS, at
+from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS803",
+    name="optimizer-never-steps",
+    severity="error",
+    summary="an optimizer makes no step though its parameters get gradients",
+    what=(
+        "Counts the backwards after which the parameters of an optimizer had gradients, while it "
+        "made no step, and no other optimizer that steps holds them."
+    ),
+    why="Gradients are computed and thrown away: these parameters keep their first values.",
+    fix="Call `optimizer.step()` after `backward`: with the parentheses, and where it is reached.",
+    sources=(
+        "PyTorch, torch.optim: taking an optimization step",
+        "PyTorch tutorials, optimizing model parameters: zero_grad, backward, step",
+    ),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each optimizer."""
+    for optimizer in loop.optimizers:
+        if optimizer.steps or optimizer.shared == optimizer.parameters:
+            continue
+        if optimizer.backwards < (2 if loop.ended else STEPS):
+            continue
+        yield at(
+            RULE.finding(
+                optimizer.name,
+                f"`{optimizer.name}` makes no step, though its "
+                f"{plural(optimizer.parameters, 'parameter')} get gradients: "
+                f"{plural(optimizer.backwards, 'backward')} so far.{_scheduled(loop, optimizer)}",
+                advice=f"Call `{optimizer.name}.step()` after `backward`.",
+                value=float(optimizer.backwards),
+                threshold=float(STEPS),
+                location=_backward(loop) or optimizer.location,
+            ),
+            loop,
+        )
+
+
+def _scheduled(loop: LoopRecord, optimizer: LoopOptimizer) -> str:
+    """That a scheduler steps in its place."""
+    for scheduler in loop.schedulers:
+        if scheduler.optimizer == optimizer.name and scheduler.steps:
+            return f" Its scheduler `{scheduler.name}` steps, which moves no weight."
+    return ""
+
+
+def _backward(loop: LoopRecord) -> str | None:
+    events = [*loop.rest, *(event for one in loop.rounds for event in one.events)]
+    return next((e.location for e in events if e.kind == "backward" and e.location), None)

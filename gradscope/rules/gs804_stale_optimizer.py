@@ -1,0 +1,99 @@
+"""GS804: an optimizer that holds parameters which no running model has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gradscope.records.loop import LoopOptimizer, LoopParameter, LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, full_names, in_steps, these
+from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS804",
+    name="stale-optimizer",
+    severity="error",
+    summary="an optimizer holds parameters of no model that runs",
+    what=(
+        "Compares the parameters that an optimizer holds with those of the models that the script "
+        "calls. It fires on parameters that belong to no called model and never get a gradient, "
+        "and names the running model's parameters that no optimizer holds, and the module that was "
+        "set after the optimizer was made."
+    ),
+    why=(
+        "The optimizer moves, or skips, tensors that nobody uses, and the layer that runs is never "
+        "trained. Most often the head was replaced after the optimizer was made."
+    ),
+    fix="Make the optimizer after the last change to the model.",
+    sources=(
+        "PyTorch, torch.optim, constructing it: parameters must live in consistent locations when "
+        "optimizers are constructed and used",
+        "PyTorch tutorials, transfer learning: the optimizer is made after the head is replaced",
+    ),
+    runs=Runs(loop=True),
+    explains=("GS404",),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each optimizer."""
+    for optimizer in loop.optimizers:
+        stale = [
+            one
+            for one in loop.parameters
+            if optimizer.name in one.optimizers and {"orphan", "no-gradient"} <= one.facts
+        ]
+        if not stale or not enough(loop, optimizer.steps):
+            continue
+        every = len(stale) == optimizer.parameters
+        unheld = [one for one in loop.parameters if "unheld" in one.facts]
+        if not every and not unheld:
+            continue  # a branch that is never called
+        yield at(
+            RULE.finding(
+                optimizer.name,
+                f"{_held(optimizer, stale, loop)} {_instead(unheld, loop)}"
+                f"{_times(optimizer)}".strip(),
+                advice=_advice(optimizer, loop),
+                value=float(len(stale)),
+                location=optimizer.location,
+            ),
+            loop,
+        )
+
+
+def _held(optimizer: LoopOptimizer, stale: Sequence[LoopParameter], loop: LoopRecord) -> str:
+    """What it holds, whose that is, and since when."""
+    count = plural(len(stale), "parameter")
+    which = f"all {count}" if len(stale) == optimizer.parameters else f"{count} of its own"
+    owners = {one.model for one in stale if one.model}
+    of = f"`{owners.pop()}`, which is never called" if len(owners) == 1 else "no model that runs"
+    made = f", made at {optimizer.location}," if optimizer.location else ""
+    set_later = [(n, line) for model in loop.models for n, line in model.replaced]
+    after = ""
+    if set_later:
+        name, line = set_later[-1]
+        after = f"; `{name}` was set after that{f', at {line}' if line else ''}"
+    held = which if len(stale) == optimizer.parameters else count
+    return f"`{optimizer.name}`{made} holds {held} of {of}{after}."
+
+
+def _instead(unheld: Sequence[LoopParameter], loop: LoopRecord) -> str:
+    """What it should hold."""
+    if not unheld:
+        return ""
+    names = these(full_names(unheld, loop))
+    return f"No optimizer holds {names}, which {'runs' if len(unheld) == 1 else 'run'}."
+
+
+def _times(optimizer: LoopOptimizer) -> str:
+    if not optimizer.steps:
+        return ""
+    return f" It got no gradient for them {in_steps(optimizer.steps, optimizer.steps)}."
+
+
+def _advice(optimizer: LoopOptimizer, loop: LoopRecord) -> str:
+    changed = [name for model in loop.models for name, _ in model.replaced]
+    after = f"after `{changed[-1]}` is set" if changed else "after the last change to the model"
+    return f"Make `{optimizer.name}` {after}, of the parameters of the model that runs."

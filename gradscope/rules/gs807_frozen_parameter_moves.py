@@ -1,0 +1,61 @@
+"""GS807: a frozen parameter that the optimizer moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import STEPS, at, full_names, these
+from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS807",
+    name="frozen-parameter-moves",
+    severity="warning",
+    summary="an optimizer moves parameters with requires_grad=False",
+    what=(
+        "Compares, at every step, the version of parameters that want no gradient and still have "
+        "one, before and after the step. An optimizer skips only parameters whose `.grad` is None."
+    ),
+    why=(
+        "The frozen weights change: by the gradient of the last backward before they were frozen, "
+        "by momentum and by weight decay, step after step."
+    ),
+    fix=(
+        "Set `.grad` to None when you freeze (`optimizer.zero_grad(set_to_none=True)`), or leave "
+        "frozen parameters out of the optimizer."
+    ),
+    sources=(
+        "PyTorch, torch.optim.Optimizer.zero_grad: a gradient of 0 or None behaves differently",
+        "PyTorch, autograd mechanics: setting requires_grad",
+    ),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each optimizer."""
+    for optimizer in loop.optimizers:
+        moved = [
+            one
+            for one in loop.parameters
+            if optimizer.name in one.optimizers
+            and {"moved", "untrained"} <= one.facts
+            and one.steps >= (1 if loop.ended else STEPS)
+        ]
+        if not moved:
+            continue
+        most = max(one.steps for one in moved)
+        yield at(
+            RULE.finding(
+                optimizer.name,
+                f"`{optimizer.name}` moves {plural(len(moved), 'frozen parameter')} in "
+                f"{plural(most, 'step')}, as `.grad` is not None: "
+                f"{these(full_names(moved, loop))}.",
+                value=float(most),
+                location=next((one.step.location for one in loop.rounds_of(optimizer.name)), None),
+            ),
+            loop,
+        )

@@ -1,0 +1,88 @@
+"""GS808: clipping that changes no gradient which a step uses, or clips scaled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopEvent, LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS808",
+    name="ineffective-clipping",
+    severity="warning",
+    summary="gradients are clipped too late, of other parameters, or before they are unscaled",
+    what=(
+        "Looks at each `clip_grad_norm_` and `clip_grad_value_`: whether the gradients have been "
+        "used by a step already, whether an optimizer holds the parameters, whether there are any, "
+        "and whether a gradient scaler's factor is still in them."
+    ),
+    why=(
+        "The optimizer gets gradients as they are, large ones too. With a scaler's factor in "
+        "them the bound is 65536 times too tight: every step is clipped to almost nothing."
+    ),
+    fix=(
+        "Clip between `backward` and `step`, the parameters that the optimizer holds; with a "
+        "gradient scaler after `scaler.unscale_(optimizer)`."
+    ),
+    sources=(
+        "PyTorch, automatic mixed precision examples: gradient clipping",
+        "PyTorch, torch.nn.utils.clip_grad_norm_",
+    ),
+    thresholds=(Threshold("share", 0.5, "share of all steps, above which it fires", CHOSEN),),
+    runs=Runs(loop=True),
+)
+
+_FAULTS = {
+    "used": (
+        "gradients are clipped after the step that used them",
+        "Clip between `backward` and `step`.",
+    ),
+    "foreign": (
+        "the clipped parameters are held by no optimizer",
+        "Clip the parameters that the optimizer holds.",
+    ),
+    "empty": (
+        "there is no parameter to clip: the list or generator is empty",
+        "Give `model.parameters()` anew at each call: a generator is used up by its first use.",
+    ),
+    "scaled": (
+        "gradients are clipped while the loss scale is in them",
+        "Call `scaler.unscale_(optimizer)` before you clip.",
+    ),
+}
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each fault."""
+    for fault, (message, advice) in _FAULTS.items():
+        count, first, event = _rounds(loop, fault)
+        if event is None or not enough(loop, count) or count <= limits["share"] * loop.steps:
+            continue
+        yield at(
+            RULE.finding(
+                event.of,
+                f"{message}, {in_steps(count, loop.steps)}.",
+                advice=advice,
+                value=float(count),
+                threshold=limits["share"],
+                cause=fault,
+                location=event.location,
+            ),
+            loop,
+            first,
+        )
+
+
+def _rounds(loop: LoopRecord, fault: str) -> tuple[int, int, LoopEvent | None]:
+    """In how many rounds gradients are clipped so and in no other way, since when, and where."""
+    count, first, found = 0, 0, None
+    for one in loop.rounds:
+        clips = [event for event in one.events if event.kind == "clip"]
+        if clips and all(fault in event.facts for event in clips):
+            count += one.count
+            first = min(first or one.first, one.first)
+            found = found or clips[0]
+    return count, first, found

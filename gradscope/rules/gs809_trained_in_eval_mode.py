@@ -1,0 +1,67 @@
+"""GS809: a model that trains in eval mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopEvent, LoopModel, LoopRecord, Round
+from gradscope.records.report import Finding
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import STEPS, at, in_steps
+from gradscope.rules._rule import Limits, Rule, Runs
+
+RULE = Rule(
+    code="GS809",
+    name="trained-in-eval-mode",
+    severity="warning",
+    summary="dropout or batch normalization is off in training steps",
+    what=(
+        "Looks at the mode of each model in every call with gradients. It fires where a model with "
+        "dropout or batch normalization, none of it frozen, is called in eval mode in every step, "
+        "or in every step since an evaluation."
+    ),
+    why=(
+        "Dropout does not regularize, and batch normalization uses running statistics that no "
+        "longer follow the weights."
+    ),
+    fix="Call `model.train()` before the training steps, after each evaluation too.",
+    sources=(
+        "PyTorch, torch.nn.Module.train and eval",
+        'Karpathy 2018, most common neural net mistakes: "you forgot to toggle train/eval mode"',
+    ),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each model."""
+    for model in loop.models:
+        off: list[tuple[Round, LoopEvent]] = []
+        others: list[tuple[Round, LoopEvent]] = []
+        for one in loop.rounds:
+            calls = [e for e in one.events if e.kind == "call" and e.of == model.name]
+            if calls:
+                bad = all(e.facts & {"norm-off", "dropout-off"} for e in calls)
+                (off if bad else others).append((one, calls[0]))
+        count = sum(one.count for one, _ in off)
+        if count < (2 if loop.ended else STEPS):
+            continue
+        first = min(one.first for one, _ in off)
+        if any(one.last > first for one, _ in others):
+            continue  # it comes and goes
+        yield at(_finding(model, off[0][1], count, first, loop), loop, first)
+
+
+def _finding(
+    model: LoopModel, event: LoopEvent, count: int, first: int, loop: LoopRecord
+) -> Finding:
+    layers = {"dropout-off": "dropout", "norm-off": "batch normalization"}
+    which = " and ".join(word for fact, word in layers.items() if fact in event.facts)
+    since = f"since step {first:,}" if first > 1 else in_steps(count, count)
+    return RULE.finding(
+        model.name,
+        f"`{model.name}` trains in eval mode {since}: {which} is off.",
+        advice=f"Call `{model.name}.train()` before the training steps, after each evaluation too.",
+        value=float(count),
+        location=event.location,
+    )

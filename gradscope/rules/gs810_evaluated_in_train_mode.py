@@ -1,0 +1,96 @@
+"""GS810: a model that is evaluated in train mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopEvent, LoopModel, LoopRecord, Round
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS810",
+    name="evaluated-in-train-mode",
+    severity="warning",
+    summary="dropout or batch normalization is in train mode in an evaluation",
+    what=(
+        "Looks at calls without gradients, under `no_grad` or `inference_mode`, between the steps "
+        "of a model that trains. It fires where dropout or batch normalization is in train mode "
+        "then. Calls at every step that trains another model do not count, as a GAN's generator "
+        "has them, nor those that repeat one input, as Monte Carlo dropout does."
+    ),
+    why=(
+        "Batch normalization learns from the evaluation's data and uses its batch; dropout drops "
+        "activations. The figures are not those of the model that you will use."
+    ),
+    fix="Call `model.eval()` before the evaluation, and `model.train()` after it.",
+    sources=(
+        "PyTorch, torch.nn.Module.train and eval; autograd mechanics: evaluation mode",
+        'Karpathy 2018, most common neural net mistakes: "you forgot to toggle train/eval mode"',
+    ),
+    thresholds=(
+        Threshold("share", 0.5, "share of steps with such a call, above which it is meant", CHOSEN),
+    ),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each model that trains."""
+    for model in loop.models:
+        if not model.calls:
+            continue
+        training = [one for one in loop.rounds if _has(one, "call", model)]
+        steps = sum(one.count for one in training)
+        found = [(one, e) for one in loop.rounds if (e := _evaluation(one.events, model))]
+        last = _evaluation(loop.rest, model)
+        needed = [one for one in loop.rounds if _in_train_mode(one.events, model)]
+        among = sum(one.count for one in needed)
+        alone = any(not _has(one, "call", model) for one in needed)
+        if among > limits["share"] * steps and alone:
+            continue  # another model's steps need it
+        event = found[0][1] if found else last
+        if event is None or not steps:
+            continue
+        yield at(
+            RULE.finding(
+                model.name,
+                f"`{model.name}` is evaluated in train mode: {_which(event)}.",
+                advice=f"Call `{model.name}.eval()` before the evaluation, and "
+                f"`{model.name}.train()` after it.",
+                value=float(among + (last is not None)),
+                location=event.location,
+            ),
+            loop,
+            found[0][0].first if found else loop.steps,
+        )
+
+
+def _has(one: Round, kind: str, model: LoopModel) -> bool:
+    return any(event.kind == kind and event.of == model.name for event in one.events)
+
+
+def _evaluation(events: tuple[LoopEvent, ...], model: LoopModel) -> LoopEvent | None:
+    """The first evaluation in train mode; none where an input is repeated."""
+    found = _in_train_mode(events, model)
+    if any("repeated" in event.facts for event in found):
+        return None
+    return next(iter(found), None)
+
+
+def _in_train_mode(events: tuple[LoopEvent, ...], model: LoopModel) -> list[LoopEvent]:
+    return [
+        event
+        for event in events
+        if event.kind == "evaluation"
+        and event.of == model.name
+        and event.facts & {"norm-on", "dropout-on"}
+    ]
+
+
+def _which(event: LoopEvent) -> str:
+    if "norm-on" in event.facts:
+        also = ", and dropout drops activations" if "dropout-on" in event.facts else ""
+        return f"batch normalization learns from the evaluation's data{also}"
+    return "dropout drops activations"

@@ -1,0 +1,73 @@
+"""GS811: a schedule in epochs that makes a step after every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopOptimizer, LoopRecord, LoopScheduler
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import number, plural
+
+RULE = Rule(
+    code="GS811",
+    name="schedule-too-fast",
+    severity="warning",
+    summary="a scheduler that steps after every batch ends the training early",
+    what=(
+        "Follows the learning rate and the steps of each scheduler. It fires where the rate fell "
+        "below a hundredth of its highest and stayed there for a good part of the run, while a "
+        "scheduler made a step after nearly every batch."
+    ),
+    why=(
+        "`StepLR`, `MultiStepLR` and `ExponentialLR` count calls of their `step`: numbers that are "
+        "meant as epochs run out after as many batches, and nothing is learned from then on."
+    ),
+    fix="Call `scheduler.step()` once for each epoch, or give its numbers in steps.",
+    sources=(
+        "PyTorch, torch.optim.lr_scheduler: how to adjust learning rate (scheduler.step() in the "
+        "loop over epochs)",
+    ),
+    thresholds=(
+        Threshold("rest", 0.3, "share of the steps after the fall, above which it fires", CHOSEN),
+        Threshold("steps", 10, "steps after the fall, below which nothing is said", CHOSEN),
+    ),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each optimizer."""
+    for optimizer in loop.optimizers:
+        after = optimizer.steps - optimizer.gone + 1 if optimizer.gone else 0
+        if after < limits["steps"] or after < limits["rest"] * optimizer.steps:
+            continue
+        for scheduler in loop.schedulers:
+            if scheduler.optimizer != optimizer.name or scheduler.steps < 0.9 * optimizer.steps - 1:
+                continue
+            yield at(
+                RULE.finding(
+                    scheduler.name,
+                    _message(loop, optimizer, scheduler),
+                    advice=f"Call `{scheduler.name}.step()` once for each epoch, or give its "
+                    "numbers in steps.",
+                    value=optimizer.rate / optimizer.peak if optimizer.peak else 0.0,
+                    threshold=0.01,
+                    location=scheduler.location,
+                ),
+                loop,
+                optimizer.gone,
+            )
+
+
+def _message(loop: LoopRecord, optimizer: LoopOptimizer, scheduler: LoopScheduler) -> str:
+    words = [f"{key}={number(value)}" for key, value in list(scheduler.settings.items())[:2]]
+    made = f"{scheduler.kind}({', '.join(words)})"
+    batches = f", {plural(loop.loader, 'batch', 'batches')} an epoch" if loop.loader else ""
+    return (
+        f"the learning rate of `{optimizer.name}` falls below 1 % of its highest "
+        f"({number(optimizer.peak)}) at step {optimizer.gone:,} of {optimizer.steps:,} and is now "
+        f"{number(optimizer.rate)}: `{scheduler.name}`, {made}, makes a step after every "
+        f"batch{batches}."
+    )

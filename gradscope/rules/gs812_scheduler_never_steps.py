@@ -1,0 +1,52 @@
+"""GS812: a learning-rate scheduler that never steps, or whose optimizer never does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS812",
+    name="scheduler-never-steps",
+    severity="warning",
+    summary="a scheduler changes no learning rate that is used",
+    what=(
+        "Counts the steps of each scheduler until the script ends. It fires where one made none "
+        "while its optimizer made some, and where one steps whose optimizer never does."
+    ),
+    why="The learning rate stays as it was given: the schedule in the code is not run.",
+    fix="Call `scheduler.step()`, on a scheduler that was made of the optimizer that steps.",
+    sources=("PyTorch, torch.optim.lr_scheduler: how to adjust learning rate",),
+    thresholds=(Threshold("steps", 5, "steps, below which nothing is said", CHOSEN),),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each scheduler, once the script has ended."""
+    steps = {optimizer.name: optimizer.steps for optimizer in loop.optimizers}
+    if not loop.ended:
+        return
+    for scheduler in loop.schedulers:
+        of = steps.get(scheduler.optimizer, 0)
+        if not scheduler.steps and of >= limits["steps"]:
+            message = (
+                f"`{scheduler.name}` ({scheduler.kind}) makes no step while "
+                f"`{scheduler.optimizer}` makes {plural(of, 'step')}."
+            )
+        elif scheduler.steps and not of and any(steps.values()):
+            others = [name for name, count in steps.items() if count]
+            message = (
+                f"`{scheduler.name}` ({scheduler.kind}) sets the learning rate of "
+                f"`{scheduler.optimizer}`, which makes no step; `{others[0]}` does."
+            )
+        else:
+            continue
+        yield at(
+            RULE.finding(scheduler.name, message, value=0.0, location=scheduler.location), loop
+        )

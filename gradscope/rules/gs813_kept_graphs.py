@@ -1,0 +1,61 @@
+"""GS813: the graphs of old steps stay alive, and memory grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS813",
+    name="kept-graphs",
+    severity="warning",
+    summary="the autograd graphs of old steps are kept alive",
+    what=(
+        "Marks the graph of each step's loss, and looks which are alive. A script holds the last "
+        "one or two. It fires where nearly all since some step are, and looks for the variable "
+        "that holds them."
+    ),
+    why="Memory grows with every step, until there is none left.",
+    fix="Keep numbers: `total += loss.item()`, or `loss.detach()` for a tensor.",
+    sources=(
+        "PyTorch FAQ: don't accumulate history across your training loop (total_loss += loss)",
+        "discuss.pytorch.org 197063: accumulating model output blows up CUDA memory",
+    ),
+    thresholds=(
+        Threshold("graphs", 8, "graphs that are alive, below which nothing is said", CHOSEN),
+        Threshold(
+            "share", 0.8, "share of the backwards since the first, above which it fires", CHOSEN
+        ),
+    ),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for a run."""
+    least = max(limits["graphs"], limits["share"] * loop.kept_of)
+    # Without a step all backwards are of the first, which is under observation to its end.
+    if loop.kept_graphs < least or not loop.steps:
+        return
+    name, where = loop.kept_by or ("", None)
+    by = f" by `{name}`" if name else ""
+    yield at(
+        RULE.finding(
+            name,
+            f"the graphs of {plural(loop.kept_graphs, 'loss', 'losses')}, since step "
+            f"{loop.kept_since:,}, are kept alive{by}: memory grows with every step.",
+            advice=f"Keep a number in `{name}`: `loss.item()`, or `loss.detach()`."
+            if name
+            else None,
+            value=float(loop.kept_graphs),
+            limit=limits.of("graphs"),
+            location=where,
+        ),
+        loop,
+        loop.kept_since,
+    )

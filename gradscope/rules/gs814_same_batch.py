@@ -1,0 +1,63 @@
+"""GS814: every step trains on the same batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS814",
+    name="same-batch",
+    severity="warning",
+    summary="every step trains on the same batch of more data",
+    what=(
+        "Compares what each call of a model is given with the first, bit by bit, until one "
+        "differs. It fires where all are equal, and the batch is made anew each time or is a part "
+        "of a larger tensor: a script that trains on all of its data, or on one batch on purpose, "
+        "gives the same tensor each time."
+    ),
+    why="The model learns one batch by heart and sees nothing of the rest.",
+    fix=(
+        "Iterate over the data loader (`for batch in loader`): `next(iter(loader))` begins it anew "
+        "at each call. Look at the index, and at a seed that is set in the loop."
+    ),
+    sources=(
+        "PyTorch, torch.utils.data: a loader's iterator begins anew with each iter()",
+        "Karpathy 2019, a recipe for training neural networks: overfit one batch, on purpose",
+    ),
+    thresholds=(Threshold("calls", 5, "equal calls, below which nothing is said", CHOSEN),),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for a run."""
+    if loop.same_batch < limits["calls"] or loop.same_tensor:
+        return
+    if loop.steps < limits["calls"]:
+        return
+    anew = [e for one in loop.rounds for e in one.events if e.kind == "epoch"]
+    begun = sum(one.count for one in loop.rounds if any(e.kind == "epoch" for e in one.events))
+    why, where = (
+        "",
+        next((e.location for one in loop.rounds for e in one.events if e.kind == "call"), None),
+    )
+    if anew and begun > 0.5 * loop.steps:
+        why = f": a data loader of {plural(loop.loader, 'batch', 'batches')} begins anew each time"
+        where = anew[0].location
+    yield at(
+        RULE.finding(
+            "",
+            f"all {loop.same_batch:,} calls of the model with gradients were given the same "
+            f"numbers{why}.",
+            value=float(loop.same_batch),
+            limit=limits.of("calls"),
+            location=where,
+        ),
+        loop,
+    )

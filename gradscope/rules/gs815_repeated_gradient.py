@@ -1,0 +1,83 @@
+"""GS815: one loss goes backward twice into the same gradients, or two steps use one gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopEvent, LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS815",
+    name="repeated-gradient",
+    severity="warning",
+    summary="the same gradient is added twice, or used by two steps",
+    what=(
+        "Notices a backward that begins with the same tensor as the one before, without "
+        "`zero_grad` in between, and a step without a backward since the last, whose gradients "
+        "nobody has written to."
+    ),
+    why=(
+        "A loss that goes backward twice doubles its gradients. A step on old gradients goes on "
+        "along a direction that the weights have left."
+    ),
+    fix="Call `backward` once for each loss, and `step` once for each backward.",
+    sources=(
+        "PyTorch, torch.Tensor.backward: gradients accumulate in the leaves; retain_graph",
+        "PyTorch, torch.optim: taking an optimization step",
+    ),
+    thresholds=(Threshold("share", 0.3, "share of the steps, above which it fires", CHOSEN),),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for backwards, and one for each optimizer."""
+    count, first, event = _repeated(loop)
+    if event is not None and enough(loop, count) and count > limits["share"] * loop.steps:
+        yield at(
+            RULE.finding(
+                "",
+                f"the same loss goes backward twice before the step {in_steps(count, loop.steps)}: "
+                "its gradients are added twice.",
+                advice="Call `backward` once for each loss; add losses before it.",
+                value=float(count),
+                threshold=limits["share"],
+                cause="backward",
+                location=event.location,
+            ),
+            loop,
+            first,
+        )
+    for optimizer in loop.optimizers:
+        count, first, _ = loop.steps_with(optimizer.name, "again")
+        if not enough(loop, count) or count <= limits["share"] * optimizer.steps:
+            continue
+        where = [r.step.location for r in loop.rounds_of(optimizer.name) if "again" in r.step.facts]
+        yield at(
+            RULE.finding(
+                optimizer.name,
+                f"`{optimizer.name}` makes a step without a `backward` since the last, "
+                f"{in_steps(count, optimizer.steps)}: it uses the same gradients again.",
+                advice="Call `step` once for each backward.",
+                value=float(count),
+                threshold=limits["share"],
+                cause="step",
+                location=where[0],
+            ),
+            loop,
+            first,
+        )
+
+
+def _repeated(loop: LoopRecord) -> tuple[int, int, LoopEvent | None]:
+    count, first, found = 0, 0, None
+    for one in loop.rounds:
+        again = [e for e in one.events if e.kind == "backward" and "repeated" in e.facts]
+        if again:
+            count += one.count
+            first = min(first or one.first, one.first)
+            found = found or again[0]
+    return count, first, found

@@ -1,0 +1,608 @@
+"""Training loops with a mistake, each with its mended twin, and loops that only look like one.
+
+A line with ``# broken`` is in the broken program alone, one with ``# mended`` in its twin; the
+finding's location is the line with ``# here``.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+_BEGIN = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x, y = torch.randn(64, 4), torch.randint(2, (64,))
+
+
+def batch(step):
+    first = step % 8 * 8
+    return x[first : first + 8], y[first : first + 8]
+
+
+def new():
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+net = new()
+"""
+
+
+@dataclass(frozen=True)
+class LoopProgram:
+    """A loop with a mistake; what must be found: a rule's code, words of the message, a place."""
+
+    code: str
+    words: tuple[str, ...]
+    body: str
+    name: str | None = None
+
+    def source(self, *, broken: bool) -> str:
+        """The broken program, or its twin."""
+        drop = "# mended" if broken else "# broken"
+        lines = (_BEGIN + textwrap.dedent(self.body)).splitlines(keepends=True)
+        return "".join("\n" if drop in line else line for line in lines)
+
+    def line(self) -> int | None:
+        """The number of the marked line; None without one."""
+        lines = self.source(broken=True).splitlines()
+        found = [n for n, line in enumerate(lines, 1) if "# here" in line]
+        return found[0] if found else None
+
+
+BROKEN = {
+    "no zero_grad": LoopProgram(
+        "GS801", ("in all 11 steps after the first", "nothing clears them"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inputs, labels = batch(step)
+            loss = F.cross_entropy(net(inputs), labels)
+            optimizer.zero_grad()  # mended
+            loss.backward()  # here
+            optimizer.step()
+        """, "optimizer"),
+    "the other optimizer's zero_grad": LoopProgram(
+        "GS801", ("`zero_grad` is called on `second`, not on `first`",), """
+        other = new()
+        first = torch.optim.SGD(net.parameters(), lr=0.01)
+        second = torch.optim.SGD(other.parameters(), lr=0.01)
+        for step in range(12):
+            inputs, labels = batch(step)
+            second.zero_grad()
+            first.zero_grad()  # mended
+            loss = F.cross_entropy(net(inputs), labels)
+            loss = loss + F.cross_entropy(other(inputs), labels)
+            loss.backward()  # here
+            first.step()
+            second.step()
+        """, "first"),
+    "zero_grad between backward and step": LoopProgram(
+        "GS802", ("`optimizer.zero_grad()` clears", "in all 12 steps"), """
+        optimizer = torch.optim.Adam(net.parameters())
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()  # mended
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.zero_grad()  # broken # here
+            optimizer.step()
+        """, "optimizer"),
+    "zeros between backward and step": LoopProgram(
+        "GS802", ("`net.zero_grad()` clears",), """
+        optimizer = torch.optim.Adam(net.parameters())
+        for step in range(12):
+            inputs, labels = batch(step)
+            F.cross_entropy(net(inputs), labels).backward()
+            net.zero_grad(set_to_none=False)  # broken # here
+            optimizer.step()
+            net.zero_grad()  # mended
+        """, "optimizer"),
+    "no step": LoopProgram(
+        "GS803", ("makes no step", "11 backwards"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(11):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()  # here
+            optimizer.step  # broken
+            optimizer.step()  # mended
+        """, "optimizer"),
+    "a scheduler steps in the optimizer's place": LoopProgram(
+        "GS803", ("Its scheduler `scheduler` steps",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()  # here
+            optimizer.step()  # mended
+            scheduler.step()
+        """, "optimizer"),
+    "the head is replaced after the optimizer was made": LoopProgram(
+        "GS804", ("No optimizer holds `2.weight`, `2.bias`", "`2` was set after that"), """
+        net[2] = nn.Linear(8, 3)  # mended
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # here
+        net[2] = nn.Linear(8, 3)  # broken
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "optimizer"),
+    "the optimizer of another copy": LoopProgram(
+        "GS804", ("holds all 4 parameters of",), """
+        import copy
+        old = net
+        net = copy.deepcopy(net)  # broken
+        optimizer = torch.optim.SGD(old.parameters(), lr=0.1)  # here
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            net.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "optimizer"),
+    "a parameter in two optimizers": LoopProgram(
+        "GS805", ("both hold 2 parameters",), """
+        first = torch.optim.SGD(net.parameters(), lr=0.1)  # broken
+        first = torch.optim.SGD(net[0].parameters(), lr=0.1)  # mended
+        second = torch.optim.SGD(net[2].parameters(), lr=0.1)  # here
+        for step in range(12):
+            inputs, labels = batch(step)
+            net.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            first.step()
+            second.step()
+        """, "second"),
+    "a learning rate of zero": LoopProgram(
+        "GS806", ("is 0 in all 12 steps",), """
+        rate = 1 // 10  # broken
+        rate = 1 / 10  # mended
+        optimizer = torch.optim.SGD(net.parameters(), lr=rate)  # here
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "optimizer"),
+    "a schedule's factor of zero": LoopProgram(
+        "GS806", ("`scheduler` (LambdaLR) sets it",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # here
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: n // 100)  # broken
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: n / 100)  # mended
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            scheduler.step()
+        """, "optimizer"),
+    "a frozen layer with an old gradient": LoopProgram(
+        "GS807", ("moves 2 frozen parameters",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        for step in range(16):
+            inputs, labels = batch(step)
+            optimizer.zero_grad(set_to_none=False)  # broken
+            optimizer.zero_grad()  # mended
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()  # here
+            if step == 3:
+                net[0].requires_grad_(False)
+        """, "optimizer"),
+    "clipped after the step": LoopProgram(
+        "GS808", ("after the step that used them",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # mended
+            optimizer.step()
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # broken # here
+        """),
+    "a generator that is used up is clipped": LoopProgram(
+        "GS808", ("there is no parameter to clip",), """
+        weights = net.parameters()  # broken
+        weights = list(net.parameters())  # mended
+        optimizer = torch.optim.SGD(weights, lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            nn.utils.clip_grad_norm_(weights, 1.0)  # here
+            optimizer.step()
+        """),
+    "eval mode since the first evaluation": LoopProgram(
+        "GS809", ("trains in eval mode since step",), """
+        net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net.train()
+        for epoch in range(4):
+            net.train()  # mended
+            for step in range(4):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()  # here
+                optimizer.step()
+            net.eval()
+            with torch.no_grad():
+                net(x)
+        """, "net"),
+    "evaluated in train mode": LoopProgram(
+        "GS810", ("batch normalization learns from the evaluation's data",), """
+        net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for epoch in range(4):
+            net.train()
+            for step in range(4):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+            net.eval()  # mended
+            with torch.no_grad():
+                net(x)  # here
+        """, "net"),
+    "a schedule of epochs, stepped for each batch": LoopProgram(
+        "GS811", ("falls below 1 %", "makes a step after every batch"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.1)
+        for epoch in range(6):
+            for step in range(8):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+                scheduler.step()  # broken # here
+            scheduler.step()  # mended
+        """, "scheduler"),
+    "a scheduler that never steps": LoopProgram(
+        "GS812", ("makes no step while `optimizer` makes 12 steps",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 12)  # here
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            scheduler.step()  # mended
+        """, "scheduler"),
+    "the losses of all steps are added up": LoopProgram(
+        "GS813", ("12 losses", "by `total`"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        total = 0
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            total += loss  # broken # here
+            total += loss.item()  # mended
+        """, "total"),
+    "the loader begins anew at each step": LoopProgram(
+        "GS814", ("begins anew each time",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(x, y), batch_size=8)
+        batches = iter(loader)  # mended
+        for step in range(8):
+            inputs, labels = next(iter(loader))  # broken # here
+            inputs, labels = next(batches)  # mended
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """),
+    "one loss goes backward twice": LoopProgram(
+        "GS815", ("goes backward twice",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(inputs), labels)
+            loss.backward(retain_graph=True)  # broken
+            loss.backward()  # here
+            optimizer.step()
+        """),
+    "two steps for one backward": LoopProgram(
+        "GS815", ("without a `backward` since the last",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            optimizer.step()  # broken # here
+        """, "optimizer"),
+    "a loss made of numbers": LoopProgram(
+        "GS816", ("begins with a tensor that no operation made",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(inputs), labels)
+            loss = torch.tensor(loss.item(), requires_grad=True)  # broken
+            loss.backward()  # here
+            optimizer.step()
+        """),
+    "a branch that detaches": LoopProgram(
+        "GS401", ("no gradient reaches `bias`", "in all 12 steps"), """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net, self.bias = new(), nn.Parameter(torch.zeros(2))
+
+            def forward(self, inputs):
+                return self.net(inputs) + self.bias.detach()  # broken
+                return self.net(inputs) + self.bias  # mended
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "bias"),
+    "a layer that is never called": LoopProgram(
+        "GS402", ("never called in all 12 steps",), """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net, self.extra = new(), nn.Linear(2, 2)
+
+            def forward(self, inputs):
+                return self.net(inputs)  # broken
+                return self.extra(self.net(inputs))  # mended
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "extra"),
+    "a layer that is never called, in a function": LoopProgram(
+        "GS402", ("never called in all 12 steps",), """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net, self.extra = new(), nn.Linear(2, 2)
+
+            def forward(self, inputs):
+                return self.net(inputs)  # broken
+                return self.extra(self.net(inputs))  # mended
+
+        def train():
+            model = Net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for step in range(12):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+
+        train()
+        """, "extra"),
+    "no zero_grad, in a function that makes three steps": LoopProgram(
+        "GS801", ("in all 2 steps after the first",), """
+        def train():
+            model = new()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            for step in range(3):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()  # mended
+                F.cross_entropy(model(inputs), labels).backward()  # here
+                optimizer.step()
+
+        train()
+        """, "optimizer"),
+    "a layer that no optimizer holds, in a function": LoopProgram(
+        "GS404", ("no optimizer holds `model.0.weight`, `model.0.bias`",), """
+        def train():
+            model = new()
+            optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)  # broken # here
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # mended
+            for step in range(12):
+                inputs, labels = batch(step)
+                model.zero_grad()
+                F.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+
+        train()
+        """, "0"),
+    "a layer that no optimizer holds": LoopProgram(
+        "GS404", ("no optimizer holds `0.weight`, `0.bias`", "in all 12 steps"), """
+        optimizer = torch.optim.SGD(net[2].parameters(), lr=0.1)  # broken # here
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # mended
+        for step in range(12):
+            inputs, labels = batch(step)
+            net.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "0"),
+}  # fmt: skip
+
+#: What does on purpose what a rule looks for, or something like it.
+HEALTHY = {
+    "accumulation": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            inputs, labels = batch(step)
+            (F.cross_entropy(net(inputs), labels) / 4).backward()
+            if step % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+    "a GAN": """
+        noise = torch.randn(64, 4)
+        generator, critic = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), nn.Linear(4, 1)
+        of_generator = torch.optim.Adam(generator.parameters())
+        of_critic = torch.optim.Adam(critic.parameters())
+        for step in range(16):
+            real, _ = batch(step)
+            with torch.no_grad():
+                fake = generator(noise[:8])
+            of_critic.zero_grad()
+            (critic(fake).mean() - critic(real).mean()).backward()
+            of_critic.step()
+            of_generator.zero_grad()
+            (-critic(generator(noise[8:16] + step)).mean()).backward()
+            of_generator.step()
+        """,
+    "a target network": """
+        import copy
+        target = copy.deepcopy(net)
+        optimizer = torch.optim.Adam(net.parameters())
+        for step in range(16):
+            inputs, _ = batch(step)
+            with torch.no_grad():
+                wanted = target(inputs).max(1).values
+            optimizer.zero_grad()
+            F.mse_loss(net(inputs).max(1).values, wanted + 1).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for old, now in zip(target.parameters(), net.parameters()):
+                    old.lerp_(now, 0.1)
+        """,
+    "a closure": """
+        optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
+        for step in range(8):
+            inputs, labels = batch(step)
+
+            def closure():
+                optimizer.zero_grad()
+                loss = F.cross_entropy(net(inputs), labels)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+        """,
+    "warm-up from 0, then a cosine for each batch": """
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        shape = lambda n: min(n / 4, 1) * (1 - n / 40)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, shape)
+        for step in range(40):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+        """,
+    "a frozen backbone, a new head": """
+        net.requires_grad_(False)
+        net[2] = nn.Linear(8, 2)
+        optimizer = torch.optim.SGD(net[2].parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "parts that take turns": """
+        first = torch.optim.SGD(net[0].parameters(), lr=0.1)
+        second = torch.optim.SGD(net[2].parameters(), lr=0.1)
+        for step in range(24):
+            inputs, labels = batch(step)
+            optimizer = first if step % 2 else second
+            net.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "zeros in place of None, evaluation, plateau": """
+        net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        for epoch in range(4):
+            net.train()
+            for inputs, labels in DataLoader(TensorDataset(x, y), batch_size=8):
+                optimizer.zero_grad(set_to_none=False)
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+            net.eval()
+            with torch.no_grad():
+                scheduler.step(F.cross_entropy(net(x), y))
+        """,
+    "all data at once, as one tensor": """
+        optimizer = torch.optim.Adam(net.parameters())
+        for step in range(12):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+        """,
+    "five folds, each in a function": """
+        def fit(model, steps):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for step in range(steps):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+
+        for fold in range(5):
+            fit(net, 4)
+            fit(new(), 4)
+        """,
+    "gradients changed by hand before each step": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inputs, labels = batch(step)
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            for parameter in net.parameters():
+                parameter.grad.mul_(0.5)
+        """,
+    "no optimizer": """
+        for step in range(12):
+            inputs, labels = batch(step)
+            net.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    parameter -= 0.1 * parameter.grad
+        """,
+    "a recurrent state that is detached": """
+        cell, head = nn.GRUCell(4, 8), nn.Linear(8, 2)
+        optimizer = torch.optim.Adam([*cell.parameters(), *head.parameters()])
+        state = torch.zeros(8, 8)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            state = cell(inputs, state.detach())
+            F.cross_entropy(head(state), labels).backward()
+            nn.utils.clip_grad_norm_([*cell.parameters(), *head.parameters()], 1.0)
+            optimizer.step()
+        """,
+    "two losses, one backward each": """
+        heads = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD([*net.parameters(), *heads.parameters()], lr=0.01)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            features = net(inputs)
+            F.cross_entropy(features, labels).backward(retain_graph=True)
+            F.cross_entropy(heads(features), labels).backward()
+            optimizer.step()
+        """,
+    "dropout on purpose, for an average": """
+        net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(16):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            if step % 8 == 7:
+                with torch.no_grad():
+                    torch.stack([net(x) for _ in range(8)]).mean(0)
+        """,
+}
+
+
+def healthy_source(name: str) -> str:
+    """The text of a program of ``HEALTHY``."""
+    return _BEGIN + textwrap.dedent(HEALTHY[name])

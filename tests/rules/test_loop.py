@@ -1,0 +1,87 @@
+"""The rules of the loop: what they find in whole programs, where, and that the twins are silent."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules import RuleSettings
+from gradscope.rules._book import entries
+from gradscope.training.findings import RunFindings
+from gradscope.training.observer import Observer
+from gradscope.training.schedule import Schedule
+from rules.loop_programs import BROKEN, HEALTHY, healthy_source
+
+CODES = [entry.rule.code for entry in entries() if entry.find_in_loop is not None]
+
+
+def raised(error: BaseException) -> None:
+    raise error
+
+
+def findings(
+    source: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[TrainingFinding, ...]:
+    """What the rules of the loop find in a program that runs to its end under observation."""
+    file = folder / "train.py"
+    file.write_text(source)
+    main = ModuleType("__main__")
+    main.__file__ = str(file)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.chdir(folder)
+    found = RunFindings(RuleSettings.of(select=CODES))
+    given: list[tuple[TrainingFinding, ...]] = []
+
+    def judge(record: LoopRecord) -> None:
+        given.append(found.loop(record))
+
+    observer = Observer(lambda *_: None, lambda *_: None, judge, Schedule(), failed=raised)
+    observer.start()
+    try:
+        exec(compile(source, str(file), "exec"), vars(main))
+        judge(observer.loop())
+    finally:
+        observer.stop()
+        vars(main).clear()  # models are found wherever they are: none is left for the next test
+        gc.collect()
+    return found.all()
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_loop(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = BROKEN[name]
+    found = findings(program.source(broken=True), tmp_path, monkeypatch)
+    assert [one.finding.code for one in found] == [program.code]  # and no symptom of it
+    (one,) = found
+    for words in program.words:
+        assert words in one.finding.message
+    if program.name is not None:
+        assert one.finding.name == program.name
+    line = program.line()
+    if line is not None:
+        assert one.finding.location == f"train.py:{line}"
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_its_mended_twin(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = findings(BROKEN[name].source(broken=False), tmp_path, monkeypatch)
+    assert [(one.finding.code, one.finding.message) for one in found] == []
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_what_only_looks_like_a_mistake(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = findings(healthy_source(name), tmp_path, monkeypatch)
+    assert [(one.finding.code, one.finding.message) for one in found] == []
+
+
+def test_every_rule_of_the_loop_has_a_broken_program() -> None:
+    assert {program.code for program in BROKEN.values()} == set(CODES)
