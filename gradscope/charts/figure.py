@@ -8,6 +8,7 @@ of a page's charts: places on them are shares of their length, so that no float 
 from __future__ import annotations
 
 import io
+import textwrap
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,8 @@ _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 _DASHES = ("-", "--", ":", "-.", (0, (6, 2)))
 _TONES = {"bad": "#d55e00", "warn": "#e69f00"}
 _WIDTH, _TALL, _DPI = 7.0, 2.1, 200
+#: What of a map's height is its title and the axis below, in inches.
+_AROUND = 0.6
 #: Up to so many places are named, others numbered.
 _NAMED = 30
 #: Each mark's sign, where it stands, and its colours inside and at the edge.
@@ -189,7 +192,12 @@ def _map(axes: Any, of: Map) -> None:
         looks = {"fraction": 0.05, "pad": 0.02, "ticks": [0, 1]}
         bar = axes.figure.colorbar(ScalarMappable(cmap="viridis"), ax=axes, **looks)
         bar.ax.set_yticklabels([number(scale.low), number(scale.high)])
-        bar.set_label(plain(of.y), size=6)
+        bar.set_label(textwrap.fill(plain(of.y), _letters(of)), size=6)
+
+
+def _letters(of: Map) -> int:
+    """How many letters of a label go beside a map's scale: one takes 0.045 inches."""
+    return max(10, round((_tall(of) - _AROUND) / 0.045))
 
 
 def _short(name: str) -> str:

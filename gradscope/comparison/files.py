@@ -11,7 +11,9 @@ from gradscope.comparison.runs import compare_runs
 from gradscope.errors import OptionError
 from gradscope.records import json as record_json
 from gradscope.records.diff import DiffReport
+from gradscope.records.history import RunHistory
 from gradscope.records.report import Report
+from gradscope.records.shown import Shown
 from gradscope.runfile.opening import is_run
 from gradscope.runfile.reader import RunFile
 
@@ -60,6 +62,51 @@ def kind_of(words: Sequence[str]) -> FileKind | None:
     return next((kind for kind in _KINDS if any(map(kind.fits, words))), None)
 
 
+def compared_records(a: Saved, b: Saved, match: Sequence[str]) -> DiffReport:
+    """Two records in memory, or one and a file of its kind.
+
+    Raises:
+        OptionError: they are of two kinds, or of one that is not compared.
+        GradscopeError: as ``FileKind.compared``.
+    """
+    runs = [_path_of_run(one) for one in (a, b)]
+    if all(runs):
+        return RUNS.compared([str(run) for run in runs], match)
+    reports = [_report(one) for one in (a, b)]
+    if reports[0] is None or reports[1] is None:
+        one, other = (a, b) if reports[1] is None else (b, a)
+        raise OptionError(
+            f"{_said(one)} cannot be compared with {_said(other)}",
+            help="compare two reports, two runs, or two models",
+        )
+    names = [
+        str(one) if isinstance(one, str | Path) else side
+        for side, one in zip("AB", (a, b), strict=True)
+    ]
+    with record_json.collector_paused():
+        return compare_reports(reports[0], reports[1], match, files=(names[0], names[1]))
+
+
+def _path_of_run(one: Saved) -> Path | None:
+    if isinstance(one, RunHistory):
+        return one.path
+    return Path(one) if isinstance(one, str | Path) and RUNS.fits(str(one)) else None
+
+
+def _report(one: Saved) -> Report | None:
+    if isinstance(one, str | Path) and REPORTS.fits(str(one)):
+        return record_json.load(Path(one), Report)
+    return one if isinstance(one, Report) else None
+
+
+def _said(one: Saved | Shown) -> str:
+    if isinstance(one, RunHistory):
+        return "a run"
+    if isinstance(one, Shown):
+        return "a report" if isinstance(one, Report) else f"a {type(one).__name__}"
+    return f"`{one}`"
+
+
 def _compare_reports(a: Path, b: Path, match: Sequence[str]) -> DiffReport:
     with record_json.collector_paused():
         ours, theirs = record_json.load(a, Report), record_json.load(b, Report)
@@ -71,6 +118,8 @@ def _compare_runs(a: Path, b: Path, match: Sequence[str]) -> DiffReport:
         return compare_runs(ours, theirs, match)
 
 
+#: What is compared as it is: a record, or the path of one.
+Saved = Report | RunHistory | str | Path
 REPORTS = FileKind(
     "a saved report",
     lambda word: word.endswith(".json"),

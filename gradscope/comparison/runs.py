@@ -76,8 +76,8 @@ def _common(a: RunFile, b: RunFile) -> dict[int, tuple[TrainingStep, TrainingSte
     steps = {step.step: (step, theirs[step.step]) for step in a.steps() if step.step in theirs}
     if not steps:
         raise OptionError(
-            f"`{a.path}` and `{b.path}` have no step in common",
-            help="`gradscope show RUN` says which steps a run has",
+            f"`{a.source}` and `{b.source}` have no step in common",
+            help=f"`gradscope show {a.source}` says which steps it has",
         )
     return steps
 
@@ -178,7 +178,9 @@ def _signs(a: TrainingStep, b: TrainingStep) -> Iterator[_Sign]:
         yield _Sign(a.step, "a learning rate", one, other)
     yield _Sign(a.step, "what is not finite", a.nonfinite, b.nonfinite)
     for name, words in _SIGNS.items():
-        yield _Sign(a.step, words, getattr(a, name), getattr(b, name))
+        both = getattr(a, name), getattr(b, name)
+        if not (name.endswith("norm") and None in both):  # not finite, as said, or not read
+            yield _Sign(a.step, words, *both)
 
 
 def _parted(

@@ -17,7 +17,10 @@ def error_lines(error: ErrorRecord | None) -> list[Line]:
     where = f" of {label(error.name, error.call)}" if error.name is not None else ""
     # Any error that has no name of its own: what it was follows in the message.
     kind = "raised" if error.kind == "model-error" else f"{plain(error.kind)},"
-    lines = [Line(f"{kind} in the {plain(error.phase)}{where}", "error:", "bad")]
+    what = f"{kind} in the {plain(error.phase)}{where}"
+    if error.phase == "config":  # which the kind says too
+        what = plain(error.kind)
+    lines = [Line(what, "error:", "bad")]
     lines += [Line(plain(text), indent=1) for text in _messages(error)]
     lines += [Line(plain(sentence), "why:", indent=1) for sentence in error.details]
     for one in error.related:

@@ -13,11 +13,15 @@ from gradscope.typeset.text import join, plain
 
 def run_facts(run: RunInfo, *more: str) -> list[str]:
     """The model, what is said of it, and how it was run."""
-    dtype = f"{run.dtype}, autocast {run.autocast}" if run.autocast else run.dtype
-    how = [run.device, dtype]
+    how = [run.device, precision(run)]
     if run.steps:  # of what was there already nobody knows more
         how += [run.mode, f"seed {run.seed}"]
     return [plain(run.model) or "model", *more, *map(plain, how)]
+
+
+def precision(run: RunInfo) -> str:
+    """The dtype of the parameters, and that of autocast."""
+    return f"{run.dtype}, autocast {run.autocast}" if run.autocast else run.dtype
 
 
 def loss_facts(run: RunInfo) -> list[str]:

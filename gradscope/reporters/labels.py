@@ -19,6 +19,10 @@ def some_names(names: Iterable[str], at_most: int) -> str:
     return ", ".join(shown if more <= 1 else [*shown[:at_most], f"… {more} more"])
 
 
-def label(name: str, call: int | None = 0) -> str:
-    """A module's name as a reader sees it, with the call's number from the second call on."""
-    return (plain(name) or ROOT) + (f" #{call}" if call else "")
+def label(name: str, call: int | None = 0, last: int | None = None) -> str:
+    """A module's name as a reader sees it, with the call's number from the second call on.
+
+    ``last`` is the last of several calls that one row stands for.
+    """
+    number = f" #{call}" if call else ""
+    return (plain(name) or ROOT) + (number if last is None else f" #{call}…{last}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from gradscope.records.judgement import Judgement
 from gradscope.records.training import TrainingFinding, TrainingRun
+from gradscope.reporters.judged_lines import in_short
 from gradscope.typeset.numbers import plural
 
 #: So many findings are told; `gradscope show` tells them all.
@@ -19,6 +21,8 @@ def summary(
     *,
     sampled: int,
     failure: str | None,
+    judgement: Judgement | None = None,
+    unobserved: Sequence[str] = (),
 ) -> str:
     """The lines, each with the name of the tool before it.
 
@@ -28,8 +32,13 @@ def summary(
         path: of its file, or of the folder with those of all ranks; None where there is none.
         sampled: how many steps were looked at.
         failure: what went wrong with gradscope itself.
+        judgement: which rules have seen enough.
+        unobserved: what of the script was not observed, and what to do about it.
     """
-    lines = [_looked(run, sampled)]
+    first = [_looked(run, sampled)] if run.steps else []
+    lines = [*first, *unobserved] or ["no step was seen so far"]
+    if judgement is not None and run.steps and not findings:
+        lines.append(in_short(judgement))
     lines += [_finding(one) for one in findings[:_MOST]]
     if len(findings) > _MOST:
         lines.append(f"and {plural(len(findings) - _MOST, 'more finding')}")
@@ -51,8 +60,6 @@ def summary(
 
 
 def _looked(run: TrainingRun, sampled: int) -> str:
-    if not run.steps:
-        return "no step was seen: no optimizer made one, and nothing called `backward`"
     cost = "" if run.cost is None else f"; looking cost {run.cost * 100:.1f} % of the time"
     return f"{plural(run.steps, 'step')}, {sampled:,} looked at{cost}"
 

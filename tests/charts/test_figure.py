@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 
 import matplotlib as mpl
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from gradscope.charts import figure
@@ -70,3 +71,26 @@ def test_any_float_has_a_place(values):
     points = tuple(point(i, [value]) for i, value in enumerate(values))
     data = figure.drawn("", [Panel("a", "b", "c", (Curve("", points),))], ".png")
     assert Image.open(io.BytesIO(data)).width == 1400
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, 3, 60])
+def test_the_label_of_a_map_is_as_long_as_its_scale(rows, monkeypatch):
+    """A longer one is cut at the edge, or lies on the next chart's."""
+    label = "share without a gradient in the whole batch"
+    names = tuple(f"layer{i}.bias" for i in range(rows))
+    one = Map("dead units", label, "steps", names, (1, 2), ((0.0, 0.5),) * rows, share=True)
+    drawn: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda f, *a, **k: (drawn.append(f), save(f, *a, **k)))
+    figure.drawn("title", [one, one, one], ".png")
+    (made,) = drawn
+    bars = [axes for axes in made.axes if axes.get_ylabel()]
+    assert len(bars) == 3
+    for bar in bars:
+        written = bar.yaxis.label
+        assert " ".join(written.get_text().split()) == label
+        extent = written.get_window_extent()
+        assert extent.y0 >= made.bbox.y0
+        assert extent.y1 <= made.bbox.y1
+        assert extent.height <= 1.25 * bar.get_window_extent().height

@@ -154,6 +154,14 @@ def test_a_gradient_off_by_the_number_of_processes(runs, tmp_path, processes, fa
     assert [one.cause for one in found] == ([] if cause is None else [cause])
 
 
+def test_a_norm_that_one_run_has_not_read_is_no_difference(runs, tmp_path):
+    paths = [shutil.copy(runs["plain"], tmp_path / f"{name}.db") for name in "ab"]
+    with sqlite3.connect(paths[1]) as file:
+        file.execute("UPDATE step SET gradient_norm = NULL, clipped_norm = NULL WHERE step = 5")
+    file.close()
+    assert compared(*paths).findings == ()
+
+
 def adversaries(path: Path, *, fault: bool = False, other: type[nn.Module] = Net) -> Path:
     """A run that trains two models in turn; at fault is the second."""
     torch.manual_seed(0)

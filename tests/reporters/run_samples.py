@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.history import LayerSeries, RunHistory
+from gradscope.records.judgement import Judgement, NotJudged
 from gradscope.records.report import Finding
 from gradscope.records.tensors import TensorStats
 from gradscope.records.training import (
@@ -19,6 +20,7 @@ from gradscope.records.training import (
     TrainingStep,
 )
 
+CALLS = ("GS101", "GS102", "GS201", "GS203")
 START = 1_763_809_391.0
 VERSIONS = {"gradscope": "0.3.0", "torch": "2.15.0", "python": "3.13.1"}
 Shape = Callable[[float], float]
@@ -251,7 +253,23 @@ def many() -> RunHistory:
     known = {name: {"grad_norm": dead, "update_ratio": dead}}
     return RunHistory(
         TrainingRun("finetune.py", START, steps=of, every=25, plain=1.2, rank=0, world_size=4),
-        models=(TrainedModel(0, "", "CausalLM", 6_738_415_616, 6_738_415_616, 500),),
+        models=(
+            TrainedModel(
+                *(0, "", "CausalLM", 6_738_415_616, 6_738_415_616, 500),
+                autocast="bfloat16",
+                compiled="model",
+            ),
+        ),
+        judgement=Judgement(
+            ("GS103", "GS104", "GS301"),
+            (
+                *(NotJudged(code, "calls", 1, 0, "run without torch.compile") for code in CALLS),
+                *(NotJudged(f"GS60{n}", "steps", 33, 20 + n, "--every 16") for n in (1, 2)),
+                NotJudged("GS604", "samples", 11, 9, "--every 16"),
+                NotJudged("GS506", "first-step", 1, 0, "--first 1"),
+                NotJudged("GS603", "steps", 1026, 400, "a run of 1026 steps or more"),
+            ),
+        ),
         steps=tuple(step(n, of, sampled=n in looked, optimizer="AdamW") for n in range(1, of + 1)),
         sampled=looked,
         findings=(TrainingFinding(zero, ((275, of),), 0),),
@@ -282,6 +300,16 @@ def one_step() -> RunHistory:
         sampled=(1,),
         parameters=(series("weight", (1,)), series("bias", (1,))),
         calls=(series("", (1,), call=0),),
+        judgement=Judgement(
+            ("GS301", "GS405", "GS501", "GS502", "GS503", "GS505", "GS506"),
+            tuple(
+                NotJudged(code, unit, needs, 1, f"a run of {needs} steps or more")
+                for code, unit, needs in (
+                    *(("GS101", "samples", 3), ("GS102", "samples", 3), ("GS601", "steps", 33)),
+                    *(("GS603", "steps", 1026), ("GS604", "samples", 11)),
+                )
+            ),
+        ),
     )
 
 
@@ -326,6 +354,9 @@ def hostile() -> RunHistory:
         ),
         parameters=tuple(series(name, looked, grad_norm=values) for name in names),
         calls=(series(names[1], looked, call=3, out_norm=values),),
+        judgement=Judgement(
+            ("\x1b[31mG",), (NotJudged("[bold]\x1b[1m", "\x1b[0m", 1, 0, "--\x1b[2J[/]"),)
+        ),
     )
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gradscope.records.answers import Answer, WhyReport
+from gradscope.records.judgement import Judgement
 from gradscope.reporters.finding_identity import without_figures
-from gradscope.reporters.header import loss_facts, run_facts
+from gradscope.reporters.header import loss_facts, precision, run_facts
+from gradscope.reporters.judged_lines import NOTHING_RECORDED, no_problem, not_enough
 from gradscope.reporters.labels import TONES, some_names
 from gradscope.reporters.steps_in_words import stretches
 from gradscope.rules import severity
@@ -35,7 +37,8 @@ def facts(report: WhyReport) -> list[str]:
     """What was run, and how."""
     if report.scope:
         run = report.run
-        return [plain(run.model), *(plain(x) for x in (run.device, run.dtype) if x != "unknown")]
+        known = (fact for fact in (run.device, precision(run)) if fact != "unknown")
+        return [plain(run.model), *map(plain, known)]
     return run_facts(report.run) + loss_facts(report.run)
 
 
@@ -47,7 +50,7 @@ def alike(report: WhyReport) -> list[Alike]:
         if answer.steps:
             cause = without_figures(answer.cause)
             key = (answer.state, cause, answer.location, answer.steps, answer.advice)
-        elif answer.location is None or answer.cause is None or answer.state == "healthy":
+        elif answer.location is None or answer.cause is None or is_well(answer):
             key = id(answer)
         groups.setdefault(key, []).append(answer)
     return [Alike(tuple(answers)) for answers in groups.values()]
@@ -57,9 +60,11 @@ def answer_lines(group: Alike) -> Iterator[Line]:
     """One cause: whom it concerns, what it is, where, and what helps."""
     answer = group.first
     names = answer.behind or (answer.name,)
-    if answer.state == "healthy" and answer.cause is None:
+    if is_well(answer) and answer.cause is None:
         name = plain(answer.name) or "the model"
-        yield Line(plain(answer.message), f"{name}: healthy,", "good")
+        healthy = answer.state == "healthy"
+        lead = f"{name}: healthy," if healthy else f"{name}:"
+        yield Line(plain(answer.message), lead, "good" if healthy else "")
         return
     lead = f"{answer.state}, {answer.cause}:" if answer.cause else f"{answer.state}:"
     if answer.cause in ("frozen", "misspelt"):
@@ -102,7 +107,7 @@ def _where(group: Alike, names: Sequence[str]) -> Iterator[Line]:
 def conclusion(report: WhyReport) -> Iterator[Line]:
     """What was checked, and what came of it."""
     if report.scope:
-        yield _over_steps(report)
+        yield from _over_steps(report)
         return
     if report.error is not None and not report.checked:
         return
@@ -110,7 +115,7 @@ def conclusion(report: WhyReport) -> Iterator[Line]:
     bad = {
         name
         for answer in report.answers
-        if severity(answer) and answer.state != "healthy" and answer.kind == "parameter"
+        if severity(answer) and not is_well(answer) and answer.kind == "parameter"
         for name in answer.behind or (answer.name,)
     }
     if not report.checked:
@@ -118,7 +123,7 @@ def conclusion(report: WhyReport) -> Iterator[Line]:
     elif not any(severity(answer) for answer in report.answers):
         every = f"{report.checked} trainable parameters"
         whom = "the one trainable parameter" if report.checked == 1 else f"all {every}"
-        if any(answer.state == "healthy" for answer in report.answers):
+        if any(map(is_well, report.answers)):
             yield Line(f"{plural(report.checked, 'trainable parameter')} checked{frozen}")
             return
         checked = "none is missing, all zeros, or has a NaN or an infinity"
@@ -139,12 +144,22 @@ def conclusion(report: WhyReport) -> Iterator[Line]:
         )
 
 
-def _over_steps(report: WhyReport) -> Line:
-    """What was looked at of a training run, and what came of it."""
+def _over_steps(report: WhyReport) -> Iterator[Line]:
+    """What was seen of a training run, what came of it, and what could not be judged."""
     whom = plural(report.checked, "parameter")
     found = sum(severity(answer) is not None for answer in report.answers)
+    judged = Judgement(report.judged or (), report.not_judged)
+    scope = plain(report.scope or "")
+    if not report.run.steps:
+        yield NOTHING_RECORDED
+        return
     if found:
-        return Line(f"{plural(found, 'finding')} in {whom} {report.scope}")
-    if not report.checked:
-        return Line("no step was looked at closely", "nothing to check:")
-    return Line(f"nothing was found in {whom} {report.scope}", "healthy:", "good")
+        yield Line(f"{plural(found, 'finding')} in {whom} {scope}")
+    else:
+        yield from no_problem(judged, f"in {whom} {scope}" if report.checked else scope)
+    yield from not_enough(judged)
+
+
+def is_well(answer: Answer) -> bool:
+    """Whether nothing was found, by all rules or by those that could be judged."""
+    return answer.state in ("healthy", "not-judged")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from rich.text import Text
 
 from gradscope.records.answers import WhyReport
-from gradscope.reporters.answers._lines import alike, answer_lines, conclusion, facts
+from gradscope.reporters.answers._lines import alike, answer_lines, conclusion, facts, is_well
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.header import header
 from gradscope.reporters.text_view import TextView
@@ -27,7 +27,7 @@ def _blocks(report: WhyReport, width: int | None) -> Iterator[Iterable[Text]]:
     well: list[Text] = []
     for group in alike(report):
         block = paragraphs(answer_lines(group), width)
-        if group.first.state == "healthy" and group.first.cause is None:
+        if is_well(group.first) and group.first.cause is None:
             well += block  # one line each: no empty lines between them
         else:
             yield block

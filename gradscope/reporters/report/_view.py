@@ -19,7 +19,8 @@ class View:
     once, in the tables for people. ``depth`` leaves out modules deeper than that: 0 is the model
     alone, 1 its direct parts too. ``bar`` is a column that gets bars beside it. ``rules`` are for
     formats that carry the rule book along;
-    ``root`` is what their paths are relative to, None: as the record has them.
+    ``root`` is what their paths are relative to, None: as the record has them. ``command`` is the
+    one whose options a remark names, where it is another than the one that was called.
     """
 
     width: int | None = None
@@ -33,3 +34,8 @@ class View:
     bar: str | None = None
     rules: tuple[RuleText, ...] = ()
     root: Path | None = None
+    command: str | None = None
+
+    def option(self, words: str) -> str:
+        """An option as a remark names it: with its command, where that was not called."""
+        return f"{self.command} {words}" if self.command else words

@@ -33,7 +33,7 @@ def render_check(check: CheckReport, view: View) -> str:
     """
     lines = [command for model in check.models for command in _commands(model, view)]
     lines += _checked.stale(check)
-    return "\n".join([*lines, _checked.summary(check)]) + "\n"
+    return "\n".join([*lines, _checked.summary(check), *map(plain, check.notes)]) + "\n"
 
 
 def _commands(model: CheckedModel, view: View) -> Iterator[str]:
@@ -67,7 +67,7 @@ def _command(level: str, title: str, where: SourceLine | None, text: list[str]) 
     properties = {"title": title}
     if where is not None:
         line = {} if where.line is None else {"line": str(where.line)}
-        properties = {"file": where.file, **line, **properties}
+        properties = {"file": plain(where.file), **line, **properties}
     written = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
     return f"::{level} {written}::{_data(chr(10).join(text))}"
 

@@ -46,7 +46,10 @@ def render_check(check: CheckReport, view: View) -> str:
         "invocations": [
             {
                 "executionSuccessful": not failed,
-                "toolExecutionNotifications": [_notification(model) for model in failed],
+                "toolExecutionNotifications": [
+                    *(_notification(model) for model in failed),
+                    *({"level": "note", "message": {"text": note}} for note in check.notes),
+                ],
             }
         ],
         "columnKind": "unicodeCodePoints",

@@ -65,7 +65,7 @@ def _page(rule: Rule, width: int | None) -> Iterator[Text]:
         ("What it looks for", rule.what),
         ("Why it matters", rule.why),
         ("How to fix it", rule.fix),
-        ("In a training run", _in_runs(rule.runs)),
+        ("In a training run", _in_runs(rule)),
         ("How it was calibrated", rule.calibration),
     ):
         if text:
@@ -86,17 +86,32 @@ def _page(rule: Rule, width: int | None) -> Iterator[Text]:
     yield from dimmed(_use(rule), width)
 
 
-def _in_runs(runs: Runs | None) -> str:
-    """When the rule is told there."""
+def _in_runs(rule: Rule) -> str:
+    """When the rule is told there, and from when on it can be judged."""
+    runs = rule.runs
     if runs is None:
         return "It says nothing of one: that needs the closer look or the config of a check."
     if runs.ranks:
         return "It is told of several processes, when their files are read: by `show` and `why`."
+    if runs.loop:
+        return (
+            "It reads what the training loop does at every step, sampled or not. It is reported "
+            "when it held in 5 steps, or at the end of a shorter run."
+        )
     if runs.first:
         return "It judges the first step, and no other."
+    needs, limits = [], rule.limits()
+    if runs.over_steps:
+        needs.append(plural(runs.steps_needed(limits), "step"))
+    if runs.over_samples:
+        needs.append(plural(runs.samples_needed(limits), "sampled step"))
+    return f"{_reported(runs)} It can be judged from {' and '.join(needs)} on."
+
+
+def _reported(runs: Runs) -> str:
     if runs.steps > 1:
         return f"It is told once it held in {runs.steps} steps in a row."
-    if runs.samples == 1:
+    if runs.samples < 2:
         return "It is told as soon as it holds."
     start = ", from the first one on" if runs.always else ""
     return f"It is told once it held in {runs.samples} steps in a row, of those looked at{start}."

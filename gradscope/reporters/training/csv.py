@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.reporters.csv_text import Field, written
@@ -19,21 +19,30 @@ FINDINGS = (
 EVENTS = ("step", "time", "kind", "message")
 
 
+TABLES = ("steps", "parameters", "calls", "findings", "events")
+Table = tuple[Sequence[str], Iterable[Sequence[Field]]]
+
+
 def render(history: RunHistory, view: View) -> str:
     """One table: the steps, unless the view asks for another."""
+    return written(*table(history, view))
+
+
+def table(history: RunHistory, view: View) -> Table:
+    """Its header and its rows."""
     names = {model.id: model.name or model.type for model in history.models}
     if view.table == "findings":
-        return written(FINDINGS, _findings(history, names))
+        return FINDINGS, _findings(history, names)
     if view.table == "events":
-        return written(EVENTS, ([e.step, e.time, e.kind, e.message] for e in history.events))
+        return EVENTS, ([e.step, e.time, e.kind, e.message] for e in history.events)
     if view.table == "parameters":
         return _layers(history.parameters, ("name",), names)
     if view.table == "calls":
         return _layers(history.calls, ("name", "call"), names)
-    return written(*steps.records(history, view))
+    return steps.records(history, view)
 
 
-def _layers(series: Sequence[LayerSeries], key: Sequence[str], names: dict[int, str]) -> str:
+def _layers(series: Sequence[LayerSeries], key: Sequence[str], names: dict[int, str]) -> Table:
     measures = list(dict.fromkeys(measure for one in series for measure in one.values))
 
     def rows() -> Iterator[list[Field]]:
@@ -43,7 +52,7 @@ def _layers(series: Sequence[LayerSeries], key: Sequence[str], names: dict[int, 
             for step, *values in zip(one.steps, *columns, strict=True):
                 yield [*own, step, *values]
 
-    return written(("model", *key, "step", *measures), rows())
+    return ("model", *key, "step", *measures), rows()
 
 
 def _findings(history: RunHistory, names: dict[int, str]) -> Iterator[list[Field]]:

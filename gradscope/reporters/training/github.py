@@ -10,5 +10,5 @@ suffix = ".github"
 
 
 def render(history: RunHistory, view: View) -> str:
-    """A command for each finding, and the sum."""
+    """A command for each finding, the sum, and what could not be judged."""
     return github.render_check(as_check(history), view)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gradscope import pages
 from gradscope.pages import Page, Part, items, table_part
@@ -20,11 +21,15 @@ suffix = ".html"
 
 def render(history: RunHistory, view: View) -> str:
     """The whole page; ``view.table`` is one table alone."""
+    return pages.render(page(history, view))
+
+
+def page(history: RunHistory, view: View) -> Page:
+    """What was run, and all its parts."""
     history = qualified(history)
     (title, *first), *further = summary.facts(history)
     facts, notes = [first, *further], list(summary.notes(history))
-    parts = list(_parts(history, view))
-    return pages.render(Page("run", title, facts, notes, parts, history.run.versions))
+    return Page("run", title, facts, notes, list(_parts(history, view)), history.run.versions)
 
 
 def _parts(history: RunHistory, view: View) -> Iterator[Part]:
@@ -47,15 +52,17 @@ def _parts(history: RunHistory, view: View) -> Iterator[Part]:
         yield Part("events", items=found, remarks=() if found else ("no events",))
     for name in ("parameters", "calls"):
         if wanted == name or (wanted is None and getattr(history, name)):
-            yield _table(layers.table(history, name, view), f"no {name} were recorded")
+            reasons = summary.without_calls(history) if name == "calls" else ()
+            otherwise = (f"no {name} were recorded", *reasons)
+            yield _table(layers.table(history, name, view), *otherwise)
 
 
 def _findings(history: RunHistory) -> Part:
     found, known = findings.with_steps(history)
-    if found:
-        return findings_part(found, known)
-    return Part("findings", items=said(findings.verdict(history)))
+    judged = said(*findings.verdict(history))
+    part = findings_part(found, known) if found else Part("findings")
+    return replace(part, items=(*part.items, *judged))
 
 
-def _table(table: Table | None, otherwise: str) -> Part:
-    return table_part(table) if table else Part("nothing", remarks=(otherwise,))
+def _table(table: Table | None, *otherwise: str) -> Part:
+    return table_part(table) if table else Part("nothing", remarks=otherwise)

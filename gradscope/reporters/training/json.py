@@ -15,8 +15,8 @@ suffix = ".json"
 
 #: The vital signs, a column each, in the order of the steps.
 SIGNS = (
-    *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "losses", "nonfinite"),
-    *("gradient_norm", "clipped_norm", "learning_rates", "loss_scale", "sampled"),
+    *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "losses", "summed"),
+    *("nonfinite", "gradient_norm", "clipped_norm", "learning_rates", "loss_scale", "sampled"),
 )
 
 
@@ -26,6 +26,8 @@ def render(history: RunHistory, view: View) -> str:
     head = {
         "schema": run.schema,
         "status": status(history),
+        "judged": list(history.judgement.judged),
+        "not_judged": to_data(history.judgement.not_judged),
         "run": to_data(run),
         "ranks": to_data(history.ranks),
         "models": to_data(history.models),

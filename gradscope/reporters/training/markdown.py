@@ -46,14 +46,15 @@ def _blocks(history: RunHistory, view: View) -> Iterator[str]:
         yield _table(layers.table(history, "calls", view))
     if wanted in ("parameters", "calls") and not layers.table(history, wanted, view):
         yield f"No {wanted} were recorded."
+        if wanted == "calls":
+            yield _items(map(escaped, summary.without_calls(history)))
 
 
 def _findings(history: RunHistory) -> str:
     found, known = findings.with_steps(history)
-    if found:
-        return "### Findings\n\n" + "\n".join(found_items(found, known))
-    line = findings.verdict(history)
-    return _line(line) if line else ""
+    parts = ["### Findings", "\n".join(found_items(found, known))] if found else []
+    judged = [_line(line) for line in findings.verdict(history)]
+    return "\n\n".join([*parts, *judged])
 
 
 def _table(table: Table | None) -> str:

@@ -14,6 +14,7 @@ from gradscope.reporters.training.sentences import events, findings, summary
 from gradscope.reporters.training.tables import layers, steps, vital_signs
 from gradscope.reporters.training.tables.naming import qualified
 from gradscope.typeset.console import (
+    Line,
     dimmed,
     paragraphs,
     printed,
@@ -60,7 +61,7 @@ def _blocks(history: RunHistory, view: View) -> Iterator[Iterable[Text]]:
     if wanted in (None, "events") and history.events:
         yield [
             Text("events", "bold"),
-            *paragraphs(events.lines(history.events, whole=wanted is not None), view.width),
+            *paragraphs(_events(history, view), view.width),
         ]
     elif wanted == "events":
         yield [Text("no events")]
@@ -69,7 +70,13 @@ def _blocks(history: RunHistory, view: View) -> Iterator[Iterable[Text]]:
     if wanted == "calls":
         yield _table(layers.table(history, "calls", view), view)
     if wanted in ("parameters", "calls") and layers.table(history, wanted, view) is None:
-        yield [Text(f"no {wanted} were recorded")]
+        reasons = summary.without_calls(history) if wanted == "calls" else ()
+        yield [Text(f"no {wanted} were recorded"), *paragraphs(map(Line, reasons), view.width)]
+
+
+def _events(history: RunHistory, view: View) -> Iterator[Line]:
+    option = view.option("--table events")
+    return events.lines(history.events, whole=view.table is not None, option=option)
 
 
 def _table(table: Table | None, view: View) -> list[Text]:
@@ -78,8 +85,8 @@ def _table(table: Table | None, view: View) -> list[Text]:
 
 def _findings(history: RunHistory, view: View) -> list[Text]:
     found, known = findings.with_steps(history)
+    judged = paragraphs(findings.verdict(history), view.width)
     if not found:
-        line = findings.verdict(history)
-        return list(prose(line, view.width)) if line else []
+        return list(judged)
     lines = paragraphs(finding_lines.every_line(found, known), view.width)
-    return [Text("findings", "bold"), *lines]
+    return stacked([[Text("findings", "bold"), *lines], judged])

@@ -71,6 +71,10 @@ FOLDS: dict[str, tuple[Callable[[], list[ModuleCall]], list[str]]] = {
         lambda: [call("cell", number=i) for i in range(5)],
         ["cell #0…4 ×5"],
     ),
+    "the model itself again": (
+        lambda: [call(n, number=i) for i in range(3) for n in ("", "lin")],
+        ["(root) #0…2 ×3", "lin #0…2 ×3"],
+    ),
     "a module with children again": (
         lambda: [call(n, number=i) for i in range(3) for n in ("cell", "cell.lin")],
         ["cell #0…2 ×3", "cell.lin #0…2 ×3"],

@@ -121,7 +121,7 @@ def test_what_was_measured_is_shown(sample: Sample) -> None:
 
 def test_what_was_not_measured_is_said(sample: Sample) -> None:
     table = derive.calls(sample("small"), View(columns=("flops",)))
-    assert "flops: not measured: `inspect … --columns +flops` does" in table.legend
+    assert "flops: not measured: `gradscope inspect MODEL --columns +flops` does" in table.legend
     keys = [c.key for c in derive.calls(sample("small"), View(columns=("all",))).columns]
     assert not {"flops", "time"} & set(keys)
 

@@ -14,6 +14,7 @@ from gradscope.reporters.steps_in_words import listed, stretches
 from gradscope.reporters.training import terminal
 from gradscope.reporters.training.sentences import events, summary
 from gradscope.reporters.training.sentences.news import news
+from gradscope.reporters.training.sentences.step_facts import facts_of_step
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,18 @@ def test_the_most_telling_layers_come_first() -> None:
     assert "475 more: `-l PATTERN` shows those you name, `--top 499` all" in text
 
 
+def test_a_command_without_these_options_names_the_one_that_has_them() -> None:
+    """As `live`, whose page is that of `show`."""
+    events = tuple(TrainingEvent(n, 0.1, "failed", chr(97 + n)) for n in range(20))
+    view = View(width=120, command="gradscope show run.db")
+    text = terminal.render(replace(many(), events=events), view)
+    assert "475 more: `gradscope show run.db -l PATTERN` shows those you name, `--top" in text
+    assert "… 8 more: `gradscope show run.db --table events` shows all" in text
+    narrow = terminal.render(many(), replace(view, width=60))
+    option = "use gradscope show run.db --table parameters --columns or a wider terminal"
+    assert option in " ".join(narrow.split())
+
+
 def test_a_pipe_gets_every_layer() -> None:
     text = terminal.render(many(), View(table="parameters"))
     assert all(one.name in text for one in many().parameters)
@@ -116,6 +129,39 @@ def test_of_a_run_of_which_not_every_step_is_kept_it_is_said() -> None:
     text = terminal.render(thinned, View())
     assert "vital signs  at the 600 of 1,200 steps that are kept\n" in text
     assert "optimizer: 1,200 steps\n" in text
+
+
+def test_the_share_of_clipped_steps_is_of_those_whose_norm_was_read() -> None:
+    """Of 20 steps three have no norms, and one has only that after clipping."""
+    norms = {"gradient_norm": 2.0, "clipped_norm": 1.0}
+    unread = {3: {}, 9: {}, 15: {}, 16: {"clipped_norm": 1.0}}
+    none = {"gradient_norm": None, "clipped_norm": None}
+    steps = [step(n, 20, **(none | unread.get(n, norms))) for n in range(1, 21)]
+    text = terminal.render(replace(small(), steps=tuple(steps)), View())
+    said = "clipped: 16 of 16 steps whose norm was read (100 %), to a gradient norm of 1.000\n"
+    assert said in text
+    late = {"clipped_norm": None}
+    steps = [step(n, 20, **(norms if n % 2 else late)) for n in range(1, 21)]
+    text = terminal.render(replace(small(), steps=tuple(steps)), View())
+    assert "clipped: 10 of 10 steps whose norm was read (100 %)" in text
+
+
+def test_of_which_backwards_a_loss_is_the_sum() -> None:
+    def note(*made: tuple[int, tuple[int, int] | None]) -> str:
+        steps = tuple(
+            step(n, 9, losses=(0.5,) * count, summed=summed)
+            for n, (count, summed) in enumerate(made, 1)
+        )
+        text = terminal.render(replace(small(), steps=steps), View())
+        return "".join(line for line in text.splitlines() if line.startswith("loss: "))
+
+    assert note((1, None), (1, None)) == ""
+    assert note((4, None), (4, None)) == "loss: sum of 4 backwards"
+    assert note((4, None), (2, None)) == "loss: sum of 2 to 4 backwards"
+    assert note((20, (0, 1)), (20, (0, 1))) == "loss: backward 1 of 20"
+    assert note((20, (0, 1)), (9, (0, 1))) == "loss: 1 of up to 20 backwards"
+    assert note((8, (0, 4))) == "loss: sum of backwards 1 to 4 of 8"
+    assert facts_of_step(step(1, 9, losses=(0.5, 0.25)))[0] == "loss 0.7500 (sum of 2 backwards)"
 
 
 def test_groups_of_learning_rates_are_told_apart_where_they_differ() -> None:

@@ -64,7 +64,8 @@ def signs(
         lines.append(f"{statistics.NOISE}: zero, to the rounding of the values")
     for column in columns:
         if column.key in MEASURED and all(column.value(row) is None for row in rows):
-            lines.append(f"{column.key}: not measured: `inspect … --columns +{column.key}` does")
+            command = f"gradscope inspect MODEL --columns +{column.key}"
+            lines.append(f"{column.key}: not measured: `{command}` does")
         elif column.key in _MEANINGS:
             lines.append(_MEANINGS[column.key])
     return lines

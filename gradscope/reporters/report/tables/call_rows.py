@@ -35,11 +35,17 @@ class CallRow:
     placed: bool  # the tensor's path belongs to the label
     mark: str = ""
     times: int = 1  # stands for that many calls
+    last_call: int | None = None  # of one module, where the row stands for several of its calls
 
     @property
     def about(self) -> str:
         """The call, once: what a page finds the row by."""
-        return label(self.call.name, self.call.call) if self.first else ""
+        return self.label if self.first else ""
+
+    @property
+    def label(self) -> str:
+        """The module, and which of its calls."""
+        return label(self.call.name, self.call.call, self.last_call)
 
 
 Group = tuple[CallRow, ...]
@@ -90,4 +96,4 @@ def layer(row: CallRow) -> str:
         return f"  {arrow}{path}"
     place = f" {arrow}{path}" if row.placed and path else ""
     times = f" ×{row.times}" if row.times > 1 else ""
-    return label(row.call.name, row.call.call) + times + place + (f" {row.mark}" * bool(row.mark))
+    return row.label + times + place + (f" {row.mark}" * bool(row.mark))

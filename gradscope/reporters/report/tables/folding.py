@@ -178,12 +178,10 @@ def _renamed_call(
     first: tuple[CallRow, ...], groups: list[tuple[CallRow, ...]]
 ) -> tuple[CallRow, ...]:
     calls = [group[0].call for group in groups]
-    name = span_of_names([call.name for call in calls])
     numbers = sorted({call.call for call in calls})
-    if len(numbers) > 1:
-        name += f" #{numbers[0]}…{numbers[-1]}"
-    call = replace(calls[0], name=name, call=0 if len(numbers) > 1 else calls[0].call)
-    return tuple(replace(row, call=call, times=len(groups)) for row in first)
+    last = numbers[-1] if len(numbers) > 1 else None
+    call = replace(calls[0], name=span_of_names([call.name for call in calls]), call=numbers[0])
+    return tuple(replace(row, call=call, times=len(groups), last_call=last) for row in first)
 
 
 def _renamed_parameter(name: str, rows: Sequence[ParameterRow]) -> ParameterRow:

@@ -45,7 +45,7 @@ def panels(history: RunHistory) -> tuple[Panel, ...]:
             found[-1] = replace(before, curves=(*before.curves, _curve(sign)))
         else:
             title = heading + sign.label
-            found.append(Panel(title, "step", "", (_curve(sign),), stretches=happened))
+            found.append(Panel(title, "step", sign.note, (_curve(sign),), stretches=happened))
     return tuple(panel for panel in found if panel.said)
 
 

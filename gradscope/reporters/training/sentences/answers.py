@@ -12,7 +12,7 @@ from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.run import RunInfo
 from gradscope.records.training import StepSample, TrainingFinding
 from gradscope.reporters.finding_lines import ordered
-from gradscope.reporters.training.sentences.findings import given, looked_at, run_info
+from gradscope.reporters.training.sentences.findings import given, run_info, where
 from gradscope.reporters.training.sentences.summary import title
 from gradscope.reporters.training.tables.naming import qualified, selected
 from gradscope.reporters.training.tables.series_columns import lost_steps
@@ -50,8 +50,9 @@ def answers(
     shown = qualified(replace(chosen, findings=tuple(found)))
     sentence = list(_bad(shown))
     asked = zip(chosen.parameters or chosen.calls, shown.parameters or shown.calls, strict=True)
+    complete = not any(one.unit == "samples" for one in history.judgement.not_judged)
     sentence += [
-        _measured(full)
+        _measured(full, judged=complete and bool(history.sampled))
         for own, full in asked
         if (patterns or (step is None and lost_steps(own)))
         and not any(_tells_of(one, own) for one in found)
@@ -62,7 +63,9 @@ def answers(
         versions=history.run.versions,
         checked=len(chosen.parameters),
         answers=tuple(sentence),
-        scope=looked_at(history) if step is None else f"at step {count(step)}",
+        scope=where(history) if step is None else f"at step {count(step)}",
+        judged=history.judgement.judged,
+        not_judged=history.judgement.not_judged,
     )
 
 
@@ -140,8 +143,12 @@ def _bad(history: RunHistory) -> Iterator[Answer]:
         )
 
 
-def _measured(layer: LayerSeries) -> Answer:
-    """What was measured of a layer of which no rule found anything."""
+def _measured(layer: LayerSeries, *, judged: bool) -> Answer:
+    """What was measured of a layer of which no rule found anything.
+
+    Args:
+        judged: whether every rule over samples has seen enough to find something.
+    """
     kind = "parameter" if layer.call is None else "module"
     lost = lost_steps(layer)
     if lost:
@@ -152,8 +159,9 @@ def _measured(layer: LayerSeries) -> Answer:
     if layer.call is not None:
         measures = {"output norm": "out_norm", "output gradient": "grad_out_norm"}
     courses = [f"{word} {_course(layer.values.get(key, ()))}" for word, key in measures.items()]
-    message = f"nothing was found; {', '.join(courses)}"
-    return Answer(layer.name, kind, "healthy", message, call=layer.call)
+    message = f"no problem found; {', '.join(courses)}"
+    state = "healthy" if judged else "not-judged"
+    return Answer(layer.name, kind, state, message, call=layer.call)
 
 
 def _course(values: Sequence[float | None]) -> str:

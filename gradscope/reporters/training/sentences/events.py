@@ -23,14 +23,19 @@ _TONES = {
 MOST = 12
 
 
-def lines(events: Sequence[TrainingEvent], *, whole: bool = True) -> Iterator[Line]:
-    """A line for each event, one for those that differ in figures alone; a page has the first."""
+def lines(
+    events: Sequence[TrainingEvent], *, whole: bool = True, option: str = "--table events"
+) -> Iterator[Line]:
+    """A line for each event, one for those that differ in figures alone; a page has the first.
+
+    ``option`` is what shows all.
+    """
     lines = list(_lines(events))
     if whole or len(lines) <= MOST:
         yield from lines
         return
     yield from lines[:MOST]
-    yield Line(f"… {count(len(lines) - MOST)} more: `--table events` shows all")
+    yield Line(f"… {count(len(lines) - MOST)} more: `{option}` shows all")
 
 
 def _lines(events: Sequence[TrainingEvent]) -> Iterator[Line]:

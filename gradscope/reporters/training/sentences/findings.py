@@ -12,8 +12,9 @@ from gradscope.records.run import RunInfo
 from gradscope.records.tensors import TensorStats
 from gradscope.records.training import TrainingFinding
 from gradscope.reporters.finding_lines import Beside, Known
+from gradscope.reporters.judged_lines import NOTHING_RECORDED, no_problem, not_enough
 from gradscope.reporters.labels import label, some_names
-from gradscope.reporters.steps_in_words import stretches
+from gradscope.reporters.steps_in_words import listed, stretches
 from gradscope.reporters.training.sentences.summary import title
 from gradscope.reporters.training.tables.naming import qualified
 from gradscope.typeset.console import Line
@@ -89,7 +90,13 @@ def as_check(history: RunHistory) -> CheckReport:
         sentence.append(replace(one.finding, message=message))
     status = "findings" if sentence else "ok"
     model = CheckedModel(status, run_info(history), findings=tuple(sentence))
-    return CheckReport(status=status, versions=history.run.versions, models=(model,))
+    return CheckReport(
+        status=status,
+        versions=history.run.versions,
+        rules=history.judgement.judged,
+        models=(model,),
+        notes=tuple(str(line) for line in verdict(history)),
+    )
 
 
 def run_info(history: RunHistory) -> RunInfo:
@@ -99,20 +106,22 @@ def run_info(history: RunHistory) -> RunInfo:
     return RunInfo(title(run), device, "unknown", "train", 0, history.last_step, "")
 
 
-def verdict(history: RunHistory) -> Line | None:
-    """That nothing was found, with what was looked at; None where something was."""
-    if history.findings:
-        return None
-    if not history.sampled:
-        return Line("no step was looked at closely", "no findings:")
-    return Line(looked_at(history), "no findings")
+def verdict(history: RunHistory) -> Iterator[Line]:
+    """Where nothing was found, that; and in any case which rules have not seen enough."""
+    if not history.last_step:
+        yield NOTHING_RECORDED
+        return
+    if not history.findings:
+        yield from no_problem(history.judgement, where(history))
+    yield from not_enough(history.judgement)
 
 
-def looked_at(history: RunHistory) -> str:
-    """``at the 31 steps that were looked at of 1,200``."""
-    looked = len(history.sampled)
-    total = history.last_step
-    if looked >= total:
-        return f"at all {count(total)} steps" if total > 1 else "at the one step"
-    which = f"the {plural(looked, 'step')} that {'was' if looked == 1 else 'were'} looked at"
-    return f"at {which} of {count(total)}"
+def where(history: RunHistory) -> str:
+    """``in steps 1–3 of 1,200``: what was sampled."""
+    sampled, total = history.sampled, history.last_step
+    if not sampled:
+        return f"in the metrics of {plural(total, 'step')}; no step was sampled"
+    if len(sampled) >= total:
+        return f"in all {count(total)} steps" if total > 1 else "in the one step"
+    word = "step" if len(sampled) == 1 else "steps"
+    return f"in {word} {listed(sampled)} of {count(total)}"

@@ -16,7 +16,7 @@ from gradscope.typeset.text import plain
 def news(history: RunHistory, shown: RunHistory | None, *, before: int) -> Iterator[str]:
     """What ``shown`` did not say yet; at the beginning the last steps, and all else.
 
-    At the end of the run a line says how it ended.
+    At the end of the run lines say what could be judged, and the last one how it ended.
     """
     last = shown.last_step if shown else max(0, history.last_step - before)
     lines = [
@@ -42,4 +42,5 @@ def news(history: RunHistory, shown: RunHistory | None, *, before: int) -> Itera
             lead = finding_lines.lead(finding, beside)
             yield f"finding: {lead} {finding_lines.place(finding)}: {plain(finding.message)}"
     if history.run.ended is not None:
+        yield from (f"verdict: {line}" for line in findings.verdict(history))
         yield str(summary.end(history))

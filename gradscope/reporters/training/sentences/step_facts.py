@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradscope.records.training import TrainingRun, TrainingStep
 from gradscope.reporters.training.sentences import summary
+from gradscope.reporters.training.sentences.losses import backwards_of
 from gradscope.typeset.numbers import count, number, seconds
 from gradscope.typeset.text import plain
 
@@ -19,8 +20,9 @@ def facts_of_step(step: TrainingStep) -> list[str]:
     if step.optimizer and step.optimizer_step != step.step:
         facts.append(f"{plain(step.optimizer)} step {count(step.optimizer_step)}")
     if step.losses:
-        losses = [step.nonfinite or "none" if x is None else number(x) for x in step.losses]
-        facts.append(f"loss {' + '.join(map(plain, losses))}")
+        loss = plain(step.nonfinite or "none") if step.loss is None else number(step.loss)
+        made = backwards_of(step)
+        facts.append(f"loss {loss}" + (f" ({made})" if made else ""))
     if step.gradient_norm is not None:
         facts.append(f"gradient norm {number(step.gradient_norm)}")
         if step.clipped_norm is not None and step.clipped_norm < step.gradient_norm * (1 - 1e-5):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+from gradscope.records import training
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainedModel, TrainingRun
 from gradscope.reporters.steps_in_words import listed
@@ -66,6 +67,7 @@ def end(history: RunHistory) -> Line:
 def notes(history: RunHistory) -> Iterator[str]:
     """What was not looked at, and what other processes did."""
     yield from (f"note: {plain(notice)}" for notice in history.run.notices)
+    yield from (f"note: {line}" for line in without_calls(history))
     others = [run for run in history.ranks if run.rank != history.run.rank]
     if not others and history.run.world_size < 2:
         return
@@ -76,6 +78,14 @@ def notes(history: RunHistory) -> Iterator[str]:
     runs = [history.run, *others]
     staged = any(model.stage is not None for model in history.models)
     yield from (f"note: {line}" for line in (*_together(runs, world, staged), *_apart(history)))
+
+
+def without_calls(history: RunHistory) -> Iterator[str]:
+    """The models whose calls are not recorded, and why."""
+    for model in history.models:
+        if model.compiled:
+            name = plain(model.name or model.type) or "the model"
+            yield f"{name}: {training.without_calls(model.compiled)}"
 
 
 def _together(runs: Sequence[TrainingRun], world: int, staged: bool) -> Iterator[str]:
@@ -142,7 +152,8 @@ def _model(model: TrainedModel) -> str:
     total, trainable = model.parameters, model.trainable
     which = "all" if trainable == total else count(trainable) if trainable else "none"
     since = f" from step {count(model.first_step)}" if model.first_step > 1 else ""
-    return f"{called}: {plural(total, 'parameter')} ({which} trainable){since}"
+    autocast = f", autocast {plain(model.autocast)}" if model.autocast else ""
+    return f"{called}: {plural(total, 'parameter')} ({which} trainable){autocast}{since}"
 
 
 def _optimizers(history: RunHistory) -> list[str]:

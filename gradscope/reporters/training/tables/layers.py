@@ -45,7 +45,7 @@ def table(history: RunHistory, title: str, view: View) -> Table | None:
         usual.append(by)
     columns = pick(registry, asked, usual, ["name"])
     texts = _aligned(cells(columns, shown, list(map(single, shown))))
-    option = f"--table {title} --columns"
+    option = view.option(f"--table {title} --columns")
     return Table(
         title,
         tuple(
@@ -117,7 +117,8 @@ def _chosen(
     more = len(entries) - len(chosen)
     if more and not view.top:
         fold = "" if view.fold else ", `--fold` blocks that look the same once"
-        ways = f"`-l PATTERN` shows those you name, `--top {len(entries)}` all{fold}"
+        pattern = view.option("-l PATTERN")
+        ways = f"`{pattern}` shows those you name, `--top {len(entries)}` all{fold}"
         remark.append(f"{count(more)} more: {ways}")
     return chosen, caption, remark
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainingStep
+from gradscope.reporters.training.sentences.losses import backwards_over
 from gradscope.typeset.numbers import count, number, plural, share
 from gradscope.typeset.text import plain
 
@@ -17,13 +18,14 @@ from gradscope.typeset.text import plain
 class Sign:
     """One vital sign: its value at each step, and the steps where it was not finite.
 
-    One without steps is the heading of those that follow.
+    One without steps is the heading of those that follow. ``note`` says what the values are.
     """
 
     label: str
     steps: tuple[int, ...] = ()
     values: tuple[float | None, ...] = ()
     lost: tuple[int, ...] = ()
+    note: str = ""
 
     @property
     def heading(self) -> bool:
@@ -41,6 +43,7 @@ class Sign:
         return found
 
 
+LOSS = "loss"
 _Values = tuple[float | None, ...]
 
 
@@ -69,7 +72,8 @@ def _measured(
         pairs = zip(numbers, values, strict=True)
         lost = {*without, *(n for n, x in pairs if x is not None and not math.isfinite(x))}
         if lost or any(x is not None for x in values):
-            found.append(Sign(label, numbers, values, tuple(sorted(lost))))
+            note = backwards_over(steps) if label == LOSS else ""
+            found.append(Sign(label, numbers, values, tuple(sorted(lost)), note))
     return found
 
 
@@ -77,7 +81,8 @@ def _of_optimizer(
     steps: Sequence[TrainingStep],
 ) -> Iterator[tuple[str, _Values, Collection[int]]]:
     bad = [step for step in steps if step.nonfinite]
-    yield "loss", tuple(s.loss for s in steps), [s.step for s in bad if None in s.losses]
+    lost = [step.step for step in bad if None in step.summed_losses]
+    yield LOSS, tuple(step.loss for step in steps), lost
     lost = [step.step for step in bad if step.gradient_norm is None]
     yield "gradient norm", tuple(step.gradient_norm for step in steps), lost
     if clipped(steps):
@@ -100,27 +105,27 @@ def _rate(step: TrainingStep, group: int) -> float | None:
     return step.learning_rates[group] if group < len(step.learning_rates) else None
 
 
-def clipped(steps: Sequence[TrainingStep]) -> list[TrainingStep]:
-    """The steps of which the optimizer got smaller gradients than backward left."""
+def clipped(steps: Sequence[TrainingStep]) -> list[float]:
+    """The norms after clipping, of the steps in which clipping made the norm smaller."""
+    # A norm that was taken twice may differ in its last digits.
+    return [after for before, after in _both_norms(steps) if after < before * (1 - 1e-5)]
+
+
+def _both_norms(steps: Sequence[TrainingStep]) -> list[tuple[float, float]]:
+    """The norms before and after clipping, of the steps in which both were read."""
     return [
-        step
+        (step.gradient_norm, step.clipped_norm)
         for step in steps
-        if step.clipped_norm is not None
-        and step.gradient_norm is not None
-        # A norm that was taken twice may differ in its last digits.
-        and step.clipped_norm < step.gradient_norm * (1 - 1e-5)
+        if step.gradient_norm is not None and step.clipped_norm is not None
     ]
 
 
 def clipping(history: RunHistory) -> str | None:
     """How many steps were clipped, and to what; None where none was."""
-    steps = clipped(history.steps)
-    if not steps:
+    norms, read = clipped(history.steps), len(_both_norms(history.steps))
+    if not norms:
         return None
-    norms = [step.clipped_norm or 0.0 for step in steps]
-    bounds = number(max(norms))
-    if number(min(norms)) != bounds:
-        bounds = f"{number(min(norms))} to {bounds}"
-    total = len(history.steps)
-    of_all = f"{plural(len(steps), 'step')} of {count(total)} ({share(len(steps), total)})"
-    return f"clipped: the gradients of {of_all}, to a norm of {bounds}"
+    bounds = " to ".join(dict.fromkeys(map(number, (min(norms), max(norms)))))
+    whose = " whose norm was read" if read < len(history.steps) else ""
+    of_all = f"{count(len(norms))} of {plural(read, 'step')}{whose} ({share(len(norms), read)})"
+    return f"clipped: {of_all}, to a gradient norm of {bounds}"

@@ -18,16 +18,24 @@ from gradscope.typeset.text import plain
 LAST = 20
 _KEEP = {
     **{"step": KEEP, "loss": KEEP, "nonfinite": KEEP, "gradient_norm": 90},
-    **{"optimizer": 85, "clipped_norm": 80, "learning_rate": 70, "seconds": 60, "loss_scale": 50},
+    **{
+        "backwards": 65,
+        "optimizer": 85,
+        "clipped_norm": 80,
+        "learning_rate": 70,
+        "seconds": 60,
+        "loss_scale": 50,
+    },
 }
 USUAL = (
-    *("step", "optimizer", "loss", "nonfinite", "gradient_norm", "clipped_norm"),
+    *("step", "optimizer", "loss", "backwards", "nonfinite", "gradient_norm", "clipped_norm"),
     *("learning_rate", "loss_scale", "seconds", "sampled"),
 )
 #: What csv holds.
 EXACT = (
-    *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "losses", "nonfinite"),
-    *("gradient_norm", "clipped_norm", "learning_rate", "learning_rates", "loss_scale", "sampled"),
+    *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "backwards", "losses"),
+    *("nonfinite", "gradient_norm", "clipped_norm", "learning_rate", "learning_rates"),
+    *("loss_scale", "sampled"),
 )
 
 
@@ -67,12 +75,17 @@ def _register() -> dict[str, Column[TrainingStep]]:
         _word("sampled", lambda step: step.sampled),
         text=lambda step: "yes" if step.sampled else "",
     )
+    summed = replace(
+        _whole("backwards", lambda step: len(step.summed_losses)),
+        needed=lambda steps: any(len(step.losses) > 1 for step in steps),
+    )
     columns = [
         _whole("step", lambda step: step.step),
         _word("optimizer", lambda step: step.optimizer),
         _whole("optimizer_step", lambda step: step.optimizer_step),
         _figure("time", lambda step: step.time),
         _figure("loss", lambda step: step.loss),
+        summed,
         _word("losses", lambda step: _several(step.losses)),
         replace(_word("nonfinite", lambda step: step.nonfinite), tone=lambda step, text: "bad"),
         _figure("gradient_norm", lambda step: step.gradient_norm),

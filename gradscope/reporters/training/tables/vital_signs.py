@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gradscope.records.history import RunHistory
 from gradscope.reporters.training.tables.legend import curve_legend, losses, span
@@ -92,7 +92,7 @@ def _table(
             Cell("" if sign.heading else drawn, "bad" if NOT_FINITE in drawn else ""),
         ]
         rows.append(tuple(cells[i] for i in shown))
-    remark = clipping(history)
+    remarks = [*_notes(of), *filter(None, [clipping(history)])]
     first, last = span(history)
     over = f"steps {count(first)} to {count(last)}" if several else ""
     return Table(
@@ -100,8 +100,18 @@ def _table(
         tuple(_HEADINGS[i] for i in shown),
         tuple(rows),
         _caption(history),
-        (*([remark] if remark else []), *curve_legend(curves, over)),
+        (*remarks, *curve_legend(curves, over)),
     )
+
+
+def _notes(of: Sequence[Sign]) -> Iterator[str]:
+    """What the values of some signs are: ``loss: sum of 4 backwards``."""
+    whose = ""
+    for sign in of:
+        if sign.heading:
+            whose = f" of {sign.label}"
+        elif sign.note:
+            yield f"{sign.label}{whose}: {sign.note}"
 
 
 def _caption(history: RunHistory) -> str:
