@@ -16,11 +16,12 @@ from gradscope.records.shown import shown_by
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.api import check, diff, features, graph, inspect, saliency, watch, why
+    from gradscope.api import check, diff, features, graph, inspect, load, saliency, watch, why
     from gradscope.errors import GradscopeError
     from gradscope.records.answers import WhyReport
     from gradscope.records.diff import DiffReport
     from gradscope.records.graph import AutogradGraph
+    from gradscope.records.history import RunHistory
     from gradscope.records.report import Report
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "DiffReport",
     "GradscopeError",
     "Report",
+    "RunHistory",
     "WhyReport",
     "__version__",
     "check",
@@ -35,6 +37,7 @@ __all__ = [
     "features",
     "graph",
     "inspect",
+    "load",
     "saliency",
     "watch",
     "why",
@@ -45,12 +48,14 @@ _HOMES = {
     "DiffReport": "records.diff",
     "GradscopeError": "errors",
     "Report": "records.report",
+    "RunHistory": "records.history",
     "WhyReport": "records.answers",
     "check": "api",
     "diff": "api",
     "features": "api",
     "graph": "api",
     "inspect": "api",
+    "load": "api",
     "watch": "api",
     "saliency": "api",
     "why": "api",

@@ -2,9 +2,9 @@
 
 One file for each entry: ``inspecting`` makes a report, ``checking`` one for its findings alone,
 ``graphing`` an autograd graph, ``attributing`` attribution maps, ``answering`` answers, ``diffing``
-a comparison, ``feature_arrays`` features. ``opened`` is where each begins, and a keyword that
-several take is a field of its ``Options``. Names are loaded when they are first used: no command
-waits for what another one needs.
+a comparison, ``feature_arrays`` features; ``reading`` reads what was saved or recorded. ``opened``
+is where each begins that runs a model, and a keyword that several take is a field of its
+``Options``. Names are loaded when they are first used: no command waits for what another one needs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gradscope.api.inspecting import inspect, inspect_config
     from gradscope.api.listing import layers
     from gradscope.api.pictures import picture_files, read_pictures
+    from gradscope.api.reading import load
     from gradscope.api.saliency_results import Saliency
     from gradscope.api.viewing import view
     from gradscope.api.watching import watch
@@ -43,6 +44,7 @@ __all__ = [
     "inspect",
     "inspect_config",
     "layers",
+    "load",
     "picture_files",
     "read_pictures",
     "saliency",
@@ -56,6 +58,7 @@ _HOMES = {
     "answering": ("why", "why_config"),
     "inspecting": ("inspect", "inspect_config"),
     "listing": ("layers",),
+    "reading": ("load",),
     "checking": ("check", "check_config"),
     "diffing": ("diff", "diff_configs"),
     "extras": ("Extras",),

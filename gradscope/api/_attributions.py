@@ -40,8 +40,8 @@ TOP = 5
 class SaliencyRequest:
     """What to explain and how; ``None`` methods are the default one, alone or for the contrasts.
 
-    Class names and numbers are as the user wrote them; without a target each picture's best class
-    is explained.
+    A method may be written as its file is: ``grad_cam``. Class names and numbers are as the user
+    wrote them; without a target each picture's best class is explained.
     """
 
     methods: tuple[str, ...] = ()
@@ -52,6 +52,10 @@ class SaliencyRequest:
     layer: str | None = None
     pixels: str | None = None
     check: bool = False
+
+    def __post_init__(self) -> None:
+        methods = tuple(name.replace("_", "-") for name in self.methods)
+        object.__setattr__(self, "methods", methods)
 
 
 def pixels_of(word: str | None, pictures: Sequence[Picture]) -> str | Tensor | None:

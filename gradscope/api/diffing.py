@@ -16,13 +16,15 @@ from gradscope.api.failing import problem
 from gradscope.api.opened import Options, opened, read
 from gradscope.api.runs import run_info, versions
 from gradscope.comparison.alignment import Renaming, align_parameters
-from gradscope.comparison.files import kind_of
+from gradscope.comparison.files import compared_records, kind_of
 from gradscope.config import LoadedConfig
 from gradscope.errors import ModelError, OptionError
 from gradscope.explain.errors.explain import explain_error
 from gradscope.loading import Workload
 from gradscope.records.diff import REFERENCES, DiffReport
+from gradscope.records.history import RunHistory
 from gradscope.records.report import Report
+from gradscope.records.shown import Shown
 from gradscope.running.departures import FACTOR, departures
 from gradscope.running.divergence import Divergence, diverge
 from gradscope.running.ends import is_compiled
@@ -37,8 +39,8 @@ _BATCH = ("input", "target", "seed")
 
 
 def diff(
-    a: nn.Module | str | Path,
-    b: nn.Module | str | Path,
+    a: nn.Module | str | Path | Report | RunHistory,
+    b: nn.Module | str | Path | Report | RunHistory,
     inputs: Any = None,
     *,
     target: Any = None,
@@ -60,7 +62,7 @@ def diff(
     Args:
         a, b: live modules, each with its own weights and given back exactly as it was, or configs:
             YAML paths or specs. Of two configs, B gets A's weights unless it names others. Or both
-            files: saved reports, or runs.
+            reports, or runs: as ``inspect`` and ``load`` return them, or their files.
         inputs: of both, as for ``gradscope.inspect``; as are all options that are not named here.
         inputs_b, target_b: B's own, None for A's: the same samples in another order, or other
             numbers of them. Those that both have are compared.
@@ -76,19 +78,41 @@ def diff(
         GradscopeError: a config, a name, a pattern or a file is not right.
     """
     given = {name for name, value in locals().items() if value is not None and value != ()}
-    if not isinstance(a, nn.Module) and not isinstance(b, nn.Module):
-        kind = kind_of([str(a), str(b)])
-        if kind is not None:
-            asked = sorted(given - {"a", "b", "match"})
-            if asked:
-                fault = f"{kind.name} cannot be run again, as `{asked[0]}` asks"
-                raise OptionError(fault, help="leave it away")
-            return kind.compared([str(a), str(b)], match)
+    saved = _saved(a, b, sorted(given - {"a", "b", "match"}), match)
+    if saved is not None:
+        return saved
+    assert isinstance(a, nn.Module | str | Path)
+    assert isinstance(b, nn.Module | str | Path)
     options = Options.of(locals())
     own = options
     if inputs_b is not None:
         own = replace(options, inputs=inputs_b, target=target if target_b is None else target_b)
     return _compared((read(a, options), read(b, own)), (options, own), match, reference)
+
+
+def _saved(a: Any, b: Any, asked: Sequence[str], match: Sequence[str]) -> DiffReport | None:
+    """The comparison of what is not run: two records, or their files; None where models are.
+
+    Raises:
+        OptionError: something was ``asked`` that only a run could answer, or one is a model.
+    """
+    records = [isinstance(one, Shown) for one in (a, b)]
+    modules = [isinstance(one, nn.Module) for one in (a, b)]
+    words = [str(one) for one in (a, b) if isinstance(one, str | Path)]
+    kind = None if any(modules) else kind_of(words)
+    if not any(records) and kind is None:
+        return None
+    if any(modules):
+        raise OptionError(
+            "a live model cannot be compared with a record",
+            help="compare two models, or `gradscope.inspect(model, …)` with the report",
+        )
+    if asked:
+        name = kind.name if kind is not None and not any(records) else "a record"
+        raise OptionError(f"{name} cannot be run again, as `{asked[0]}` asks", help="leave it away")
+    if any(records):
+        return compared_records(a, b, match)
+    return None if kind is None else kind.compared([str(a), str(b)], match)
 
 
 def diff_configs(

@@ -51,7 +51,7 @@ class FeatureRun:
         if self.viewer.inputs is not None:
             raise OptionError(
                 "the model takes several inputs, and `gradscope features` gives it pictures alone",
-                help="wrap it in one that takes [N, C, H, W]; `gradscope saliency` takes several",
+                help="wrap it in one that takes [N, C, H, W]; `saliency` takes several",
             )
 
     @property

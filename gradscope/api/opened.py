@@ -130,7 +130,7 @@ def opened(
     progress.begin(f"building {source.name}")
     if source.config.parallel is not None and not parallel:
         raise OptionError(
-            "`parallel` is for `gradscope inspect` alone",
+            "`parallel` is for `inspect` alone",
             place=source.place("parallel"),
             help="look at the model in one process: `parallel=null`",
         )

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -12,16 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from gradscope import pages, plugins
+from gradscope.api.plotting import plot
+from gradscope.api.run_history import report_of_step
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.files import check_file, expanded, write_file
 from gradscope.records.answers import Answer, WhyReport
 from gradscope.records.data import to_data
 from gradscope.records.diff import DiffReport
 from gradscope.records.graph import AutogradGraph, GraphNode
-from gradscope.records.report import Report
+from gradscope.records.history import RunHistory
+from gradscope.records.report import CheckReport, Finding, Report
 from gradscope.records.saliency import SaliencyReport
 from gradscope.records.shown import Shown
 from gradscope.typeset.console import as_html
+
+__all__ = ["frame", "html", "plot", "report_of_step", "save", "text"]
 
 #: The rooms of formats: each file of one has ``render(record, view)``.
 _ROOMS: dict[type[Shown], str] = {
@@ -30,9 +36,11 @@ _ROOMS: dict[type[Shown], str] = {
     SaliencyReport: "gradscope.reporters.saliency",
     AutogradGraph: "gradscope.diagrams",
     DiffReport: "gradscope.reporters.diff",
+    CheckReport: "gradscope.reporters.report",
+    RunHistory: "gradscope.reporters.training",
 }
 #: Those whose page is made of parts that a notebook can show.
-_WITH_PAGES = (Report, WhyReport, DiffReport, SaliencyReport)
+_WITH_PAGES = (Report, WhyReport, DiffReport, SaliencyReport, RunHistory)
 _Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
 
 
@@ -89,12 +97,14 @@ def frame(record: Shown, table: str | None) -> Any:
 
 def _rendered(record: Shown, format: str, *, color: bool = False) -> str | bytes:
     room = _ROOMS[type(record)]
-    rendered: str | bytes = plugins.load(room, format).render(record, _view(record, color))
+    reporter = plugins.load(room, format)
+    render = reporter.render_check if isinstance(record, CheckReport) else reporter.render
+    rendered: str | bytes = render(record, _view(record, color))
     return rendered
 
 
 def _view(record: Shown, color: bool) -> Any:
-    if isinstance(record, Report):
+    if isinstance(record, Report | CheckReport | RunHistory):
         from gradscope.reporters.report import View
 
         return View(color=color)
@@ -135,7 +145,30 @@ def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
         return {"nodes": lambda: _fields(GraphNode, record.nodes)}
     if isinstance(record, SaliencyReport):
         return {"maps": lambda: _maps(record)}
+    if isinstance(record, CheckReport):
+        return {"findings": lambda: _found(record)}
+    if isinstance(record, RunHistory):
+        return _tables_of_run(record)
     return {}
+
+
+def _tables_of_run(history: RunHistory) -> dict[str, Callable[[], _Rows]]:
+    from gradscope.reporters.report import View
+    from gradscope.reporters.training.csv import TABLES, table
+
+    def rows(name: str) -> _Rows:
+        header, found = table(history, View(table=name))
+        return header, list(found)
+
+    return {name: functools.partial(rows, name) for name in TABLES}
+
+
+def _found(check: CheckReport) -> _Rows:
+    names = [f.name for f in fields(Finding)]
+    rows = [(m.run.model, one) for m in check.models for one in m.findings]
+    return ["model", *names], [
+        [model, *(to_data(getattr(one, name)) for name in names)] for model, one in rows
+    ]
 
 
 def _fields(kind: Any, records: Sequence[Any]) -> _Rows:

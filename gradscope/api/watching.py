@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -10,22 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from torch import nn
+from torch import distributed, nn
 from torch.optim import Optimizer
 
 from gradscope.errors import OptionError, message_of
 from gradscope.explain.shared.frames import in_library, is_hidden, shown
 from gradscope.records.report import Report
 from gradscope.records.training import TrainingFinding
-from gradscope.rules import RuleSettings
+from gradscope.rules import ReadRun, RuleSettings, reaches
+from gradscope.runfile.folder import check_run_path
 from gradscope.training.session import RunSettings, Session
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class WatchedRun:
-    """A run that goes on, or has ended."""
+    """A run that goes on, or has ended. Printed, it says what ``gradscope run`` says at the end."""
 
     _session: Session
+
+    def __repr__(self) -> str:
+        return self._session.summary().rstrip("\n")
 
     @property
     def path(self) -> Path:
@@ -40,7 +45,10 @@ class WatchedRun:
     @property
     def findings(self) -> tuple[TrainingFinding, ...]:
         """What the rules have found so far, the worst first."""
-        return self._session.findings
+        found = self._session.findings
+        steps = [first for one in found for first, _ in one.steps]
+        reader = ReadRun(self._session.path, self._session.run, steps)
+        return tuple(map(reader.named, found))
 
     def report(self, model: str | None = None) -> Report | None:
         """Of the last step that was looked at, what ``gradscope.inspect`` records.
@@ -72,10 +80,14 @@ def watch(
     select: Sequence[str] | str = (),
     ignore: Sequence[str] | str = (),
     preset: str | None = None,
+    quiet: bool = False,
+    logger: logging.Logger | None = None,
 ) -> Iterator[WatchedRun]:
     """Watch the training that runs in the block, and record it to a file.
 
-    Nothing of the training changes: numbers are the same to the last bit.
+    Nothing of the training changes: numbers are the same to the last bit. At the end a few lines on
+    standard error say what was found, as ``gradscope run`` does; of several processes in the first.
+    Under ``gradscope run`` the block is part of that run, and makes no file of its own.
 
         >>> with gradscope.watch(model, optimizer) as run:
         ...     for batch in loader:
@@ -97,17 +109,26 @@ def watch(
         keep: how many looked-at steps are kept; older ones are thinned out.
         select, ignore: the rules that look, by code, beginning of codes, or name.
         preset: thresholds of another tool.
+        quiet: say nothing at the end.
+        logger: what the lines at the end are given to, where it lets them through.
 
     Yields:
         The run, with its findings so far.
 
     Raises:
-        OptionError: a rule that there is not, an interval or a budget that is none.
+        OptionError: a rule that there is not, an interval or a budget that is none, or a file that
+            is a page's or a picture's by its name.
     """
     if not 0 < budget <= 1:
         raise OptionError(f"`budget={budget}` is no share", help="give a number up to 1: 0.02")
     if every is not None and every < 1:
         raise OptionError(f"`every={every}` is no interval", help="give 1 or more")
+    whole = Session.of_script()
+    if whole is not None:  # it records this training already, and says so at its end
+        yield WatchedRun(whole)
+        return
+    if out is not None:
+        check_run_path(Path(out), "gradscope.watch(…, out='{run}')")
     settings = RunSettings(
         out=None if out is None else Path(out),
         every=every,
@@ -119,6 +140,7 @@ def watch(
         rules=RuleSettings.of(select=select, ignore=ignore, preset=preset),
     )
     session = Session.begun(_caller(), (), settings)
+    speaks = not quiet and _is_first(session)
     session.observe()
     models = [model] if isinstance(model, nn.Module) else list(model)
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer or ())
@@ -132,8 +154,37 @@ def watch(
         raise
     finally:
         session.finish(ended)
-        if session.failure is not None:
+        if speaks:
+            _say(session, logger)
+        elif session.failure is not None:
             warnings.warn(f"gradscope: {session.failure}", stacklevel=3)
+
+
+def _is_first(session: Session) -> bool:
+    """Whether this is the only process, or the first of several."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank() == 0
+    return session.run.rank == 0
+
+
+def _say(session: Session, logger: logging.Logger | None) -> None:
+    """Give the summary to the logger; where it would drop it, to standard error."""
+    wrong = reaches([one.finding for one in session.findings], "warning")
+    level = logging.WARNING if wrong or session.failure else logging.INFO
+    if logger is not None and not session.forked and _lets_through(logger, level):
+        logger.log(level, session.summary().rstrip("\n"))
+    else:
+        session.print_summary(Session.summary)
+
+
+def _lets_through(logger: logging.Logger, level: int) -> bool:
+    """Whether a handler takes what the logger is given."""
+    one: logging.Logger | None = logger
+    handlers: list[logging.Handler] = []
+    while one is not None:
+        handlers += one.handlers
+        one = one.parent if one.propagate else None
+    return logger.isEnabledFor(level) and any(handler.level <= level for handler in handlers)
 
 
 def _caller() -> str:

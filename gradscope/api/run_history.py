@@ -1,0 +1,188 @@
+"""A run's file or folder, read into what the reporters take."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gradscope.errors import OptionError
+from gradscope.records.history import LayerSeries, RunHistory
+from gradscope.records.report import Report
+from gradscope.records.training import StepSample, TrainingFinding
+from gradscope.reporters.steps_in_words import listed
+from gradscope.reporters.training.tables.naming import called
+from gradscope.rules import ReadRun, RuleSettings, Seen, diagnose_ranks, judgement
+from gradscope.runfile.ranks import compare_ranks
+from gradscope.runfile.reader import RunFile, Series
+
+
+def read_history(
+    run: RunFile, *, calls: bool = False, before: RunHistory | None = None
+) -> RunHistory:
+    """All that a page about a run is made of; ``calls`` asks for the series of calls too.
+
+    ``before`` is what was read of the same run earlier: what cannot have changed is not read again.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    ranks, sampled = run.runs, run.sampled
+    alone = len(run.files) == 1
+    known = before.steps if before else ()
+    while not alone and known and not known[-1].losses:  # another rank had not come to it
+        known = known[:-1]
+    known = (*known, *run.steps(known[-1].step + 1 if known else 1))
+    reader = ReadRun(run.source, ranks[0], sampled)
+    now = RunHistory(
+        run=ranks[0],
+        models=run.models,
+        steps=known,
+        sampled=sampled,
+        events=run.events,
+        findings=tuple(map(reader.named, (*_between_ranks(run), *run.findings))),
+        ranks=ranks if len(ranks) > 1 else (),
+        age=age(run.path) if ranks[0].ended is None else None,
+        path=run.source,
+    )
+    if before is not None and before.sampled == sampled and alone:
+        now = replace(now, parameters=before.parameters, calls=before.calls)
+    else:
+        parameters = run.parameter_series()
+        of_calls = run.call_series() if calls else {}
+        layers = _layers(run, parameters)
+        now = replace(
+            now,
+            parameters=tuple(_parameters(parameters, layers)),
+            calls=tuple(_calls(of_calls, layers)),
+        )
+    return replace(now, judgement=judgement(_seen(now, _settings(run), ranks=len(run.files) > 1)))
+
+
+def _settings(run: RunFile) -> RuleSettings:
+    """The rules that the run itself was told to take; all of them where these are not known."""
+    chosen = run.run.options.get("rules")
+    found = chosen if isinstance(chosen, dict) else {}
+    preset = found.get("preset")
+    try:
+        return RuleSettings.of(
+            select=_words(found.get("select")),
+            ignore=_words(found.get("ignore")),
+            preset=preset if isinstance(preset, str) else None,
+        )
+    except OptionError:  # of another gradscope, which has other rules
+        return RuleSettings()
+
+
+def _words(option: object) -> list[str]:
+    return [word for word in option if isinstance(word, str)] if isinstance(option, list) else []
+
+
+def report_of_step(history: RunHistory, step: int | None, model: str | None) -> Report:
+    """What a sampled step of a run recorded of a model; see ``RunHistory.report``.
+
+    Raises:
+        OptionError: the step was not sampled, or has no such model.
+        ConfigError: the file is gone or damaged.
+    """
+    number = history.sampled[-1] if step is None and history.sampled else step
+    if history.path is None or number not in history.sampled:
+        steps = f"the sampled steps are {listed(history.sampled)}" if history.sampled else None
+        what = "no step was sampled" if number is None else f"step {number} was not sampled"
+        raise OptionError(what, help=steps)
+    names = {one.id: called(one) for one in history.models}
+    with RunFile.open(history.path) as run:
+        found = {names.get(one.model, ""): one.report for one in run.sample(number)}
+    if model is not None and model not in found:
+        known = ", ".join(f"`{name}`" for name in found)
+        raise OptionError(f"step {number} has no model `{model}`", help=f"it has {known}")
+    return found[model] if model is not None else next(iter(found.values()))
+
+
+def _between_ranks(run: RunFile) -> tuple[TrainingFinding, ...]:
+    """What only many ranks can show."""
+    if len(run.files) < 2:
+        return ()
+    return diagnose_ranks(compare_ranks(run.files), _settings(run))
+
+
+def _seen(history: RunHistory, settings: RuleSettings, *, ranks: bool) -> Seen:
+    """What the run has shown that rules read."""
+    seen = Seen(settings, ranks)
+    optimizers = {step.step: step.optimizer for step in history.steps}
+    for step in history.steps:
+        seen.add_step(step)
+    for model in history.models:
+        seen.add_model(model)
+    sampled = {(step, one.model) for one in history.parameters for step in one.steps}
+    for number, of in sampled:
+        seen.add_sample(number, of, optimizers.get(number, ""))
+    return seen
+
+
+def age(path: Path) -> float | None:
+    """How many seconds ago something was written; None where nobody knows."""
+    moments = []
+    for file in (path, path.with_name(f"{path.name}-wal")):
+        with contextlib.suppress(OSError):
+            moments.append(file.stat().st_mtime)
+    return max(0.0, time.time() - max(moments)) if moments else None
+
+
+@dataclass(slots=True)
+class _Layers:
+    """What layers are does not stand in their series: shapes of parameters, classes of modules."""
+
+    shapes: dict[tuple[int, str], tuple[int, ...]] = field(default_factory=dict)
+    types: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)
+
+    def add(self, sample: StepSample) -> None:
+        """Take in what one process had; what is known already stays."""
+        model = sample.model
+        for parameter in sample.report.parameters:
+            self.shapes.setdefault((model, parameter.name), parameter.shape)
+        known: dict[str, tuple[str, ...]] = {}
+        known.update({one.name: (one.type,) for one in sample.report.calls})
+        for module in sample.report.modules:
+            known[module.name] = tuple(dict.fromkeys((module.type, *module.kinds)))
+        for name, types in known.items():
+            self.types.setdefault((model, name), types)
+
+
+def _layers(run: RunFile, parameters: Mapping[tuple[int, str], Series]) -> _Layers:
+    """From the last samples, of no more processes than it takes to know all parameters."""
+    last: dict[int, int] = {}
+    for (model, _), one in parameters.items():
+        last[model] = max(last.get(model, 0), one.steps[-1])
+    found = _Layers()
+    for file in run.files:
+        for model, step in last.items():
+            for sample in file.sample(step, model):
+                found.add(sample)
+        if len(run.files) > 1:  # of a shard the whole's
+            found.shapes.update({(one.model, one.name): one.shape for one in file.placements})
+        if parameters.keys() <= found.shapes.keys():
+            break
+    return found
+
+
+def _parameters(series: Mapping[tuple[int, str], Series], layers: _Layers) -> Iterable[LayerSeries]:
+    for (model, name), one in series.items():
+        yield LayerSeries(
+            *(name, one.steps, one.values, model),
+            shape=layers.shapes.get((model, name), ()),
+            types=layers.types.get((model, name.rpartition(".")[0]), ()),
+            fault=one.fault,
+        )
+
+
+def _calls(series: Mapping[tuple[int, str, int], Series], layers: _Layers) -> Iterable[LayerSeries]:
+    for (model, name, call), one in series.items():
+        yield LayerSeries(
+            *(name, one.steps, one.values, model, call),
+            types=layers.types.get((model, name), ()),
+            lowest=one.lowest,
+            highest=one.highest,
+        )
