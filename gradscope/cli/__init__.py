@@ -11,14 +11,10 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from types import FrameType
 from typing import Annotated, NoReturn, TextIO
 
 import typer
-
-# Typer carries its own copy of click, and exports only some of it.
-from typer._click import Command as AnyCommand
-from typer._click import Context
-from typer._click.exceptions import ClickException, NoArgsIsHelpError
 from typer.core import TyperCommand
 from typer.main import get_command
 
@@ -26,7 +22,10 @@ from gradscope import plugins
 from gradscope.cli import completion
 from gradscope.cli.help import Command, Example, Group
 from gradscope.cli.usage import problem_of
-from gradscope.errors import GradscopeError, message_of, visible
+from gradscope.click import ClickException, Context, NoArgsIsHelpError
+from gradscope.click import Command as AnyCommand
+from gradscope.errors import GradscopeError, Terminated, is_out_of_memory, message_of, visible
+from gradscope.references import as_written
 from gradscope.version import __version__
 
 _COMMANDS = "gradscope.commands"
@@ -142,7 +141,7 @@ def main() -> NoReturn:
     """Run a command and end with the exit code that the README lists."""
     debug = "--debug" in sys.argv
     launch: Callable[[], None] | None = None
-    signals = _interrupting()
+    ending = _Ending()
     try:
         # Not the app itself: that sets `sys.excepthook`, which a script under `run` would see.
         command = get_command(app())
@@ -153,7 +152,7 @@ def main() -> NoReturn:
         if sys.stdout is not None:  # closed by whoever started the process
             sys.stdout.flush()
         if code == _INTERRUPTED:  # typer turns Ctrl-C into this code, and says nothing
-            _say("interrupted")
+            _say(ending.words)
     except NoArgsIsHelpError:  # the help itself has been printed by now
         code = 0
     except ClickException as error:
@@ -177,26 +176,48 @@ def main() -> NoReturn:
         else:
             raise
     except (KeyboardInterrupt, typer.Abort):
-        _say("interrupted")
+        _say(ending.words)
         code = _INTERRUPTED
     except BaseException as error:
         if debug:
             _traceback()
         code = _unforeseen(error)
-    for number in signals:
-        signal.signal(number, signal.SIG_DFL)
+    ending.put_back()
     if launch is not None:
         launch()
-    sys.exit(code if isinstance(code, int) else 0)
+    code = code if isinstance(code, int) else 0
+    sys.exit(ending.code if code == _INTERRUPTED else code)
 
 
-def _interrupting() -> list[int]:
-    """Have what ends the process by default end it as Ctrl-C does: nothing is left half done."""
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    found = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
-    for number in found:
-        signal.signal(number, signal.default_int_handler)
-    return found
+class _Ending:
+    """Has what ends the process by default end it as Ctrl-C does: nothing is left half done."""
+
+    of_command_line = True
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        self._numbers = [n for n in numbers if signal.getsignal(n) is signal.SIG_DFL]
+        for number in self._numbers:
+            signal.signal(number, self)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.received = signal.Signals(number)
+        raise Terminated(f"ended by {self.received.name}")
+
+    def put_back(self) -> None:
+        for number in self._numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+    @property
+    def code(self) -> int:
+        """What a process ends with that was interrupted, as shells have it."""
+        return _INTERRUPTED if self.received is None else 128 + self.received
+
+    @property
+    def words(self) -> str:
+        """What to say then."""
+        return "interrupted" if self.received is None else f"ended by {self.received.name}"
 
 
 def _unforeseen(error: BaseException) -> int:
@@ -208,7 +229,7 @@ def _unforeseen(error: BaseException) -> int:
         file = f": `{error.filename}`" if error.filename else ""
         _say(f"error: {error.strerror or error}{file}")
         return 2
-    if isinstance(error, MemoryError) or "can't allocate memory" in message_of(error):
+    if is_out_of_memory(error):
         _say(_MEMORY)
         return 2
     _say(_BUG.format(name=type(error).__name__, error=message_of(error)))
@@ -219,7 +240,10 @@ def _users(error: BaseException) -> bool:
     """Whether code of the user's raised it, and then it is said."""
     if "torch" not in sys.modules:  # nothing of the user's can have run
         return False
-    from gradscope.api.failing import users_problem
+    try:
+        from gradscope.api.failing import users_problem
+    except MemoryError:  # there was none to import what runs a model
+        return False
 
     problem = users_problem(error)
     if problem is not None:
@@ -229,7 +253,7 @@ def _users(error: BaseException) -> bool:
 
 def _say(text: str) -> None:
     try:
-        print(visible(text), file=sys.stderr)
+        print(visible(as_written(text)), file=sys.stderr)
     except OSError:  # a closed pipe, or the user's code closed the descriptor
         _leave_pipe(sys.stderr)
 

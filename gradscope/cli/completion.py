@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from typer import _completion_shared as scripts
-from typer._click.shell_completion import CompletionItem, add_completion_class
-from typer._completion_classes import BashComplete
+from gradscope.click import (
+    COMPLETION_SCRIPT_BASH,
+    COMPLETION_SCRIPTS,
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+)
 
 _ENDS: Final = (":", "=")
 # No blank after what is only the beginning of a word: a source of models, a key, a folder, a list.
-_SCRIPT: Final = scripts.COMPLETION_SCRIPT_BASH.replace(
+_SCRIPT: Final = COMPLETION_SCRIPT_BASH.replace(
     "    return 0\n",
     """\
     if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[:=/,] ]]; then
@@ -56,5 +60,5 @@ def joined(words: list[str]) -> list[str]:
 
 def install() -> None:
     """Have typer use it, also where it writes the script for the shell."""
-    add_completion_class(WholeWords, scripts.Shells.bash.value)
-    scripts._completion_scripts[scripts.Shells.bash.value] = _SCRIPT
+    add_completion_class(WholeWords, "bash")
+    COMPLETION_SCRIPTS["bash"] = _SCRIPT

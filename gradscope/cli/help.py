@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from typer._click import Context, HelpFormatter
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from gradscope.cli.contradictions import refuse_contradictions
+from gradscope.click import Context, HelpFormatter
 
 #: A command line, and what it does.
 Example = tuple[str, str]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from typer._click.exceptions import ClickException, MissingParameter, NoSuchOption
-
 from gradscope import plugins
+from gradscope.click import ClickException, MissingParameter, NoSuchOption
 from gradscope.errors import Problem, did_you_mean
 
 _COMMANDS = "gradscope.commands"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gc
+import os
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from gradscope import config as configs
 from gradscope import progress
-from gradscope.commands._model import importing_torch
+from gradscope.commands._findings import RuleOptions
+from gradscope.commands._model import given_options, importing_torch, split_words
 from gradscope.commands._write import keep_stdout_clean
+from gradscope.config.files import is_file
 from gradscope.errors import (
     ConfigError,
     GradscopeError,
@@ -34,6 +39,21 @@ class CheckOptions:
     precision: bool = False
     allow: tuple[str, ...] = ()
     debug: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model to check: its config and its rules, or what is wrong with these."""
+
+    name: str  # as the command line has it
+    rules: RuleSettings
+    loaded: configs.LoadedConfig | None = None
+    error: ConfigError | None = None
+
+    @property
+    def label(self) -> str:
+        """What names it in messages: its file, if it has one."""
+        return _label(self.loaded) if self.loaded else self.name
 
 
 @dataclass(slots=True)
@@ -83,26 +103,65 @@ class Checked:
         return ModelError(*raised) if raised else None
 
 
-def check_all(
-    loaded: Sequence[configs.LoadedConfig], settings: Sequence[RuleSettings], options: CheckOptions
-) -> Checked:
+def candidates(
+    words: list[str] | None,
+    settings: list[str] | None,
+    options: dict[str, Any],
+    rules: RuleOptions,
+) -> list[Candidate]:
+    """All MODELs, each with all overrides and options; one that cannot be read spares the others.
+
+    Raises:
+        ConfigError: none of them can be read; has the problems of all.
+    """
+    models, overrides = split_words(words)
+    overrides += settings or []
+    found: list[Candidate] = []
+    problems: list[Problem] = []
+    wanted: list[str | None] = [*models] or [None]
+    for model in wanted:
+        try:
+            loaded = configs.read(model, overrides, options=given_options(options))
+            found.append(Candidate(loaded.name, rules.settings(loaded), loaded))
+        except ConfigError as error:
+            found.append(Candidate(model or "demo", rules.settings(None), error=error))
+            # What is wrong with an override is wrong with it for each of the models.
+            problems += [problem for problem in error.problems if problem not in problems]
+    if all(one.error is not None for one in found):
+        raise ConfigError(*problems)
+    return found
+
+
+def check_all(wanted: Sequence[Candidate], options: CheckOptions) -> Checked:
     """Check each model; one that fails keeps no other from being checked."""
     checked = Checked()
-    for number, (config, rules) in enumerate(zip(loaded, settings, strict=True), start=1):
-        which = f" ({number} of {len(loaded)})" if len(loaded) > 1 else ""
+    for number, one in enumerate(wanted, start=1):
+        if one.loaded is None:
+            _unread(one, checked)
+            continue
+        which = f" ({number} of {len(wanted)})" if len(wanted) > 1 else ""
         try:
-            with progress.within(f"{config.name}{which}"):
-                _check(config, rules, options, checked)
+            with progress.within(f"{one.name}{which}"):
+                _check(one.loaded, one.rules, options, checked)
         except KeyboardInterrupt as error:
             checked.interrupted = interruption(error)
         if checked.interrupted is not None:
             # The one that was running is among them where it came to nothing that can be shown.
             begun = len(checked.models) == number
-            checked.unchecked = [_label(one) for one in loaded[number if begun else number - 1 :]]
+            checked.unchecked = [other.label for other in wanted[number if begun else number - 1 :]]
             break
         # The next model may need the memory: what refers to itself goes now.
         gc.collect()
     return checked
+
+
+def _unread(one: Candidate, checked: Checked) -> None:
+    """A model whose config holds mistakes: nothing of it could be run."""
+    assert one.error is not None
+    checked.wrong += [p for p in one.error.problems if p not in checked.wrong]
+    file = os.path.normpath(one.name) if is_file(one.name) else None
+    run = _run_of(configs.Config(model=one.name), Path(one.name).name if file else one.name, file)
+    checked.models.append(CheckedModel("failed", run, error=_record(one.error, "config")))
 
 
 def _check(
@@ -179,22 +238,35 @@ def _model(report: Report, options: CheckOptions) -> CheckedModel:
 
 def _unloaded(loaded: configs.LoadedConfig, error: GradscopeError) -> CheckedModel:
     """A model that its config could not be loaded for: the others are checked all the same."""
-    config, first = loaded.config, error.problems[0]
-    run = RunInfo(
-        model=loaded.name,
+    run = _run_of(loaded.config, loaded.name, loaded.file)
+    data = loaded.config.model_dump(mode="json")
+    return CheckedModel("failed", run, data, error=_record(error, "construction"))
+
+
+def _run_of(config: configs.Config, name: str, file: str | None) -> RunInfo:
+    """How a model would have been run."""
+    return RunInfo(
+        model=name,
         device=config.device,
         dtype=config.dtype,
-        mode=config.mode or "train",
+        mode=config.mode,
         seed=config.seed,
         steps=config.steps,
         loss="",
-        file=loaded.file,
+        file=file,
     )
-    record = ErrorRecord(
+
+
+def _record(error: GradscopeError, phase: str) -> ErrorRecord:
+    """The first problem, and how many more there are."""
+    first, more = error.problems[0], len(error.problems) - 1
+    place = first.place
+    # An argument has no line that an annotation could stand at.
+    in_file = place is not None and place.line is not None and Path(place.file).is_file()
+    return ErrorRecord(
         kind="config-error",
-        message=first.message,
-        phase="construction",
-        location=str(first.place) if first.place else None,
+        message=first.message + (f" (and {more} more)" if more else ""),
+        phase=phase,
+        location=f"{place.file}:{place.line}" if place and in_file else None,
         advice=first.help,
     )
-    return CheckedModel("failed", run, config.model_dump(mode="json"), error=record)

@@ -15,6 +15,7 @@ import typer
 
 from gradscope import plugins
 from gradscope.files import expanded
+from gradscope.runfile.folder import SUFFIX, recorded
 
 Complete = Callable[[str], list[str]]
 _FILES = (".yaml", ".yml", ".json")
@@ -59,6 +60,11 @@ def models(ctx: typer.Context, incomplete: str) -> list[str]:
     return found + (_keys(incomplete) if incomplete or ctx.params.get("words") or ctx.args else [])
 
 
+def models_and_runs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """A MODEL, a run, or ``key=value``."""
+    return list(dict.fromkeys([*models(ctx, incomplete), *runs(incomplete)]))
+
+
 def pictures(ctx: typer.Context, incomplete: str) -> list[str]:
     """A picture, or ``key=value``."""
     from gradscope.images import suffixes
@@ -69,8 +75,20 @@ def pictures(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def reports(incomplete: str) -> list[str]:
-    """A saved report."""
-    return _paths(incomplete, (".json",))
+    """A saved report, or a run."""
+    return list(dict.fromkeys([*_paths(incomplete, (".json", SUFFIX)), *_recorded(incomplete)]))
+
+
+def runs(incomplete: str) -> list[str]:
+    """A run: a file, or one in the folder of runs."""
+    return list(dict.fromkeys([*_paths(incomplete, (SUFFIX,)), *_recorded(incomplete)]))
+
+
+def _recorded(incomplete: str) -> list[str]:
+    """The runs in the folder of runs, the newest first: by their paths, or else by their names."""
+    found = recorded()
+    paths = _beginning(map(str, found), incomplete)
+    return paths or _beginning([run.stem for run in found], incomplete)
 
 
 def settings(incomplete: str) -> list[str]:

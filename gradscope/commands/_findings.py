@@ -12,7 +12,6 @@ import typer
 
 from gradscope.commands import _completing as completing
 from gradscope.commands._options import RULES
-from gradscope.errors import ConfigError
 from gradscope.records.report import RuleText
 from gradscope.rules import FAIL_ON, PRESETS, Rule, RuleSettings, documented
 
@@ -91,23 +90,6 @@ class RuleOptions:
             return RuleSettings.of(**options)
         config = loaded.config.model_dump(mode="json")["rules"]
         return RuleSettings.of(config, loaded.place, **options)
-
-
-def all_settings(options: RuleOptions, configs: Sequence[LoadedConfig]) -> list[RuleSettings]:
-    """The settings for each config; all mistakes of all of them at once.
-
-    Raises:
-        ConfigError: rules or thresholds that there are not.
-    """
-    found, problems = [], []
-    for loaded in configs:
-        try:
-            found.append(options.settings(loaded))
-        except ConfigError as error:
-            problems += [problem for problem in error.problems if problem not in problems]
-    if problems:
-        raise ConfigError(*problems)
-    return found
 
 
 def rule_texts() -> tuple[RuleText, ...]:

@@ -37,7 +37,8 @@ def interpreter_kept() -> Iterator[None]:
             missing = [one for one in kept if one not in held]
             held[:0] = missing
             changed.extend([f"sys.{name}"] if missing else [])
-        gone = {n: m for n, m in modules.items() if sys.modules.get(n) is None}
+        # None stands for a module that is not to be imported.
+        gone = {n: m for n, m in modules.items() if m is not None and sys.modules.get(n) is None}
         sys.modules.update(gone)
         changed.extend(["sys.modules"] if gone else [])
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import os
 import re
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradscope import progress
-from gradscope.errors import ConfigError, OptionError, Problem
+from gradscope.commands._importing import importing_torch as importing_torch  # with the config
+from gradscope.errors import OptionError
 
 if TYPE_CHECKING:
     from gradscope.config import LoadedConfig
@@ -40,65 +36,15 @@ def read_model(
             help="write overrides as `key=value`, without blanks around `=`",
         )
     return config.read(
-        models[0] if models else None, [*overrides, *(settings or [])], options=_given(options)
+        models[0] if models else None,
+        [*overrides, *(settings or [])],
+        options=given_options(options),
     )
-
-
-def read_models(
-    words: list[str] | None, settings: list[str] | None, options: dict[str, Any]
-) -> list[LoadedConfig]:
-    """The configs of all MODELs, each with all overrides and options put in.
-
-    Raises:
-        ConfigError: what one of them says does not hold together; has the problems of all.
-    """
-    from gradscope import config
-
-    models, overrides = split_words(words)
-    overrides += settings or []
-    found: list[LoadedConfig] = []
-    problems: list[Problem] = []
-    wanted: list[str | None] = [*models] or [None]
-    for model in wanted:
-        try:
-            found.append(config.read(model, overrides, options=_given(options)))
-        except ConfigError as error:
-            # What is wrong with an override is wrong with it for each of the models.
-            problems += [problem for problem in error.problems if problem not in problems]
-    if problems:
-        raise ConfigError(*problems)
-    return found
 
 
 def is_first_process(loaded: LoadedConfig) -> bool:
     """Whether this process is the one of several that writes the result, or the only one."""
     return loaded.config.parallel is None or os.environ.get("RANK", "0") == "0"
-
-
-@contextmanager
-def importing_torch() -> Iterator[None]:
-    """Import within this what needs torch, without the garbage collector walking through it.
-
-    What torch's import makes stays until the process ends. Searching it for garbage, again and
-    again while it grows and once more at the end, takes a sixth of the time that the import takes.
-    """
-    if "torch" in sys.modules or not gc.isenabled():
-        yield
-        return
-    progress.begin("importing torch")
-    gc.disable()
-    try:
-        yield
-        gc.freeze()
-        atexit.register(_unfreeze)
-    finally:
-        gc.enable()
-
-
-def _unfreeze() -> None:
-    """Triton, which torchvision imports, calls all that is not freed at the end a leak."""
-    if "triton" in sys.modules:
-        gc.unfreeze()
 
 
 def refuse_to_run(saved: str, words: Sequence[str], options: dict[str, Any]) -> None:
@@ -107,10 +53,10 @@ def refuse_to_run(saved: str, words: Sequence[str], options: dict[str, Any]) -> 
     Raises:
         OptionError: one of the options was given, or one of the words.
     """
-    given = [*(f"--{name}" for name in _given(options)), *words]
-    if given:
+    asked = [*(f"--{name}" for name in given_options(options)), *words]
+    if asked:
         raise OptionError(
-            f"{saved} cannot be run again, as `{given[0]}` asks",
+            f"{saved} cannot be run again, as `{asked[0]}` asks",
             help=f"leave it away, or name the model in place of the {saved.split()[-1]}",
         )
 
@@ -123,10 +69,11 @@ def split_words(words: list[str] | None) -> tuple[list[str], list[str]]:
 
 def split_files(words: list[str] | None) -> tuple[list[str], list[str]]:
     """The files, which may have ``=`` in their names, and the overrides among a command's words."""
-    given = words or []
-    overrides = [word for word in given if OVERRIDE.match(word) and not Path(word).is_file()]
-    return [word for word in given if word not in overrides], overrides
+    every = words or []
+    overrides = [word for word in every if OVERRIDE.match(word) and not Path(word).is_file()]
+    return [word for word in every if word not in overrides], overrides
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
+def given_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given: what they were not is left to the config."""
     return {key: value for key, value in options.items() if value not in (None, [], ())}

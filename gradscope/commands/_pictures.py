@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 
 from gradscope import images
 from gradscope.commands._completing import one_of
+from gradscope.commands._model import split_files
 from gradscope.commands._write import STDOUT, check_output, write_output
 from gradscope.errors import OptionError
 
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 
     from gradscope.api import Saliency
     from gradscope.records.saliency import ImageAttribution
+
+#: A model by its form: a spec, a YAML, a Python file.
+_MODEL = re.compile(
+    r"demo(:[\w-]+)?|.*\.ya?ml|.*\.py(:.*)?|[a-z_][\w.]*:[^:]+", re.IGNORECASE | re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,25 @@ class PictureOptions:
             OptionError: a share that is none, or an unknown colour map.
         """
         images.check_look(self.alpha, self.colormap)
+
+
+def split_pictures(words: list[str] | None, command: str) -> tuple[list[str], list[str]]:
+    """The pictures and the overrides among a command's words.
+
+    Raises:
+        OptionError: a word is a MODEL, which has an option.
+    """
+    paths, overrides = split_files(words)
+    for word in paths:
+        known = Path(word).suffix.lower() in (*images.suffixes(), ".npy")
+        if _MODEL.fullmatch(word) and not known and not Path(word).exists():
+            others = [shlex.quote(path) for path in paths if path != word]
+            model = " ".join(["-m", shlex.quote(word), *(others or ["IMAGE"])])
+            raise OptionError(
+                f"`{word}` is a model, not a picture",
+                help=f"name the model with `-m`: `gradscope {command} {model}`",
+            )
+    return paths, overrides
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 import typer
 
-from gradscope.charts import figure
-from gradscope.charts.maps import Map
-from gradscope.charts.panels import Panel
+from gradscope.api.plotting import check_picture, plotted
 from gradscope.commands._options import OUTPUT, FileOptions
 from gradscope.commands._write import check_output, say, write_output
 from gradscope.errors import OptionError
+from gradscope.records.history import RunHistory
+from gradscope.records.report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +39,7 @@ class PlotOptions:
         """
         if self.plot is None:
             return
-        if self.plot.suffix.lower() not in figure.SUFFIXES:
-            suffixes = ", ".join(f"`{suffix}`" for suffix in figure.SUFFIXES)
-            raise OptionError(
-                f"no picture is written as `{self.plot}`",
-                help=f"use one of {suffixes}; `-o report.html` makes a page",
-            )
+        check_picture(self.plot)
         if file.path is not None and file.path.absolute() == self.plot.absolute():
             raise OptionError(f"`{self.plot}` is given to `-o` and to `--plot`")
         check_output(self.plot, force=file.force)
@@ -59,12 +53,12 @@ class PlotOptions:
         if self.plot is not None:
             raise OptionError(f"`--plot` draws reports and runs, not {what}")
 
-    def write(self, title: str, charts: Sequence[Panel | Map], file: FileOptions) -> None:
-        """Draw the charts, where a picture is asked for and there is something to draw."""
+    def write(self, record: Report | RunHistory, file: FileOptions) -> None:
+        """Draw the record's charts, where a picture is asked for and there is something to draw."""
         if self.plot is None:
             return
-        if not charts:
+        found = plotted(record)
+        if not found.charts:
             say(f"nothing was measured that could be drawn: no `{self.plot}`")
             return
-        picture = figure.drawn(title, charts, self.plot.suffix.lower())
-        write_output(picture, self.plot, force=file.force)
+        write_output(found.drawn(self.plot.suffix.lower()), self.plot, force=file.force)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import replace
-from pathlib import Path
 
 from rich.text import Text
 
 from gradscope import plugins
-from gradscope.charts.maps import Map
-from gradscope.charts.panels import Panel
+from gradscope.api.run_history import read_history
 from gradscope.commands._options import DisplayOptions, FileOptions, LayerOptions
 from gradscope.commands._plots import PlotOptions
-from gradscope.commands._runs import read_history
+from gradscope.commands._runs import ChosenRun
 from gradscope.commands._tables import TableOptions
 from gradscope.commands._views import ReportOutput, choose_destination, table_view
 from gradscope.errors import OptionError
@@ -21,13 +19,10 @@ from gradscope.records.report import Report
 from gradscope.records.training import TrainedModel, TrainingRun, TrainingStep
 from gradscope.reporters.markdown_text import escaped
 from gradscope.reporters.report import View
-from gradscope.reporters.training.charts import over_steps
 from gradscope.reporters.training.sentences.step_facts import facts_of_step, step_title
-from gradscope.reporters.training.sentences.summary import title
 from gradscope.reporters.training.tables import choices
 from gradscope.reporters.training.tables.naming import (
     called,
-    qualified,
     selected,
     selected_reports,
 )
@@ -44,7 +39,7 @@ _WHOLE = ("json", "html")
 
 
 def show_run(
-    path: Path,
+    chosen: ChosenRun,
     format: str | None,
     file: FileOptions,
     display: DisplayOptions,
@@ -58,7 +53,7 @@ def show_run(
         OptionError: an option that no run can honour.
         ConfigError: the file is no run, or damaged.
     """
-    destination = choose_destination(format, file, display, ROOM)
+    destination = choose_destination(format, file, display, ROOM, chosen.heading)
     view = table_view(destination, tables)
     if destination.format == "csv":
         view = _for_csv(view)
@@ -66,13 +61,11 @@ def show_run(
     patterns, exclude = layers.layers or (), layers.exclude or ()
     wanted = bool(patterns or exclude or plots.plot) or view.table == "calls"
     wanted = wanted or destination.format in _WHOLE
-    with RunFile.open(path) as run:
+    with RunFile.open(chosen.path) as run:
         history = read_history(run, calls=wanted)
     history = selected(history, patterns, exclude)
     destination.write(plugins.load(ROOM, destination.format).render(history, view))
-    of_models = qualified(history)
-    charts: list[Panel | Map] = [*over_steps.panels(of_models), *over_steps.maps(of_models)]
-    plots.write(title(history.run), charts, file)
+    plots.write(history, file)
 
 
 def _for_csv(view: View) -> View:
@@ -90,7 +83,7 @@ def _for_csv(view: View) -> View:
 
 
 def show_step(
-    path: Path,
+    chosen: ChosenRun,
     step: int,
     format: str | None,
     file: FileOptions,
@@ -104,8 +97,8 @@ def show_step(
         OptionError: the step was not looked at, or several models do not fit one document.
         ConfigError: the file is no run, or damaged.
     """
-    output = ReportOutput.of(format, file, display, tables)
-    with RunFile.open(path) as run:
+    output = ReportOutput.of(format, file, display, tables, chosen.heading)
+    with RunFile.open(chosen.path) as run:
         samples = run.sample(step)
         signs = next(iter(run.steps(step, step)), None)
         if not samples:

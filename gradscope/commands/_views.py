@@ -11,8 +11,8 @@ from gradscope import plugins
 from gradscope.commands._findings import path_root, rule_texts
 from gradscope.commands._options import COLORS, DisplayOptions, FileOptions
 from gradscope.commands._tables import TableOptions
-from gradscope.commands._write import check_output, write_output
-from gradscope.errors import OptionError, refuse_unknown
+from gradscope.commands._write import check_output, say, write_output
+from gradscope.errors import OptionError, refuse_unknown, visible
 from gradscope.records.report import CheckReport, Report
 from gradscope.reporters.report import View
 from gradscope.reporters.report.tables import asked
@@ -23,21 +23,34 @@ ROOM = "gradscope.reporters.report"
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a result goes and how it looks there, checked: only the writing can still fail."""
+    """Where a result goes and how it looks there, checked: only the writing can still fail.
+
+    ``heading`` stands above the text for people on standard output; of all else it is a note on
+    standard error.
+    """
 
     format: str
     path: Path | None
     force: bool
     width: int | None
     color: bool
+    heading: str | None = None
 
     def write(self, content: str | bytes) -> None:
         """Write the whole result, once."""
+        if self.heading is not None and self.path is None and self.format == "terminal":
+            content = f"{visible(self.heading)}\n{content!s}"
+        elif self.heading is not None:
+            say(self.heading)
         write_output(content, self.path, force=self.force)
 
 
 def choose_destination(
-    format: str | None, file: FileOptions, display: DisplayOptions, room: str
+    format: str | None,
+    file: FileOptions,
+    display: DisplayOptions,
+    room: str,
+    heading: str | None = None,
 ) -> Destination:
     """Check where a result is to go, so that a long run does not end in a typing error.
 
@@ -48,7 +61,7 @@ def choose_destination(
     chosen = choose_format(format, file.path, room)
     check_output(file.path, force=file.force)
     width, color = terminal_width(file.path, display.width), use_color(file.path, display.color)
-    return Destination(chosen, file.path, file.force, width, color)
+    return Destination(chosen, file.path, file.force, width, color, heading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +78,14 @@ class ReportOutput:
         file: FileOptions,
         display: DisplayOptions,
         tables: TableOptions | None = None,
+        heading: str | None = None,
     ) -> ReportOutput:
         """What the options ask for.
 
         Raises:
             OptionError: as ``choose_destination``, and an unknown column or table.
         """
-        destination = choose_destination(format, file, display, ROOM)
+        destination = choose_destination(format, file, display, ROOM, heading)
         view = table_view(destination, tables or TableOptions())
         asked.check(view)
         return cls(destination, view)
@@ -144,14 +158,17 @@ def choose_format(format: str | None, output: Path | None, room: str) -> str:
 
 
 def terminal_width(output: Path | None = None, width: int | None = None) -> int | None:
-    """``--width``, else the terminal's; None, which is unlimited, for files and pipes."""
-    if width is not None:
+    """``--width``, else COLUMNS, else the terminal's; None, for a file or a pipe, is unlimited.
+
+    No shell exports COLUMNS by itself: whoever set it for a pipe asks for that width.
+    """
+    if width is not None or output is not None:
         return width
-    if output is not None or not _on_terminal():
-        return None
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and len(columns) < 6 and int(columns) > 0:
         return int(columns)
+    if not _on_terminal():
+        return None
     try:
         # A terminal without a size (some CI, some editors) answers 0.
         return os.get_terminal_size(sys.stdout.fileno()).columns or 80

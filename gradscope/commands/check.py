@@ -14,9 +14,8 @@ from gradscope.commands._baseline import (
     read_baseline,
     write_baseline,
 )
-from gradscope.commands._checking import CheckOptions, check_all
-from gradscope.commands._findings import RuleOptions, all_settings
-from gradscope.commands._model import read_models
+from gradscope.commands._checking import CheckOptions, candidates, check_all
+from gradscope.commands._findings import RuleOptions
 from gradscope.commands._options import (
     RULES,
     DisplayOptions,
@@ -101,8 +100,8 @@ def run(
     output = ReportOutput.of(format, file, display)
     if write_to is not None:
         check_baseline_output(write_to, output=file.path, force=file.force)
-    loaded = read_models(words, model.settings, {"steps": steps, **model.keys})
-    judging = all_settings(rules, loaded)
+    wanted = candidates(words, model.settings, {"steps": steps, **model.keys}, rules)
+    judging = [one.rules for one in wanted]
     known = None if baseline is None else read_baseline(baseline)
     # All that can be said without torch has been said: from here on models run.
     options = CheckOptions(
@@ -113,7 +112,7 @@ def run(
         debug=display.debug,
     )
     with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
-        checked = check_all(loaded, judging, options)
+        checked = check_all(wanted, options)
     on_screen = file.path is None and output.destination.format in _TEXTS
     stopped = checked.stopped(reported=on_screen and checked.ran)
     report = checked.report(judging)

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 # Typer carries its own copy of click, and exports only some of it.
-from typer._click import Context
 from typer.core import TyperCommand
 
 from gradscope import plugins
+from gradscope.api.run_history import read_history
 from gradscope.charts.maps import Map
 from gradscope.charts.panels import Panel
+from gradscope.click import Context
 from gradscope.commands import _completing as completing
 from gradscope.commands._findings import fail_on_option, path_root, rule_texts
 from gradscope.commands._model import (
@@ -35,7 +36,6 @@ from gradscope.commands._options import (
     takes_groups,
 )
 from gradscope.commands._progress import shown_progress
-from gradscope.commands._runs import read_history
 from gradscope.commands._time_limit import time_limit
 from gradscope.commands._views import choose_destination
 from gradscope.commands._write import keep_stdout_clean
@@ -43,9 +43,10 @@ from gradscope.comparison.files import RUNS, kind_of
 from gradscope.comparison.selection import of_layers
 from gradscope.config import LoadedConfig
 from gradscope.errors import OptionError, refuse_unknown
-from gradscope.records.diff import REFERENCES
+from gradscope.records.diff import REFERENCES, TABLES_OF_DIFF
 from gradscope.reporters.diff import DiffView
 from gradscope.rules import FAIL_ON, reaches
+from gradscope.runfile.folder import FOLDER, recorded, run_named
 from gradscope.runfile.opening import file_of
 
 ROOM = "gradscope.reporters.diff"
@@ -54,12 +55,12 @@ EXAMPLES = (
     ("gradscope diff model.yaml -- dtype=bfloat16 --reference float64", "Which one is nearer?"),
     ("gradscope diff model.yaml port.yaml --top 10", "A port, and the ten rows farthest off."),
     ("gradscope diff here.json there.json", "Two reports that `inspect --sketch` saved."),
-    ("gradscope diff before.db after.db", "Two trainings: in which step they part, and where."),
+    ("gradscope diff", "The two newest trainings: in which step they part, and where."),
+    ("gradscope diff before.db after.db", "Two others."),
     ("gradscope diff ./net.py:Net ./net.py:Port --match 'encoder.*=layers.*'", "Other names."),
 )
 #: What `--` becomes among the words; no argument of a process can hold it.
 _AND = "\0"
-_TABLES = ("calls", "parameters", "findings")
 
 
 class Parser(TyperCommand):
@@ -77,9 +78,10 @@ def run(
         typer.Argument(
             metavar="A [B] [KEY=VALUE…] [-- [B] KEY=VALUE…]",
             help="Two MODELs; or one, and behind `--` the config keys that B has otherwise. Keys "
-            "before `--` are A's; without it, both have them. Or two saved reports, or two runs.",
+            "before `--` are A's; without it, both have them. Or two saved reports, or two runs "
+            "(default: the two newest runs in `gradscope-runs/`).",
             show_default=False,
-            autocompletion=completing.models,
+            autocompletion=completing.models_and_runs,
         ),
     ] = None,
     *,
@@ -121,7 +123,7 @@ def run(
         typer.Option(
             metavar="TABLE",
             help="Only this table: `calls`, `parameters` or `findings`.",
-            autocompletion=completing.one_of(_TABLES),
+            autocompletion=completing.one_of(TABLES_OF_DIFF),
             rich_help_panel=TABLES,
         ),
     ] = None,
@@ -147,13 +149,13 @@ def run(
     """
     refuse_unknown("severity", fail_on, FAIL_ON)
     if table is not None:
-        refuse_unknown("table", table, _TABLES)
+        refuse_unknown("table", table, TABLES_OF_DIFF)
     if reference is not None:
         refuse_unknown("reference", reference, REFERENCES)
-    destination = choose_destination(format, file, display, ROOM)
+    files, heading = _files(words or [], asked=bool(model.keys or model.settings))
+    destination = choose_destination(format, file, display, ROOM, heading)
     panels: tuple[Panel, ...] = ()
     maps: tuple[Map, ...] = ()
-    files = [word for word in words or [] if word != _AND]
     kind = kind_of(files)
     if rank is not None:
         files = _of_rank(files, rank)
@@ -179,6 +181,40 @@ def run(
     destination.write(plugins.load(ROOM, destination.format).render(report, view))
     if reaches(report.findings, fail_on):
         raise typer.Exit(1)
+
+
+def _files(words: list[str], *, asked: bool) -> tuple[list[str], str | None]:
+    """The words that may be files, those that name runs as their paths; and what is said of them.
+
+    Of two runs those that no word names are the newest, unless keys are ``asked`` for, as models
+    take.
+
+    Raises:
+        OptionError: there is one run, and nothing else is named.
+    """
+    files = [word for word in words if word != _AND]
+    named = {word: run_named(Path(word)) for word in files if word != "demo"}
+    found = [str(named.get(word) or word) for word in files]
+    if asked or _AND in words or len(found) > 1 or not all(map(named.get, files)):
+        return found, None
+    return _with_newest(found)
+
+
+def _with_newest(found: list[str]) -> tuple[list[str], str | None]:
+    """A run and the newest one; without a run the newest two."""
+    known = [Path(one).resolve() for one in found]
+    runs = [run for run in recorded() if run.resolve() not in known]
+    if found and runs:
+        return [*found, str(runs[0])], f"A: {found[0]} · B: {runs[0]}, the newest run"
+    if found or not runs:
+        return found, None
+    if len(runs) == 1:
+        raise OptionError(
+            f"there is only one run in `{FOLDER}`: `{runs[0]}`",
+            help="record a second one, or name another: `gradscope diff OTHER.db`",
+        )
+    b, a = runs[:2]
+    return [str(a), str(b)], f"A: {a}, the run before · B: {b}, the newest run"
 
 
 def _of_rank(files: list[str], rank: int) -> list[str]:
@@ -214,8 +250,9 @@ def _configs(words: list[str], options: ModelOptions) -> tuple[LoadedConfig, Loa
     models += others
     if not parted and len(models) < 2:
         raise OptionError(
-            "nothing to compare with: name two models, or say behind `--` what B has otherwise",
-            help="as in `gradscope diff model.yaml -- dtype=bfloat16`",
+            "nothing to compare: give two models, or B's overrides after `--`",
+            help="as in `gradscope diff model.yaml -- dtype=bfloat16`; without words it compares "
+            f"the two newest runs in `{FOLDER}`",
         )
     if len(models) > 2:
         raise OptionError(

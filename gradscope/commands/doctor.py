@@ -8,6 +8,7 @@ from importlib import metadata
 
 import typer
 
+from gradscope.commands._importing import importing_torch
 from gradscope.commands._options import Debug
 from gradscope.commands._write import write_output
 from gradscope.version import __version__
@@ -26,6 +27,8 @@ def run(debug: Debug = False) -> None:
 
     Exits with 1 where something that is installed does not work.
     """
+    with importing_torch():
+        import torch  # noqa: F401
     lines = [f"gradscope     {__version__}", f"python        {platform.python_version()}"]
     for package in _PACKAGES:
         lines.append(f"{package:<13} {_version(package)}")

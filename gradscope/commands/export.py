@@ -12,8 +12,10 @@ from typing import Annotated
 import typer
 
 from gradscope import plugins
+from gradscope.commands import _completing as completing
 from gradscope.commands._options import Debug, Force, Rank
-from gradscope.commands._write import STDOUT, output_file
+from gradscope.commands._runs import chosen_run
+from gradscope.commands._write import STDOUT, output_file, say
 from gradscope.errors import OptionError, visible
 from gradscope.files import whole_folder
 from gradscope.runfile.opening import file_of
@@ -21,6 +23,7 @@ from gradscope.runfile.reader import RunFile
 
 ROOM = "gradscope.runfile.exports"
 EXAMPLES = (
+    ("gradscope export --to csv run.csv", "Of the newest run in `gradscope-runs/`."),
     ("gradscope export run.db --to csv run.csv", "A row for each step, call and parameter."),
     ("gradscope export run.db --to tensorboard logs", "A chart for each number."),
 )
@@ -28,9 +31,15 @@ EXAMPLES = (
 
 def run(
     path: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="What `gradscope run` recorded: a file, or its folder."),
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="RUN",
+            help="What `gradscope run` recorded: a file, folder or name (default: the newest run "
+            "in `gradscope-runs/`).",
+            show_default=False,
+            autocompletion=completing.runs,
+        ),
+    ] = None,
     *,
     to: Annotated[
         tuple[str, Path],
@@ -55,11 +64,14 @@ def run(
             f"`--to {name}` needs {missing[0]}, which is not installed",
             help="pip install 'gradscope[export]'",
         )
+    chosen = chosen_run(path, "export")
     with (
-        RunFile.open(file_of(path, rank)) as recorded,
+        RunFile.open(file_of(chosen.path, rank)) as recorded,
         _output(export, destination, force) as place,
     ):
         export.write(recorded, place)
+    if chosen.heading is not None:
+        say(chosen.heading)
     if destination != STDOUT:
         print(visible(f"wrote {destination}"), file=sys.stderr)
 

@@ -12,17 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+import yaml
 
 from gradscope.commands import _completing as completing
+from gradscope.commands._model import importing_torch
 from gradscope.commands._options import Allow, Debug
-from gradscope.commands._write import STDOUT, write_output
-from gradscope.config import check_spec
+from gradscope.commands._write import STDOUT, keep_stdout_clean, write_output
+from gradscope.config import check_spec, read
 from gradscope.config.specs import is_own
 from gradscope.config.targets import MISSING
 from gradscope.errors import visible
+from gradscope.files import expanded
 
 if TYPE_CHECKING:
     from gradscope.loading.signatures import Argument
+    from gradscope.loading.starter import Start
 
 _STARTER: Final = """\
 # What flows through a model, forward and backward: gradscope inspect {path}
@@ -38,9 +42,7 @@ _STARTER: Final = """\
 # freeze: ["**", "!fc.**"]            # parameters that get no gradient, by pattern
 mode: train                           # train | eval
 
-# Left out, the input is inferred from the model, and the table says how.
-# input: {{shape: [2, 3, 224, 224]}}    # also image, file, text, tokens, values; a mapping of
-#                                     # these is keyword arguments, a list positional ones
+{input}
 # target: [3, 7]                      # class ids, values, a file, or random
 # call: training_step                 # a method in the place of forward, with the batch
 # loss: cross_entropy                 # mse | bce_with_logits | nll | sum | mean | logit | output
@@ -58,6 +60,11 @@ dtype: float32                        # float64 | float16 | bfloat16
 # autocast: bfloat16
 seed: 0
 """
+
+_INPUT: Final = """\
+# Left out, the input is inferred from the model, and the table says how.
+# input: {shape: [2, 3, 224, 224]}    # also image, file, text, tokens, values; a mapping of
+#                                     # these is keyword arguments, a list positional ones"""
 
 EXAMPLES = (
     ("gradscope init", "model.yaml, with the bundled network."),
@@ -95,32 +102,76 @@ def run(
     check_spec(model)
     folder = Path.cwd() if path == STDOUT else path.absolute().parent
     shown = "model.yaml" if path == STDOUT else shlex.quote(str(path))
-    lines = list(_model(_relative(model, folder), folder, allow or []))
-    block = "\n".join(lines)
-    text = _STARTER.format(path=shown if shown.isprintable() else "FILE", model=block)
+    start = _start(model, allow or [])
+    text = _STARTER.format(
+        path=shown if shown.isprintable() else "FILE",
+        model="\n".join(_model(_relative(model, folder), start.arguments if start else ())),
+        input=_input(start),
+    )
     write_output(text, path, force=force)
     if path != STDOUT:
-        open_ = sum(f": {MISSING}" in line for line in lines)
+        open_ = text.count(f": {MISSING}")
         first = f"write a value for each of its {open_} `{MISSING}`, then" if open_ else "next:"
-        print(visible(f"wrote {path}; {first} gradscope inspect {shown}"), file=sys.stderr)
+        run = f"gradscope inspect {shown}{_permission(model, folder)}"
+        print(visible(f"wrote {path}; {first} {run}"), file=sys.stderr)
 
 
-def _model(spec: str, folder: Path, allow: Sequence[str]) -> Iterator[str]:
+def _start(spec: str, allow: Sequence[str]) -> Start | None:
+    """What is known of a model of one's own; None for a library's."""
+    if not is_own(spec):
+        return None
+    # Only these need torch, which takes seconds to import.
+    with importing_torch():
+        from gradscope.loading.starter import start_of
+    with keep_stdout_clean():
+        return start_of(read(spec), allow)
+
+
+def _permission(spec: str, folder: Path) -> str:
+    """The option without which the config may not name its model's file; empty where it may."""
+    file = spec.rpartition(":")[0]
+    if not file.endswith(".py"):
+        return ""
+    from gradscope.loading.imports import OwnCode  # it was imported to read the class
+
+    path = expanded(file).resolve()
+    own = OwnCode([folder, Path.cwd()]).offers(path)
+    return "" if own else f" --allow {shlex.quote(os.path.relpath(path))}"
+
+
+def _model(spec: str, arguments: Sequence[Argument]) -> Iterator[str]:
     """The lines of the key `model`: the spec, and what a class or function of one's own takes."""
-    found: tuple[Argument, ...] = ()
-    if is_own(spec):
-        # Only these need torch, which takes seconds to import.
-        from gradscope.loading import specs
-        from gradscope.loading.targets import Targets
-
-        found = specs.arguments(spec, Targets(folder, allow))
-    if not found:
+    if not arguments:
         yield f"model: {_plain(spec)}"
         return
     yield "model:"
     yield f"  _target_: {_plain(spec)}"
-    for argument in found:
+    for argument in arguments:
         yield from _argument(argument, "  ")
+
+
+def _input(start: Start | None) -> str:
+    """The key `input`, as a comment where the run infers it."""
+    if start is None or start.input is None:
+        return _INPUT
+    first, *rest = _block("input", start.input)
+    return "\n".join([_line(first, start.comment), *rest])
+
+
+def _block(key: str, value: Any, indent: str = "") -> Iterator[str]:
+    """A key with its value; a source stands in one line, unless a part of it is missing."""
+    inner = list(value.values()) if isinstance(value, dict) else []
+    if value == MISSING:
+        yield f"{indent}{key}: {MISSING}"
+    elif any(isinstance(part, dict) or part == MISSING for part in inner):
+        yield f"{indent}{key}:"
+        for name, part in value.items():
+            yield from _block(name, part, f"{indent}  ")
+    else:
+        written = yaml.safe_dump(
+            {key: value}, default_flow_style=True, sort_keys=False, width=10_000
+        )
+        yield f"{indent}{written.strip()[1:-1]}"
 
 
 def _argument(argument: Argument, indent: str, *, written: bool = False) -> Iterator[str]:

@@ -27,7 +27,6 @@ from gradscope.commands._time_limit import time_limit
 from gradscope.commands._views import ReportOutput
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import Interrupted, ModelError
-from gradscope.reporters.report.charts.depth import panels
 from gradscope.reporters.report.tables.asked import measured
 from gradscope.rules import reaches
 
@@ -152,6 +151,6 @@ def run(
         raise
     if speaks:
         output.write(report)
-        plots.write(report.run.model, panels(report), file)
+        plots.write(report, file)
     if reaches(report.findings, judging.fail_on or "never"):
         raise typer.Exit(1)

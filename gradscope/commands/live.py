@@ -10,17 +10,20 @@ from typing import Annotated
 
 import typer
 
+from gradscope.api.run_history import age
+from gradscope.commands import _completing as completing
 from gradscope.commands._following import follow, watch
 from gradscope.commands._options import DisplayOptions, Rank, takes_groups
-from gradscope.commands._runs import age
+from gradscope.commands._runs import ChosenRun, chosen_run, newest_run
 from gradscope.commands._views import check_look
 from gradscope.commands._write import check_output, say
 from gradscope.errors import ConfigError
+from gradscope.runfile.folder import FOLDER
 from gradscope.runfile.opening import file_of
 from gradscope.runfile.reader import RunFile
 
 EXAMPLES = (
-    ("gradscope live run.db", "The page of a run, while it goes on."),
+    ("gradscope live", "The page of the newest run, while it goes on."),
     ("gradscope live run.db | grep error", "A line for each step, finding and event."),
 )
 #: How often a run is looked for that is not there yet; how old a file may be that is being made.
@@ -30,8 +33,15 @@ _PAUSE, _YOUNG = 0.5, 5.0
 @takes_groups
 def run(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run's file or folder; it may be yet to come.")
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="RUN",
+            help="A run's file, folder or name; it may be yet to come (default: the newest run in "
+            "`gradscope-runs/`).",
+            show_default=False,
+            autocompletion=completing.runs,
+        ),
+    ] = None,
     *,
     rank: Rank = None,
     display: DisplayOptions,
@@ -44,14 +54,16 @@ def run(
     check_look(display)
     check_output(None)
     # Ctrl-C is how one leaves, and no failure.
-    with contextlib.suppress(KeyboardInterrupt), _opened(run, rank) as opened:
-        if sys.stdout.isatty():
-            watch(opened, run, display)
-        else:
-            follow(opened)
+    with contextlib.suppress(KeyboardInterrupt):
+        chosen, opened = _opened(run, rank)
+        with opened:
+            if sys.stdout.isatty():
+                watch(opened, chosen, display)
+            else:
+                follow(opened, chosen.heading)
 
 
-def _opened(path: Path, rank: int | None) -> RunFile:
+def _opened(word: Path | None, rank: int | None) -> tuple[ChosenRun, RunFile]:
     """The run, as soon as there is one.
 
     Raises:
@@ -59,13 +71,16 @@ def _opened(path: Path, rank: int | None) -> RunFile:
     """
     waiting = False
     while True:
+        chosen = newest_run() if word is None else chosen_run(word, "live")
         try:
-            return RunFile.open(file_of(path, rank))
+            if chosen is not None:
+                return chosen, RunFile.open(file_of(chosen.path, rank))
         except ConfigError:
-            if not _may_come(path):
+            if chosen is not None and not _may_come(chosen.path):
                 raise
         if not waiting:
-            say(f"no run in `{path}` yet: waiting for one to begin (Ctrl-C ends)")
+            where = FOLDER if word is None else word
+            say(f"no run in `{where}` yet: waiting for one to begin (Ctrl-C ends)")
         waiting = True
         time.sleep(_PAUSE)
 

@@ -6,18 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-# Typer carries its own copy of click, and exports only some of it.
-from typer._click import Context
 from typer.core import TyperCommand
 
+from gradscope.click import Context
 from gradscope.commands._findings import RuleOptions
 from gradscope.commands._options import Debug, LayerOptions, takes_groups
+from gradscope.commands._script_words import Restart, script_or_restart
 from gradscope.errors import OptionError
-from gradscope.reporters.run_summary import summary
 from gradscope.rules import reaches
+from gradscope.runfile.folder import check_run_path
 from gradscope.runfile.schema import KEEP, LEAST_KEEP
-from gradscope.training.launch import Script
 from gradscope.training.running import Launch
 from gradscope.training.session import RunSettings, Session
 
@@ -36,17 +34,17 @@ class Parser(TyperCommand):
     allow_interspersed_args = False
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """As Python does: ``-m`` ends the options, its module is the first argument."""
+        """As Python does: ``-m`` ends the options, as the script does."""
         taken = {name for p in self.params for name in p.opts if not getattr(p, "is_flag", False)}
         number = 0
         while number < len(args) and args[number].startswith("-") and args[number] != "--":
             word = args[number]
             if word == "-m":
-                ctx.meta["module"] = True
-                args = [*args[:number], "--", *args[number + 1 :]]
                 break
             number += 2 if word in taken else 1
-        return super().parse_args(ctx, args)
+        options, words = args[:number], args[number:]
+        ctx.meta["options"] = options
+        return super().parse_args(ctx, [*options, "--", *words[words[:1] == ["--"] :]])
 
 
 @takes_groups
@@ -124,7 +122,7 @@ def run(
         ),
     ] = "all",
     debug: Debug = False,
-) -> Launch:
+) -> Launch | Restart:
     """Run a training script as Python would, and record what happens in it.
 
     The script notices nothing: its output, its numbers and its exit code are those of
@@ -133,9 +131,13 @@ def run(
     rules.check()
     if stop_on not in _STOPS:
         raise OptionError(f"unknown `--stop-on {stop_on}`", help=f"one of {', '.join(_STOPS)}")
-    name, *arguments = script
-    started = Script(name, tuple(arguments), is_module=context.meta.get("module", False))
+    started = script_or_restart(script, context.meta["options"])
+    if isinstance(started, Restart):
+        return started
     started.check()
+    if out is not None:
+        words = started.words.replace("{", "{{").replace("}", "}}")
+        check_run_path(out, f"gradscope run -o {{run}} {words}")
     settings = RunSettings(
         out=out,
         every=every,
@@ -154,20 +156,7 @@ def run(
     def judged(session: Session) -> bool:
         return reaches([one.finding for one in session.findings], threshold)
 
-    return Launch(started, settings, _told, judged)
-
-
-def _told(session: Session) -> str:
-    path = session.path if session.steps and session.recorded else None
-    if path is not None and session.run.world_size > 1:  # the files of all ranks are one run
-        path = path.parent
-    return summary(
-        session.run,
-        session.findings,
-        None if path is None else str(path),
-        sampled=session.sampled,
-        failure=session.failure,
-    )
+    return Launch(started, settings, Session.summary, judged)
 
 
 def _share(text: str) -> float:

@@ -11,7 +11,7 @@ import typer
 
 from gradscope import images, plugins
 from gradscope.commands import _completing as completing
-from gradscope.commands._model import importing_torch, split_files
+from gradscope.commands._model import importing_torch
 from gradscope.commands._options import (
     OUTPUT,
     DisplayOptions,
@@ -26,6 +26,7 @@ from gradscope.commands._pictures import (
     file_names,
     output_files,
     saved_maps,
+    split_pictures,
     write_pictures,
 )
 from gradscope.commands._progress import shown_progress
@@ -175,7 +176,7 @@ def run(
         write_output(method_list.render(listed, look), None)
         return
     picture.check()
-    paths, overrides = split_files(words)
+    paths, overrides = split_pictures(words, "saliency")
     overrides += options.settings or []
     chosen = _chosen(format, output)
     as_pictures = chosen == "terminal"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,18 +20,23 @@ from gradscope.commands._options import (
 )
 from gradscope.commands._plots import PlotOptions
 from gradscope.commands._run_pages import show_run, show_step
+from gradscope.commands._runs import RECORD, ChosenRun, chosen_run
+from gradscope.commands._saved import write_saved
 from gradscope.commands._tables import TableOptions
 from gradscope.commands._views import ReportOutput
-from gradscope.errors import ConfigError, OptionError
+from gradscope.errors import ConfigError, OptionError, did_you_mean
 from gradscope.records import json as record_json
+from gradscope.records.answers import WhyReport
+from gradscope.records.diff import DiffReport
 from gradscope.records.report import CheckReport, Report
-from gradscope.reporters.report.charts.depth import panels
-from gradscope.runfile.opening import file_of, is_run
+from gradscope.runfile.folder import recorded, run_named
+from gradscope.runfile.opening import file_of
 
 EXAMPLES = (
     ("gradscope show report.json --sort grad_out --top 10", "The ten largest output gradients."),
     ("gradscope show report.json -f markdown", "The tables for an issue or a pull request."),
     ("gradscope inspect -f json | gradscope show - --table parameters", "Through a pipe."),
+    ("gradscope show", "The newest training run in `gradscope-runs/`."),
     ("gradscope show run.db -l 'layer4.**'", "A training run, of these layers."),
     ("gradscope show run.db --plot run.png", "Its vital signs, and layers over steps, drawn."),
     ("gradscope show runs/train --rank 3", "Of a run of several processes, what one saw."),
@@ -41,13 +47,15 @@ EXAMPLES = (
 @takes_groups
 def run(
     report: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             metavar="REPORT|RUN",
-            help="A saved report (`-` reads standard input), or a run's file or folder.",
+            help="A saved report (`-` reads standard input), or a run: its file, folder or name "
+            "(default: the newest run in `gradscope-runs/`).",
+            show_default=False,
             autocompletion=completing.reports,
         ),
-    ],
+    ] = None,
     *,
     step: Annotated[
         int | None,
@@ -63,28 +71,50 @@ def run(
 ) -> None:
     """Show a saved report, or what `gradscope run` recorded, in any format.
 
-    A report is what `gradscope inspect … -o report.json` wrote, or `gradscope check`. A run has
-    vital signs, findings, events, and its parameters over the steps; its tables are
-    `steps`, `parameters`, `calls`, `findings` and `events`. `--step N` shows one step of it as
+    A report is what `gradscope inspect … -o report.json` wrote, or `check`, `why` or `diff`. A run
+    has vital signs, findings, events, and its parameters over the steps; its tables are `steps`,
+    `parameters`, `calls`, `findings` and `events`. `--step N` shows one step of it as
     `gradscope inspect` shows a model.
     """
     plots.check(file)
-    if is_run(report):
-        report = file_of(report, rank)
+    chosen = _run(report)
+    if chosen is not None:
+        chosen = replace(chosen, path=file_of(chosen.path, rank))
         if step is None:
-            show_run(report, format, file, display, tables, layers, plots)
+            show_run(chosen, format, file, display, tables, layers, plots)
         else:
             plots.refuse("`--step`, which has no course over steps")
-            show_step(report, step, format, file, display, tables, layers)
+            show_step(chosen, step, format, file, display, tables, layers)
         return
+    assert report is not None
     output = ReportOutput.of(format, file, display, tables)
     _refuse_options_of_runs(report, step, rank, layers)
     shown = _read(report)
-    if isinstance(shown, CheckReport):
-        plots.refuse("a check, which holds findings only")
+    if not isinstance(shown, Report):
+        plots.refuse("a check, answers or a comparison")
+    if isinstance(shown, DiffReport | WhyReport):
+        write_saved(shown, format, file, display, tables)
+        return
     output.write(shown)
     if isinstance(shown, Report):
-        plots.write(shown.run.model, panels(shown), file)
+        plots.write(shown, file)
+
+
+def _run(word: Path | None) -> ChosenRun | None:
+    """The run that is shown; None where a report is.
+
+    Raises:
+        ConfigError: the word is neither.
+        OptionError: there is no word, and no run.
+    """
+    if word is None:
+        return chosen_run(None, "show")
+    path = None if word == Path("-") else run_named(word)
+    if path is None and not word.suffix and word != Path("-") and not word.exists():
+        names = [one.stem for one in recorded()]
+        help = did_you_mean(word.name, names) or f"for a run: {RECORD}"
+        raise ConfigError(f"there is no run and no report `{word}`", help=help)
+    return None if path is None else ChosenRun(path)
 
 
 def _refuse_options_of_runs(
@@ -100,7 +130,7 @@ def _refuse_options_of_runs(
             )
 
 
-def _read(path: Path) -> Report | CheckReport:
+def _read(path: Path) -> Report | CheckReport | WhyReport | DiffReport:
     if path != Path("-"):
         return record_json.load_shown(path)
     if sys.stdin is None:

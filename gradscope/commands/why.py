@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gradscope import plugins
+from gradscope.api.run_history import read_history
 from gradscope.commands import _completing as completing
 from gradscope.commands._findings import fail_on_option
 from gradscope.commands._model import importing_torch, read_model, refuse_to_run, split_words
@@ -23,7 +25,7 @@ from gradscope.commands._options import (
     takes_groups,
 )
 from gradscope.commands._progress import shown_progress
-from gradscope.commands._runs import read_history
+from gradscope.commands._runs import ChosenRun, chosen_run, newest_run
 from gradscope.commands._time_limit import time_limit
 from gradscope.commands._views import Destination, choose_destination
 from gradscope.commands._write import keep_stdout_clean
@@ -39,6 +41,7 @@ from gradscope.records import json as record_json
 from gradscope.records.answers import WhyReport
 from gradscope.reporters.text_view import TextView
 from gradscope.rules import FAIL_ON, reaches
+from gradscope.runfile.folder import run_named
 from gradscope.runfile.opening import file_of, is_run
 
 if TYPE_CHECKING:
@@ -52,6 +55,7 @@ EXAMPLES = (
     ),
     ("gradscope why ./net.py:Net stem.weight", "This parameter, whatever its state."),
     ("gradscope why model.yaml 'type:Linear' -f markdown", "All linear layers, for an issue."),
+    ("gradscope why", "What was found in the newest run of `gradscope-runs/`."),
 )
 #: What can only be a MODEL: a path, a spec with its source, a demo. All else is a NAME.
 _MODEL = re.compile(
@@ -65,10 +69,11 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="MODEL|RUN|NAME|KEY=VALUE",
-            help="A YAML config, a spec, a run or saved answers (default: `demo`); parameters and "
-            "layers to answer for, by name or pattern; config keys to override.",
+            help="A YAML config, a spec, a run or saved answers (default: the newest run in "
+            "`gradscope-runs/`, else `demo`); parameters and layers to answer for, by name or "
+            "pattern; config keys to override.",
             show_default=False,
-            autocompletion=completing.models,
+            autocompletion=completing.models_and_runs,
         ),
     ] = None,
     *,
@@ -94,21 +99,27 @@ def run(
     Without NAME every trainable parameter is looked at, and those whose gradient is missing, zero
     or not finite are answered. A NAME (`fc.weight`, `layer1.*`, `type:Linear`) is answered whatever
     its state. MODEL is told from a NAME by its form: a path, or a spec with a colon. Of a run that
-    `gradscope run` recorded it says what was found, and in which steps.
+    `gradscope run` recorded it says what was found, and in which steps. Without MODEL and RUN it is
+    about the newest run in `gradscope-runs/`, where there is one and no key is given; else about
+    `demo`.
     """
     refuse_unknown("severity", fail_on, FAIL_ON)
-    destination = choose_destination(format, file, display, ROOM)
     models, names, overrides = _sort_words(words)
-    runs = [Path(word) for word in models if is_run(Path(word))]
-    if step is not None and not runs:
+    of_runs = step is not None or rank is not None
+    of_models = bool(overrides or model.settings or model.keys)
+    chosen = _asked_run(models, of_runs=of_runs, of_models=of_models)
+    heading = None if chosen is None else chosen.heading
+    destination = choose_destination(format, file, display, ROOM, heading)
+    if chosen is None and step is not None:
         raise OptionError("`--step` is for a run, as `gradscope run` records one")
-    if rank is not None and not runs:
+    if chosen is None and rank is not None:
         raise OptionError("`--rank` is for a run of several processes, under `torchrun`")
     options = {"layers": layers.layers, **model.keys}
     exclude = layers.exclude or ()
-    if runs:
+    if chosen is not None:
         refuse_to_run("a run", overrides, {**model.keys, "set": model.settings})
-        report = _of_run(file_of(runs[0], rank), [*names, *(layers.layers or ())], exclude, step)
+        patterns = [*names, *(layers.layers or ())]
+        report = _of_run(replace(chosen, path=file_of(chosen.path, rank)), patterns, exclude, step)
     elif models and models[0].lower().endswith(".json"):
         others = {**options, "set": model.settings, "exclude": exclude}
         refuse_to_run("saved answers", [*overrides, *names], others)
@@ -129,22 +140,44 @@ def _write(report: object, destination: Destination) -> None:
 
 
 def _sort_words(words: list[str] | None) -> tuple[list[str], list[str], list[str]]:
-    """MODEL, NAMEs and overrides."""
+    """MODEL, NAMEs and overrides; without a MODEL the first word may be the name of a run."""
     rest, overrides = split_words(words)
     models = [word for word in rest if _MODEL.match(word) or (word and is_run(Path(word)))]
+    if not models and rest and run_named(Path(rest[0])):
+        models = rest[:1]
     return models, [word for word in rest if word not in models], overrides
 
 
+def _asked_run(models: list[str], *, of_runs: bool, of_models: bool) -> ChosenRun | None:
+    """The run that is asked about; None where a model is.
+
+    Args:
+        models: the words that name one or the other.
+        of_runs, of_models: whether options or keys were given that only one of them takes.
+    """
+    if models:
+        path = None if models[0] == "demo" else run_named(Path(models[0]))
+        return None if path is None else ChosenRun(path)
+    if of_runs:
+        return chosen_run(None, "why")
+    return None if of_models else newest_run()
+
+
 def _of_run(
-    path: Path, patterns: Sequence[str], exclude: Sequence[str], step: int | None
+    chosen: ChosenRun, patterns: Sequence[str], exclude: Sequence[str], step: int | None
 ) -> WhyReport:
     from gradscope.reporters.training.sentences.answers import answers
     from gradscope.runfile.reader import RunFile
 
-    with RunFile.open(path) as run:
+    with RunFile.open(chosen.path) as run:
         history = read_history(run, calls=bool(patterns or exclude))
         samples = run.files[0].sample(history.sampled[-1]) if history.sampled else ()
-    return answers(history, next(iter(samples), None), patterns, exclude, step)
+    try:
+        return answers(history, next(iter(samples), None), patterns, exclude, step)
+    except LayerError as error:
+        if chosen.heading is None:
+            raise
+        raise _with_notes(error, (f"`{chosen.path}` is the newest run",)) from None
 
 
 def _run(
@@ -179,6 +212,10 @@ def _unknown(error: LayerError, word: str | None) -> LayerError:
     notes = (
         (f"`{word}` was taken for a NAME of the demo: {fault[1]}",) if fault and fault[1] else ()
     )
+    return _with_notes(error, notes)
+
+
+def _with_notes(error: LayerError, notes: tuple[str, ...]) -> LayerError:
     return LayerError(
         *(Problem(p.message, p.place, p.help, (*p.notes, *notes)) for p in error.problems)
     )

@@ -61,7 +61,7 @@ YAML = {
     "unknown model": ("model: torchvision:resnet19\n", "no model `resnet19`", "`resnet18`?"),
     "os.system": (
         "model: {_target_: os.system, command: touch ran}\n",
-        "`os.system` may not be imported from a config",
+        "`os.system` may not be imported",
         "c.yaml:1:19 (model._target_)",
     ),
     "an alias of it": (

@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from hostile import commands as hostile
 from reporters.sarif_schema import SARIF
 
 import gradscope
@@ -324,19 +325,72 @@ def test_a_wrong_wish_exits_with_2(arguments: list[str], said: str, check: Check
     assert said in err
 
 
-def test_all_configs_are_read_before_any_runs(check: Check, folder: Path) -> None:
-    (folder / "typo.yaml").write_text("model: demo\nwieghts: DEFAULT\n", encoding="utf-8")
+@pytest.fixture
+def mistaken(folder: Path) -> list[str]:
+    """Configs that cannot be read, each for another reason."""
+    (folder / "typo.yaml").write_text("model: demo\nwieghts: 1\nsteps: no\n", encoding="utf-8")
     rules = "model: demo\nrules: {select: [GS777], thresholds: {GS101: {ration: 1}}}\n"
     (folder / "rules.yaml").write_text(rules, encoding="utf-8")
-    code, out, err = check("mismatched.yaml", "typo.yaml", "nowhere.yaml")
+    (folder / "torn.yaml").write_text("model: [\n", encoding="utf-8")
+    return ["typo.yaml", "rules.yaml", "torn.yaml", "nowhere.yaml"]
+
+
+def test_nothing_runs_where_no_config_can_be_read(check: Check, mistaken: list[str]) -> None:
+    code, out, err = check(*mistaken, "-f", "json")
     assert (code, out) == (2, "")
-    assert "typo.yaml:2" in err
-    assert "nowhere.yaml" in err
-    code, out, err = check("mismatched.yaml", "rules.yaml")
-    assert (code, out) == (2, "")
-    assert "unknown rule `GS777`" in err
-    assert "rules.yaml:2" in err
+    for said in ("unknown key `wieghts`", "unknown rule `GS777`", "no file `nowhere.yaml`"):
+        assert said in err
     assert "GS101 has no threshold `ration`" in err
+
+
+def test_a_config_that_cannot_be_read_spares_the_others(
+    check: Check, mistaken: list[str], folder: Path
+) -> None:
+    first, second, *rest = mistaken
+    models = [first, "detached.yaml", second, *rest, "sound.yaml"]
+    code, out, err = check(*models, "-f", "json", "--select", "GS401")
+    assert code == 2
+    assert err.count("error: unknown key `wieghts`") == 1
+    found = {model["run"]["model"]: model for model in data(out)["models"]}
+    assert list(found) == models
+    assert [model["status"] for model in found.values()] == [
+        *("failed", "findings", "failed", "failed", "failed", "ok"),
+    ]
+    typo, nowhere = found["typo.yaml"]["error"], found["nowhere.yaml"]["error"]
+    assert (typo["kind"], typo["phase"]) == ("config-error", "config")
+    assert typo["message"] == "unknown key `wieghts` (and 1 more)"
+    assert typo["location"] == "typo.yaml:2"
+    assert nowhere["location"] is None
+    (folder / "saved.json").write_text(out, encoding="utf-8")
+    assert "nowhere.yaml: failed" in hostile.gradscope(["show", "saved.json"]).out
+
+
+ANNOTATED = {
+    "terminal": "typo.yaml: failed\nerror: config-error\n  unknown key `wieghts` (and 1 more)",
+    "github": "::error file=typo.yaml,line=2,title=config-error::",
+    "csv": "typo.yaml,error,,config-error,,,config-error: unknown key `wieghts` (and 1 more)",
+    "markdown": "### typo.yaml: failed",
+    "sarif": '"uri": "typo.yaml"',
+    "html": "config-error",
+}
+
+
+@pytest.mark.parametrize(("format", "text"), ANNOTATED.items(), ids=ANNOTATED)
+def test_a_config_that_cannot_be_read_in_each_format(
+    format: str, text: str, check: Check, mistaken: list[str]
+) -> None:
+    code, out, err = check("sound.yaml", mistaken[0], "--select", "GS401", "-f", format)
+    assert code == 2
+    assert text in out
+    assert "typo.yaml:2:1 (wieghts)" in err
+
+
+def test_findings_and_failures_beside_a_config_that_cannot_be_read(
+    check: Check, mistaken: list[str]
+) -> None:
+    """The worst of the codes: a config that is wrong."""
+    assert check("mismatched.yaml", mistaken[0])[0] == 2
+    assert check("detached.yaml", mistaken[0])[0] == 2
 
 
 def test_a_mistake_in_an_override_is_said_once(check: Check) -> None:

@@ -30,6 +30,9 @@ def offered(monkeypatch, tmp_path: Path):
     run = RunInfo("demo", "cpu", "float32", "train", seed=0, steps=1, loss="sum")
     calls = tuple(ModuleCall(name, "Linear", call=0, order=i) for i, name in enumerate("ab"))
     (tmp_path / "report.json").write_text(record_json.dumps(Report("ok", run, calls=calls)))
+    (tmp_path / "gradscope-runs").mkdir()
+    for name in ("gradscope-runs/train-1.db", "one.db"):
+        (tmp_path / name).touch()
     command = get_command(cli.app())
 
     def ask(*words: str) -> list[str]:
@@ -62,7 +65,13 @@ VALUES = [
     (("inspect", "./net.py", ":", "Net", "-l", ""), ["stem"]),
     (("graph", "report.json", "-l", ""), ["a", "b"]),
     (("inspect", "./n"), ["./net.py:"]),
-    (("show", ""), ["report.json"]),
+    (("show", ""), ["gradscope-runs/", "gradscope-runs/train-1.db", "one.db", "report.json"]),
+    (("show", "gradscope-runs/"), ["gradscope-runs/train-1.db"]),
+    (("show", "tr"), ["train-1"]),
+    (("live", ""), ["gradscope-runs/", "gradscope-runs/train-1.db", "one.db"]),
+    (("export", "o"), ["one.db"]),
+    (("why", "tr"), ["train-1"]),
+    (("diff", "gradscope-runs/t"), ["gradscope-runs/train-1.db"]),
     (("inspect", "demo", "loss", "=", "cross"), ["cross_entropy"]),
     (("inspect", "demo", "mode", "="), ["eval", "train"]),
     (("inspect", "demo", "optimizer", "=", "adamw"), ["adamw"]),

@@ -139,7 +139,7 @@ def test_a_reference_is_in_every_format(port, gradscope):
 
 
 REFUSED = {
-    "one model": (("a.yaml",), "nothing to compare with"),
+    "one model": (("a.yaml",), "nothing to compare: give two models"),
     "three models": (("a.yaml", "b.yaml", "demo"), "two MODELs, please"),
     "dashes twice": (("a.yaml", "--", "seed=1", "--", "seed=2"), "given twice"),
     "no such key": (("a.yaml", "--", "sed=1"), "unknown key `sed`"),

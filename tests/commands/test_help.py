@@ -6,11 +6,11 @@ import importlib
 import shlex
 
 import pytest
-from typer._click import Context
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from gradscope import cli, plugins
+from gradscope.click import Context
 
 ROOM = "gradscope.commands"
 #: The file of each command by its words; those of a command with commands, too.

@@ -31,7 +31,7 @@ def test_of_a_run_that_has_ended_the_last_steps(
     assert [line.partition(":")[0] for line in lines] == [
         "event",
         *(f"step {n}" for n in range(31, STEPS + 1)),
-        *("finding", "finding", "finished"),
+        *("finding", "finding", *["verdict"] * 3, "finished"),
     ]
     assert lines[0] == "event: step 7, skipped-step: the gradient scaler skipped a step"
     assert lines[-1] == "finished: exit code 0"

@@ -44,6 +44,19 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("words", ["inspect demo", "check demo -f json", "doctor"])
+@pytest.mark.parametrize("kilobytes", [40_000, 200_000, 1_000_000, 2_000_000, 3_000_000])
+def test_too_little_address_space(kilobytes: int, words: str, tmp_path: Path) -> None:
+    """Where torch does not fit; of what it is that is full, there is one message."""
+    done = shell(f"ulimit -v {kilobytes}; gradscope {words}", tmp_path)
+    if done.returncode == 0:  # a small build of torch
+        return
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    assert "memory" in done.stderr or "of address space" in done.stderr
+
+
 @pytest.mark.parametrize("what", ["show report.json", "show report.json -f json", "--help"])
 def test_a_closed_pipe_ends_quietly_with_0(what: str, report: Path) -> None:
     done = shell(f"gradscope {what} | true; echo ${{PIPESTATUS[0]}}", report.parent)
@@ -129,7 +142,18 @@ def test_ctrl_c_while_importing_is_quiet(module: str, said: str, tmp_path: Path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
 
 
-def test_ctrl_c_in_forward_shows_what_was_recorded(tmp_path: Path) -> None:
+SIGNALS = {
+    signal.SIGINT: (130, "interrupted"),
+    signal.SIGTERM: (143, "ended by SIGTERM"),
+    signal.SIGHUP: (129, "ended by SIGHUP"),
+}
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_a_signal_in_forward_shows_what_was_recorded(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    code, words = SIGNALS[number]
     (tmp_path / "slow.py").write_text(
         "import sys, time, torch\n"
         "class Wait(torch.nn.Module):\n"
@@ -149,10 +173,11 @@ def test_ctrl_c_in_forward_shows_what_was_recorded(tmp_path: Path) -> None:
     ) as process:  # fmt: skip
         assert process.stderr is not None
         assert process.stderr.readline() == "waiting\n"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "interrupted, in the forward of 1" in out
+    assert words in err
     assert "Traceback" not in err
     assert "1 ¹" in out and "did-not-return" in out
 

@@ -122,13 +122,14 @@ def test_why_says_which_cause_it_looks_for(tmp_path: Path, monkeypatch) -> None:
 
 def test_many_models_and_steps_are_counted() -> None:
     from gradscope import config
-    from gradscope.commands._checking import CheckOptions, check_all
+    from gradscope.commands._checking import Candidate, CheckOptions, check_all
     from gradscope.rules import RuleSettings
 
     loaded = [config.read("demo", ["steps=2"]) for _ in range(2)]
+    wanted = [Candidate("demo", RuleSettings(), one) for one in loaded]
     stages: list[Stage] = []
     with progress.listening(stages.append):
-        check_all(loaded, [RuleSettings()] * 2, CheckOptions())
+        check_all(wanted, CheckOptions())
     assert {stage.words[0] for stage in stages} == {"demo (1 of 2)", "demo (2 of 2)"}
     steps = [s for s in stages if s.words[-1] == "optimizer steps" and s.whole]
     assert {(s.done, s.whole) for s in steps} >= {(0, 2), (1, 2)}

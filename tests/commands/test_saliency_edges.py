@@ -211,3 +211,51 @@ def test_a_file_with_an_equals_sign_is_a_picture(
     out = capsys.readouterr().out
     assert "wrote lower-1-grad-cam-class-" in out
     assert "seed 3" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["saliency", "torchvision:resnet18", "photo.png"], "-m torchvision:resnet18 photo.png"),
+        (["saliency", "a/x.png", "./net.py:Net"], "-m ./net.py:Net a/x.png"),
+        (["saliency", "model.yaml"], "-m model.yaml IMAGE"),
+        (["saliency", "demo", "a/x.png"], "-m demo a/x.png"),
+        (["features", "embed", "timm:vit_tiny_patch16_224", "a"], "-m timm:vit_tiny_patch16_224 a"),
+        (["features", "activations", "hf:org/name", "a/x.png"], "-m hf:org/name a/x.png"),
+        (["features", "neighbors", "net.py", "a"], "-m net.py a"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, list) else "",
+)
+def test_a_model_among_the_pictures_has_an_option(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys, folder: Path
+) -> None:
+    Path("net.py").unlink()
+    monkeypatch.setattr("sys.argv", ["gradscope", *words])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert (stop.value.code, out) == (2, "")
+    assert " is a model, not a picture\n" in err
+    command = " ".join(words[: 1 + (words[0] == "features")])
+    assert f"= help: name the model with `-m`: `gradscope {command} {said}`" in err
+
+
+@pytest.mark.parametrize("word", ["no:such.png", "missing.png", "a:b.npy"])
+def test_a_picture_that_is_missing_is_no_model(
+    word: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    assert run(monkeypatch, word, *NET) == 2
+    assert "is a model" not in capsys.readouterr().err
+
+
+def test_a_method_may_be_written_as_its_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    outs = []
+    for name in ("input_x_gradient", "input-x-gradient"):
+        assert run(monkeypatch, EIGHT, *DEMO, "--method", name, "-f", "json") == 0
+        outs.append(capsys.readouterr().out)
+    assert outs[0] == outs[1]
+    assert api.SaliencyRequest(methods=("grad_cam",)) == api.SaliencyRequest(methods=("grad-cam",))
+    assert run(monkeypatch, EIGHT, *DEMO, "--method", "grad_cma") == 2
+    assert "did you mean `grad-cam`?" in capsys.readouterr().err

@@ -41,9 +41,12 @@ def shown() -> Report:
 def test_without_options_a_pipe_gets_the_whole_text(
     saved: Path, shown: Report, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.delenv("COLUMNS", raising=False)
     run(saved)
     assert capsys.readouterr().out == terminal.render(shown, View())
+    monkeypatch.setenv("COLUMNS", "60")  # no shell sets it for a command: somebody asks for it
+    run(saved)
+    assert capsys.readouterr().out == terminal.render(shown, View(width=60))
 
 
 def test_a_width_can_be_asked_for(
@@ -172,7 +175,12 @@ def test_color(
 
 def test_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "77")
+    assert _views.terminal_width() == 77
+    monkeypatch.delenv("COLUMNS")
     assert _views.terminal_width() is None  # pytest's capture is no terminal
+    monkeypatch.setenv("COLUMNS", "wide")
+    assert _views.terminal_width() is None
+    monkeypatch.setenv("COLUMNS", "77")
     monkeypatch.setattr(sys, "stdout", Terminal())
     assert _views.terminal_width() == 77
     assert _views.terminal_width(Path("a.txt")) is None

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from commands.run_files import ENDED, STEPS, with_findings, written
 from reporters.run_samples import gan, series
+from runfile.made import FINDINGS
 
 from gradscope import cli
-from gradscope.commands._runs import read_history
+from gradscope.api.run_history import read_history
 from gradscope.reporters.report import View
 from gradscope.reporters.training import terminal
 from gradscope.reporters.training.sentences.answers import answers
+from gradscope.rules._commands import CALLS
 from gradscope.runfile.reader import RunFile
 
 Command = Callable[..., tuple[int, str, str]]
@@ -213,18 +215,36 @@ def test_a_folder_of_ranks_shows_the_first_and_names_the_others(
     assert "note: rank 1: 40 steps, ended with RuntimeError: peer\n" in out
 
 
+def test_help_names_this_run_and_leads_further(tmp_path: Path, gradscope: Command) -> None:
+    """Not the command that was just run, and not one that would be about the demo."""
+    first, _ = FINDINGS
+    advice = f"`{CALLS}` shows where the graph is cut"
+    finding = replace(first.finding, code="GS401", rule="no-gradient", advice=advice)
+    path = written(tmp_path / "cut.db", ENDED, replace(first, finding=finding, steps=((9, 40),)))
+    command = f"gradscope show {path} --step 10 --table calls"
+    for words in (["why"], ["show"], ["why", "-f", "json"], ["show", "-f", "json"]):
+        out = gradscope(words[0], path, *words[1:])[1]
+        assert f"`{command}` shows where the graph is cut" in out
+    code, out, _ = gradscope(*command.split()[1:])
+    assert code == 0
+    assert "\ncalls\n" in out
+
+
 class TestWhy:
     def test_all_findings_with_their_steps(self, recorded: Path, gradscope: Command) -> None:
         code, out, _ = gradscope("why", recorded)
         assert code == 0
         assert "vanishing-gradient, depth, steps 1–2, 4: netG.layer1.conv\n" in out
         assert "non-finite, steps 20–40: fc\n" in out or "steps 20–40: fc" in out
-        assert "2 findings in 6 parameters at the 6 steps that were looked at of 40\n" in out
+        said = "2 findings in 6 parameters in steps 1, 2, 3, 10, 20, 30 of 40\n"
+        assert said + "No calls are recorded for GS101, " in out
+        assert "samples for GS602, GS604, GS605 (need 11 to 16, 6 seen): --every 2\n" in out
+        assert "The run is too short for GS603" in out
 
     def test_of_a_name(self, recorded: Path, gradscope: Command) -> None:
         _, out, _ = gradscope("why", recorded, "netG.layer1.conv.weight", "netD.layer1.**")
         assert "netG.layer1.conv\n" in out
-        assert "netD.layer1.conv.weight: healthy, nothing was found; gradient norm" in out
+        assert "netD.layer1.conv.weight: no problem found; gradient norm" in out
         assert "steps 20–40" not in out
 
     def test_a_layer_that_a_nan_reached_is_not_healthy(self) -> None:
@@ -252,7 +272,7 @@ class TestWhy:
         assert [one["steps"] for one in data["answers"]] == [[[20, 40]]]
         assert data["scope"] == "at step 30"
         assert (
-            "nothing was found in 6 parameters at step 3\n"
+            "No problem found in 6 parameters at step 3; judged: GS103, GS104, "
             in gradscope("why", recorded, "--step", 3)[1]
         )
 

@@ -30,7 +30,7 @@ def ends(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | N
         (["inspect", "--zzz"], "unknown option `--zzz`", "`gradscope inspect --help`"),
         (["features", "filtres"], "unknown command `filtres`", "did you mean `filters`?"),
         (["features", "filters", "--tob", "3"], "unknown option `--tob`", "mean `--top`?"),
-        (["show"], "`REPORT|RUN` is missing", "`gradscope show --help`"),
+        (["run"], "`SCRIPT.py | -m MODULE [ARGS]…` is missing", "`gradscope run --help`"),
         (["inspect", "--steps", "x"], "Invalid value for '--steps'", "`gradscope inspect --help`"),
         (["inspect", "-l"], "Option '-l' requires an argument", "`gradscope inspect --help`"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -159,3 +160,12 @@ def test_a_closed_pipe_is_left_to_the_caller(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(BrokenPipeError):
             write_output("text", None)
         os.dup2(os.open(os.devnull, os.O_WRONLY), broken.fileno())
+
+
+def test_standard_output_by_its_name_though_it_is_a_regular_file(tmp_path):
+    """As in `gradscope … -o /dev/stdout > out.json`: there is nothing to overwrite."""
+    words = [sys.executable, "-c", "from pathlib import Path; from gradscope.files import "
+             "write_file; write_file(b'data', Path('/dev/stdout'))"]  # fmt: skip
+    with (tmp_path / "out").open("wb") as out:
+        subprocess.run(words, stdout=out, check=True)
+    assert (tmp_path / "out").read_bytes() == b"data"

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from gradscope.commands._model import importing_torch, split_files
+from gradscope.commands._model import importing_torch
 from gradscope.commands._options import (
     DisplayOptions,
     LayerOptions,
     Pictures,
     takes_groups,
 )
+from gradscope.commands._pictures import split_pictures
 from gradscope.commands.features._shared import (
     FeatureOutput,
     SheetOptions,
@@ -51,7 +52,7 @@ def run(
     that excite each channel most, and where. Without `-l` the layer is the last one with a map.
     """
     at_least(top, 1, "--top")
-    paths, overrides = split_files(words)
+    paths, overrides = split_pictures(words, "features activations")
     output = FeatureOutput.of(sheet, display)
     with output.running(viewer.timeout), importing_torch():
         from gradscope.api.layer_pictures import activations

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from gradscope.commands import _completing as completing
-from gradscope.commands._model import importing_torch, split_files
+from gradscope.commands._model import importing_torch
 from gradscope.commands._options import DisplayOptions, takes_groups
+from gradscope.commands._pictures import split_pictures
 from gradscope.commands.features._shared import (
     FeatureOutput,
     SheetOptions,
@@ -59,7 +60,7 @@ def run(
     A picture's class is the folder that it lies in. The plot shows classes by colour and name, and
     some of the pictures. k-NN accuracy is measured in feature space, trustworthiness in the plane.
     """
-    paths, overrides = split_files(words)
+    paths, overrides = split_pictures(words, "features embed")
     output = FeatureOutput.of(sheet, display)
     space.check(force=sheet.force)
     with output.running(viewer.timeout), importing_torch():

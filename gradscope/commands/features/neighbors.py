@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from gradscope.commands import _completing as completing
-from gradscope.commands._model import importing_torch, split_files
+from gradscope.commands._model import importing_torch
 from gradscope.commands._options import DisplayOptions, takes_groups
+from gradscope.commands._pictures import split_pictures
 from gradscope.commands.features._shared import (
     FeatureOutput,
     SheetOptions,
@@ -62,7 +63,7 @@ def run(
     The search is scikit-learn's. A picture that lies in the folder itself is not its own neighbour.
     """
     at_least(k, 1, "-k")
-    paths, overrides = split_files(words)
+    paths, overrides = split_pictures(words, "features neighbors")
     if len(paths) == 1:
         raise OptionError(
             f"`{paths[0]}` alone has no neighbours",
