@@ -6,53 +6,105 @@ import gc
 import math
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
-# Before torch starts its pool. Test workers beside each other would otherwise fight for the cores.
-os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
+# Before torch starts its pool: one thread in each process, also in workers and in all that a test
+# starts, which inherit it. With two each on two cores, threads wait for one another in a loop, and
+# small networks take ten times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# torch's compiler imports triton, whose binding prints two screens below pytest's summary when the
+# process ends. Nothing here is compiled for a GPU; the processes that tests start do have triton.
+sys.modules.setdefault("triton", None)
 
 # A shell's job in the background ignores Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-import guards
-import pytest
-import torch
-from torch.utils.hooks import RemovableHandle
+import pytest  # noqa: E402 (what is above must come before any of these)
+
+from gradscope import references  # noqa: E402
+from gradscope.machine import machine_memory  # noqa: E402
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.hooks import RemovableHandle
+
+#: A worker that imports everything and trains a large network takes so much memory, in bytes.
+_OF_A_WORKER = 3 << 30
 
 
-def pytest_collection_finish() -> None:
+def pytest_xdist_auto_num_workers() -> int:
+    """As many workers as there are cores that this process may use, and memory for."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = machine_memory()
+    room = cores if memory is None else memory // _OF_A_WORKER
+    return max(1, min(cores or 1, room or 1))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
     """What is there before the first test stays: nobody need search it for garbage or tensors."""
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
 def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fixed width and no colour, here and in every process that a test starts."""
-    for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GRADSCOPE_ALLOW"):
+    """No width, as in a pipe, and no colour, here and in every process that a test starts."""
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GRADSCOPE_ALLOW", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")
 
 
 @pytest.fixture(autouse=True)
+def no_reference_is_left() -> Iterator[None]:
+    """What one test's config took from the environment is an ordinary word in the next."""
+    yield
+    references.forget()
+
+
+@pytest.fixture(autouse=True)
+def no_code_is_left() -> Iterator[None]:
+    """Where one test's configs found code is not searched in the next, nor is the code known."""
+    imports = sys.modules.get("gradscope.loading.imports")
+    if imports is None:
+        yield
+        return
+    path, folders, known = list(sys.path), list(imports._folders), set(imports._imported)
+    yield
+    sys.path[:], imports._folders[:] = path, folders
+    for name in imports._imported.keys() - known:
+        sys.modules.pop(name, None)
+        del imports._imported[name]
+
+
+@pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a user would not wait for is done all the same, however busy the machine."""
+    if "torch" not in sys.modules:
+        return
     for room in ("gradscope.api.failing", "gradscope.diagrams.html"):
         monkeypatch.setattr(f"{room}.PATIENCE", math.inf)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def few_threads() -> None:
-    torch.set_num_threads(min(2, torch.get_num_threads()))
 
 
 @pytest.fixture(autouse=True)
 def torch_is_left_as_it_was() -> Iterator[None]:
     """The process-wide settings of torch that a run may turn are turned back."""
+    if "torch" not in sys.modules:
+        yield
+        return
+    import guards
+
     before = guards.switches()
     yield
     assert guards.switches() == before
@@ -62,6 +114,11 @@ def torch_is_left_as_it_was() -> Iterator[None]:
 def handles(monkeypatch: pytest.MonkeyPatch) -> list[RemovableHandle]:
     """The handle of every hook that gradscope sets during the test."""
     handles: list[RemovableHandle] = []
+    if "torch" not in sys.modules:
+        return handles
+    import guards
+    from torch.utils.hooks import RemovableHandle
+
     original = RemovableHandle.__init__
 
     def recorded(self: RemovableHandle, *args: object, **kwargs: object) -> None:
@@ -77,11 +134,16 @@ def handles(monkeypatch: pytest.MonkeyPatch) -> list[RemovableHandle]:
 def no_hooks_are_left(handles: list[RemovableHandle]) -> Iterator[None]:
     """Every hook that gradscope set is removed, or gone with the tensor that carried it."""
     yield
-    left = sum(guards.still_set(handle) for handle in handles)
-    assert not left, f"{left} of {len(handles)} hooks are still set"
+    if handles:
+        import guards
+
+        left = sum(guards.still_set(handle) for handle in handles)
+        assert not left, f"{left} of {len(handles)} hooks are still set"
 
 
 @pytest.fixture
 def unchanged() -> Callable[[torch.nn.Module], AbstractContextManager[None]]:
     """``with unchanged(model): …`` asserts that the model and the random state stay as they are."""
+    import guards
+
     return guards.unchanged

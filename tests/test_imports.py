@@ -118,7 +118,7 @@ LIGHT = {
     "help of features filters": (["features", "filters", "--help"], 0),
     "features without a picture": (["features", "filters", "--top", "0"], 2),
     "help of check": (["check", "--help"], 0),
-    "check with a wrong config among others": (["check", "demo", "bad.yaml"], 2),
+    "check with wrong configs only": (["check", "broken.yaml", "bad.yaml"], 2),
     "check with an unknown rule": (["check", "demo", "--select", "GS9"], 2),
     "check with an unknown rule in the config": (["check", "demo", "rules.select=[GS9]"], 2),
     "check with a missing baseline": (["check", "demo", "--baseline", "nowhere.json"], 2),

@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import tomllib
 from pathlib import Path
 
 import processes
@@ -33,7 +34,6 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that looks like a clone of the repository to the pages' commands."""
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS")
     return tmp_path
 
 
@@ -91,6 +91,37 @@ def test_the_readme_is_short_and_leads_to_every_page_and_command():
     commands = plugins.commands("gradscope.commands")
     shown = [command.split()[1] for session in sessions(README) for command, *_ in session]
     assert [name for name in commands if name not in shown] == []
+
+
+def test_the_map_names_files_that_are_there():
+    named = re.findall(r"`([\w./]+\.py)`", PAGES["docs/architecture.md"])
+    files = [f"/{path.relative_to(ROOT)}" for top in ("gradscope", "tests") for path in
+             (ROOT / top).rglob("*.py")]  # fmt: skip
+    new = re.compile(r"its_name|gs5NN")  # what somebody is to add
+    gone = [n for n in named if not new.search(n) and not any(f.endswith(f"/{n}") for f in files)]
+    assert gone == []
+
+
+def test_the_glossary_has_each_word_once():
+    _, glossary = PAGES["docs/architecture.md"].split("## Glossary\n")
+    rows = re.findall(r"^\| ([^|]+) \|", glossary.split("\n## ")[0], re.MULTILINE)
+    words = [word.strip() for row in rows for word in row.split(",")]
+    assert "rank" in words
+    assert [word for word in words if words.count(word) > 1] == []
+
+
+def test_the_extras_that_are_named_exist():
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "gradscope").rglob("*.py")]
+    named = {
+        extra.strip()
+        for text in [*PAGES.values(), *sources]
+        for found in re.findall(r"(?:gradscope|'\.)\[([a-z, ]+)\]|extra `(\w+)`", text)
+        for extra in "".join(found).split(",")
+    }
+    assert {"hf", "export", "test"} <= named
+    assert named - {*extras} == set()
 
 
 def test_each_yaml_is_a_config_and_one_has_every_key(clone):

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from gradscope.api.run_history import read_history
 from gradscope.capture.fingerprints import combined
-from gradscope.commands._runs import read_history
 from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.placements import DeviceMesh, ParameterPlacement
 from gradscope.records.report import Report

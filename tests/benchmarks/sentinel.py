@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from gradscope.capture.hooks import hook_optimizers
-from gradscope.training.interval import Interval
 from gradscope.training.observer import Observer
+from gradscope.training.schedule import Schedule
 
 ROUNDS, BLOCKS, BLOCK = 20, 30, 10
 #: Steps until what is learned of a model is known, and the budget has set the cadence.
@@ -94,7 +94,7 @@ def observed(step: Step) -> Iterator[None]:
         raise error
 
     observer = Observer(
-        lambda *records: None, lambda *origins: None, Interval(first=0), failed=failed
+        lambda *records: None, lambda *origins: None, Schedule(first=0), failed=failed
     )
     observer.watch([step.net], [step.optimizer])
     observer.start()

@@ -105,6 +105,16 @@ def overrides(draw: st.DrawFn) -> Attempt:
 
 
 @st.composite
+def fills(draw: st.DrawFn) -> Attempt:
+    """A shape filled with any number, or drawn between any two."""
+    first, second = draw(NUMBERS), draw(NUMBERS)
+    fill = draw(st.sampled_from([first, f"randint({first})", f"randint({first}, {second})"]))
+    dtype = draw(st.sampled_from([None, "int64", "uint8", "float16", "bool", "complex64"]))
+    tree = {"shape": draw(st.lists(st.integers(0, 3), max_size=3)), "fill": fill, "dtype": dtype}
+    return Attempt("key", (*draw(COMMANDS), "demo", f"input={json.dumps(tree)}"))
+
+
+@st.composite
 def interventions(draw: st.DrawFn) -> Attempt:
     """An experiment in which a value or two are something else."""
     tree = draw(trees([draw(st.sampled_from(_INTERVENTIONS))]))

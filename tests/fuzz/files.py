@@ -15,7 +15,7 @@ from PIL import Image
 
 from fuzz.attempts import Attempt
 from fuzz.configs import CONFIGS
-from fuzz.values import ARGUMENTS, VALUES, damaged, trees
+from fuzz.values import ARGUMENTS, NUMBERS, VALUES, damaged, trees
 from gradscope.demo.networks import SimpleNet
 
 _IMAGES = ("png", "jpg", "gif", "webp", "bmp", "tiff", "ppm")
@@ -43,7 +43,7 @@ _BESIDE = {
 def _picture(suffix: str) -> bytes:
     pixels = np.random.default_rng(0).integers(0, 255, (20, 24, 3), dtype=np.uint8)
     image, file = Image.fromarray(pixels), io.BytesIO()
-    more = [image.rotate(90)] if suffix == "gif" else []
+    more = [image.rotate(90)] if suffix in ("gif", "webp", "tiff", "png") else []
     format = {"jpg": "jpeg"}.get(suffix, suffix)
     image.save(file, format, **({"save_all": True, "append_images": more} if more else {}))
     return file.getvalue()
@@ -56,6 +56,8 @@ def _tensors(suffix: str, weights: bool) -> bytes:
     file = io.BytesIO()
     if suffix == "pt":
         torch.save(state, file)
+    elif suffix == "meta":
+        torch.save({name: value.to("meta") for name, value in state.items()}, file)
     elif suffix == "safetensors":
         return safetensors.torch.save(dict(state))
     elif suffix == "npz":
@@ -72,6 +74,21 @@ def checkpoints(draw: st.DrawFn) -> Attempt:
     content = draw(damaged(_tensors(Path(file).suffix[1:], True)))
     words = ("inspect", "demo", f"checkpoint={file}")
     return Attempt("checkpoint", words, {file: content})
+
+
+@st.composite
+def shapes_alone(draw: st.DrawFn) -> Attempt:
+    """A file of tensors without values, whole or damaged."""
+    whole = _tensors("meta", draw(st.booleans()))
+    content = whole if draw(st.booleans()) else draw(damaged(whole))
+    key = draw(st.sampled_from(["input.file", "target", "checkpoint", "input.x.file"]))
+    words = (
+        "inspect",
+        "demo",
+        f"{key}=saved.pt",
+        *draw(st.sampled_from([(), ("--device", "meta")])),
+    )
+    return Attempt("checkpoint", words, {"saved.pt": content})
 
 
 @st.composite
@@ -107,6 +124,32 @@ def transforms(draw: st.DrawFn) -> Attempt:
     word = f"input.transform={json.dumps(draw(trees(usual)))}".replace("\0", "")
     words = ("inspect", "demo", "input.image=saved.png", word)
     return Attempt("image", words, {"saved.png": _picture("png")})
+
+
+_BUILT = st.sampled_from(
+    [
+        *("RandomCrop", "CenterCrop", "Resize", "Pad", "Normalize", "RandomErasing", "ToTensor"),
+        *("FiveCrop", "RandomRotation", "Grayscale", "Lambda", "ToPILImage", "GaussianBlur"),
+        *("v2.RandomCrop", "v2.ToDtype", "v2.Resize", "Compose", "LinearTransformation"),
+    ]
+)
+_OF_TRANSFORMS = st.sampled_from(
+    ["size", "padding", "mean", "std", "degrees", "p", "kernel_size", "dtype", "transforms"]
+)
+
+
+@st.composite
+def built_transforms(draw: st.DrawFn) -> Attempt:
+    """A transform of torchvision's with any arguments."""
+    values = st.one_of(NUMBERS, VALUES, st.sampled_from([1000, [29, 29], 0.5, [0.5]]))
+    tree = draw(st.dictionaries(_OF_TRANSFORMS, values, max_size=2))
+    tree["_target_"] = f"torchvision.transforms.{draw(_BUILT)}"
+    word = f"input.transform={json.dumps(tree)}".replace("\0", "")
+    return Attempt("image", ("inspect", "demo", "input.image=saved.png", word), _saved())
+
+
+def _saved() -> dict[str, bytes]:
+    return {"saved.png": _picture("png")}
 
 
 @st.composite

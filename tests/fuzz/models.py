@@ -7,7 +7,33 @@ from hypothesis import strategies as st
 from fuzz.attempts import Attempt
 from fuzz.configs import COMMANDS
 
-_HEAD = "import torch\nfrom torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n"
+_HEAD = """import signal
+import torch
+from torch import nn
+
+class Lie:
+    def __init__(self, x, kind):
+        self.x, self.kind = x, kind
+    @property
+    def __class__(self):
+        if self.kind is None:
+            raise ValueError('boo')
+        return self.kind
+
+class Odd(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        raise ValueError('boo')
+
+def rings(seconds=0.001):
+    def ring(*_):
+        raise ValueError('boo')
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+class Net(nn.Module):
+    def __init__(self):
+"""
 _SIZES = st.sampled_from(["-1", "0", "1", "2", "3", "4", "2**31", "2**63", "10**12", "None", "'a'"])
 _LAYERS = st.sampled_from(
     [
@@ -37,6 +63,8 @@ _LINES = st.sampled_from(
         *("x = torch.empty(0)", "x = x + float('nan')", "x = x / 0", "raise ValueError('\\x1b')"),
         *("x = self.layer0(x)", "x = self.layer0(x)", "x = self.layer1(x)", "x = self(x)"),
         *("return", "return 5", "return x, x", "return {'loss': x}", "return {x: x}", "1 / 0"),
+        *("return Lie(x, torch.Tensor)", "return x, Lie(x, dict)", "return {'a': Lie(x, None)}"),
+        *("return Lie(x, tuple)", "x = self.layer0(x.as_subclass(Odd))", "x = x.as_subclass(Odd)"),
         *("return iter([x])", "return (x.sum(), None)", "yield x", "x = x[..., None].cpu()"),
     ]
 )

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hostile.commands import gradscope
+from PIL import Image
 
 from fuzz.attempts import Attempt, faults
 from fuzz.configs import CONFIGS
 from gradscope import demo
+from gradscope.demo.networks import SimpleNet
 
 LARGE = (2**63, 10**24)
 DIGITS = f"0x{'f' * 5000}"
@@ -25,6 +31,10 @@ FOUND = [
     f"input.shape=[{DIGITS}]",
     f"rules.thresholds={{GS101: {{ratio: {DIGITS}}}}}",
     f"interventions=[{{layers: '**', do: scale, value: {DIGITS}}}]",
+    *(f"input={{shape: [1, 1, 28, 28], fill: {n}}}" for n in (*LARGE, -(2**63) - 1, DIGITS)),
+    *(f"input={{shape: [2], dtype: int64, fill: {n}}}" for n in (*LARGE, -(2**63) - 1, "1e30")),
+    *(f"input={{shape: [2], fill: randint({n})}}" for n in (*LARGE, "9" * 900, -(10**24))),
+    *(f"input={{shape: [2], fill: 'randint({n}, 3)'}}" for n in (-(2**64), 2**64)),
     f"a{'.b' * 10_000}=1",
     *(f"{key}=~nobody/a.{end}" for key, end in (("checkpoint", "pt"), ("input.image", "png"))),
     *(f"model={spec}" for spec in ("./~.py:Net", "hf:~nobody/m", "~nobody.net.Net")),
@@ -53,6 +63,66 @@ LARGE_MODELS = [
 @pytest.mark.parametrize("word", FOUND, ids=lambda word: word[:50])
 def test_the_contract_holds(word: str) -> None:
     assert faults(Attempt("key", ("inspect", "demo", word))) == []
+
+
+#: Transforms that a picture of 28 by 28 does not suit, or that give no tensor.
+BUILT = [
+    *("RandomCrop, size: 1000", "v2.RandomCrop, size: 1000", "Resize, size: -1", "ToPILImage"),
+    *("Normalize, mean: 0, std: 1", "FiveCrop, size: 28", "CenterCrop, size: -3"),
+    "Compose, transforms: [{_target_: torchvision.transforms.RandomCrop, size: 29}]",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("built", BUILT, ids=lambda built: built.split(",")[0])
+def test_a_transform_that_does_not_suit(built):
+    word = f"input.transform={{_target_: torchvision.transforms.{built}}}"
+    for words in (
+        ("inspect", "demo", "input.image=a.png", word),
+        ("saliency", "a.png", "-m", "demo", "--method", "gradient", "-o", "made.png", word),
+    ):
+        assert faults(Attempt("image", words, {"a.png": PICTURE})) == []
+
+
+@cache
+def _meta(kind: str) -> bytes:
+    empty = torch.empty(2, 1, 28, 28, device="meta")
+    content = {"tensor": empty, "list": [torch.ones(1), empty], "dict": {"x": empty}}
+    with torch.device("meta"):
+        content["weights"] = SimpleNet().state_dict()
+    file = io.BytesIO()
+    torch.save(content[kind], file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("key", ["input.file", "target", "checkpoint", "input.x.file"])
+@pytest.mark.parametrize("kind", ["tensor", "list", "dict", "weights"])
+def test_tensors_without_values(kind, key):
+    attempt = Attempt("checkpoint", ("inspect", "demo", f"{key}=x.pt"), {"x.pt": _meta(kind)})
+    assert faults(attempt) == []
+
+
+@cache
+def _animation(suffix: str) -> bytes:
+    pixels = np.random.default_rng(0).integers(0, 255, (3, 40, 40, 3), dtype=np.uint8)
+    first, *others = map(Image.fromarray, pixels)
+    file = io.BytesIO()
+    first.save(file, suffix, save_all=True, append_images=others)
+    return file.getvalue()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["gif", "tiff", "webp", "png"])
+def test_an_animation_that_is_cut_short(suffix):
+    whole = _animation(suffix)
+    for part in (0.1, 0.34, 0.5, 0.9):
+        files = {f"a.{suffix}": whole[: int(part * len(whole))]}
+        for words in (
+            ("inspect", "demo", f"input.image=a.{suffix}"),
+            ("saliency", f"a.{suffix}", "-m", "demo", "--method", "gradient", "-o", "made.png"),
+            ("features", "activations", f"a.{suffix}", "-m", "demo", "-o", "made.png"),
+        ):
+            assert faults(Attempt("image", words, files)) == []
 
 
 @pytest.mark.parametrize("crop", [[261_513, 10**7], 2**63])

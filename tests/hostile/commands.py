@@ -15,7 +15,7 @@ from unittest import mock
 from gradscope import cli
 
 #: What a command ends with that is no bug of gradscope's.
-CONTRACT = (0, 1, 2, 3, 130)
+CONTRACT = (0, 1, 2, 3, 129, 130, 143)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import pytest
 from fuzz.attempts import _memory
 from PIL import Image
 
+from gradscope import cli
 from hostile.commands import gradscope
 from hostile.test_faults import COMMANDS, folder, left, saved
 
@@ -63,7 +64,7 @@ def signal_at(number: signal.Signals, moment: int) -> Iterator[list[int]]:
                 os.kill(os.getpid(), number)
 
     def report(dropped: sys.UnraisableHookArgs) -> None:
-        if dropped.exc_type is not KeyboardInterrupt:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
             unraisable(dropped)
 
     before = sys.getprofile()
@@ -107,9 +108,10 @@ def _check_whole(file: Path) -> None:
 def signals() -> Iterator[None]:
     """SIGTERM as the command line has it, before and behind the command, too."""
     assert threading.current_thread() is threading.main_thread()
-    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, signal.default_int_handler)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    cli._Ending()
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -99,7 +99,7 @@ def test_what_is_installed_offers_nothing_of_another_kind(package):
 )
 def test_what_is_listed_and_no_config_may_name(name, tmp_path):
     pytest.importorskip(name.partition(".")[0])
-    with pytest.raises(TargetError, match="may not be imported from a config"):
+    with pytest.raises(TargetError, match="may not be imported"):
         Targets(tmp_path).names.locate(name, "model")
 
 

@@ -132,7 +132,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "no working directory": no_working_directory,
 }
 #: What a fault ends with: the file is there or not, and the code says so.
-CODES = {"a full disk": {2}, "Ctrl-C": {130}, "SIGTERM": {130}, "no working directory": {0, 2}}
+CODES = {"a full disk": {2}, "Ctrl-C": {130}, "SIGTERM": {143}, "no working directory": {0, 2}}
 
 
 def left(folder: Path) -> list[str]:

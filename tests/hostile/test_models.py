@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gradscope import demo
 from hostile.commands import gradscope
 
 HEAD = """
@@ -160,3 +161,52 @@ def test_a_module_that_holds(held, ends):
 def test_modules_nested_deeper_than_python_calls(ends):
     deeper = "for _ in range(3000): self.linear = nn.Sequential(self.linear)"
     assert ends(HEAD.format(text="return ''") + CONSTRUCTION.format(deeper)).code == 3
+
+
+LYING = """
+class Lie:
+    def __init__(self, x, kind):
+        self.x, self.kind = x, kind
+    @property
+    def __class__(self):
+        if self.kind is None:
+            raise ValueError('boo')
+        return self.kind
+class Layer(nn.Module):
+    def forward(self, x, *others):
+        return Lie(x, torch.Tensor), Lie(x, None), Lie(x, dict)
+"""
+OUTPUTS = {
+    "a tensor": ("Lie(x, torch.Tensor)", 3),
+    "nobody's": ("Lie(x, None)", 3),
+    "a mapping": ("Lie(x, dict)", 3),
+    "a tuple": ("Lie(x, tuple)", 3),
+    "a module": ("Lie(x, nn.Module)", 3),
+    "a tensor in a tuple": ("self.linear(x), Lie(x, torch.Tensor)", 0),
+    "nobody's in a mapping": ("{'a': self.linear(x), 'b': Lie(x, None)}", 0),
+    "a mapping in a list": ("[self.linear(x), Lie(x, dict)]", 0),
+    "a loss": ("{'logits': self.linear(x), 'loss': Lie(x, torch.Tensor)}", 0),
+    "of layers": ("Layer()(self.linear(x), Lie(x, list))[0].x", 0),
+}
+
+
+@pytest.mark.parametrize(("output", "code"), OUTPUTS.values(), ids=OUTPUTS)
+@pytest.mark.parametrize("command", ["inspect", "check", "why", "graph"])
+def test_an_output_that_says_that_it_is(output, code, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = HEAD.format(text="return ''") + LYING + FORWARD.format(f"return {output}")
+    (tmp_path / "net.py").write_text(source)
+    words = [command, "./net.py:Net", "input.shape=[2, 4]", "--fail-on", "never"]
+    found = gradscope(words[:-2] if command == "graph" else words)
+    assert (found.code, found.faults()) == (code, [])
+
+
+def test_a_transform_of_ones_own_that_raises(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = "class Transform:\n    def __call__(self, picture):\n        return picture.nothing\n"
+    (tmp_path / "own.py").write_text(source)
+    words = ["inspect", "demo", f"input.image={demo.DIGITS[0][0]}"]
+    found = gradscope([*words, "input.transform={_target_: ./own.py:Transform}"])
+    assert (found.code, found.faults()) == (3, [])
+    assert "the transform failed" in found.err
+    assert "own.py:3" in found.err

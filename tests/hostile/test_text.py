@@ -7,6 +7,7 @@ import io
 import json
 
 import pytest
+from fuzz.values import changed, paths
 
 from gradscope.typeset.text import printable_json
 from hostile.commands import gradscope, unprintable
@@ -30,10 +31,18 @@ class Net(nn.Module):
         super().__init__()
         for name in {NAMES!r}:
             self.add_module(name, nn.Linear(4, 4))
+        self.last = nn.Linear(4, 4)
     def forward(self, x):
         for module in self.children():
             x = module(x)
         return x
+class Cut(Net):
+    def forward(self, x):
+        return super().forward(x).detach() + self.last(x)
+class Wrong(Net):
+    def forward(self, x):
+        x = super().forward(x).exp()
+        return x.add_(1) + self.last(x)
 class Failing(Net):
     def forward(self, x):
         raise ValueError({NAMES!r}[0] + "\\u202e\\r\\x9b\\x00\\x7f\\u2028")
@@ -98,6 +107,47 @@ def test_no_cell_of_a_table_is_a_formula_or_breaks_its_row(folder):
 def test_in_messages(words, folder):
     found = gradscope(words)
     assert (found.code, found.faults()) == (2, [])
+
+
+HOSTILE = "\x1b]0;x\x07\u202e\x9b31m\r\n::error::x"
+SAVED = {
+    "report": (["inspect", "./net.py:Wrong"], "show", REPORTS),
+    "check": (["check", "./net.py:Net", "./net.py:Failing", "./net.py:Wrong"], "show", REPORTS),
+    "answers": (["why", "./net.py:Cut"], "why", ("terminal", "json", "markdown", "html")),
+    "graph": (
+        ["graph", "./net.py:Net"],
+        "graph",
+        ("terminal", "json", "dot", "mermaid", "graphml"),
+    ),
+    "comparison": (["diff", "./net.py:Net", "./net.py:Cut"], "diff", REPORTS),
+}
+
+
+def _texts(tree):
+    """Each place in a record where a text stands, those of a list's items once."""
+    seen = set()
+    for path in paths(tree):
+        kind = tuple("#" if isinstance(part, int) else part for part in path)
+        text = tree
+        for part in path:
+            text = text[part]
+        if isinstance(text, str) and kind not in seen:
+            seen.add(kind)
+            yield path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SAVED)
+def test_any_text_of_a_saved_record(kind, folder):
+    """A text that is no name of ours is shown with escapes, whatever it stands for."""
+    make, command, formats = SAVED[kind]
+    saved = json.loads(gradscope([*make, "input.shape=[2, 4]", "-f", "json"]).out)
+    for path in _texts(saved):
+        (folder / "saved.json").write_text(json.dumps(changed(saved, path, HOSTILE)))
+        for format in formats:
+            found = gradscope([command, "saved.json", "-f", format])
+            assert found.faults() == [], (path, format)
+            assert not any(line.startswith("::error::x") for line in found.out.splitlines())
 
 
 def test_as_escapes_of_json():
