@@ -154,7 +154,7 @@ def run(words: Sequence[str], weights: Path, out: Path) -> Ran:
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=600,
+        timeout=240,
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr, weights, out)
