@@ -67,6 +67,9 @@ class RunWriter:
         self._lock = threading.RLock()
         self._some, self._now = threading.Event(), threading.Event()
         self._closed = self._ending = self._pausing = False
+        #: What the thread does besides: each so many seconds, and next at that monotonic time.
+        self._check: Callable[[], bool] | None = None
+        self._period = self._next_check = 0.0
         self._thread: threading.Thread | None = None
         self._start()
         _writers.add(self)
@@ -91,6 +94,12 @@ class RunWriter:
             self._some.set()
         if self._weight > _MOST_WAITING // 2 and not self._now.is_set():
             self._now.set()
+
+    def call_each(self, seconds: float, check: Callable[[], bool]) -> None:
+        """Have the thread call ``check`` each so many seconds, until it returns True."""
+        self._period, self._next_check = seconds, time.monotonic() + seconds
+        self._check = check
+        self._some.set()
 
     def _drop(self, records: _Item) -> None:
         dropped = {one.step for one in records if isinstance(one, StepSample)}
@@ -137,8 +146,9 @@ class RunWriter:
         """Write until the end, or until a pause."""
         try:
             while True:
-                self._some.wait()
+                self._some.wait(self._until_check())
                 self._some.clear()
+                self._run_check()
                 if not (self._ending or self._pausing):
                     self._now.wait(_DELAY)
                     self._now.clear()
@@ -152,6 +162,17 @@ class RunWriter:
                 database.close(self._connection)
         except Exception as error:
             self._fail(error)
+
+    def _until_check(self) -> float | None:
+        return None if self._check is None else max(0.0, self._next_check - time.monotonic())
+
+    def _run_check(self) -> None:
+        now = time.monotonic()
+        if self._check is None or now < self._next_check or self._ending:
+            return
+        self._next_check = now + self._period
+        if self._check():
+            self._check = None
 
     def _write_some(self) -> None:
         """Write what waits: of the samples as many as a quarter second makes rows of."""

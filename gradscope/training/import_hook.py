@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -19,9 +18,13 @@ class ImportHook(MetaPathFinder):
     number of probes (``find_spec``, a lazy loader, an import that fails) may come before the
     import.
 
-    Another finder may be put in front of this one, or the list of finders be replaced. So each
-    import that does reach this finder, and each collection of garbage, asks whether the module is
-    there already.
+    Another finder may be put in front of this one. So each import that does reach this finder
+    asks whether the module is there already, by another route (``check``). A package imports others
+    while it is imported: its spec, which Python marks at the end of the import, then runs the
+    action.
+
+    The garbage collector is never the one that asks: it runs while the script holds locks, and an
+    action that waits for one of them would wait forever.
 
     Args:
         name: of a module without a dot in it.
@@ -33,6 +36,7 @@ class ImportHook(MetaPathFinder):
         self._name, self._action = name, action
         self._done = self._executing = False
         self._loaders: list[Any] = []
+        self._specs: list[ModuleSpec] = []
 
     @property
     def done(self) -> bool:
@@ -43,22 +47,24 @@ class ImportHook(MetaPathFinder):
         """Call the action now, if the module is there, else when it is."""
         if not self.check():
             sys.meta_path.insert(0, self)
-            gc.callbacks.append(self._collected)
 
     def remove(self) -> None:
         """Take everything away that was set."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        if self._collected in gc.callbacks:
-            gc.callbacks.remove(self._collected)
         for loader in self._loaders:
             vars(loader).pop("exec_module", None)
+        for spec in self._specs:
+            spec.__class__ = ModuleSpec
         self._loaders.clear()
+        self._specs.clear()
 
     def check(self) -> bool:
         """Call the action if the module is there, whole, and nothing did so yet; whether it was."""
-        if not self._done and not self._executing and _is_whole(self._name):
-            self._act(late=True)
+        if not self._done and not self._executing:
+            module = _imported(self._name)
+            if module is not None and not self._wait_for(module):
+                self._act(late=True)
         return self._done
 
     def _act(self, *, late: bool) -> None:
@@ -66,9 +72,24 @@ class ImportHook(MetaPathFinder):
         self.remove()
         self._action(late)
 
-    def _collected(self, phase: str, info: dict[str, int]) -> None:
-        if phase == "stop":
-            self.check()
+    def _wait_for(self, module: ModuleType) -> bool:
+        """Whether the module is being imported; Python then tells its spec when it is whole."""
+        spec = vars(module).get("__spec__")
+        if getattr(spec, "_initializing", False):
+            if type(spec) is ModuleSpec:
+                spec.__class__ = _watched(self._imported)
+                self._specs.append(spec)
+            return True
+        # Its body may have been started by hand, and a part of it may be on its way.
+        return any(_is_being_imported(self._name, top) for top in sys._current_frames().values())
+
+    def _imported(self, spec: ModuleSpec) -> None:
+        """The import of the module has ended, perhaps by an error."""
+        if spec in self._specs:
+            self._specs.remove(spec)
+        spec.__class__ = ModuleSpec
+        if not self._done and self._name in sys.modules:
+            self._act(late=False)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -137,15 +158,28 @@ class _ExecModule:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _is_whole(name: str) -> bool:
-    """Whether a module is there, and neither it nor a part of its package is being imported.
-
-    Nothing is read off the module by its own rules: a lazy one would be loaded.
-    """
+def _imported(name: str) -> ModuleType | None:
+    """The module, unless it is lazy: nothing is read off one by its own rules, which load it."""
     module = sys.modules.get(name)
     if module is None or type(module).__getattribute__ is not ModuleType.__getattribute__:
-        return False
-    return not any(_is_being_imported(name, frame) for frame in sys._current_frames().values())
+        return None
+    return module
+
+
+def _watched(imported: Callable[[ModuleSpec], None]) -> type[ModuleSpec]:
+    """A class for a spec that calls ``imported`` when Python has ended the import.
+
+    The mark is what the interpreter itself reads to know a module that is half imported, in
+    ``importlib._bootstrap._load_unlocked``.
+    """
+
+    class Spec(ModuleSpec):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name == "_initializing" and not value:
+                imported(self)
+
+    return Spec
 
 
 def _is_being_imported(name: str, frame: FrameType | None) -> bool:

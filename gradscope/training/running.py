@@ -12,6 +12,9 @@ from gradscope.training.launch import Script
 from gradscope.training.processes import OtherProcesses
 from gradscope.training.session import RunSettings, Session
 
+#: How often it is checked whether torch was imported past the hook, until it is imported.
+_CHECK_SECONDS = 60.0
+
 
 @dataclass(slots=True)
 class Launch:
@@ -58,7 +61,9 @@ class Launch:
 
         atexit.register(last)
         session.others.when_ended(at_once)
-        ImportHook("torch", session.observe).install()
+        hook = ImportHook("torch", session.observe)
+        hook.install()
+        session.call_each(_CHECK_SECONDS, hook.check)
         try:
             self.script.run()
         except SystemExit as stop:

@@ -190,6 +190,11 @@ class Session:
         finally:
             random.setstate(state)
 
+    def call_each(self, seconds: float, check: Callable[[], bool]) -> None:
+        """Have ``check`` called each so many seconds, by another thread, until it returns True."""
+        if self._writer is not None:
+            self._writer.call_each(seconds, check)
+
     def record(self, *records: TrainingRecord) -> None:
         """Have records written, and what the rules say of them."""
         if self.forked:  # a forked worker has its own life

@@ -46,9 +46,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "part.py").write_text("PART = True\n")
     (folder / "later.py").write_text("LATER = True\n")
     monkeypatch.syspath_prepend(tmp_path)
-    finders, callbacks = list(sys.meta_path), list(gc.callbacks)
+    finders = list(sys.meta_path)
     yield folder
-    sys.meta_path[:], gc.callbacks[:] = finders, callbacks
+    sys.meta_path[:] = finders
     for name in [name for name in sys.modules if name.partition(".")[0] == NAME]:
         del sys.modules[name]
 
@@ -103,7 +103,6 @@ def lazily(folder: Path) -> None:
     sys.modules[NAME] = module
     spec.loader.exec_module(module)
     importlib.import_module("colorsys")
-    gc.collect()
     assert "END" not in object.__getattribute__(module, "__dict__"), "a probe loaded it"
     assert module.END
 
@@ -202,27 +201,52 @@ def by_finders_of_the_scripts_own(folder: Path) -> None:
 
 
 LATE = [by_a_finder_in_front, past_all_finders, by_finders_of_the_scripts_own]
-NOTICES = {
-    "an import": lambda: importlib.import_module(f"{NAME}.later"),
-    "a collection": gc.collect,
-}
 
 
-@pytest.mark.parametrize("notice", NOTICES)
 @pytest.mark.parametrize("route", LATE, ids=lambda route: route.__name__)
-def test_an_import_that_it_cannot_see_is_noticed_later(
-    route: Callable[[Path], None], notice: str, package: Path, log: Log
+def test_an_import_that_it_cannot_see_is_noticed_when_somebody_asks(
+    route: Callable[[Path], None], package: Path
 ):
-    if route is by_finders_of_the_scripts_own and notice == "an import":
-        pytest.skip("no finder is asked any more")
-    gc.disable()
-    try:
-        route(package)
-        assert log.calls == []
-        NOTICES[notice]()
-    finally:
-        gc.enable()
+    (package / "__init__.py").write_text("END = True\n", encoding="utf-8")  # it imports nothing
+    log = Log()
+    hook = ImportHook(NAME, log)
+    hook.install()
+    route(package)
+    assert log.calls == []
+    assert hook.check()
     assert log.calls == [(True, True)]
+
+
+def test_the_next_import_asks(package: Path, log: Log):
+    past_all_finders(package)
+    importlib.import_module(f"{NAME}.later")
+    assert log.calls == [(True, True)]
+
+
+def test_a_package_that_imports_others_is_seen_past_a_finder_in_front(package: Path, log: Log):
+    by_a_finder_in_front(package)
+    assert log.calls == [(False, True)]
+
+
+def test_an_import_past_a_finder_in_front_may_fail(package: Path, log: Log):
+    source = (package / "__init__.py").read_text(encoding="utf-8")
+    late = f"import {NAME}.part\n"
+    (package / "__init__.py").write_text(late + source, encoding="utf-8")
+    (package / "fails").touch()
+    with pytest.raises(ImportError, match="not yet"):
+        by_a_finder_in_front(package)
+    assert log.calls == []
+    importlib.import_module(NAME)  # its part is there from the first time: it imports nothing
+    importlib.import_module(f"{NAME}.later")
+    assert log.calls == [(True, True)]
+
+
+def test_no_collection_of_garbage_runs_the_action(package: Path):
+    """One may come while the script holds a lock that the action waits for: a run hung so."""
+    callbacks = list(gc.callbacks)
+    log = Log()
+    ImportHook(NAME, log).install()
+    assert gc.callbacks == callbacks
 
 
 def test_a_module_that_is_there_is_not_waited_for(package: Path):
@@ -236,10 +260,11 @@ def test_a_module_that_is_there_is_not_waited_for(package: Path):
 
 
 def test_a_module_that_is_being_imported_is_waited_for(package: Path, log: Log):
-    (package / "part.py").write_text("import gc, colorsys\ngc.collect()\n", encoding="utf-8")
+    (package / "part.py").write_text("import colorsys\n", encoding="utf-8")
     sys.modules.pop("colorsys", None)
-    by_a_finder_in_front(package)
-    gc.collect()
+    past_all_finders(package)
+    assert log.calls == []  # its body ran, and a part of it imported something
+    importlib.import_module(f"{NAME}.later")
     assert log.calls == [(True, True)]
 
 
@@ -248,7 +273,6 @@ def test_nothing_is_left_behind(package: Path, log: Log):
     assert probed
     importlib.import_module(NAME)
     assert not any(isinstance(finder, ImportHook) for finder in sys.meta_path)
-    assert not any(isinstance(getattr(c, "__self__", None), ImportHook) for c in gc.callbacks)
     assert "exec_module" not in vars(probed.loader)
     importlib.reload(sys.modules[NAME])
     assert log.calls == [(False, True)]

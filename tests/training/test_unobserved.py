@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,19 +83,36 @@ def test_torch_may_be_there_before_the_script(tmp_path):
 def test_a_run_that_begins_late_says_so(tmp_path):
     """The steps before are counted by what the optimizer keeps."""
     late = (
-        "import gc, sys\n"
+        "import sys\n"
         "from importlib.machinery import PathFinder\n"
-        "gc.disable()\n"
         "hook, *finders = sys.meta_path\n"
         "sys.meta_path[:] = finders\n"
         + TRAIN.replace("optim.SGD", "optim.Adam")
-        + "train()\ngc.enable()\ngc.collect()\ntrain()\n"
+        + "train()\nsys.meta_path.insert(0, hook)\nimport beside\ntrain()\n"
     )
+    (tmp_path / "beside.py").touch()
     done = run(tmp_path, late)
     assert done.stderr.startswith("gradscope: 5 steps"), done.stderr
     assert "without the 5 steps before: torch was imported by a route that" in done.stderr
     with RunFile.open(tmp_path / "run.db") as recorded:
         assert "without the 5 steps before" in recorded.run.notices[0]
+
+
+@pytest.mark.slow
+def test_a_check_from_time_to_time_finds_what_the_import_hook_has_missed(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import gradscope.training.running as running\nrunning._CHECK_SECONDS = 0.01\n"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    script = (
+        "import sys, time\n"
+        f"hook = sys.meta_path.pop(0)\n{TRAIN}train()\n"
+        "while not hasattr(torch.autograd._make_grads, '__wrapped__'):\n    time.sleep(0.01)\n"
+        "train()\n"
+    )
+    done = run(tmp_path, script, env={"PYTHONPATH": path})
+    # While torch is imported, or later.
+    assert re.match(r"gradscope: ([5-9]|10) steps|gradscope: observed from", done.stderr)
 
 
 ELSEWHERE = {
@@ -120,7 +138,7 @@ ELSEWHERE = {
         "",
     ),
     "hidden": (
-        "import gc, sys\ngc.disable()\nsys.meta_path.pop(0)\n" + TRAIN + "train()\n",
+        "import sys\nsys.meta_path.pop(0)\n" + TRAIN + "train()\n",
         "gradscope could not observe this script: torch was imported by a route",
         "",
     ),
