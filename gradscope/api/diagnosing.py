@@ -17,6 +17,7 @@ from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.links import located
 from gradscope.capture.names import named_parameters
+from gradscope.capture.stacks import stacks_kept
 from gradscope.errors import Interrupted, interruption, message_of
 from gradscope.explain.precision.forecast import forecast
 from gradscope.explain.shared.frames import locate
@@ -32,7 +33,6 @@ from gradscope.running.rerun import rerun
 from gradscope.running.sketching import sketches
 from gradscope.running.step import repeated
 from gradscope.running.tasks import task_gradients
-from gradscope.running.trace import stacks_kept
 
 
 def diagnosed(
@@ -177,7 +177,7 @@ def _elsewhere(run: _Run, report: Report, asked: Collection[str]) -> dict[str, A
 def _lines(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """The user's lines that made what goes into the loss."""
     with rerun(run.workload, run.last) as step:
-        with stacks_kept(lines=True):
+        with stacks_kept():
             loss = step.loss()
         return {"links": located(report.links, walk([edge_of(loss)], set()), locate)}
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gradscope.records.answers import Answer
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopEvent:
@@ -171,6 +173,19 @@ class LoopScheduler:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopCause:
+    """Why parameters get no gradient, or one of zeros, as a trace of one step has shown.
+
+    Attributes:
+        model: the model's name.
+        answer: the cause, its place, and the parameters ``behind`` it, by their names in the model.
+    """
+
+    model: str
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
 class LoopRecord:
     """A training loop as it went so far.
 
@@ -190,6 +205,8 @@ class LoopRecord:
         kept_since: the step of the first of them.
         kept_of: how many backwards there were since that.
         kept_by: the variable that keeps them, and where it does.
+        causes: why parameters get no useful gradient, as far as steps were traced for it.
+        untraced: why no step can be traced; "" where one can.
         ended: whether the script has ended.
     """
 
@@ -209,6 +226,8 @@ class LoopRecord:
     kept_since: int = 0
     kept_of: int = 0
     kept_by: tuple[str, str | None] | None = None
+    causes: tuple[LoopCause, ...] = ()
+    untraced: str = ""
     ended: bool = False
 
     def rounds_of(self, optimizer: str) -> Iterator[Round]:

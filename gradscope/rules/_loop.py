@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from gradscope.records.answers import Answer
 from gradscope.records.loop import LoopParameter, LoopRecord
 from gradscope.records.report import Finding
 from gradscope.records.training import TrainingFinding
@@ -56,6 +57,40 @@ def gathered(
         groups.setdefault((one.model, one.name.partition(".")[0]), []).append(one)
     for (model, _), members in groups.items():
         yield model, _common([one.name for one in members]), members
+
+
+def by_cause(
+    parameters: Sequence[LoopParameter], loop: LoopRecord, state: str
+) -> tuple[list[tuple[Answer, list[LoopParameter]]], list[LoopParameter]]:
+    """The parameters that one cause explains, for each that a trace has shown, and the others.
+
+    Args:
+        parameters: those that get no useful gradient.
+        loop: has the causes.
+        state: "missing" or "zero".
+    """
+    found: list[tuple[Answer, list[LoopParameter]]] = []
+    left = list(parameters)
+    for one in loop.causes:
+        answer = one.answer
+        if answer.state != state:
+            continue
+        behind = {answer.name, *answer.behind}
+        members = [p for p in left if p.model == one.model and p.name in behind]
+        if members:
+            found.append((answer, members))
+            left = [p for p in left if p not in members]
+    return found, left
+
+
+def module_of(members: Sequence[LoopParameter]) -> str:
+    """The module that all of them are in; of a single parameter its own name."""
+    return _common([one.name for one in members])
+
+
+def untraced(loop: LoopRecord) -> str:
+    """Why no step was traced, as the end of a piece of advice."""
+    return f" No step was traced: {loop.untraced}." if loop.untraced else ""
 
 
 def _common(names: Sequence[str]) -> str:

@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from gradscope.records.answers import Answer
+from gradscope.records.loop import LoopParameter, LoopRecord
 from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding, Report
+from gradscope.records.training import TrainingFinding
 from gradscope.rules._commands import CALLS, why
+from gradscope.rules._loop import (
+    at,
+    by_cause,
+    full_names,
+    gathered,
+    in_steps,
+    module_of,
+    these,
+    untraced,
+)
 from gradscope.rules._reading import Tree, complete, in_library_code, is_zero
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._severity import severity
@@ -45,8 +57,8 @@ RULE = Rule(
             source="TorchLens",
         ),
     ),
-    # Five, as TorchLens asks for: a zero that an initial zero makes is gone by then.
-    runs=Runs(samples=5),
+    # Of at least five steps, as TorchLens asks for: a zero that an initial zero makes is gone then.
+    runs=Runs(loop=True),
 )
 _WINDOW = 8
 
@@ -85,21 +97,61 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         yield _unexplained(name, behind, advice)
 
 
-def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
-    """Of a step in a run: a bias alone is left out, whose gradients often cancel exactly."""
-    weights = {p.name for p in report.parameters if len(p.shape) > 1}
-    zeros = {p.name for p in _zeros(report, limits)}
-    if not zeros & weights:
-        return
-    advice = f"`{CALLS}` shows where the zero starts: the last call with a grad_out of 0."
-    for name, behind in Tree(report).gathered(zeros):
-        if weights.intersection(behind):
-            yield _unexplained(name, behind, advice)
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each cause, else for each module whose gradients were zero at every step.
+
+    A bias alone is left out: its gradients often cancel exactly.
+    """
+    zeros = [
+        one
+        for one in loop.parameters
+        if "zero-gradient" in one.facts
+        and not one.facts & {"untrained", "orphan"}
+        and one.steps >= limits["steps"]
+    ]
+    caused, rest = by_cause(zeros, loop, "zero")
+    for answer, members in caused:
+        if _has_weight(members):
+            yield at(_traced(answer, members, loop), loop, model=members[0].model)
+    for model, module, members in gathered(rest):
+        if not _has_weight(members):
+            continue
+        steps = max(one.steps for one in members)
+        gets = "gets" if len(members) == 1 else "get"
+        finding = RULE.finding(
+            module,
+            f"{these(full_names(members, loop))} {gets} a gradient of exactly zero "
+            f"{in_steps(steps, steps)}.",
+            advice=f"`{CALLS}` shows where the zero starts: the last call with a grad_out of 0."
+            f"{untraced(loop)}",
+            value=float(len(members)),
+        )
+        yield at(finding, loop, model=model)
+
+
+def _has_weight(members: Sequence[LoopParameter]) -> bool:
+    return any(len(one.shape) > 1 for one in members)
+
+
+def _traced(answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord) -> Finding:
+    """What a trace of one step has shown, and how long it held."""
+    steps = max(one.steps for one in members)
+    gets = "gets" if len(members) == 1 else "get"
+    return RULE.finding(
+        answer.starts or module_of(members),
+        f"{answer.message.rstrip('.')}; {these(full_names(members, loop))} {gets} a gradient of "
+        f"exactly zero {in_steps(steps, steps)}.",
+        severity=severity(answer),
+        advice=sentence(answer.advice) if answer.advice else None,
+        value=float(len(members)),
+        cause=answer.cause,
+        location=answer.location,
+    )
 
 
 def _unexplained(name: str, behind: Sequence[str], advice: str) -> Finding:
-    these = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
-    message = f"the gradient of {these} is exactly zero."
+    which = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
+    message = f"the gradient of {which} is exactly zero."
     return RULE.finding(name, message, advice=advice, value=float(len(behind)))
 
 

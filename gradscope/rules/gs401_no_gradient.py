@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gradscope.records.answers import Answer
-from gradscope.records.loop import LoopRecord
+from gradscope.records.loop import LoopParameter, LoopRecord
 from gradscope.records.report import Finding, Report
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._commands import CALLS, why
-from gradscope.rules._loop import at, enough, gathered, in_steps
+from gradscope.rules._loop import (
+    at,
+    by_cause,
+    enough,
+    full_names,
+    gathered,
+    in_steps,
+    module_of,
+    these,
+    untraced,
+)
 from gradscope.rules._reading import (
     LENIENT,
     Tree,
@@ -79,10 +89,10 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def _unexplained(report: Report, name: str, behind: Sequence[str], advice: str) -> Finding:
-    these = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
+    which = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
     return RULE.finding(
         name,
-        f"no gradient reaches {these}.",
+        f"no gradient reaches {which}.",
         severity=_severity(report, None, behind),
         advice=advice,
         value=float(len(behind)),
@@ -90,23 +100,42 @@ def _unexplained(report: Report, name: str, behind: Sequence[str], advice: str) 
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each module whose parameters got no gradient at any step."""
+    """One finding for each cause, else for each module whose parameters got no gradient."""
     lost = [
         one
         for one in loop.parameters
-        if "no-gradient" in one.facts and not one.facts & {"untrained", "orphan", "idle"}
+        if "no-gradient" in one.facts
+        and not one.facts & {"untrained", "orphan", "idle"}
+        and enough(loop, one.steps)
     ]
-    for model, module, members in gathered([one for one in lost if enough(loop, one.steps)]):
-        these = f"`{members[0].name}`" if len(members) == 1 else plural(len(members), "parameter")
+    caused, rest = by_cause(lost, loop, "missing")
+    for answer, members in caused:
+        yield at(_traced(answer, members, loop), loop, model=members[0].model)
+    for model, module, members in gathered(rest):
         steps = max(one.steps for one in members)
         finding = RULE.finding(
             module,
-            f"no gradient reaches {these} {in_steps(steps, steps)}.",
+            f"no gradient reaches {these(full_names(members, loop))} {in_steps(steps, steps)}.",
             advice=f"`{CALLS}` shows where the graph is cut: the calls before it have `none` in "
-            "grad_out.",
+            f"grad_out.{untraced(loop)}",
             value=float(len(members)),
         )
         yield at(finding, loop, model=model)
+
+
+def _traced(answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord) -> Finding:
+    """What a trace of one step has shown, and how long it held."""
+    steps = max(one.steps for one in members)
+    gets = "gets" if len(members) == 1 else "get"
+    return RULE.finding(
+        module_of(members),
+        f"{answer.message.rstrip('.')}; {these(full_names(members, loop))} {gets} no gradient "
+        f"{in_steps(steps, steps)}.",
+        advice=sentence(answer.advice) if answer.advice else None,
+        value=float(len(members)),
+        cause=answer.cause,
+        location=answer.location,
+    )
 
 
 def _explained(report: Report, answer: Answer) -> Finding:

@@ -57,10 +57,13 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _finding(event: LoopEvent, leaves: int, loop: LoopRecord) -> Finding:
+    cut = next((one.answer for one in loop.causes if one.answer.state == "missing"), None)
+    before = "" if cut is None else f"{cut.message.rstrip('.')}. So "
     return RULE.finding(
         "",
-        "`backward` begins with a tensor that no operation made, "
+        f"{before}`backward` begins with a tensor that no operation made, "
         f"{in_steps(leaves, max(leaves, loop.steps))}: no parameter gets a gradient from it.",
         value=float(leaves),
-        location=event.location,
+        cause=None if cut is None else cut.cause,
+        location=event.location if cut is None or cut.location is None else cut.location,
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from gradscope.capture.graph import free_nodes
 from gradscope.capture.names import named_modules
 from gradscope.capture.recorder import Recorder
+from gradscope.capture.stacks import stacks_kept
 from gradscope.capture.trace import Trace
 from gradscope.loading import Workload
 from gradscope.records.graph import GraphCall, GraphNode
@@ -68,7 +68,7 @@ class GraphTrace(Observer):
                     self._held = self._trace.release()
 
     def around_forward(self, step: Step) -> AbstractContextManager[None]:
-        return stacks_kept(self.lines)
+        return stacks_kept() if self.lines else nullcontext()
 
     def root(self, step: Step, output: Any) -> GraphRoot:
         assert self.recorder is not None
@@ -88,7 +88,7 @@ class GraphTrace(Observer):
             root = get_gradient_edge(root)
         names = {id(t): name for name, t in step.named_inputs if t.requires_grad}
         self._trace = self.recorder.trace(
-            root.node, names, self.locate, lambda: stacks_kept(self.lines)
+            root.node, names, self.locate, lambda: self.around_forward(step)
         )
         return self._trace.leaves
 
@@ -122,16 +122,3 @@ def trace(
     traced = GraphTrace(output=root, lines=lines, locate=locate)
     run(workload, traced)
     return traced
-
-
-@contextmanager
-def stacks_kept(lines: bool) -> Iterator[None]:
-    """Each node made in this block remembers the Python stack that made it."""
-    if not lines:
-        yield
-        return
-    with warnings.catch_warnings():
-        # It warns that it slows things down, which who asks for lines accepts.
-        warnings.filterwarnings("ignore", "Anomaly Detection has been enabled")
-        with torch.autograd.set_detect_anomaly(True, check_nan=False):
-            yield

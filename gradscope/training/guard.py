@@ -20,6 +20,7 @@ class Guard:
     Attributes:
         listening: nothing is called otherwise.
         seconds: what the calls took since this was last set to 0.
+        inside: whether one is being called.
         around: makes a context to call them in.
 
     Args:
@@ -31,7 +32,7 @@ class Guard:
         self.seconds = 0.0
         self.around: Callable[[], AbstractContextManager[None]] | None = None
         self._failed = failed
-        self._inside = False
+        self.inside = False
         self._thread = TrainingThread()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,10 +71,10 @@ class Guard:
         def guarded(*args: Any) -> Any:
             if not anywhere and get_ident() != thread.ident and thread.is_another(trains=trains):
                 return None if elsewhere is None else elsewhere(*args)
-            if self._inside or not self.listening:
+            if self.inside or not self.listening:
                 return None
             began = perf_counter()
-            self._inside = True
+            self.inside = True
             try:
                 if self.around is None:
                     return function(*args)
@@ -85,7 +86,7 @@ class Guard:
                 self._failed(error)
                 return None
             finally:
-                self._inside = False
+                self.inside = False
                 self.seconds += perf_counter() - began
 
         return guarded

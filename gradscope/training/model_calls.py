@@ -12,14 +12,10 @@ from torch import nn
 from gradscope.capture.autocast import any_autocast, autocast_name
 from gradscope.capture.hooks import OwnHook, hook_calls
 from gradscope.capture.recompute import in_backward
-from gradscope.training.current_step import CurrentStep
 from gradscope.training.guard import Guard
-from gradscope.training.loop.loop import Loop
 from gradscope.training.models import Model
-from gradscope.training.node_stacks import NodeStacks
 from gradscope.training.replicas import batch_comes_first, batch_size
-from gradscope.training.sampling import Sampling
-from gradscope.training.sentinel.sentinel import Sentinel
+from gradscope.training.steps import Parts
 
 #: Whether a call is of plain tensors, with gradients.
 _GRADIENTS, _TRANSFORMED = torch.is_grad_enabled, torch._C._are_functorch_transforms_active
@@ -35,26 +31,21 @@ class ModelCalls:
         aside: what is called now is no part of the training.
 
     Args:
-        sentinel: keeps what it needs to run a call again; None where nobody asks where a NaN or an
-            infinity came from.
+        parts: what is told of each call.
         guard: makes functions of the hooks that never raise.
-        loop: is told of every call.
     """
 
     several = False
     aside = False
 
-    def __init__(
-        self,
-        sentinel: Sentinel | None,
-        current: CurrentStep,
-        sampling: Sampling,
-        stacks: NodeStacks,
-        guard: Guard,
-        loop: Loop,
-    ) -> None:
-        self._sentinel, self._current, self._sampling = sentinel, current, sampling
-        self._stacks, self._guard, self._loop = stacks, guard, loop
+    def __init__(self, parts: Parts, guard: Guard) -> None:
+        self._sentinel, self._current, self._sampling = (
+            parts.sentinel,
+            parts.current,
+            parts.sampling,
+        )
+        self._stacks, self._guard, self._loop = parts.stacks, guard, parts.loop
+        self._tracer = parts.tracer
         self._hooks: list[OwnHook] = []
 
     def listen(self, models: Iterable[Model]) -> None:
@@ -88,9 +79,11 @@ class ModelCalls:
             self._given(model, args, kwargs)
         if model.autocast is None and any_autocast():
             model.autocast = autocast_name(model.module)
+        if self._stacks.kept:
+            self._stacks.end()
+        if self._tracer.needs_stacks:
+            self._stacks.begin()
         if self._sentinel is not None:
-            if self._stacks.kept:
-                self._stacks.end()
             module = model.module_ref()
             assert module is not None
             self._sentinel.call_began(model.name, module, args, kwargs)

@@ -15,6 +15,7 @@ from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.loop import LoopRecord
 from gradscope.records.ranks import UNUSED
 from gradscope.records.training import TrainingEvent
+from gradscope.training.cause_tracer import CauseTracer
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.deep import DeepSteps
 from gradscope.training.discovery import live_optimizers, optimizers_of, steps_made
@@ -90,12 +91,17 @@ class Observer:
             deep=DeepSteps(deep, guard),
             sentinel=Sentinel(self._trained) if sentinel else None,
             loop=loop,
+            tracer=CauseTracer(guard),
             placements=placements,
             models=self.models,
             optimizers=optimizers,
             guard=guard,
         )
-        self._calls = ModelCalls(parts.sentinel, current, parts.sampling, parts.stacks, guard, loop)
+        self._calls = ModelCalls(parts, guard)
+        if processes > 1:
+            parts.tracer.forbid("several processes train together")
+        if deep is not None:
+            parts.tracer.forbid("`--deep` traces otherwise")
         self._steps = steps = Steps(
             parts, prepare=self._prepare, write=write, located=located, judge=judge
         )
@@ -162,6 +168,7 @@ class Observer:
         self._steps.make_up()
         self._guard.listening = False
         self._parts.deep.end()
+        self._parts.tracer.end()
         self._parts.stacks.end()
         self._parts.sampling.end()
         if self._parts.sentinel is not None:
@@ -198,7 +205,7 @@ class Observer:
 
     def loop(self) -> LoopRecord:
         """The loop as it went, once the script has ended."""
-        return self._loop.record(ended=True)
+        return self._steps.loop(ended=True)
 
     @property
     def schedule(self) -> Schedule:
@@ -224,6 +231,8 @@ class Observer:
 
     def gradients_asked(self) -> None:
         """``torch.autograd.grad`` was called."""
+        if self._guard.inside:  # a trace did
+            return
         self.gradients_were_asked = True
 
     def _stepped_elsewhere(self, *_: object) -> None:
@@ -234,14 +243,19 @@ class Observer:
         self._loop.optimizer_made(optimizer)
         self._search()
 
-    def _backward_begins(self, begun: Sequence[Root], gradients: Sequence[torch.Tensor]) -> bool:
+    def _backward_begins(
+        self,
+        begun: Sequence[Root],
+        gradients: Sequence[torch.Tensor],
+        leaves: Sequence[torch.Tensor],
+    ) -> bool:
         self._find_stages()
         current = self._parts.current
         if not self._parts.optimizers.any and not self.step and not list(self.models):
             self._search()
         if self._calls.several and current.ready is None and not self._in_stages:
             current.ready = time.perf_counter()
-        return self._steps.backward_begins(begun, gradients)
+        return self._steps.backward_begins(begun, gradients, leaves)
 
     def _step_begins(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -255,6 +269,7 @@ class Observer:
             self.models.traced = True
             if self._loop_patches is not None:  # a compiled step would trace them, too
                 self._loop_patches.close()
+        self._parts.tracer.forbid("`torch.compile` traces what is called")
         self._parts.sampling.end()
         self._calls.close()
         self._loop.close()
@@ -311,6 +326,10 @@ class Observer:
             self._listen_to_calls()
         if deep.wanted:
             deep.arm(self.step + 1, self.models)
+            self._steps.interrupt_rest()
+        tracer = self._parts.tracer
+        if tracer.wanted:
+            tracer.begin((self.models.name(model), model) for model in self.models)
             self._steps.interrupt_rest()
         if sampling.sampler is None and (deep.watch or self.schedule.samples_next()):
             models = list(self.models)

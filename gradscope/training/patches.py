@@ -30,13 +30,19 @@ class Listener(Protocol):
     def optimizer_made(self, optimizer: Optimizer) -> None:
         """An optimizer is under construction: it has no parameters yet."""
 
-    def backward_begins(self, roots: Sequence[Root], gradients: Sequence[torch.Tensor]) -> bool:
+    def backward_begins(
+        self,
+        roots: Sequence[Root],
+        gradients: Sequence[torch.Tensor],
+        leaves: Sequence[torch.Tensor],
+    ) -> bool:
         """``torch.autograd.backward`` was called; the graph is whole.
 
         Args:
             roots: what it begins with; an edge alone where a stage of a pipeline has let go of what
                 it sent.
             gradients: those that it was given for them; none for a plain loss.
+            leaves: what it begins with that no operation made.
 
         Returns:
             Whether ``backward_ended`` is to be called: to be called by the engine takes time.
@@ -120,14 +126,16 @@ def _gradients_made(original: Callable[..., Any], listener: Listener) -> Callabl
     @functools.wraps(original)
     def make_gradients(outputs: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
         if sys._getframe(1).f_code is backward:  # `torch.autograd.grad` comes here too
-            roots, gradients = [], []
+            roots, gradients, leaves = [], [], []
             for one in outputs:  # in every step: no frame of Python's for each
                 if getattr(one, "grad_fn", None) is not None or isinstance(one, GradientEdge):
                     roots.append(one)
+                elif isinstance(one, torch.Tensor):
+                    leaves.append(one)
             for one in given:
                 if isinstance(one, torch.Tensor):
                     gradients.append(one)
-            if listener.backward_begins(roots, gradients) and roots:
+            if listener.backward_begins(roots, gradients, leaves) and roots:
                 _when_ended(roots[0], listener)
         else:
             listener.gradients_asked()

@@ -83,6 +83,11 @@ class Sampling:
             give_back()
         self.free_graphs(but=1)
 
+    def hold(self, nodes: list[Node]) -> None:
+        """Free these nodes, too, when their graph is gone."""
+        if nodes:
+            self._nodes.append(nodes)
+
     def free_graphs(self, *, but: int = 0) -> None:
         """Let go of the graphs that were seen, which hold parameters, but for so many of the last.
 

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingEvent
+from gradscope.training.cause_tracer import CauseTracer
 from gradscope.training.current_step import CurrentStep, LossScales, loss_of
 from gradscope.training.deep import DeepSteps
 from gradscope.training.gradients import are_finite, small
@@ -53,6 +54,7 @@ class Parts:
     deep: DeepSteps
     sentinel: Sentinel | None
     loop: Loop
+    tracer: CauseTracer
     placements: Placements | None
     models: Models
     optimizers: Optimizers
@@ -116,7 +118,12 @@ class Steps:
 
     # ---------------------------------------------------------------- backward
 
-    def backward_begins(self, begun: Sequence[Root], gradients: Sequence[torch.Tensor]) -> bool:
+    def backward_begins(
+        self,
+        begun: Sequence[Root],
+        gradients: Sequence[torch.Tensor],
+        leaves: Sequence[torch.Tensor],
+    ) -> bool:
         """A loss is there, with its graph; whether ``backward_ended`` is to be called."""
         parts, current = self._parts, self._parts.current
         roots = []
@@ -134,9 +141,14 @@ class Steps:
             kind = sentinel.backward_begins(roots, gradients, loss)
             if kind is not None:
                 current.loss_is(kind)
-        if sampler is not None and begun:
-            if parts.stacks.end() and sentinel is not None and roots:
+        if parts.stacks.kept and begun:
+            parts.stacks.end()
+            if sentinel is not None and roots:
                 sentinel.sampled_lines(roots)
+        if parts.tracer.active:
+            with nullcontext() if sentinel is None else sentinel.overlooking():
+                parts.tracer.backward_begins(roots, gradients, leaves)
+        if sampler is not None and begun:
             sampler.backward_begins(begun)
         if self.stopping:
             self._end_script()
@@ -286,10 +298,14 @@ class Steps:
             if not sampled:
                 parts.metrics.took(parts.guard.seconds, time.perf_counter() - now)
         self._let_go(known)
+        if parts.tracer.active or parts.tracer.lingers:
+            self._traced(optimizer)
         if is_fixed(self.number):  # the first are kept for a run that ends early
-            loop = parts.loop.record(ended=False)
+            loop = self.loop(ended=False)
             if self.number >= _FIRST_JUDGED:
                 self._judge(loop)
+                parts.tracer.consider(loop)
+                due = due or parts.tracer.wanted
         if due:
             self._account(optimizer, known, now, sampled=sampled)
             self._prepare()
@@ -298,6 +314,27 @@ class Steps:
                 parts.metrics.step_ended(self.number)
             self._rested.append((now - self._last, parts.guard.seconds))
             parts.guard.seconds, self._last = 0.0, now
+
+    def loop(self, *, ended: bool) -> LoopRecord:
+        """The loop as it went so far, with what traces have shown of it."""
+        tracer = self._parts.tracer
+        if ended and tracer.active:
+            tracer.conclude()
+        return self._parts.loop.record(ended=ended, causes=tracer.causes, untraced=tracer.untraced)
+
+    def _traced(self, optimizer: Optimizer | None) -> None:
+        """A traced step has ended: what it has shown is judged."""
+        parts, tracer = self._parts, self._parts.tracer
+        if tracer.lingers:
+            tracer.end()
+            return
+        stepping = [
+            id(one) for one in parts.optimizers.alive() if parts.optimizers.known(one).steps
+        ]
+        shown = tracer.step_ended(id(optimizer), stepping)
+        parts.sampling.hold(tracer.take_nodes())
+        if shown:
+            self._judge(self.loop(ended=False))
 
     def _let_go(self, known: SeenOptimizer | None) -> None:
         """Of all that was kept for this step."""

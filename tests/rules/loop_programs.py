@@ -317,25 +317,25 @@ BROKEN = {
             optimizer.step()  # broken # here
         """, "optimizer"),
     "a loss made of numbers": LoopProgram(
-        "GS816", ("begins with a tensor that no operation made",), """
+        "GS816", ("begins with a tensor that no operation made", "`.item()`"), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(12):
             inputs, labels = batch(step)
             optimizer.zero_grad()
             loss = F.cross_entropy(net(inputs), labels)
-            loss = torch.tensor(loss.item(), requires_grad=True)  # broken
-            loss.backward()  # here
+            loss = torch.tensor(loss.item(), requires_grad=True)  # broken # here
+            loss.backward()
             optimizer.step()
         """),
     "a branch that detaches": LoopProgram(
-        "GS401", ("no gradient reaches `bias`", "in all 12 steps"), """
+        "GS401", ("`detach`", "`bias` gets no gradient in all 12 steps"), """
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()
                 self.net, self.bias = new(), nn.Parameter(torch.zeros(2))
 
             def forward(self, inputs):
-                return self.net(inputs) + self.bias.detach()  # broken
+                return self.net(inputs) + self.bias.detach()  # broken # here
                 return self.net(inputs) + self.bias  # mended
 
         net = Net()
@@ -346,6 +346,19 @@ BROKEN = {
             F.cross_entropy(net(inputs), labels).backward()
             optimizer.step()
         """, "bias"),
+    "advantages of zero": LoopProgram(
+        "GS103", ("multiplies by a tensor", "exactly zero in all 12 steps"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            reward = labels.float()
+            left = reward - reward  # broken
+            left = reward - 0.5  # mended
+            score = F.cross_entropy(net(inputs), labels, reduction="none")
+            optimizer.zero_grad()
+            (score * left).mean().backward()  # here
+            optimizer.step()
+        """),
     "a layer that is never called": LoopProgram(
         "GS402", ("never called in all 12 steps",), """
         class Net(nn.Module):

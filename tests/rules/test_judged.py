@@ -151,10 +151,10 @@ def test_the_optimizer_that_has_the_fewest_decides() -> None:
 
 
 def test_the_model_that_has_the_fewest_samples_decides() -> None:
-    seen = fill(seen_of("GS103"), (step(n) for n in range(1, 61)), samples=6)
-    assert judgement(seen).judged == ("GS103",)
+    seen = fill(seen_of("GS104"), (step(n) for n in range(1, 61)), samples=6)
+    assert judgement(seen).judged == ("GS104",)
     seen.add_sample(9, 1, "o")
-    assert lacking(seen)["GS103"] == NotJudged("GS103", "samples", 5, 1, "--every 12")
+    assert lacking(seen)["GS104"] == NotJudged("GS104", "samples", 3, 1, "--every 20")
 
 
 def test_a_rule_of_the_loop_can_be_judged_without_a_sample() -> None:
@@ -175,19 +175,19 @@ def test_a_rule_without_anything_to_look_at_is_in_neither() -> None:
 
 def test_one_interval_gives_enough_for_all() -> None:
     seen = fill(
-        seen_of("GS103", "GS603", "GS605"), (step(n, losses=(1.0,)) for n in range(1, 161)), 3
+        seen_of("GS104", "GS603", "GS605"), (step(n, losses=(1.0,)) for n in range(1, 161)), 2
     )
     helps = {code: one.help for code, one in lacking(seen).items()}
     assert helps == {
-        "GS103": "--every 10",
+        "GS104": "--every 10",
         "GS605": "--every 10",
         "GS603": "a run of 1,026 steps or more",
     }
 
 
 def test_a_longer_run_is_the_only_way_to_more_steps() -> None:
-    seen = fill(seen_of("GS103"), (step(n) for n in range(1, 5)), samples=4)
-    assert lacking(seen)["GS103"].help == "a run of 5 steps or more"
+    seen = fill(seen_of("GS605"), (step(n) for n in range(1, 5)), samples=4)
+    assert lacking(seen)["GS605"].help == "a run of 16 steps or more"
 
 
 def test_the_first_step_must_be_sampled() -> None:
@@ -199,7 +199,7 @@ def test_the_first_step_must_be_sampled() -> None:
 
 @pytest.mark.parametrize(("compiled", "judged"), [(None, 3), ("parts", 1)])
 def test_of_compiled_modules_there_are_no_calls(compiled: str | None, judged: int) -> None:
-    seen = fill(seen_of("GS103", "GS101", "GS505"), (step(n) for n in range(1, 90)), samples=8)
+    seen = fill(seen_of("GS104", "GS101", "GS505"), (step(n) for n in range(1, 90)), samples=8)
     seen.add_model(TrainedModel(0, "m", "Net", 1, 1, 1, compiled=compiled))
     assert len(judgement(seen).judged) == judged
     assert {one.unit for one in lacking(seen).values()} <= {"calls"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from types import CodeType
 
 import torch
 from torch import nn
@@ -12,8 +14,87 @@ from gradscope.capture.names import parameters_by_name
 from gradscope.explain.missing.cuts import Cut, find_cuts
 from gradscope.explain.missing.messages import answer, uncalled
 from gradscope.explain.missing.tracer import Tracer
-from gradscope.explain.shared.watches import FunctionWatch
+from gradscope.explain.shared.watches import FunctionWatch, Guarding, unguarded
 from gradscope.records.answers import Answer
+
+
+class MissingTrace:
+    """Follows the data of parameters through every operation, also where no gradient path goes.
+
+    Args:
+        model: the model that owns the parameters.
+        missing: names of the parameters that got no gradient.
+        last: the code of the function that starts what is traced: the frames around it are not the
+            user's.
+        lent: the code that is traced belongs to somebody else: it gets plain numbers from
+            ``.item()``, which are followed by their identity alone.
+        guarding: makes functions of the hooks that never raise.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        missing: Sequence[str],
+        last: CodeType,
+        *,
+        lent: bool = False,
+        guarding: Guarding = unguarded,
+    ) -> None:
+        owned = parameters_by_name(model)
+        names: dict[nn.Parameter, list[str]] = {}
+        for name in missing:
+            names.setdefault(owned[name], []).append(name)
+        self._model, self._missing, self._guarding = model, tuple(missing), guarding
+        self._listed = list(names.values())
+        self._tracer = Tracer(model, list(names), last, numbers=not lent)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """What is computed in the block is traced."""
+        calls = self._tracer.calls
+        enter, leave = self._guarding.hook(calls.enter), self._guarding.hook(calls.leave)
+        with (
+            hooked(watchable(self._model), enter, leave),
+            FunctionWatch(self._guarding.listener(self._tracer.run)),
+        ):
+            yield
+
+    def value_of(self, loss: torch.Tensor) -> int | None:
+        """The number of a loss's value; None where nothing that is followed went into it."""
+        return self._tracer.observed.value_of(loss)
+
+    def answers(
+        self,
+        losses: Sequence[int | None],
+        *,
+        complete: bool = True,
+        start: str | None = None,
+        silent: Collection[str] | None = None,
+    ) -> tuple[Answer, ...]:
+        """One answer per cause and place, those with the earliest first name first.
+
+        A parameter of a scripted module that nothing was seen to use has none: what scripted code
+        calls cannot be seen. Nor has one that a loss does lead to.
+
+        Args:
+            losses: the values that backward began with.
+            complete: whether the run came to its end: else only what was decided by then counts.
+            start, silent: as for ``explain_missing``.
+        """
+        flow = self._tracer.observed.flow
+        loss = flow.joined([one for one in losses if one is not None])
+        found = find_cuts(flow, self._tracer.observed.source, loss, complete, silent)
+        answers = [(cut, _named(cut, self._listed)) for cut in found]
+        explained = _merged(answers, start)
+        if complete:
+            decided = flow.values[loss].live if loss is not None else 0
+            for cut in found:
+                decided |= cut.mask
+            rest = (group for i, group in enumerate(self._listed) if not decided >> i & 1)
+            called = self._tracer.calls.called
+            explained += uncalled(self._model, [name for group in rest for name in group], called)
+        order = {name: i for i, name in enumerate(self._missing)}
+        return tuple(sorted(explained, key=lambda one: order[one.name]))
 
 
 def explain_missing(
@@ -26,8 +107,8 @@ def explain_missing(
 ) -> tuple[Answer, ...]:
     """Why parameters that require a gradient got none from the loss.
 
-    Runs the model once more and follows the parameters' data through every operation, also where
-    no gradient path goes. Only for when something is wrong: it is slow next to a plain run.
+    Runs the model once more under a ``MissingTrace``. Only for when something is wrong: it is slow
+    next to a plain run.
 
     Args:
         model: the model that owns the parameters.
@@ -39,46 +120,24 @@ def explain_missing(
             where backward was not watched, and any autograd function may be one.
 
     Returns:
-        One answer per cause and place, those with the earliest first name in ``missing`` first.
-        A parameter of a scripted module that nothing was seen to use has none: what scripted code
-        calls cannot be seen. Nor has one that this run's loss does lead to.
+        As ``MissingTrace.answers``.
     """
-    owned = parameters_by_name(model)
-    names: dict[nn.Parameter, list[str]] = {}
-    for name in missing:
-        names.setdefault(owned[name], []).append(name)
-    if not names:
+    if not missing:
         return ()
-    tracer = Tracer(model, list(names), _run.__code__)
-    loss, whole = _run(model, forward, tracer)
-    found = find_cuts(tracer.observed.flow, tracer.observed.source, loss, whole, silent)
-    listed = list(names.values())
-    answers = [(cut, _named(cut, listed)) for cut in found]
-    explained = _merged(answers, start)
-    if whole:
-        decided = tracer.observed.flow.values[loss].live if loss is not None else 0
-        for cut in found:
-            decided |= cut.mask
-        rest = (group for i, group in enumerate(listed) if not decided >> i & 1)
-        explained += uncalled(
-            model, [name for group in rest for name in group], tracer.calls.called
-        )
-    order = {name: i for i, name in enumerate(missing)}
-    return tuple(sorted(explained, key=lambda one: order[one.name]))
+    trace = MissingTrace(model, missing, _run.__code__)
+    loss, complete = _run(trace, forward)
+    return trace.answers([loss], complete=complete, start=start, silent=silent)
 
 
-def _run(
-    model: nn.Module, forward: Callable[[], torch.Tensor], tracer: Tracer
-) -> tuple[int | None, bool]:
+def _run(trace: MissingTrace, forward: Callable[[], torch.Tensor]) -> tuple[int | None, bool]:
     """The value of the loss, and whether the run came to its end."""
-    with hooked(watchable(model), tracer.calls.enter, tracer.calls.leave):
+    with trace.active():
         try:
-            with FunctionWatch(tracer.run):
-                loss = forward()
+            loss = forward()
         except Exception:
             # The run that the user asked for has raised it already, and explained it.
             return None, False
-        return tracer.observed.value_of(loss), True
+    return trace.value_of(loss), True
 
 
 def _named(cut: Cut, listed: list[list[str]]) -> tuple[str, ...]:

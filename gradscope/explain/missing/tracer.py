@@ -36,11 +36,19 @@ class Tracer:
         model: names the modules.
         parameters: the parameters that are followed; bit i of every mask is the i-th.
         last: the code of the function that starts the run: the frames around it are not the user's.
+        numbers: whether the floats that leave torch tell where they are from. Their class is then
+            another than ``float``, which is for code that runs for nobody but us.
     """
 
     def __init__(
-        self, model: nn.Module, parameters: Sequence[nn.Parameter], last: CodeType
+        self,
+        model: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        last: CodeType,
+        *,
+        numbers: bool = True,
     ) -> None:
+        self._numbers = numbers
         self.calls = ModuleCalls(model, last)
         self.observed = ObservedTensors(parameters, self.calls)
         self._flow = self.observed.flow
@@ -187,14 +195,16 @@ class Tracer:
                 self.observed.exported[address] = number
                 self._arrays.append(result)
             return result
-        if name == "__float__" or type(result) is int:
+        if name == "__float__" or type(result) is int or not self._numbers:
             # Python wants a float itself here, and makes an int of anything like one: it is known
             # by its identity as long as it is handed on unchanged.
             if type(result) is int and result.bit_length() <= _CACHED_BITS:
                 # Another one of that size may be the same object.
                 number = self._flow.add(Value((number,), 0, name, made.site, guessed=True))
             self._plain[id(result)] = (result, number)
-        return numbered(result, frozenset((number,))) if name in ("item", "tolist") else result
+        if self._numbers and name in ("item", "tolist"):
+            return numbered(result, frozenset((number,)))
+        return result
 
     def _aside(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if name == "__bool__":

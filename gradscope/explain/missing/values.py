@@ -6,6 +6,7 @@ either direction answers for all parameters at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -56,6 +57,15 @@ class Flow:
         """Append a value; its number."""
         self.values.append(value)
         return len(self.values) - 1
+
+    def joined(self, numbers: Sequence[int]) -> int | None:
+        """The number of a value that stands for several; None where there is none."""
+        if len(numbers) < 2:
+            return numbers[0] if numbers else None
+        live = 0
+        for number in numbers:
+            live |= self.values[number].live
+        return self.add(Value(tuple(numbers), live, "", self.values[numbers[-1]].site))
 
     def reaching(self, loss: int | None, *, guesses: bool) -> list[int]:
         """For each value, the parameters that it carries on to the loss without a gradient path."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
@@ -28,6 +28,73 @@ class WatchedCall:
 
 
 Listener = Callable[[WatchedCall], Any]
+
+
+class _CalledOnce(WatchedCall):
+    """A call that runs once, however often it is asked to; ``error`` is what it raised."""
+
+    def __init__(self, call: WatchedCall) -> None:
+        super().__init__(call.function, call.args, call.kwargs)
+        self.error: BaseException | None = None
+        self._result: tuple[Any] | None = None
+
+    def run(self) -> Any:
+        if self._result is None:
+            try:
+                self._result = (super().run(),)
+            except BaseException as error:
+                self.error = error
+                raise
+        return self._result[0]
+
+
+def lent(
+    listener: Listener, ignores: Callable[[], bool], failed: Callable[[Exception], None]
+) -> Listener:
+    """A listener to calls that are somebody else's: each runs once, whatever becomes of itself.
+
+    Args:
+        listener: gets the calls.
+        ignores: whether a call is none of theirs.
+        failed: takes an error of the listener's own.
+    """
+
+    def listen(call: WatchedCall) -> Any:
+        if ignores():
+            return call.run()
+        once = _CalledOnce(call)
+        try:
+            return listener(once)
+        except Exception as error:
+            if error is once.error:
+                raise
+            failed(error)
+            return once.run()
+
+    return listen
+
+
+class Guarding(Protocol):
+    """What stands between code that is not ours and what observes it."""
+
+    def hook(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The hook, as one that may be set on the code's modules."""
+
+    def listener(self, listener: Listener) -> Listener:
+        """The listener, as one that may run the code's calls."""
+
+
+class _Unguarded:
+    """Of code that runs for nobody but us: an error of ours may end it."""
+
+    def hook(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function
+
+    def listener(self, listener: Listener) -> Listener:
+        return listener
+
+
+unguarded: Guarding = _Unguarded()
 
 
 class FunctionWatch(TorchFunctionMode):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,8 @@ class BackwardTrace:
     _handles: list[Handle] = field(default_factory=list)
     #: Of the nodes that a checkpoint made in backward: the checkpoint's own node.
     around: dict[Node, Node] = field(default_factory=dict)
+    #: The gradients of leaves, where they are not in their ``.grad``.
+    received: Mapping[torch.Tensor, torch.Tensor | None] | None = None
     _wrapped: list[tuple[Any, Callable[..., Any]]] = field(default_factory=list)
     _options: BackwardOptions = field(default_factory=BackwardOptions)
 
@@ -156,7 +158,8 @@ class BackwardTrace:
 
     def _has_gradient(self, node: Node, number: int) -> bool:
         if isinstance(node, LEAF):
-            gradient = node.variable.grad
+            leaf, received = node.variable, self.received
+            gradient = leaf.grad if received is None else received.get(leaf)
             return gradient is not None and any_nonzero(gradient)
         return self._passed[number].arrived
 

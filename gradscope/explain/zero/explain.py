@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from types import CodeType
 
 import torch
 from torch import nn
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
-from gradscope.capture.graph import free_nodes, storage_key
+from gradscope.capture.graph import LEAF, free_nodes, storage_key
+from gradscope.capture.hooks import hooked, watchable
 from gradscope.capture.names import buffer_names, first_names, parameters_by_name
+from gradscope.capture.stacks import stacks_kept
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Trait, by_node
-from gradscope.explain.shared.watches import FunctionWatch
+from gradscope.explain.shared.watches import FunctionWatch, Guarding, unguarded
 from gradscope.explain.zero.backward_trace import BackwardTrace, ZeroPoint
 from gradscope.explain.zero.blockers import Blocker, Blockers
 from gradscope.explain.zero.causes import cause_of
 from gradscope.explain.zero.curves import ZeroCause
 from gradscope.explain.zero.factors import FactorOrigins
-from gradscope.explain.zero.forward_watch import ForwardWatch, ObservedValues, watching, with_hooks
+from gradscope.explain.zero.forward_watch import ForwardWatch, ObservedValues, with_hooks
 from gradscope.explain.zero.messages import advice
 from gradscope.explain.zero.node_gradients import any_nonzero
 from gradscope.records.answers import Answer
@@ -29,6 +34,149 @@ _PASSING = ("zero-weight", "masked")
 #: So many steps are taken to see it: a zero head in front of zero gates needs two, with a zero
 #: layer in front of these three.
 _STEPS = 3
+
+
+class ZeroTrace:
+    """One forward and one backward, watched: where gradients end on their way to parameters.
+
+    Args:
+        model: the model that owns the parameters.
+        zero: names of the parameters whose gradient is zero.
+        last: the code of the function that starts what is traced: the frames around it are not the
+            user's.
+        guarding: makes functions of the hooks that never raise.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        zero: Sequence[str],
+        last: CodeType,
+        *,
+        guarding: Guarding = unguarded,
+    ) -> None:
+        owned = parameters_by_name(model)
+        self._names: dict[torch.Tensor, list[str]] = {}
+        for name in zero:
+            self._names.setdefault(owned[name], []).append(name)
+        self._model, self._zero, self._guarding = model, tuple(zero), guarding
+        self._calls, self._watch = ModuleCalls(model, last), ForwardWatch()
+        self._blockers = Blockers(model)
+
+    @contextmanager
+    def forward(self, *, stacks: bool = True) -> Iterator[None]:
+        """The operations of the block are watched.
+
+        Args:
+            stacks: whether each node is to remember the Python stack that made it, by which the
+                line is told; else somebody else sees to that.
+        """
+        enter, leave = (
+            self._guarding.hook(self._calls.enter),
+            self._guarding.hook(self._calls.leave),
+        )
+        with (
+            hooked(watchable(self._model), enter, leave),
+            stacks_kept() if stacks else nullcontext(),
+            FunctionWatch(self._guarding.listener(self._watch.run)),
+        ):
+            yield
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether somebody reads or changes gradients in backward."""
+        return self._watch.hooks or with_hooks(self._model)
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether backward would run a part of forward again, as a checkpoint does."""
+        return self._watch.recomputed
+
+    def backward(self, loss: torch.Tensor, run: Callable[[], None]) -> list[Node]:
+        """Watch one backward from ``loss``, and find what ends the gradients.
+
+        Args:
+            loss: what backward begins with.
+            run: runs it, keeps the graph, and leaves gradients in ``.grad``.
+
+        Returns:
+            The nodes that were seen, to be freed when the graph is gone.
+        """
+        assert loss.grad_fn is not None
+        trace = BackwardTrace(loss.grad_fn)
+        try:
+            trace.backward(run, short=not self.has_hooks)
+            self._find(loss, trace)
+        finally:
+            nodes = trace.release()
+        return nodes
+
+    def replay(self, loss: torch.Tensor, gradient: torch.Tensor | None = None) -> list[Node] | None:
+        """The same, of a graph that somebody else's backward is about to run through.
+
+        Nothing but the values of gradients is computed for it: no ``.grad`` is written.
+
+        Args:
+            loss: what that backward begins with.
+            gradient: the one that it is given for it.
+
+        Returns:
+            The nodes that were seen; None, with nothing run, where none of the parameters is behind
+            the loss, or code that is not PyTorch's would be called.
+        """
+        assert loss.grad_fn is not None
+        trace = BackwardTrace(loss.grad_fn)
+        try:
+            leaves = [one.variable for one in trace.nodes if isinstance(one, LEAF)]
+            wanted = [leaf for leaf in leaves if leaf in self._names]
+            foreign = any(isinstance(one, BackwardCFunction) for one in trace.nodes)
+            if not wanted or foreign or self.has_hooks or self.is_recomputed:
+                trace.release()
+                return None
+            given = torch.ones_like(loss) if gradient is None else gradient
+            got = torch.autograd.grad(loss, wanted, given, retain_graph=True, allow_unused=True)
+            trace.received = dict(zip(wanted, got, strict=True))
+            self._find(loss, trace)
+        finally:
+            nodes = trace.release()
+        return nodes
+
+    def _find(self, loss: torch.Tensor, trace: BackwardTrace) -> None:
+        satisfied = not any_nonzero(loss.detach())
+        _find_causes(
+            self._model,
+            trace,
+            self._calls,
+            self._watch.values,
+            self._names,
+            self._blockers,
+            satisfied=satisfied,
+        )
+
+    def forget(self) -> None:
+        """Let go of the graph; what was found stays."""
+        self._watch.values.clear()
+        self._blockers.forget()
+
+    def answers(
+        self, later: Callable[[], Collection[str] | None] | None = None, *, seen: int = 0
+    ) -> tuple[Answer, ...]:
+        """One answer per cause and place, those with the earliest first name first.
+
+        The cause is None where none of the usual ones fits, such as gradients that cancel exactly.
+
+        Args:
+            later: as for ``explain_zeros``.
+            seen: in how many optimizer steps the gradients were zero, where that is known.
+        """
+        found = self._blockers.found
+        passing = [blocker for blocker in found if _may_pass(blocker.cause)]
+        arrived, steps = ({}, seen) if seen else _arrived(passing, later)
+        order = {name: i for i, name in enumerate(self._zero)}
+        for blocker in found:
+            blocker.behind.sort(key=lambda name: order[name])
+        found.sort(key=lambda blocker: order[blocker.behind[0]])
+        return tuple(_answer(blocker, arrived, steps) for blocker in found)
 
 
 def explain_zeros(
@@ -56,59 +204,35 @@ def explain_zeros(
             At first the parameters have the ``.grad`` of this run; it may be None for a zero.
 
     Returns:
-        One answer per cause and place, those with the earliest first name in ``zero`` first. The
-        cause is None where none of the usual ones fits, such as gradients that cancel exactly.
+        As ``ZeroTrace.answers``.
     """
-    owned = parameters_by_name(model)
-    names: dict[torch.Tensor, list[str]] = {}
-    for name in zero:
-        names.setdefault(owned[name], []).append(name)
-    if not names:
+    if not zero:
         return ()
-    blockers = Blockers(model)
+    trace = ZeroTrace(model, zero, _run.__code__)
     nodes: list[Node] = []
     try:
-        _run(model, forward, backward, names, blockers, nodes)
+        _run(trace, forward, backward, nodes)
     finally:
-        blockers.forget()
+        trace.forget()
         free_nodes(nodes)
-    found = blockers.found
-    arrived, steps = _arrived([blocker for blocker in found if _may_pass(blocker.cause)], later)
-    order = {name: i for i, name in enumerate(zero)}
-    for blocker in found:
-        blocker.behind.sort(key=lambda name: order[name])
-    found.sort(key=lambda blocker: order[blocker.behind[0]])
-    return tuple(_answer(blocker, arrived, steps) for blocker in found)
+    return trace.answers(later)
 
 
 def _run(
-    model: nn.Module,
+    trace: ZeroTrace,
     forward: Callable[[], torch.Tensor],
     backward: Callable[[torch.Tensor], None],
-    names: dict[torch.Tensor, list[str]],
-    blockers: Blockers,
     nodes: list[Node],
 ) -> None:
-    """The watched step; what ends the gradients goes into ``blockers``."""
-    calls, watch = ModuleCalls(model, _run.__code__), ForwardWatch()
-    with watching(model, calls):
+    """The watched step; the nodes that were seen go into ``nodes``."""
+    with trace.forward():
         try:
-            with FunctionWatch(watch.run):
-                loss = forward()
-            if loss.grad_fn is None:
-                return
-            trace = BackwardTrace(loss.grad_fn)
+            loss = forward()
         except Exception:
             # The run that the user asked for has raised it already, and explained it.
             return
-        try:
-            short = not (watch.hooks or with_hooks(model))
-            trace.backward(lambda: backward(loss), short=short)
-            satisfied = not any_nonzero(loss.detach())
-            _find_causes(model, trace, calls, watch.values, names, blockers, satisfied=satisfied)
-        finally:
-            watch.values.clear()
-            nodes += trace.release()
+        if loss.grad_fn is not None:
+            nodes += trace.backward(loss, lambda: backward(loss))
 
 
 def _find_causes(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,15 +10,14 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 
-from gradscope.capture.hooks import hooked, watchable
 from gradscope.explain.shared import watches
 from gradscope.explain.shared.frames import locate
-from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import function_name
 from gradscope.explain.shared.watches import WatchedCall
 from gradscope.explain.zero.node_gradients import any_nonzero
 
 _OWN = (__file__, str(watches.__file__))
+_HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +36,14 @@ class ForwardWatch:
     def __init__(self) -> None:
         self.values: dict[Node, ObservedValues] = {}
         self.hooks = False  # whether a tensor got a hook of the user's
+        self.recomputed = False  # whether something is not kept for backward, but made again then
 
     def run(self, call: WatchedCall) -> Any:
         """Run the operation and look at its result."""
         limits = _range(call.args)  # before: what works in place overwrites it
         result = call.run()
-        self.hooks = self.hooks or call.function is torch.Tensor.register_hook
+        self.hooks = self.hooks or call.function in _HOOKS
+        self.recomputed = self.recomputed or _packs()
         dropped = _drops_all(call)
         several = result if isinstance(result, tuple | list) else (result,)
         for tensor in several:
@@ -63,6 +63,11 @@ class ForwardWatch:
         self.values[node] = ObservedValues(not any_nonzero(tensor.detach()), low, high, dropped)
 
 
+def _packs() -> bool:
+    """Whether what is saved for backward now goes through functions of somebody's."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
 def _drops_all(call: WatchedCall) -> bool:
     p = call.args[1] if len(call.args) > 1 else call.kwargs.get("p")
     return "dropout" in function_name(call.function) and isinstance(p, int | float) and p == 1
@@ -76,17 +81,6 @@ def _range(args: tuple[Any, ...]) -> tuple[float, float] | None:
             low, high = given.detach().aminmax()
             return float(low), float(high)
     return None
-
-
-@contextmanager
-def watching(model: nn.Module, calls: ModuleCalls) -> Iterator[None]:
-    """Calls are noted, and every node remembers the stack that made it."""
-    import warnings
-
-    with hooked(watchable(model), calls.enter, calls.leave), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Anomaly Detection has been enabled")
-        with torch.autograd.set_detect_anomaly(True, check_nan=False):
-            yield
 
 
 def with_hooks(model: nn.Module) -> bool:

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from gradscope.capture.hooks import OwnHook, hook_first_call, watchable
 from gradscope.capture.names import named_parameters
 from gradscope.records.loop import (
+    LoopCause,
     LoopModel,
     LoopOptimizer,
     LoopParameter,
@@ -109,9 +110,10 @@ class Loop:
             self._uncalled.pop(found, None)
 
     def close(self) -> None:
-        """Notice no more calls."""
+        """Notice no more calls: from now on nobody knows which modules were never called."""
         for hook in list(self._uncalled.values()):
             hook.remove()
+        self._uncalled.clear()
 
     # ---------------------------------------------------------------- moments
 
@@ -246,8 +248,10 @@ class Loop:
 
     # ---------------------------------------------------------------- record
 
-    def record(self, *, ended: bool) -> LoopRecord:
-        """The loop as it went so far."""
+    def record(
+        self, *, ended: bool, causes: Iterable[LoopCause] = (), untraced: str = ""
+    ) -> LoopRecord:
+        """The loop as it went so far; the arguments are the record's."""
         kept = self._graphs.alive()
         self._schedulers.stepped()
         return LoopRecord(
@@ -267,6 +271,8 @@ class Loop:
             kept_since=kept[0][0] if kept else 0,
             kept_of=self._backwards - kept[0][1] + 1 if kept else 0,
             kept_by=self._graphs.keeper() if len(kept) > 4 else None,
+            causes=tuple(causes),
+            untraced=untraced,
             ended=ended,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradscope.capture.stacks import stacks_kept
 from gradscope.records.answers import NonFiniteOrigin
-from gradscope.running.trace import stacks_kept
 from gradscope.training.sentinel.sentinel import Sentinel
 
 #: The step at which the broken programs break, counted from 1.
@@ -101,7 +102,7 @@ class Loop:
         for number in range(1, STEPS + 1):
             self.number, self.where = number, None
             optimizer.zero_grad()
-            with stacks_kept(number in self.sampled):
+            with stacks_kept() if number in self.sampled else nullcontext():
                 self.program.step(self, number)
             gradients = [p.grad for p in parameters if p.grad is not None]
             if self.where is None and not all(bool(g.isfinite().all()) for g in gradients):

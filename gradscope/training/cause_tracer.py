@@ -1,0 +1,252 @@
+"""Traces single steps of the script: why do parameters get no gradient, or one of zeros?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import Node
+
+from gradscope.errors import message_of
+from gradscope.explain.missing.explain import MissingTrace
+from gradscope.explain.shared.watches import Listener, lent
+from gradscope.explain.zero.explain import ZeroTrace
+from gradscope.records.loop import LoopCause, LoopRecord
+from gradscope.training.guard import Guard
+from gradscope.training.launch import Script
+from gradscope.training.models import Model
+
+#: So many traces are made in a run, and each covers so many steps at most.
+_MOST, _LONGEST = 3, 8
+#: A fact that held at fewer steps is not traced.
+_STEPS = 5
+#: The fact of a parameter that asks for a trace, and the state that a trace explains.
+_STATES = {"no-gradient": "missing", "zero-gradient": "zero"}
+#: The other facts that explain themselves.
+_EXPLAINED = frozenset({"untrained", "orphan", "idle"})
+
+
+@dataclass(slots=True)
+class _Missing:
+    model: str
+    trace: MissingTrace
+    losses: list[int | None] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Zero:
+    model: str
+    trace: ZeroTrace
+    steps: int
+    found: bool = False
+
+
+class CauseTracer:
+    """Arms itself by what held at every step so far, and traces from one step to the next.
+
+    The script's numbers, random state and gradients stay what they are: its calls of PyTorch run
+    as they would, each once; what a trace computes beside them writes to nothing of the script's.
+
+    Attributes:
+        active: whether a trace goes on.
+        causes: what was found so far.
+        untraced: why nothing can be traced; "" where it can.
+
+    Args:
+        guard: makes functions of the hooks that never raise.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self.active = False
+        self.causes: list[LoopCause] = []
+        self.untraced = ""
+        self._guard = guard
+        self._left = _MOST
+        self._traced: set[tuple[str, str, str]] = set()
+        self._wanted: dict[tuple[str, str], dict[str, int]] = {}
+        self._missing: list[_Missing] = []
+        self._zero: list[_Zero] = []
+        # What each has set, with how many function modes there are when both, or one, are on.
+        self._zero_watches, self._watches = ExitStack(), ExitStack()
+        self._modes = self._modes_with_zero = 0
+        self._stepped: list[int] = []
+        self._nodes: list[Node] = []
+
+    def forbid(self, why: str) -> None:
+        """Trace nothing from now on."""
+        self.untraced = self.untraced or why
+        self.end()
+
+    # ---------------------------------------------------------------- what to trace
+
+    def consider(self, loop: LoopRecord) -> None:
+        """Ask for a trace of what held at every step so far, and was not traced yet."""
+        self._wanted = {}
+        if self.untraced or not self._left or self.active or self.lingers:
+            return
+        for one in loop.parameters:
+            for fact, state in _STATES.items():
+                known = (one.model, one.name, state) in self._traced
+                if fact not in one.facts or one.facts & _EXPLAINED or one.steps < _STEPS or known:
+                    continue
+                if one.name:
+                    self._wanted.setdefault((one.model, state), {})[one.name] = one.steps
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the next step is to be traced."""
+        return bool(self._wanted)
+
+    def begin(self, models: Iterable[tuple[str, Model]]) -> None:
+        """Trace from now on: between two steps.
+
+        Args:
+            models: those that are trained, with their names.
+        """
+        wanted, self._wanted = self._wanted, {}
+        self._left -= 1
+        if _foreign_modes():
+            self.untraced = "the script runs under a `TorchFunctionMode` of its own"
+            return
+        self.active = True
+        modules = {name: model.module for name, model in models if not model.compiled}
+        try:
+            for (name, state), steps in wanted.items():
+                if name in modules and state == "missing":
+                    self._trace_missing(name, modules[name], steps)
+            self._modes = torch._C._len_torch_function_stack()
+            for (name, state), steps in wanted.items():
+                if name in modules and state == "zero":
+                    self._trace_zeros(name, modules[name], steps)
+            self._modes_with_zero = torch._C._len_torch_function_stack()
+        except Exception as error:
+            self._fail(error)
+        if not (self._missing or self._zero):
+            self.active = False
+
+    def _trace_missing(self, name: str, module: nn.Module, steps: dict[str, int]) -> None:
+        self._traced |= {(name, one, "missing") for one in steps}
+        trace = MissingTrace(module, list(steps), Script.run.__code__, lent=True, guarding=self)
+        self._watches.enter_context(trace.active())
+        self._missing.append(_Missing(name, trace))
+
+    def _trace_zeros(self, name: str, module: nn.Module, steps: dict[str, int]) -> None:
+        self._traced |= {(name, one, "zero") for one in steps}
+        trace = ZeroTrace(module, list(steps), Script.run.__code__, guarding=self)
+        self._zero_watches.enter_context(trace.forward(stacks=False))
+        self._zero.append(_Zero(name, trace, max(steps.values())))
+
+    # ---------------------------------------------------------------- while a trace goes on
+
+    def hook(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A hook on the script's modules that never raises."""
+        guarded = self._guard(function)
+        return lambda *arguments: guarded(*arguments) if self.active else None
+
+    def listener(self, listener: Listener) -> Listener:
+        """A listener that runs each call of the script's once, whatever becomes of itself."""
+        return lent(listener, lambda: self._guard.inside or not self.active, self._fail)
+
+    def backward_begins(
+        self,
+        roots: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor],
+        leaves: Sequence[torch.Tensor],
+    ) -> None:
+        """A loss is there, with its graph; of ``leaves`` there is none."""
+        try:
+            for of_missing in self._missing:
+                of_missing.losses += [of_missing.trace.value_of(root) for root in (*roots, *leaves)]
+            for of_zeros in self._zero:
+                if not of_zeros.found and len(roots) == 1 and roots[0].grad_fn is not None:
+                    nodes = of_zeros.trace.replay(roots[0], *gradients[:1])
+                    of_zeros.found = nodes is not None
+                    self._nodes += nodes or ()
+        except Exception as error:
+            self._fail(error)
+        if all(one.found for one in self._zero):
+            self._close()
+
+    @property
+    def needs_stacks(self) -> bool:
+        """Whether the nodes of the graph are to remember the Python stacks that make them."""
+        return self.active and not all(one.found for one in self._zero)
+
+    def step_ended(self, optimizer: int, optimizers: Sequence[int]) -> bool:
+        """A step of this optimizer has ended, of all that make steps; whether more is known now.
+
+        With several optimizers the first round may use what was computed before it.
+        """
+        self._stepped.append(optimizer)
+        rounds = 1 if len(optimizers) < 2 else 2
+        again = min((self._stepped.count(one) for one in optimizers), default=rounds)
+        if again < rounds and len(self._stepped) < _LONGEST:
+            return False
+        return self.conclude()
+
+    def conclude(self) -> bool:
+        """The trace ends, with what it has shown so far; whether that is anything."""
+        found: list[LoopCause] = []
+        try:
+            for missing in self._missing:
+                if missing.losses:
+                    answers = missing.trace.answers(missing.losses)
+                    found += [LoopCause(missing.model, answer) for answer in answers]
+            for zero in self._zero:
+                zero.trace.forget()
+                answers = zero.trace.answers(seen=zero.steps)
+                found += [LoopCause(zero.model, answer) for answer in answers]
+        except Exception as error:
+            self._fail(error)
+        self.causes += found
+        self.end()
+        return bool(found)
+
+    def take_nodes(self) -> list[Node]:
+        """The nodes that were seen, to be freed when their graph is gone."""
+        nodes, self._nodes = self._nodes, []
+        return nodes
+
+    def end(self) -> None:
+        """Trace no more, for now."""
+        self.active = False
+        for one in self._zero:
+            one.trace.forget()
+        self._missing, self._zero, self._stepped = [], [], []
+        self._close()
+
+    def _close(self) -> None:
+        """Take away what no trace needs any more.
+
+        A block of the script's may have put a mode above ours, which it will take from there: as
+        long as it does, ours stays where it is, and does nothing.
+        """
+        if torch._C._len_torch_function_stack() == self._modes_with_zero:
+            self._zero_watches.close()
+            self._modes_with_zero = self._modes
+        if not self.active and torch._C._len_torch_function_stack() == self._modes:
+            self._watches.close()
+            self._modes = self._modes_with_zero = 0
+
+    @property
+    def lingers(self) -> bool:
+        """Whether something is still to be taken away."""
+        return not self.active and self._modes_with_zero > 0
+
+    def _fail(self, error: Exception) -> None:
+        first = (message_of(error).strip() or type(error).__name__).splitlines()[0]
+        self.untraced = f"internal error in gradscope's tracer: {type(error).__name__}: {first}"
+        self.active = False
+
+
+def _foreign_modes() -> bool:
+    """Whether a mode is on that the script may take away from below ours: they are a stack."""
+    modes = [
+        torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())
+    ]
+    lasting = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return any(mode is not lasting for mode in modes)
