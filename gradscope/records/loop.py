@@ -32,7 +32,8 @@ class LoopEvent:
         of: the name of an optimizer, a model or a scheduler; "" where it is of none.
         facts: words that the event is told apart by; the file in ``training/loop/`` that makes the
             event says what they mean.
-        location: ``file:line`` of the script where it happened first.
+        location: ``file:line`` of the script where it happened first; of "zero", "clip" and
+            "backward" each line has an event of its own.
     """
 
     kind: str

@@ -76,7 +76,7 @@ class Loop:
 
     def __init__(self, models: Models, optimizers: Optimizers) -> None:
         self._models, self._optimizers = models, optimizers
-        self._rounds = Rounds(lambda: None if (line := script_line()) is None else str(line))
+        self._rounds = Rounds()
         self._batches, self._losses, self._modes = Batches(), Losses(), Modes()
         self._graphs, self._schedulers = KeptGraphs(), Schedulers()
         self._of: weakref.WeakKeyDictionary[Optimizer, _Optimizer] = weakref.WeakKeyDictionary()

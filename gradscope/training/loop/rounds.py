@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
 
+from gradscope.explain.shared.frames import nearest
 from gradscope.records.loop import LoopEvent, Round
+from gradscope.training.loop.places import script_line
 
 #: So many events of a round are kept, and so many kinds of rounds: a loop that always does the same
 #: has few of either.
 _LONGEST, _MOST = 64, 256
+#: Events that are told apart by the line of the script, too: it may clear gradients at several.
+_PLACED = frozenset({"zero", "clip", "backward"})
 
 
 class Rounds:
-    """Takes in events as they happen. An event that is like one before costs a look in a dict.
+    """Takes in events as they happen. An event that is like one before costs a look in a dict."""
 
-    Args:
-        locate: gives ``file:line`` of the script, asked at the first event of its kind.
-    """
-
-    def __init__(self, locate: Callable[[], str | None]) -> None:
-        self._locate = locate
-        self._known: dict[tuple[str, str, frozenset[str]], LoopEvent] = {}
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], LoopEvent] = {}
         self._events: list[LoopEvent] = []
         self._kinds: dict[tuple[LoopEvent, ...], list[int]] = {}  # count, first, last
 
     def add(self, kind: str, of: str = "", facts: frozenset[str] = frozenset()) -> None:
         """Something happened."""
-        key = (kind, of, facts)
+        frame = nearest(sys._getframe(1)) if kind in _PLACED else None
+        key = kind, of, facts, frame and (frame.f_code, frame.f_lineno)
         event = self._known.get(key)
         if event is None:
-            event = self._known[key] = LoopEvent(kind, of, facts, self._locate())
+            line = script_line()
+            place = None if line is None else str(line)
+            event = self._known[key] = LoopEvent(kind, of, facts, place)
         events = self._events
         if not events or (events[-1] is not event and len(events) < _LONGEST):
             events.append(event)
