@@ -105,6 +105,7 @@ class LoopOptimizer:
         peak: the highest learning rate of its first group so far; ``rate``: the latest.
         gone: the number of its step from which on the rate was below a hundredth of the highest; 0
             where it is not.
+        held: by group, the parameters that are of a model: its number, and the name there.
     """
 
     name: str
@@ -119,6 +120,7 @@ class LoopOptimizer:
     peak: float = 0.0
     rate: float = 0.0
     gone: int = 0
+    held: tuple[tuple[tuple[int, str], ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,7 @@ class LoopRecord:
         kept_of: how many backwards there were since that.
         kept_by: the variable that keeps them, and where it does.
         ended: whether the script has ended.
+        cut: whether gradscope ended it, so that what it does at its end is not known.
     """
 
     steps: int
@@ -210,6 +213,7 @@ class LoopRecord:
     kept_of: int = 0
     kept_by: tuple[str, str | None] | None = None
     ended: bool = False
+    cut: bool = False
 
     def rounds_of(self, optimizer: str) -> Iterator[Round]:
         """The kinds of rounds that a step of this optimizer ended."""

@@ -139,8 +139,8 @@ class Rule:
     ``severity`` is the usual one; the text says when a finding has another. ``calibration`` says
     what the defaults were measured on: how often healthy models, how often broken ones fire.
     ``runs`` is how it speaks of a training run; None: one step of a run is not enough for it.
-    ``explains`` are the codes of rules of the loop whose findings follow from it: where it is found
-    in a run, they are left out.
+    ``explains`` are codes, or beginnings of codes, of the rules whose findings in a run follow from
+    its own: these are shown as its symptoms (``_causes.py``).
     """
 
     code: str

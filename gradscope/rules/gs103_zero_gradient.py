@@ -47,6 +47,7 @@ RULE = Rule(
     ),
     # Five, as TorchLens asks for: a zero that an initial zero makes is gone by then.
     runs=Runs(samples=5),
+    explains=("GS603",),
 )
 _WINDOW = 8
 

@@ -9,7 +9,7 @@ from gradscope.records.loop import LoopRecord
 from gradscope.records.report import Finding, Report
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._commands import CALLS, why
-from gradscope.rules._loop import at, enough, gathered, in_steps
+from gradscope.rules._loop import at, concerned, enough, gathered, in_steps
 from gradscope.rules._reading import (
     LENIENT,
     Tree,
@@ -52,6 +52,7 @@ RULE = Rule(
         "PyTorch, autograd mechanics: locally disabling gradient computation",
     ),
     runs=Runs(loop=True),
+    explains=("GS603",),
 )
 
 
@@ -106,7 +107,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             "grad_out.",
             value=float(len(members)),
         )
-        yield at(finding, loop, model=model)
+        yield at(finding, loop, model=model, parameters=concerned(members, loop))
 
 
 def _explained(report: Report, answer: Answer) -> Finding:

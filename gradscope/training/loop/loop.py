@@ -246,7 +246,7 @@ class Loop:
 
     # ---------------------------------------------------------------- record
 
-    def record(self, *, ended: bool) -> LoopRecord:
+    def record(self, *, ended: bool, cut: bool = False) -> LoopRecord:
         """The loop as it went so far."""
         kept = self._graphs.alive()
         self._schedulers.stepped()
@@ -268,11 +268,13 @@ class Loop:
             kept_of=self._backwards - kept[0][1] + 1 if kept else 0,
             kept_by=self._graphs.keeper() if len(kept) > 4 else None,
             ended=ended,
+            cut=cut,
         )
 
     def _optimizer_records(self) -> Iterator[LoopOptimizer]:
         """Those that are alive, and those that were at the last record, in the order made."""
         counts = Counter(id(parameter) for known in self._optimizers for parameter in known.held)
+        names = self._named_parameters()
         for reference, mine in self._every:
             optimizer, of = reference(), mine.parameters
             if optimizer is None:
@@ -300,8 +302,20 @@ class Loop:
                 peak=of.peak,
                 rate=of.rate,
                 gone=of.gone,
+                held=tuple(
+                    tuple(names[id(p)] for p in group["params"] if id(p) in names)
+                    for group in optimizer.param_groups
+                ),
             )
             yield mine.record
+
+    def _named_parameters(self) -> dict[int, tuple[int, str]]:
+        """By identity, the parameters of all models: the model's number, and the name there."""
+        return {
+            id(parameter): (model.id, named.name)
+            for model in self._models
+            for parameter, named in named_parameters(model.module).items()
+        }
 
     def _model_records(self) -> tuple[LoopModel, ...]:
         """Those that are alive, and those that were at the last record."""
