@@ -49,8 +49,8 @@ class TrainingRun:
     watched: float | None = None
     cost: float | None = None
     notices: tuple[str, ...] = ()
-    cost_seconds: float | None = None
-    cut: str | None = None
+    cost_seconds: float | None = field(default=None, metadata=SPARSE)
+    cut: str | None = field(default=None, metadata=SPARSE)
 
 
 #: Why no calls of a model are recorded, by what ``torch.compile`` compiled.
@@ -203,6 +203,10 @@ class TrainingEvent:
     kind: str
     message: str
     details: dict[str, Any] = field(default_factory=dict)
+
+
+#: What a finding is of that names no layer, such as one of the loss, where it is shown.
+RUN = "(run)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,8 @@ def _follows(one: str, other: str) -> bool:
     return len(numbers) == 2 and int(numbers[1]) == int(numbers[0]) + 1
 
 
-def in_short(judgement: Judgement) -> str:
-    """Where nothing was found: how many rules could be judged, and the option for the others."""
+def in_short(judgement: Judgement, what: str = "problem") -> str:
+    """Where none was found: how many rules could be judged, and the option for the others."""
     judged, lacking = len(judgement.judged), judgement.not_judged
     options = dict.fromkeys(one.help for one in lacking if one.help.startswith("--"))
     more = (
@@ -89,5 +89,5 @@ def in_short(judgement: Judgement) -> str:
     more += f" ({' '.join(options)})" if options else ""
     if not judged:
         return f"nothing was judged: {more}"
-    text = f"no problem found; {plural(judged, 'rule')} could be judged"
+    text = f"no {what} found; {plural(judged, 'rule')} could be judged"
     return f"{text}, {more}" if lacking else text

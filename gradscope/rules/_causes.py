@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gradscope.records.training import TrainingFinding
+from gradscope.records.training import RUN, TrainingFinding
 from gradscope.rules._book import entries
 from gradscope.rules._severity import SEVERITIES
 
@@ -86,7 +86,7 @@ def _same_place(symptom: TrainingFinding, cause: TrainingFinding) -> bool:
     if symptom.parameters is not None:
         return set(symptom.parameters) <= set(concerned)
     if symptom.model is None:  # of the run, or of an optimizer
-        return symptom.name in ("", cause.name)
+        return symptom.name in ("", RUN, cause.name)
     return _holds([name for model, name in concerned if model == symptom.model], symptom.name)
 
 

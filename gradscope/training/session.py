@@ -12,6 +12,7 @@ import platform
 import random
 import sys
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,7 +32,8 @@ from gradscope.records.training import (
     TrainingStep,
 )
 from gradscope.reporters.run_summary import summary
-from gradscope.rules import RuleSettings, Seen, judgement, reaches
+from gradscope.reporters.verdict import Verdict
+from gradscope.rules import ReadRun, RuleSettings, Seen, judgement, reaches
 from gradscope.runfile.folder import FOLDER
 from gradscope.runfile.writer import RunWriter
 from gradscope.training.findings import RunFindings
@@ -97,6 +99,9 @@ class Session:
     failure: str | None = None
     sampled: int = 0
     latest: dict[int, StepSample] = field(default_factory=dict)  # of each model
+    models: dict[int, TrainedModel] = field(default_factory=dict)
+    #: The steps of the samples of each model.
+    samples: dict[int, array[int]] = field(default_factory=dict)
     others: OtherProcesses | None = None
     #: What of the script was not observed, and what to do about it.
     unobserved: list[str] = field(default_factory=list)
@@ -210,10 +215,12 @@ class Session:
             elif isinstance(one, StepSample):
                 self._seen.add_sample(one.step, one.model, one.optimizer)
                 found += self._findings.sample(one)
+                self.samples.setdefault(one.model, array("q")).append(one.step)
                 self.latest.pop(one.model, None)  # the one that comes is the last
                 self.latest[one.model] = one
             elif isinstance(one, TrainedModel):
                 self._seen.add_model(one)
+                self.models[one.id] = one
         if self._writer is not None:
             self._writer.add(*records, *found)
         if self.settings.stop_on == "error" and self.observer is not None:
@@ -312,6 +319,7 @@ class Session:
                 plain=schedule.plain,
                 watched=schedule.sampled,
                 cost=schedule.cost,
+                cost_seconds=schedule.cost_seconds,
                 notices=(*notices, *self._notices(observer)),
             )
         self.run = run
@@ -342,13 +350,21 @@ class Session:
         path = self.path if self.steps and self.recorded else None
         if path is not None and self.run.world_size > 1:  # the files of all ranks are one run
             path = path.parent
+        run = self.run if self._finished else replace(self.run, steps=self.steps)
+        sampled = {step for steps in self.samples.values() for step in steps}
+        reader = ReadRun(path or self.path, run, sampled)
+        verdict = Verdict(
+            run,
+            tuple(map(reader.named, self.findings)),
+            tuple(self.models.values()),
+            self.sampled,
+            self.samples,
+            self.judgement,
+        )
         return summary(
-            self.run if self._finished else replace(self.run, steps=self.steps),
-            self.findings,
+            verdict,
             None if path is None else str(path),
-            sampled=self.sampled,
             failure=self.failure,
-            judgement=self.judgement,
             unobserved=self.unobserved,
         )
 

@@ -18,6 +18,7 @@ from gradscope.reporters.run_summary import summary
 from gradscope.reporters.text_view import TextView
 from gradscope.reporters.training.sentences.answers import answers
 from gradscope.reporters.training.sentences.news import news
+from gradscope.reporters.verdict import Verdict
 
 FEW = NotJudged("GS401", "samples", 5, 3, "--every 12")
 MORE = NotJudged("GS605", "samples", 16, 3, "--every 12")
@@ -182,9 +183,9 @@ def test_a_run_that_ended_says_so_to_who_follows_it() -> None:
 def test_the_end_of_a_run_says_it_in_a_line(judgement: Judgement, said: str) -> None:
     assert in_short(judgement) == said
     run = TrainingRun("train.py", 0.0, steps=60)
-    ended = {"path": "run.db", "sampled": 3, "failure": None, "judgement": judgement}
-    assert summary(run, (), **ended).splitlines()[1] == f"gradscope: {said}"
-    assert said not in summary(run, small().findings, **ended)
+    ended = Verdict(run, sampled=3, judgement=judgement)
+    assert summary(ended, "run.db").splitlines()[1] == f"gradscope: {said}"
+    assert said not in summary(replace(ended, findings=small().findings), "run.db")
 
 
 def test_calls_of_compiled_modules_have_a_reason() -> None:
