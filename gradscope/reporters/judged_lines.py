@@ -33,6 +33,8 @@ def not_enough(judgement: Judgement) -> Iterator[Line]:
         first = several[0]
         if first.unit == "calls":
             text += f", which read them: {plain(first.help)}"
+        elif first.unit == "end":
+            text += f": {plain(first.help)}"
         elif first.unit == "first-step":
             text += f" (needs step 1): {plain(first.help)}"
         elif first.help.startswith("--"):
@@ -46,6 +48,8 @@ def not_enough(judgement: Judgement) -> Iterator[Line]:
 def _lead(one: NotJudged) -> str:
     if one.unit == "calls":
         return "No calls are recorded for"
+    if one.unit == "end":
+        return "The script was ended too early for"
     if one.help.startswith("--"):
         return f"Not enough {'steps with metrics' if one.unit == 'steps' else 'samples'} for"
     return "The run is too short for"

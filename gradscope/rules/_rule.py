@@ -93,6 +93,8 @@ class Runs:
         skips: whether a rule over the vital signs is asked after a skipped step, too.
         ranks: whether it judges the files of several processes, once these are read together.
         loop: whether it reads what the training loop does at every step, and no sample.
+        end: whether it reads what a script does between epochs or at its end, so that one that
+            gradscope ends before can say nothing.
     """
 
     samples: int = 3
@@ -108,6 +110,7 @@ class Runs:
     skips: bool = False
     ranks: bool = False
     loop: bool = False
+    end: bool = False
 
     @property
     def over_steps(self) -> bool:

@@ -37,6 +37,7 @@ from gradscope.rules import ReadRun, RuleSettings, Seen, judgement, reaches
 from gradscope.runfile.folder import FOLDER
 from gradscope.runfile.writer import RunWriter
 from gradscope.training.findings import RunFindings
+from gradscope.training.limit import Limit
 from gradscope.training.processes import OtherProcesses
 from gradscope.training.schedule import Schedule
 from gradscope.training.unobserved import ONE_OF_SEVERAL, attached_late, why_no_step
@@ -61,12 +62,19 @@ class RunSettings:
     stop_on: str = "never"
     keep: int = 512
     ranks: tuple[int, ...] | None = None
+    steps: int | None = None
+    seconds: float | None = None
     rules: RuleSettings = field(default_factory=RuleSettings)
 
     @property
     def records_here(self) -> bool:
         """Whether this process is one of those that record."""
         return self.ranks is None or _rank()[0] in self.ranks
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the script may be made to end before its end."""
+        return (self.steps, self.seconds) != (None, None)
 
     def plain(self) -> dict[str, Any]:
         """As the run file has them."""
@@ -80,6 +88,8 @@ class RunSettings:
             "stop_on": self.stop_on,
             "keep": self.keep,
             "ranks": None if self.ranks is None else list(self.ranks),
+            "steps": self.steps,
+            "seconds": self.seconds,
             "rules": {
                 "select": list(self.rules.select),
                 "ignore": list(self.rules.ignore),
@@ -105,6 +115,7 @@ class Session:
     others: OtherProcesses | None = None
     #: What of the script was not observed, and what to do about it.
     unobserved: list[str] = field(default_factory=list)
+    limit: Limit = field(init=False)
     _writer: RunWriter | None = None
     _process: int = field(default_factory=os.getpid)
     _finished: bool = False
@@ -114,6 +125,7 @@ class Session:
     def __post_init__(self) -> None:
         self._findings = RunFindings(self.settings.rules)
         self._seen = Seen(self.settings.rules)
+        self.limit = Limit(self.settings.steps, self.settings.seconds)
 
     @classmethod
     def begun(cls, script: str, arguments: tuple[str, ...], settings: RunSettings) -> Session:
@@ -183,6 +195,7 @@ class Session:
                 sentinel=self.settings.sentinel,
                 processes=self.run.world_size,
                 stop_on_nan=self.settings.stop_on in ("nan", "error"),
+                limit=self.limit if self.settings.is_limited else None,
                 failed=self._failed,
             )
             self.observer.start()
@@ -320,13 +333,21 @@ class Session:
                 watched=schedule.sampled,
                 cost=schedule.cost,
                 cost_seconds=schedule.cost_seconds,
+                cut=self._cut(observer),
                 notices=(*notices, *self._notices(observer)),
             )
         self.run = run
+        self._seen.cut = run.cut is not None
         if self._writer is not None:
             self._writer.add(*self.findings)
             self._writer.finish(run)
             self.failure = self.failure or self._writer.failure
+
+    def _cut(self, observer: Observer) -> str | None:
+        """The option by which the script was made to end."""
+        if self.limit.reached is not None:
+            return self.limit.reached
+        return f"--stop-on {self.settings.stop_on}" if observer.cut else None
 
     def _notices(self, observer: Observer) -> tuple[str, ...]:
         """What was not looked at, and why."""
@@ -367,6 +388,10 @@ class Session:
             failure=self.failure,
             unobserved=self.unobserved,
         )
+
+    def fault(self) -> str:
+        """What went wrong with gradscope itself; nothing else."""
+        return "" if self.failure is None else f"gradscope: error: {self.failure}\n"
 
     def print_summary(self, summary: Callable[[Session], str], *, flush: bool = True) -> None:
         """Say on standard error what became of the run; a closed one is nobody's trouble.

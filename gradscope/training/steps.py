@@ -23,6 +23,7 @@ from gradscope.training.current_step import CurrentStep, LossScales, loss_of
 from gradscope.training.deep import DeepSteps
 from gradscope.training.gradients import are_finite, small
 from gradscope.training.guard import Guard
+from gradscope.training.limit import Limit
 from gradscope.training.loop.loop import Loop
 from gradscope.training.metrics_schedule import MetricsSchedule
 from gradscope.training.models import Models
@@ -66,6 +67,8 @@ class Steps:
         number: how many have ended.
         stopping: whether the script is to end at its next backward or step.
         stop_on_nan: whether it is at the first NaN or infinity.
+        limit: after how many steps or seconds it is; None: it never is.
+        cut: whether it was made to end.
         began: when the run began, by ``time.perf_counter``.
 
     Args:
@@ -78,6 +81,8 @@ class Steps:
 
     stopping = False
     stop_on_nan = False
+    limit: Limit | None = None
+    cut = False
 
     def __init__(
         self,
@@ -111,7 +116,7 @@ class Steps:
 
     def _end_script(self) -> None:
         """By what is not an ``Exception``, which a script may well catch, as may the guard."""
-        self.stopping = False
+        self.stopping, self.cut = False, True
         raise SystemExit(1)
 
     # ---------------------------------------------------------------- backward
@@ -119,6 +124,8 @@ class Steps:
     def backward_begins(self, begun: Sequence[Root], gradients: Sequence[torch.Tensor]) -> bool:
         """A loss is there, with its graph; whether ``backward_ended`` is to be called."""
         parts, current = self._parts, self._parts.current
+        if self.limit is not None and self.limit.backward_begins(self.number):
+            self._end_script()
         roots = []
         for root in begun:
             if isinstance(root, torch.Tensor):
@@ -298,6 +305,8 @@ class Steps:
                 parts.metrics.step_ended(self.number)
             self._rested.append((now - self._last, parts.guard.seconds))
             parts.guard.seconds, self._last = 0.0, now
+        if self.limit is not None and self.limit.step_ended(self.number):
+            self._end_script()
 
     def _let_go(self, known: SeenOptimizer | None) -> None:
         """Of all that was kept for this step."""

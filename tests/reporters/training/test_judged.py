@@ -25,6 +25,7 @@ MORE = NotJudged("GS605", "samples", 16, 3, "--every 12")
 METRICS = NotJudged("GS601", "steps", 33, 18, "--every 12")
 LONGER = NotJudged("GS603", "steps", 1026, 60, "a run of 1,026 steps or more")
 FIRST = NotJudged("GS506", "first-step", 1, 0, "--first 1")
+ENDED = NotJudged("GS810", "end", 1, 0, "run the script to its end")
 COMPILED = NotJudged("GS101", "calls", 1, 0, "run without torch.compile")
 
 #: Three of 60 steps were sampled: a run in each of the three states.
@@ -70,6 +71,10 @@ def why(history: RunHistory, format: str, *patterns: str) -> str:
         ),
         ((LONGER,), ["The run is too short for GS603 (needs 1,026 steps)"]),
         ((FIRST,), ["Not enough samples for GS506 (needs step 1): --first 1"]),
+        (
+            (ENDED, replace(ENDED, code="GS812")),
+            ["The script was ended too early for GS810, GS812: run the script to its end"],
+        ),
         (
             (COMPILED,),
             ["No calls are recorded for GS101, which read them: run without torch.compile"],

@@ -58,6 +58,8 @@ def end(history: RunHistory) -> Line:
         if history.age <= patience:
             return Line(last, "still running:", "good")
         return Line(f"no end was written, and {last}", "killed, or hanging:", "bad")
+    if run.cut:
+        return Line(f"by `{plain(run.cut)}`", "ended:", "good")
     if code in ("", "0"):
         return Line("exit code 0", "finished:", "good")
     if code.lstrip("-").isdigit():
