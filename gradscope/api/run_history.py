@@ -110,7 +110,7 @@ def _between_ranks(run: RunFile) -> tuple[TrainingFinding, ...]:
 
 def _seen(history: RunHistory, settings: RuleSettings, *, ranks: bool) -> Seen:
     """What the run has shown that rules read."""
-    seen = Seen(settings, ranks)
+    seen = Seen(settings, ranks, cut=history.run.cut is not None)
     optimizers = {step.step: step.optimizer for step in history.steps}
     for step in history.steps:
         seen.add_step(step)

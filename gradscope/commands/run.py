@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -97,6 +98,13 @@ def run(
             "an error (error), or never.",
         ),
     ] = "never",
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="End the script after N steps.", min=1)
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(metavar="T", help="End the script at its first step after T seconds."),
+    ] = None,
     no_sentinel: Annotated[
         bool,
         typer.Option(
@@ -121,12 +129,17 @@ def run(
             "of sharded parameters.",
         ),
     ] = "all",
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", metavar="", help="Say nothing at the end, unless gradscope fails."),
+    ] = False,
     debug: Debug = False,
 ) -> Launch | Restart:
     """Run a training script as Python would, and record what happens in it.
 
     The script notices nothing: its output, its numbers and its exit code are those of
-    `python SCRIPT.py`. At the end one line says where the run is; `gradscope show RUN` shows it.
+    `python SCRIPT.py`. At the end a few lines say what was found and where the run is;
+    `gradscope why RUN` says more, and `gradscope show RUN` shows it.
     """
     rules.check()
     if stop_on not in _STOPS:
@@ -149,6 +162,8 @@ def run(
         stop_on=stop_on,
         keep=keep,
         ranks=_ranks(ranks),
+        steps=steps,
+        seconds=_seconds(seconds),
         rules=rules.settings(None),
     )
     threshold = rules.fail_on or "never"
@@ -156,7 +171,18 @@ def run(
     def judged(session: Session) -> bool:
         return reaches([one.finding for one in session.findings], threshold)
 
-    return Launch(started, settings, Session.summary, judged)
+    return Launch(started, settings, Session.fault if quiet else Session.summary, judged)
+
+
+def _seconds(seconds: float | None) -> float | None:
+    """The time that a script is given.
+
+    Raises:
+        OptionError: that is none.
+    """
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise OptionError(f"`--seconds {seconds:g}` is no time", help="give more than 0")
+    return seconds
 
 
 def _share(text: str) -> float:

@@ -14,6 +14,14 @@ from gradscope.records.tensors import TensorStats
 
 
 @dataclass(frozen=True, slots=True)
+class Explanation:
+    """The finding that another one of the same run follows from: its code and its name."""
+
+    code: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """Why something has no useful gradient, and where: one cause for all names ``behind`` it."""
 
@@ -35,6 +43,9 @@ class Answer:
     #: Of a zero gradient: the layer where it starts, or the parameter whose zeros make it. For what
     #: the model's own forward or the loss computes, it is the layer whose result went in.
     starts: str | None = field(default=None, metadata=SPARSE)
+    #: Of a training run: the code of the rule, and the finding that this one follows from.
+    code: str | None = field(default=None, metadata=SPARSE)
+    explained_by: Explanation | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +88,5 @@ class WhyReport(Shown):
     scope: str | None = field(default=None, metadata=SPARSE)
     judged: tuple[str, ...] | None = field(default=None, metadata=SPARSE)
     not_judged: tuple[NotJudged, ...] = field(default=(), metadata=SPARSE)
+    #: Of a training run: whether layers were asked for by name. Their symptoms are shown in full.
+    named: bool = field(default=False, metadata=SPARSE)

@@ -108,6 +108,7 @@ class LoopOptimizer:
         peak: the highest learning rate of its first group so far; ``rate``: the latest.
         gone: the number of its step from which on the rate was below a hundredth of the highest; 0
             where it is not.
+        held: by group, the parameters that are of a model: its number, and the name there.
     """
 
     name: str
@@ -122,6 +123,7 @@ class LoopOptimizer:
     peak: float = 0.0
     rate: float = 0.0
     gone: int = 0
+    held: tuple[tuple[tuple[int, str], ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,7 @@ class LoopRecord:
         causes: why parameters get no useful gradient, as far as steps were traced for it.
         untraced: why no step can be traced; "" where one can.
         ended: whether the script has ended.
+        cut: whether gradscope ended it, so that what it does at its end is not known.
     """
 
     steps: int
@@ -230,6 +233,7 @@ class LoopRecord:
     causes: tuple[LoopCause, ...] = ()
     untraced: str = ""
     ended: bool = False
+    cut: bool = False
 
     def rounds_of(self, optimizer: str) -> Iterator[Round]:
         """The kinds of rounds that a step of this optimizer ended."""

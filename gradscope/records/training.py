@@ -26,8 +26,9 @@ class TrainingRun:
 
     ``every`` is the interval between the steps that were looked at, as it was at the end; ``plain``
     and ``watched`` are the median seconds of a step that was not looked at and of one that was, and
-    ``cost`` the share of the run's time that looking took. ``notices`` say what was not looked at,
-    and why.
+    ``cost`` the share of the run's time that looking took, ``cost_seconds`` the same in seconds.
+    ``notices`` say what was not looked at, and why. ``cut`` is the option by which gradscope ended
+    the script before its end: "--steps 50"; None where it came to an end of its own.
     """
 
     script: str
@@ -48,6 +49,8 @@ class TrainingRun:
     watched: float | None = None
     cost: float | None = None
     notices: tuple[str, ...] = ()
+    cost_seconds: float | None = field(default=None, metadata=SPARSE)
+    cut: str | None = field(default=None, metadata=SPARSE)
 
 
 #: Why no calls of a model are recorded, by what ``torch.compile`` compiled.
@@ -202,19 +205,25 @@ class TrainingEvent:
     details: dict[str, Any] = field(default_factory=dict)
 
 
+#: What a finding is of that names no layer, such as one of the loss, where it is shown.
+RUN = "(run)"
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingFinding:
     """What a rule found in a run, and in which steps: intervals of step numbers, both ends in.
 
     Between two samples that a rule fired on it is taken to have held. ``origin`` says where a NaN
-    or an infinity of the first of them came from. What the finding says stands here too: ``code``,
-    ``name``, ``message``, …
+    or an infinity of the first of them came from. ``parameters`` are those that it concerns, each
+    by the number of its model and its name there; None where it concerns all of the run, or its
+    name says what. What the finding says stands here too: ``code``, ``name``, ``message``, …
     """
 
     finding: Finding
     steps: tuple[tuple[int, int], ...]
     model: int | None = None
     origin: NonFiniteOrigin | None = None
+    parameters: tuple[tuple[int, str], ...] | None = field(default=None, metadata=SPARSE)
 
     @property
     def key(self) -> tuple[str, str, int | None, str | None]:

@@ -31,10 +31,15 @@ class SimilarFindings:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What a record knows of a finding beside it: when it held, and lines that say more."""
+    """What a record knows of a finding beside it: when it held, and lines that say more.
+
+    ``symptoms`` are lines of what follows from it, and ``names`` the rows that they are about.
+    """
 
     when: str = ""
     details: tuple[Line, ...] = ()
+    symptoms: tuple[Line, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 Known = Callable[[Finding], Beside]
@@ -59,12 +64,13 @@ def ordered(findings: Sequence[Finding]) -> list[Finding]:
 def grouped(findings: Sequence[Finding], known: Known = nothing) -> list[SimilarFindings]:
     """The findings in order, those alike together: nothing but names and figures may differ.
 
-    One of which the record knows details stands alone.
+    One of which the record knows details or symptoms stands alone.
     """
     alike: dict[tuple[object, ...], list[Finding]] = {}
     for finding in ordered(findings):
-        details = known(finding).details
-        alike.setdefault((*_kind(finding), details and id(finding)), []).append(finding)
+        beside = known(finding)
+        alone = id(finding) if beside.details or beside.symptoms else None
+        alike.setdefault((*_kind(finding), alone), []).append(finding)
     groups = []
     for members in alike.values():
         if len(members) > _EACH:
@@ -87,6 +93,7 @@ def lines(group: SimilarFindings, known: Known = nothing) -> Iterator[Line]:
         yield Line(plain(finding.advice), "help:", indent=1)
     if group.more:
         yield Line(also(group, known), indent=1)
+    yield from known(finding).symptoms
 
 
 def lead(finding: Finding, known: Known = nothing) -> str:

@@ -33,6 +33,8 @@ def not_enough(judgement: Judgement) -> Iterator[Line]:
         first = several[0]
         if first.unit == "calls":
             text += f", which read them: {plain(first.help)}"
+        elif first.unit == "end":
+            text += f": {plain(first.help)}"
         elif first.unit == "first-step":
             text += f" (needs step 1): {plain(first.help)}"
         elif first.help.startswith("--"):
@@ -46,6 +48,8 @@ def not_enough(judgement: Judgement) -> Iterator[Line]:
 def _lead(one: NotJudged) -> str:
     if one.unit == "calls":
         return "No calls are recorded for"
+    if one.unit == "end":
+        return "The script was ended too early for"
     if one.help.startswith("--"):
         return f"Not enough {'steps with metrics' if one.unit == 'steps' else 'samples'} for"
     return "The run is too short for"
@@ -79,8 +83,8 @@ def _follows(one: str, other: str) -> bool:
     return len(numbers) == 2 and int(numbers[1]) == int(numbers[0]) + 1
 
 
-def in_short(judgement: Judgement) -> str:
-    """Where nothing was found: how many rules could be judged, and the option for the others."""
+def in_short(judgement: Judgement, what: str = "problem") -> str:
+    """Where none was found: how many rules could be judged, and the option for the others."""
     judged, lacking = len(judgement.judged), judgement.not_judged
     options = dict.fromkeys(one.help for one in lacking if one.help.startswith("--"))
     more = (
@@ -89,5 +93,5 @@ def in_short(judgement: Judgement) -> str:
     more += f" ({' '.join(options)})" if options else ""
     if not judged:
         return f"nothing was judged: {more}"
-    text = f"no problem found; {plural(judged, 'rule')} could be judged"
+    text = f"no {what} found; {plural(judged, 'rule')} could be judged"
     return f"{text}, {more}" if lacking else text

@@ -46,6 +46,7 @@ def finding_items(findings: Sequence[Finding], known: Known = nothing) -> tuple[
     for group in finding_lines.grouped(findings, known):
         first, *more = finding_lines.lines(group, known)
         names = tuple(finding_lines.place(one) for one in (group.first, *group.more))
+        names = tuple(dict.fromkeys((*names, *known(group.first).names)))
         code = excerpt(group.first.location)
         found.append(Item(first.lead, first.text, first.tone, tuple(more), names, code))
     return tuple(found)

@@ -8,6 +8,7 @@ its processes against each other; ``RULE.runs`` says how the others speak of one
 """
 
 from gradscope.rules._book import lookup, rule_book
+from gradscope.rules._causes import Cause, explanations, folded, is_exact
 from gradscope.rules._commands import ReadRun
 from gradscope.rules._comparisons import COMPARISONS, documented, explained
 from gradscope.rules._diagnosis import diagnose, diagnose_ranks, wanted
@@ -23,6 +24,7 @@ __all__ = [
     "FAIL_ON",
     "PRESETS",
     "SEVERITIES",
+    "Cause",
     "Limits",
     "ReadRun",
     "Rule",
@@ -37,6 +39,9 @@ __all__ = [
     "diagnose_ranks",
     "documented",
     "explained",
+    "explanations",
+    "folded",
+    "is_exact",
     "judgement",
     "lookup",
     "reaches",

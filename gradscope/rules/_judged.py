@@ -31,10 +31,12 @@ class Seen:
     Attributes:
         settings: the rules that look.
         ranks: whether the files of several processes are read together.
+        cut: whether gradscope ended the script before its end.
     """
 
     settings: RuleSettings
     ranks: bool = False
+    cut: bool = False
     _metrics: tuple[str, ...] = field(init=False)  # all that rules read
     _read: Callable[[TrainingStep], tuple[object, ...]] = field(init=False)
     #: By optimizer, how many backwards the loss is the sum of, and which metrics there are.
@@ -112,7 +114,10 @@ def judgement(seen: Seen) -> Judgement:
             judged += [code] if seen.ranks else []
             continue
         if entry.find_in_loop is not None:  # facts of every step, from the first on
-            judged.append(code)
+            if seen.cut and entry.rule.runs is not None and entry.rule.runs.end:
+                lacking.append(NotJudged(code, "end", 1, 0, ""))
+            else:
+                judged.append(code)
             continue
         needs = list(_needs(entry, limits, seen))
         missed = [one for one in needs if one.seen < one.needs]
@@ -152,6 +157,8 @@ def _helped(lacking: Sequence[NotJudged], made: int) -> Iterator[NotJudged]:
         help = f"--every {every}"
         if one.unit == "calls":
             help = "run without torch.compile"
+        elif one.unit == "end":
+            help = "run the script to its end"
         elif one.unit == "first-step":
             help = "--first 1"
         elif one.needs > made:

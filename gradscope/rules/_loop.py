@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from gradscope.records.answers import Answer
-from gradscope.records.loop import LoopParameter, LoopRecord
+from gradscope.records.loop import LoopOptimizer, LoopParameter, LoopRecord
 from gradscope.records.report import Finding
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._words import listed, plural
@@ -19,12 +19,46 @@ def enough(loop: LoopRecord, count: int, *, least: int = STEPS) -> bool:
     return count >= least or (loop.ended and count > 0)
 
 
+#: Parameters, each by the number of its model and its name there.
+Parameters = tuple[tuple[int, str], ...]
+
+
 def at(
-    finding: Finding, loop: LoopRecord, first: int = 1, *, model: str | None = None
+    finding: Finding,
+    loop: LoopRecord,
+    first: int = 1,
+    *,
+    model: str | None = None,
+    parameters: Parameters | None = None,
 ) -> TrainingFinding:
-    """A finding that held from a step on; of a model by its name."""
+    """A finding that held from a step on.
+
+    Args:
+        model: the name of the one that it is of.
+        parameters: those that it concerns; None: all of the run.
+    """
     number = next((one.id for one in loop.models if one.name == model), None)
-    return TrainingFinding(finding, ((max(1, first), max(1, first, loop.steps)),), number)
+    steps = ((max(1, first), max(1, first, loop.steps)),)
+    return TrainingFinding(finding, steps, number, parameters=parameters)
+
+
+def held_by(
+    optimizer: LoopOptimizer, loop: LoopRecord, groups: Sequence[int] = ()
+) -> Parameters | None:
+    """The parameters of an optimizer, or of these groups of it; None where it holds all there are.
+
+    What is wrong with the only optimizer concerns the run.
+    """
+    if len(loop.optimizers) == 1 and not groups:
+        return None
+    numbers = groups or range(len(optimizer.held))
+    return tuple(one for number in numbers for one in optimizer.held[number])
+
+
+def concerned(parameters: Iterable[LoopParameter], loop: LoopRecord) -> Parameters:
+    """Those that are of a model that is alive."""
+    numbers = {one.name: one.id for one in loop.models}
+    return tuple((numbers[one.model], one.name) for one in parameters if one.model in numbers)
 
 
 def in_steps(count: int, of: int, what: str = "step") -> str:

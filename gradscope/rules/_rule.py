@@ -93,6 +93,8 @@ class Runs:
         skips: whether a rule over the vital signs is asked after a skipped step, too.
         ranks: whether it judges the files of several processes, once these are read together.
         loop: whether it reads what the training loop does at every step, and no sample.
+        end: whether it reads what a script does between epochs or at its end, so that one that
+            gradscope ends before can say nothing.
     """
 
     samples: int = 3
@@ -108,6 +110,7 @@ class Runs:
     skips: bool = False
     ranks: bool = False
     loop: bool = False
+    end: bool = False
 
     @property
     def over_steps(self) -> bool:
@@ -139,8 +142,8 @@ class Rule:
     ``severity`` is the usual one; the text says when a finding has another. ``calibration`` says
     what the defaults were measured on: how often healthy models, how often broken ones fire.
     ``runs`` is how it speaks of a training run; None: one step of a run is not enough for it.
-    ``explains`` are the codes of rules of the loop whose findings follow from it: where it is found
-    in a run, they are left out.
+    ``explains`` are codes, or beginnings of codes, of the rules whose findings in a run follow from
+    its own: these are shown as its symptoms (``_causes.py``).
     """
 
     code: str

@@ -69,6 +69,7 @@ RULE = Rule(
         ),
     ),
     runs=Runs(per="model", calls=True),
+    explains=("GS603",),
 )
 
 

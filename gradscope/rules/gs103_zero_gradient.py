@@ -13,6 +13,7 @@ from gradscope.rules._commands import CALLS, why
 from gradscope.rules._loop import (
     at,
     by_cause,
+    concerned,
     full_names,
     gathered,
     in_steps,
@@ -59,6 +60,7 @@ RULE = Rule(
     ),
     # Of at least five steps, as TorchLens asks for: a zero that an initial zero makes is gone then.
     runs=Runs(loop=True),
+    explains=("GS603",),
 )
 _WINDOW = 8
 
@@ -112,7 +114,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     caused, rest = by_cause(zeros, loop, "zero")
     for answer, members in caused:
         if _has_weight(members):
-            yield at(_traced(answer, members, loop), loop, model=members[0].model)
+            finding = _traced(answer, members, loop)
+            of = concerned(members, loop)
+            yield at(finding, loop, model=members[0].model, parameters=of)
     for model, module, members in gathered(rest):
         if not _has_weight(members):
             continue
@@ -126,7 +130,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             f"{untraced(loop)}",
             value=float(len(members)),
         )
-        yield at(finding, loop, model=model)
+        yield at(finding, loop, model=model, parameters=concerned(members, loop))
 
 
 def _has_weight(members: Sequence[LoopParameter]) -> bool:

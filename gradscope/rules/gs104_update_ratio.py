@@ -54,6 +54,7 @@ RULE = Rule(
     ),
     # At the end of a schedule, and of training, steps are small and should be.
     runs=Runs(always=True, per="model"),
+    explains=("GS603", "GS604"),
 )
 
 

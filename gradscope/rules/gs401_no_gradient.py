@@ -12,6 +12,7 @@ from gradscope.rules._commands import CALLS, why
 from gradscope.rules._loop import (
     at,
     by_cause,
+    concerned,
     enough,
     full_names,
     gathered,
@@ -62,6 +63,7 @@ RULE = Rule(
         "PyTorch, autograd mechanics: locally disabling gradient computation",
     ),
     runs=Runs(loop=True),
+    explains=("GS603",),
 )
 
 
@@ -110,7 +112,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     ]
     caused, rest = by_cause(lost, loop, "missing")
     for answer, members in caused:
-        yield at(_traced(answer, members, loop), loop, model=members[0].model)
+        finding = _traced(answer, members, loop)
+        of = concerned(members, loop)
+        yield at(finding, loop, model=members[0].model, parameters=of)
     for model, module, members in gathered(rest):
         steps = max(one.steps for one in members)
         finding = RULE.finding(
@@ -120,7 +124,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             f"grad_out.{untraced(loop)}",
             value=float(len(members)),
         )
-        yield at(finding, loop, model=model)
+        yield at(finding, loop, model=model, parameters=concerned(members, loop))
 
 
 def _traced(answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord) -> Finding:

@@ -8,7 +8,7 @@ from gradscope.records.loop import LoopRecord
 from gradscope.records.modules import ModuleFacts
 from gradscope.records.report import Finding, Report
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, gathered, in_steps
+from gradscope.rules._loop import at, concerned, enough, gathered, in_steps
 from gradscope.rules._reading import Tree, asks_elsewhere, never_called, of_library
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
@@ -91,7 +91,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             value=float(len(members)),
             cause="not-called",
         )
-        yield at(finding, loop, model=model)
+        yield at(finding, loop, model=model, parameters=concerned(members, loop))
 
 
 _LISTS = ("ModuleList",)  # what a ModuleDict has is asked for by name

@@ -8,7 +8,7 @@ from gradscope.records.loop import LoopRecord
 from gradscope.records.modules import Unregistered
 from gradscope.records.report import Finding, Report
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, full_names, gathered, in_steps
+from gradscope.rules._loop import at, concerned, enough, full_names, gathered, in_steps
 from gradscope.rules._reading import Tree
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import listed, plural
@@ -69,7 +69,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             value=float(len(members)),
             location=loop.optimizers[0].location,
         )
-        yield at(finding, loop, model=model)
+        yield at(finding, loop, model=model, parameters=concerned(members, loop))
 
 
 def _are(optimizers: int) -> str:

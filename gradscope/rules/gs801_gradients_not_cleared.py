@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord, Round
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._loop import at, enough, held_by, in_steps
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -35,6 +35,7 @@ RULE = Rule(
         Threshold("steps", 4, "such steps, below which it waits for the end of the run", CHOSEN),
     ),
     runs=Runs(loop=True),
+    explains=("GS102", "GS104", "GS601", "GS602", "GS603", "GS604", "GS607"),
 )
 
 
@@ -62,6 +63,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             ),
             loop,
             first,
+            parameters=held_by(optimizer, loop),
         )
 
 

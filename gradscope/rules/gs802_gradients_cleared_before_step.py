@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord, Round
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._loop import at, enough, held_by, in_steps
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -29,6 +29,7 @@ RULE = Rule(
     ),
     thresholds=(Threshold("share", 0.5, "share of the steps, above which it fires", CHOSEN),),
     runs=Runs(loop=True),
+    explains=("GS103", "GS104", "GS401", "GS603", "GS605"),
 )
 
 
@@ -52,6 +53,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             ),
             loop,
             first,
+            parameters=held_by(optimizer, loop),
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.loop import LoopOptimizer, LoopRecord
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import STEPS, at
+from gradscope.rules._loop import STEPS, at, held_by
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -26,6 +26,7 @@ RULE = Rule(
         "PyTorch tutorials, optimizing model parameters: zero_grad, backward, step",
     ),
     runs=Runs(loop=True),
+    explains=("GS104", "GS603", "GS605", "GS812"),
 )
 
 
@@ -48,6 +49,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 location=_backward(loop) or optimizer.location,
             ),
             loop,
+            parameters=held_by(optimizer, loop),
         )
 
 

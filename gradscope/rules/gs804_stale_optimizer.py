@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gradscope.records.loop import LoopOptimizer, LoopParameter, LoopRecord
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, full_names, in_steps, these
+from gradscope.rules._loop import at, concerned, enough, full_names, in_steps, these
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -32,7 +32,7 @@ RULE = Rule(
         "PyTorch tutorials, transfer learning: the optimizer is made after the head is replaced",
     ),
     runs=Runs(loop=True),
-    explains=("GS404",),
+    explains=("GS103", "GS401", "GS402", "GS404", "GS603"),
 )
 
 
@@ -60,6 +60,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 location=optimizer.location,
             ),
             loop,
+            parameters=concerned([*stale, *unheld], loop),
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.loop import LoopParameter, LoopRecord
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import STEPS, at, full_names, these
+from gradscope.rules._loop import STEPS, at, concerned, full_names, these
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -50,6 +50,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 location=made[-1] if made else None,
             ),
             loop,
+            parameters=concerned(parameters, loop),
         )
 
 

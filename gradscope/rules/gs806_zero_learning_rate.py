@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._loop import at, enough, held_by, in_steps
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -24,6 +24,7 @@ RULE = Rule(
     fix="Look at where the rate is computed: an integer division, a schedule's factor, a config.",
     sources=("PyTorch, torch.optim: per-parameter options",),
     runs=Runs(loop=True),
+    explains=("GS104", "GS603", "GS605", "GS608"),
 )
 
 
@@ -51,4 +52,5 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 location=optimizer.location,
             ),
             loop,
+            parameters=held_by(optimizer, loop, () if every else zero),
         )

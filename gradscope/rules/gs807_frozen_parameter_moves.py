@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import STEPS, at, full_names, these
+from gradscope.rules._loop import STEPS, at, concerned, full_names, these
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -58,4 +58,5 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 location=next((one.step.location for one in loop.rounds_of(optimizer.name)), None),
             ),
             loop,
+            parameters=concerned(moved, loop),
         )

@@ -33,6 +33,7 @@ RULE = Rule(
     ),
     thresholds=(Threshold("share", 0.5, "share of all steps, above which it fires", CHOSEN),),
     runs=Runs(loop=True),
+    explains=("GS102", "GS602", "GS607"),
 )
 
 _FAULTS = {

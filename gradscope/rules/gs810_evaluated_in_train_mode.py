@@ -32,7 +32,7 @@ RULE = Rule(
     thresholds=(
         Threshold("share", 0.5, "share of steps with such a call, above which it is meant", CHOSEN),
     ),
-    runs=Runs(loop=True),
+    runs=Runs(loop=True, end=True),
 )
 
 

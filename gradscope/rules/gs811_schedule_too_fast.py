@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.loop import LoopOptimizer, LoopRecord, LoopScheduler
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import at, held_by
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
 
@@ -34,6 +34,7 @@ RULE = Rule(
         Threshold("steps", 10, "steps after the fall, below which nothing is said", CHOSEN),
     ),
     runs=Runs(loop=True),
+    explains=("GS104", "GS603", "GS605", "GS608"),
 )
 
 
@@ -58,6 +59,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 ),
                 loop,
                 optimizer.gone,
+                parameters=held_by(optimizer, loop),
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
@@ -17,13 +18,14 @@ RULE = Rule(
     summary="a scheduler changes no learning rate that is used",
     what=(
         "Counts the steps of each scheduler until the script ends. It fires where one made none "
-        "while its optimizer made some, and where one steps whose optimizer never does."
+        "while its optimizer made some, and where one steps whose optimizer never does. A script "
+        "that gradscope ends before its end must have had two epochs."
     ),
     why="The learning rate stays as it was given: the schedule in the code is not run.",
     fix="Call `scheduler.step()`, on a scheduler that was made of the optimizer that steps.",
     sources=("PyTorch, torch.optim.lr_scheduler: how to adjust learning rate",),
     thresholds=(Threshold("steps", 5, "steps, below which nothing is said", CHOSEN),),
-    runs=Runs(loop=True),
+    runs=Runs(loop=True, end=True),
 )
 
 
@@ -34,7 +36,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         return
     for scheduler in loop.schedulers:
         of = steps.get(scheduler.optimizer, 0)
-        if not scheduler.steps and of >= limits["steps"]:
+        if not scheduler.steps and of >= max(limits["steps"], _fewest(loop)):
             message = (
                 f"`{scheduler.name}` ({scheduler.kind}) makes no step while "
                 f"`{scheduler.optimizer}` makes {plural(of, 'step')}."
@@ -50,3 +52,10 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(scheduler.name, message, value=0.0, location=scheduler.location), loop
         )
+
+
+def _fewest(loop: LoopRecord) -> float:
+    """Of a script that did not come to its end, the steps after which an epoch is surely over."""
+    if not loop.cut:
+        return 0
+    return 2 * loop.loader if loop.loader else math.inf

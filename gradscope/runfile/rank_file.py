@@ -78,7 +78,7 @@ class RankFile:
     @property
     def run(self) -> TrainingRun:
         """How the script was run. While it goes on, its ``steps`` are those that are written."""
-        found = self._rows(f"SELECT {', '.join(rows.RUN)} FROM run")
+        found = self._rows(f"SELECT {self._columns('run', rows.RUN)} FROM run")
         if not found:
             raise ConfigError(f"`{self.path}` is damaged: it does not say what was run")
         run = rows.plain_record(TrainingRun, rows.RUN, found[0], str(self.path))
@@ -107,8 +107,17 @@ class RankFile:
     @property
     def findings(self) -> tuple[TrainingFinding, ...]:
         """What the rules found, first found first."""
-        found = self._rows(f"SELECT {', '.join(rows.FINDING)} FROM finding ORDER BY id")
-        return tuple(rows.finding_record(row, str(self.path)) for row in found)
+        columns = self._columns("finding", rows.FINDING)
+        found = self._rows(f"SELECT {columns} FROM finding ORDER BY id")
+        return tuple(self._numbered(rows.finding_record(row, str(self.path))) for row in found)
+
+    def _numbered(self, found: TrainingFinding) -> TrainingFinding:
+        """With the numbers of models that all files have."""
+        if not self._numbers or found.parameters is None:
+            return found
+        numbers = self._numbers
+        shared = tuple((numbers.get(model, model), name) for model, name in found.parameters)
+        return replace(found, parameters=shared)
 
     @property
     def digests(self) -> dict[tuple[int, Copies], str]:

@@ -46,7 +46,10 @@ _STEP_TYPES: tuple[set[Any], ...] = (
 SAMPLE = ("step", "model", "record")
 FINGERPRINT = tuple(f.name for f in fields(Fingerprints))
 _OF_FINDING = tuple(f.name for f in fields(Finding))
-FINDING = ("key", *_OF_FINDING, "model", "first_step", "last_step", "steps", "origin")
+FINDING = (
+    *("key", *_OF_FINDING, "model", "first_step", "last_step", "steps", "origin"),
+    "parameters",
+)
 
 #: Columns of JSON text.
 _JSON = {
@@ -115,6 +118,7 @@ def finding_row(record: TrainingFinding) -> Row:
         max((last for _, last in record.steps), default=None),
         to_line(record.steps),
         None if record.origin is None else to_line(record.origin),
+        None if record.parameters is None else to_line(record.parameters),
     )
 
 
@@ -216,7 +220,10 @@ def finding_record(row: Row, file: str) -> TrainingFinding:
         "finding": {name: cells[name] for name in _OF_FINDING},
         "model": cells["model"],
         "steps": _loads(cells["steps"], file),
-        "origin": None if cells["origin"] is None else _loads(cells["origin"], file),
+        **{
+            name: None if cells[name] is None else _loads(cells[name], file)
+            for name in ("origin", "parameters")
+        },
     }
     return _record(TrainingFinding, data, file)
 

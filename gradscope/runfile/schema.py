@@ -40,7 +40,8 @@ TABLES: Final = (
     """CREATE TABLE run (
         schema TEXT NOT NULL, script TEXT NOT NULL, arguments TEXT, directory TEXT, options TEXT,
         versions TEXT, device TEXT, rank INTEGER, world_size INTEGER, started REAL, ended REAL,
-        exit TEXT, steps INTEGER, every INTEGER, plain REAL, watched REAL, cost REAL, notices TEXT
+        exit TEXT, steps INTEGER, every INTEGER, plain REAL, watched REAL, cost REAL, notices TEXT,
+        cost_seconds REAL, cut TEXT
     )""",
     """CREATE TABLE model (
         id INTEGER PRIMARY KEY, name TEXT NOT NULL, type TEXT, parameters INTEGER,
@@ -82,7 +83,7 @@ TABLES: Final = (
         id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, code TEXT, rule TEXT, severity TEXT,
         model INTEGER, name TEXT, call INTEGER, message TEXT, advice TEXT, value REAL,
         threshold REAL, source TEXT, cause TEXT, location TEXT, first_step INTEGER,
-        last_step INTEGER, steps TEXT, origin TEXT
+        last_step INTEGER, steps TEXT, origin TEXT, parameters TEXT
     )""",
     """CREATE TABLE event (
         id INTEGER PRIMARY KEY, step INTEGER, time REAL, kind TEXT NOT NULL, message TEXT,

@@ -101,7 +101,6 @@ class RunFindings:
             for entry, limits in active
             if entry.find_in_loop is not None
         ]
-        self._explains = {entry.rule.code: entry.rule.explains for entry, _ in active}
         self._of_loop: dict[Key, TrainingFinding] = {}
         self._reported: dict[Key, _Reported] = {}
         self._steps: dict[str, tuple[_Looks, StepHistory]] = {}
@@ -163,14 +162,10 @@ class RunFindings:
     def loop(self, record: LoopRecord) -> tuple[TrainingFinding, ...]:
         """Judge the loop as it went so far: facts that held in every step, which may end.
 
-        What another finding explains is left out: the cause says it.
-
         Returns:
             Those that are new or say more, and those that no longer hold, without steps.
         """
-        held = {one.key: one for find, limits in self._in_loop for one in find(record, limits)}
-        symptoms = {code for one in held.values() for code in self._explains[one.finding.code]}
-        found = {key: one for key, one in held.items() if one.finding.code not in symptoms}
+        found = {one.key: one for find, limits in self._in_loop for one in find(record, limits)}
         gone = [replace(one, steps=()) for key, one in self._of_loop.items() if key not in found]
         news = [one for key, one in found.items() if self._of_loop.get(key) != one]
         self._of_loop = found

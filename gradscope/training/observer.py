@@ -20,6 +20,7 @@ from gradscope.training.current_step import CurrentStep
 from gradscope.training.deep import DeepSteps
 from gradscope.training.discovery import live_optimizers, optimizers_of, steps_made
 from gradscope.training.guard import Guard
+from gradscope.training.limit import Limit
 from gradscope.training.loop.loop import Loop
 from gradscope.training.loop.patches import listen_to_loop
 from gradscope.training.metrics_schedule import MetricsSchedule
@@ -50,6 +51,7 @@ class Observer:
         deep: the first and the last step that are traced operation by operation.
         sentinel: whether a NaN or an infinity is located in the step that made it.
         stop_on_nan: whether the script ends at the first of them.
+        limit: after how many steps or seconds it ends; None: not before its end.
         processes: how many train together.
         failed: takes an error of gradscope's own; from then on nothing is observed.
     """
@@ -65,6 +67,7 @@ class Observer:
         deep: tuple[int, int] | None = None,
         sentinel: bool = True,
         stop_on_nan: bool = False,
+        limit: Limit | None = None,
         processes: int = 1,
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -105,7 +108,7 @@ class Observer:
         self._steps = steps = Steps(
             parts, prepare=self._prepare, write=write, located=located, judge=judge
         )
-        steps.stop_on_nan = stop_on_nan
+        steps.stop_on_nan, steps.limit = stop_on_nan, limit
         # What PyTorch calls.
         self.optimizer_made = guard(self._optimizer_made)
         self.backward_begins = guard.in_training(self._backward_begins)
@@ -206,6 +209,11 @@ class Observer:
     def loop(self) -> LoopRecord:
         """The loop as it went, once the script has ended."""
         return self._steps.loop(ended=True)
+
+    @property
+    def cut(self) -> bool:
+        """Whether the script was made to end before its end."""
+        return self._steps.cut
 
     @property
     def schedule(self) -> Schedule:

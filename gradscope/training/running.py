@@ -65,21 +65,25 @@ class Launch:
         hook.install()
         session.call_each(_CHECK_SECONDS, hook.check)
         try:
-            self.script.run()
-        except SystemExit as stop:
-            ended = _code(stop)
-            if ended != "0":
-                raise
+            with session.limit.interrupting():
+                self.script.run()
         except BaseException as error:
-            ended = f"{type(error).__name__}: {message_of(error)}".rstrip(": ").splitlines()[0]
-            session.script_failed(error)
-            raise
+            # What comes of an end before its end is no failure of the script.
+            if session.limit.reached is None:
+                ended = _ended(error)
+                if not isinstance(error, SystemExit):
+                    session.script_failed(error)
+                if ended != "0":
+                    raise
         if self.judged(session):
             ended = "1"
             raise SystemExit(1)
 
 
-def _code(stop: SystemExit) -> str:
-    if stop.code is None:
+def _ended(error: BaseException) -> str:
+    """The exit code, or the exception."""
+    if not isinstance(error, SystemExit):
+        return f"{type(error).__name__}: {message_of(error)}".rstrip(": ").splitlines()[0]
+    if error.code is None:
         return "0"
-    return str(stop.code) if isinstance(stop.code, int) else f"1: {stop.code}"
+    return str(error.code) if isinstance(error.code, int) else f"1: {error.code}"

@@ -12,6 +12,7 @@ import platform
 import random
 import sys
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,10 +32,12 @@ from gradscope.records.training import (
     TrainingStep,
 )
 from gradscope.reporters.run_summary import summary
-from gradscope.rules import RuleSettings, Seen, judgement, reaches
+from gradscope.reporters.verdict import Verdict
+from gradscope.rules import ReadRun, RuleSettings, Seen, judgement, reaches
 from gradscope.runfile.folder import FOLDER
 from gradscope.runfile.writer import RunWriter
 from gradscope.training.findings import RunFindings
+from gradscope.training.limit import Limit
 from gradscope.training.processes import OtherProcesses
 from gradscope.training.schedule import Schedule
 from gradscope.training.unobserved import ONE_OF_SEVERAL, attached_late, why_no_step
@@ -59,12 +62,19 @@ class RunSettings:
     stop_on: str = "never"
     keep: int = 512
     ranks: tuple[int, ...] | None = None
+    steps: int | None = None
+    seconds: float | None = None
     rules: RuleSettings = field(default_factory=RuleSettings)
 
     @property
     def records_here(self) -> bool:
         """Whether this process is one of those that record."""
         return self.ranks is None or _rank()[0] in self.ranks
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the script may be made to end before its end."""
+        return (self.steps, self.seconds) != (None, None)
 
     def plain(self) -> dict[str, Any]:
         """As the run file has them."""
@@ -78,6 +88,8 @@ class RunSettings:
             "stop_on": self.stop_on,
             "keep": self.keep,
             "ranks": None if self.ranks is None else list(self.ranks),
+            "steps": self.steps,
+            "seconds": self.seconds,
             "rules": {
                 "select": list(self.rules.select),
                 "ignore": list(self.rules.ignore),
@@ -97,9 +109,13 @@ class Session:
     failure: str | None = None
     sampled: int = 0
     latest: dict[int, StepSample] = field(default_factory=dict)  # of each model
+    models: dict[int, TrainedModel] = field(default_factory=dict)
+    #: The steps of the samples of each model.
+    samples: dict[int, array[int]] = field(default_factory=dict)
     others: OtherProcesses | None = None
     #: What of the script was not observed, and what to do about it.
     unobserved: list[str] = field(default_factory=list)
+    limit: Limit = field(init=False)
     _writer: RunWriter | None = None
     _process: int = field(default_factory=os.getpid)
     _finished: bool = False
@@ -109,6 +125,7 @@ class Session:
     def __post_init__(self) -> None:
         self._findings = RunFindings(self.settings.rules)
         self._seen = Seen(self.settings.rules)
+        self.limit = Limit(self.settings.steps, self.settings.seconds)
 
     @classmethod
     def begun(cls, script: str, arguments: tuple[str, ...], settings: RunSettings) -> Session:
@@ -178,6 +195,7 @@ class Session:
                 sentinel=self.settings.sentinel,
                 processes=self.run.world_size,
                 stop_on_nan=self.settings.stop_on in ("nan", "error"),
+                limit=self.limit if self.settings.is_limited else None,
                 failed=self._failed,
             )
             self.observer.start()
@@ -210,10 +228,12 @@ class Session:
             elif isinstance(one, StepSample):
                 self._seen.add_sample(one.step, one.model, one.optimizer)
                 found += self._findings.sample(one)
+                self.samples.setdefault(one.model, array("q")).append(one.step)
                 self.latest.pop(one.model, None)  # the one that comes is the last
                 self.latest[one.model] = one
             elif isinstance(one, TrainedModel):
                 self._seen.add_model(one)
+                self.models[one.id] = one
         if self._writer is not None:
             self._writer.add(*records, *found)
         if self.settings.stop_on == "error" and self.observer is not None:
@@ -312,13 +332,22 @@ class Session:
                 plain=schedule.plain,
                 watched=schedule.sampled,
                 cost=schedule.cost,
+                cost_seconds=schedule.cost_seconds,
+                cut=self._cut(observer),
                 notices=(*notices, *self._notices(observer)),
             )
         self.run = run
+        self._seen.cut = run.cut is not None
         if self._writer is not None:
             self._writer.add(*self.findings)
             self._writer.finish(run)
             self.failure = self.failure or self._writer.failure
+
+    def _cut(self, observer: Observer) -> str | None:
+        """The option by which the script was made to end."""
+        if self.limit.reached is not None:
+            return self.limit.reached
+        return f"--stop-on {self.settings.stop_on}" if observer.cut else None
 
     def _notices(self, observer: Observer) -> tuple[str, ...]:
         """What was not looked at, and why."""
@@ -342,15 +371,27 @@ class Session:
         path = self.path if self.steps and self.recorded else None
         if path is not None and self.run.world_size > 1:  # the files of all ranks are one run
             path = path.parent
+        run = self.run if self._finished else replace(self.run, steps=self.steps)
+        sampled = {step for steps in self.samples.values() for step in steps}
+        reader = ReadRun(path or self.path, run, sampled)
+        verdict = Verdict(
+            run,
+            tuple(map(reader.named, self.findings)),
+            tuple(self.models.values()),
+            self.sampled,
+            self.samples,
+            self.judgement,
+        )
         return summary(
-            self.run if self._finished else replace(self.run, steps=self.steps),
-            self.findings,
+            verdict,
             None if path is None else str(path),
-            sampled=self.sampled,
             failure=self.failure,
-            judgement=self.judgement,
             unobserved=self.unobserved,
         )
+
+    def fault(self) -> str:
+        """What went wrong with gradscope itself; nothing else."""
+        return "" if self.failure is None else f"gradscope: error: {self.failure}\n"
 
     def print_summary(self, summary: Callable[[Session], str], *, flush: bool = True) -> None:
         """Say on standard error what became of the run; a closed one is nobody's trouble.

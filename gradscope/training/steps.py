@@ -24,6 +24,7 @@ from gradscope.training.current_step import CurrentStep, LossScales, loss_of
 from gradscope.training.deep import DeepSteps
 from gradscope.training.gradients import are_finite, small
 from gradscope.training.guard import Guard
+from gradscope.training.limit import Limit
 from gradscope.training.loop.loop import Loop
 from gradscope.training.metrics_schedule import MetricsSchedule
 from gradscope.training.models import Models
@@ -68,6 +69,8 @@ class Steps:
         number: how many have ended.
         stopping: whether the script is to end at its next backward or step.
         stop_on_nan: whether it is at the first NaN or infinity.
+        limit: after how many steps or seconds it is; None: it never is.
+        cut: whether it was made to end.
         began: when the run began, by ``time.perf_counter``.
 
     Args:
@@ -80,6 +83,8 @@ class Steps:
 
     stopping = False
     stop_on_nan = False
+    limit: Limit | None = None
+    cut = False
 
     def __init__(
         self,
@@ -113,7 +118,7 @@ class Steps:
 
     def _end_script(self) -> None:
         """By what is not an ``Exception``, which a script may well catch, as may the guard."""
-        self.stopping = False
+        self.stopping, self.cut = False, True
         raise SystemExit(1)
 
     # ---------------------------------------------------------------- backward
@@ -126,6 +131,8 @@ class Steps:
     ) -> bool:
         """A loss is there, with its graph; whether ``backward_ended`` is to be called."""
         parts, current = self._parts, self._parts.current
+        if self.limit is not None and self.limit.backward_begins(self.number):
+            self._end_script()
         roots = []
         for root in begun:
             if isinstance(root, torch.Tensor):
@@ -314,13 +321,20 @@ class Steps:
                 parts.metrics.step_ended(self.number)
             self._rested.append((now - self._last, parts.guard.seconds))
             parts.guard.seconds, self._last = 0.0, now
+        if self.limit is not None and self.limit.step_ended(self.number):
+            self._end_script()
 
     def loop(self, *, ended: bool) -> LoopRecord:
         """The loop as it went so far, with what traces have shown of it."""
         tracer = self._parts.tracer
         if ended and tracer.active:
             tracer.conclude()
-        return self._parts.loop.record(ended=ended, causes=tracer.causes, untraced=tracer.untraced)
+        return self._parts.loop.record(
+            ended=ended,
+            cut=ended and self.cut,
+            causes=tracer.causes,
+            untraced=tracer.untraced,
+        )
 
     def _traced(self, optimizer: Optimizer | None) -> None:
         """A traced step has ended: what it has shown is judged."""

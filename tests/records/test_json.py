@@ -13,7 +13,7 @@ import pytest
 from gradscope.errors import ConfigError
 from gradscope.records import json as record_json
 from gradscope.records.accumulation import AccumulatedLayer, Accumulation, AccumulationCause
-from gradscope.records.answers import Answer, NonFiniteOrigin
+from gradscope.records.answers import Answer, Explanation, NonFiniteOrigin
 from gradscope.records.errors import ErrorRecord, Frame, RelatedLine
 from gradscope.records.gradcheck import GradientCheck
 from gradscope.records.graph import Chain, GraphNode, SavedTensor
@@ -120,7 +120,14 @@ FULL = Report(
     activity=(UnitActivity("relu", "act", 0, 8, 32, 2, 1, "net.py:3"),),
     histograms=(Histogram("fc", "gradient", "", 6, 0, -2, (0, 1), (2, 1), 1, 1, 0),),
     precision=(PrecisionForecast("fc", "activation", "float16", 1.0, 6, 0.5, 0.0, 0),),
-    answers=(Answer("fc.bias", "parameter", "zero", "message", "masked", recovers=False),),
+    answers=(
+        Answer(
+            *("fc.bias", "parameter", "zero", "message", "masked"),
+            recovers=False,
+            code="GS103",
+            explained_by=Explanation("GS806", "optimizer"),
+        ),
+    ),
     losses=(LossPart("ce", 1.0), LossPart("kl", None, "nan")),
     gradient_checks=(GradientCheck("fc", "Linear", 0, "weight", "wrong", 1.0, 1.01, "note"),),
     sketches=(Sketch("fc", "gradient", "fc.weight", 1.0, "AAAA", None, 1e-6, 1),),

@@ -361,6 +361,83 @@ def hostile() -> RunHistory:
 
 
 #: Every sample by its name.
+def causes() -> RunHistory:
+    """60 steps of two models: one optimizer's rate is 0, and what follows from that."""
+    of, looked = 60, (1, 2, 3, 5, 8, 13, 21, 34, 55)
+    weights = tuple(f"{name}.weight" for name in ("conv1", "conv2", "fc1", "out"))
+
+    def stalled(name: str, model: int) -> TrainingFinding:
+        finding = Finding(
+            *("GS605", "stalled-layer", "warning", name),
+            "it moves by 0 of its norm per step, and moved by 0.001000 before.",
+            "Look at the layer's activations.",
+            value=0.0,
+            threshold=1e-3,
+            source="gradscope, calibrated",
+        )
+        return TrainingFinding(finding, ((21, of),), model)
+
+    rate = Finding(
+        *("GS806", "zero-learning-rate", "error", "optG"),
+        "the learning rate of `optG` is 0 in all 30 steps: no step moves a weight. `sched` "
+        "(LambdaLR) sets it.",
+        "Look at where the rate is computed.",
+        value=0.0,
+        location="train.py:31",
+    )
+    update = Finding(
+        *("GS104", "update-ratio", "warning", "conv1.weight"),
+        "4 parameters with a gradient did not move in the step: conv1.weight and 3 more.",
+        "Look at the learning rate of this parameter group.",
+        value=0.0,
+        threshold=0.0,
+        source="a step that moves nothing",
+    )
+    frozen = Finding(
+        *("GS403", "frozen-but-moving", "warning", "bn1"),
+        "`backbone`, of which it is a part, is frozen, and in train mode.",
+        "Call `backbone.eval()` after `train()`.",
+    )
+    bias = Finding(
+        *("GS505", "bias-before-batchnorm", "info", "conv1.bias"),
+        "the batch norm behind it, `bn1`, subtracts it again.",
+        "Make the layer with `bias=False`.",
+    )
+    return RunHistory(
+        TrainingRun(
+            *("train.py", START),
+            versions=VERSIONS,
+            device="cpu",
+            ended=START + 12.4,
+            exit="0",
+            steps=of,
+            plain=0.182,
+            watched=0.240,
+            cost=0.016,
+            cost_seconds=0.2,
+        ),
+        models=(
+            TrainedModel(0, "netG", "Generator", 21_840, 21_840, 11),
+            TrainedModel(1, "netD", "Critic", 21_840, 21_840, 11),
+        ),
+        steps=tuple(
+            step(n, of, sampled=n in looked, optimizer=("optG", "optD")[n % 2])
+            for n in range(1, of + 1)
+        ),
+        sampled=looked,
+        findings=(
+            TrainingFinding(update, ((1, of),), 0),
+            *(stalled(name, 0) for name in weights[1:]),
+            stalled("conv1.weight", 1),
+            TrainingFinding(frozen, ((3, of),), 1),
+            TrainingFinding(bias, ((1, of),), 1),
+            TrainingFinding(rate, ((1, of),), parameters=tuple((0, name) for name in weights)),
+        ),
+        parameters=tuple(series(name, looked, model=model) for model in (0, 1) for name in weights),
+        judgement=Judgement(("GS101", "GS104", "GS403", "GS605", "GS806")),
+    )
+
+
 SAMPLES: dict[str, Callable[[], RunHistory]] = {
     "small": small,
     "gan": gan,
@@ -368,4 +445,5 @@ SAMPLES: dict[str, Callable[[], RunHistory]] = {
     "empty": empty,
     "one-step": one_step,
     "hostile": hostile,
+    "causes": causes,
 }

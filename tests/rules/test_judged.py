@@ -30,6 +30,15 @@ def lacking(seen: Seen) -> dict[str, NotJudged]:
     return {one.code: one for one in judgement(seen).not_judged}
 
 
+def test_a_script_that_was_ended_cannot_be_judged_by_what_it_does_at_its_end() -> None:
+    seen = Seen(RuleSettings.of(select=["GS801", "GS810", "GS812"]))
+    assert judgement(seen).judged == ("GS801", "GS810", "GS812")
+    seen.cut = True
+    assert judgement(seen).judged == ("GS801",)
+    assert {one.help for one in lacking(seen).values()} == {"run the script to its end"}
+    assert list(lacking(seen)) == ["GS810", "GS812"]
+
+
 # ------------------------------------------------------------------------- what is declared
 
 

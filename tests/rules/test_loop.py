@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from gradscope.records.loop import LoopRecord
+from gradscope.records.loop import LoopOptimizer, LoopRecord, LoopScheduler
 from gradscope.records.training import TrainingFinding
-from gradscope.rules import RuleSettings
+from gradscope.rules import RuleSettings, folded
 from gradscope.rules._book import entries
 from gradscope.training.findings import RunFindings
 from gradscope.training.observer import Observer
@@ -57,9 +57,9 @@ def findings(
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_loop(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = BROKEN[name]
-    found = findings(program.source(broken=True), tmp_path, monkeypatch)
-    assert [one.finding.code for one in found] == [program.code]  # and no symptom of it
-    (one,) = found
+    causes = folded(findings(program.source(broken=True), tmp_path, monkeypatch))
+    assert [one.finding.code for one in causes] == [program.code]  # all else is a symptom of it
+    one = causes[0].finding
     for words in program.words:
         assert words in one.finding.message
     if program.name is not None:
@@ -85,3 +85,24 @@ def test_what_only_looks_like_a_mistake(
 
 def test_every_rule_of_the_loop_has_a_broken_program() -> None:
     assert {program.code for program in BROKEN.values()} == set(CODES)
+
+
+def test_a_scheduler_of_a_script_that_was_cut_short_has_two_epochs_time() -> None:
+    """What steps once an epoch makes no step in the first."""
+
+    def found(steps: int, loader: int, *, cut: bool = True) -> list[TrainingFinding]:
+        optimizer = LoopOptimizer("opt", "SGD", None, steps, 2)
+        scheduler = LoopScheduler("sched", "StepLR", "train.py:3", "opt", 0)
+        loop = LoopRecord(
+            *(steps, steps),
+            optimizers=(optimizer,),
+            schedulers=(scheduler,),
+            loader=loader,
+            ended=True,
+            cut=cut,
+        )
+        return list(RunFindings(RuleSettings.of(select=["GS812"])).loop(loop))
+
+    assert found(50, 100) == found(50, 26) == found(50, 0) == []
+    assert [one.code for one in found(50, 25)] == ["GS812"]
+    assert [one.code for one in found(50, 100, cut=False)] == ["GS812"]

@@ -43,6 +43,8 @@ ENDED = replace(
     watched=0.02,
     cost=0.018,
     notices=("a notice",),
+    cost_seconds=1.08,
+    cut="--steps 3",
 )
 MODELS = (
     TrainedModel(0, "netG", "Generator", 1000, 900, 12, autocast="bfloat16"),
@@ -85,7 +87,7 @@ FINDING = Finding(
 )
 STATS = TensorStats((2, 3), "float32", 6, 1.5, -0.1, 0.3, -1.0, 1.0, 1, 0, 0)
 FINDINGS = (
-    TrainingFinding(FINDING, ((1, 2), (4, 4)), 0),
+    TrainingFinding(FINDING, ((1, 2), (4, 4)), 0, parameters=((0, "fc.weight"), (0, "fc.bias"))),
     TrainingFinding(
         replace(FINDING, code="GS301", cause=None, call=None),
         ((3, 3),),

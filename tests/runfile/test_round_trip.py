@@ -86,6 +86,17 @@ def test_a_file_from_before_a_loss_was_a_sum_is_read(written):
         assert {(model.autocast, model.compiled) for model in file.models} == {(None, None)}
 
 
+def test_a_file_from_before_findings_had_parameters_is_read(written):
+    with sqlite3.connect(written) as file:
+        file.execute("ALTER TABLE finding DROP COLUMN parameters")
+        file.execute("ALTER TABLE run DROP COLUMN cost_seconds")
+        file.execute("ALTER TABLE run DROP COLUMN cut")
+    file.close()
+    with RunFile.open(written) as file:
+        assert file.run == replace(ENDED, steps=5, cost_seconds=None, cut=None)
+        assert [one.parameters for one in file.findings] == [None, None]
+
+
 def test_a_part_of_the_run_is_asked_for(written):
     with RunFile.open(written) as file:
         assert file.steps(2, 3) == STEPS[1:3]

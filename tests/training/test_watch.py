@@ -484,12 +484,11 @@ def test_at_the_end_it_says_what_run_says(tmp_path, capsys):
         assert capsys.readouterr().err == ""
     out, err = capsys.readouterr()
     assert out == ""
-    first, found, where = err.splitlines()
-    assert first.startswith("gradscope: 12 steps, 12 looked at")
-    assert found.startswith(
-        "gradscope: error[GS402] unused at steps 1–12: the module was never called"
-    )
-    assert where == f"gradscope: show it with `gradscope show {path}`"
+    first, found, help, where = err.splitlines()
+    assert first.startswith("gradscope: 12 steps, 12 sampled")
+    assert found.startswith("gradscope: error[GS402] unused: the module was never called in all 12")
+    assert help == "gradscope:   help: Call the module in `forward`, or remove it."
+    assert where == f"gradscope: recorded in {path}: `gradscope why {path}`"
     assert f"{run}\n" == f"{run!r}\n" == err
 
 
@@ -503,7 +502,7 @@ def test_a_run_that_goes_on_says_what_is_known(tmp_path):
     with gradscope.watch(model, every=5, out=tmp_path / "run.db") as run:
         assert repr(run).startswith("gradscope: no step was seen")
         train(model, steps=4)
-        assert repr(run).startswith("gradscope: 4 steps, 3 looked at\n")
+        assert repr(run).startswith("gradscope: 4 steps, 3 sampled\n")
 
 
 def test_quiet_says_nothing(tmp_path, capsys):

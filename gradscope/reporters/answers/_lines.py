@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gradscope.records.answers import Answer, WhyReport
+from gradscope.records.answers import Answer, Explanation, WhyReport
 from gradscope.records.judgement import Judgement
 from gradscope.reporters.finding_identity import without_figures
 from gradscope.reporters.header import loss_facts, precision, run_facts
@@ -23,9 +23,13 @@ _NAMES = 4
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Answers of one cause at one line of code, which several modules run."""
+    """Answers of one cause at one line of code, which several modules run.
+
+    ``symptoms`` follow from it, where it is a finding of a training run.
+    """
 
     answers: tuple[Answer, ...]
+    symptoms: tuple[Alike, ...] = ()
 
     @property
     def first(self) -> Answer:
@@ -43,9 +47,24 @@ def facts(report: WhyReport) -> list[str]:
 
 
 def alike(report: WhyReport) -> list[Alike]:
-    """The answers that need care, those that differ by their module alone together."""
+    """The answers that need care, those that differ by their module alone together.
+
+    What follows from another answer stands with it, unless it was asked for by its name.
+    """
+    if report.named:
+        return _grouped(report.answers)
+    causes = [one for one in report.answers if one.explained_by is None]
+    return [replace(group, symptoms=_symptoms(group, report)) for group in _grouped(causes)]
+
+
+def _symptoms(group: Alike, report: WhyReport) -> tuple[Alike, ...]:
+    causes = {Explanation(one.code, one.name) for one in group.answers if one.code}
+    return tuple(_grouped([one for one in report.answers if one.explained_by in causes]))
+
+
+def _grouped(answers: Sequence[Answer]) -> list[Alike]:
     groups: dict[object, list[Answer]] = {}
-    for answer in report.answers:
+    for answer in answers:
         key: object = (answer.state, answer.cause, answer.location, answer.recovers)
         if answer.steps:
             cause = without_figures(answer.cause)
@@ -66,16 +85,29 @@ def answer_lines(group: Alike) -> Iterator[Line]:
         lead = f"{name}: healthy," if healthy else f"{name}:"
         yield Line(plain(answer.message), lead, "good" if healthy else "")
         return
+    yield Line(some_names(names, _NAMES), _lead(answer), TONES.get(severity(answer) or "", ""))
+    yield Line(plain(answer.message), indent=1)
+    yield from _where(group, names)
+    if answer.explained_by is not None:
+        cause = answer.explained_by
+        yield Line(f"{plain(cause.code)} {plain(cause.name)}".rstrip(), "follows from", indent=1)
+    if answer.advice:
+        yield Line(plain(answer.advice), "help:", indent=1)
+    for symptom in group.symptoms:
+        first = symptom.first
+        whom = some_names((one.name for one in symptom.answers), _NAMES)
+        text = f"{whom}: {plain(first.message)}" if whom else plain(first.message)
+        yield Line(text, f"symptom: {_lead(first)}", indent=1)
+
+
+def _lead(answer: Answer) -> str:
+    """What an answer is, and in which steps it held."""
     lead = f"{answer.state}, {answer.cause}:" if answer.cause else f"{answer.state}:"
     if answer.cause in ("frozen", "misspelt"):
         lead = "frozen:" if answer.state == "missing" else "not frozen:"
     if answer.steps:
         lead = f"{lead[:-1]}, {stretches(answer.steps)}:"
-    yield Line(some_names(names, _NAMES), plain(lead), TONES.get(severity(answer) or "", ""))
-    yield Line(plain(answer.message), indent=1)
-    yield from _where(group, names)
-    if answer.advice:
-        yield Line(plain(answer.advice), "help:", indent=1)
+    return plain(lead)
 
 
 def _where(group: Alike, names: Sequence[str]) -> Iterator[Line]:
@@ -147,14 +179,16 @@ def conclusion(report: WhyReport) -> Iterator[Line]:
 def _over_steps(report: WhyReport) -> Iterator[Line]:
     """What was seen of a training run, what came of it, and what could not be judged."""
     whom = plural(report.checked, "parameter")
-    found = sum(severity(answer) is not None for answer in report.answers)
+    bad = [answer for answer in report.answers if severity(answer) is not None]
+    found, symptoms = len(bad), sum(one.explained_by is not None for one in bad)
     judged = Judgement(report.judged or (), report.not_judged)
     scope = plain(report.scope or "")
     if not report.run.steps:
         yield NOTHING_RECORDED
         return
     if found:
-        yield Line(f"{plural(found, 'finding')} in {whom} {scope}")
+        causes = f" of {plural(found - symptoms, 'cause')}" if symptoms else ""
+        yield Line(f"{plural(found, 'finding')}{causes} in {whom} {scope}")
     else:
         yield from no_problem(judged, f"in {whom} {scope}" if report.checked else scope)
     yield from not_enough(judged)

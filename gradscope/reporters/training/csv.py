@@ -9,12 +9,14 @@ from gradscope.reporters.csv_text import Field, written
 from gradscope.reporters.finding_lines import ordered
 from gradscope.reporters.report import View
 from gradscope.reporters.training.tables import steps
+from gradscope.rules import explanations
 
 suffix = ".csv"
 
 FINDINGS = (
     *("model", "severity", "code", "rule", "name", "call", "first_step", "last_step", "steps"),
     *("message", "value", "threshold", "source", "cause", "location", "advice", "origin"),
+    "explained_by",
 )
 EVENTS = ("step", "time", "kind", "message")
 
@@ -57,8 +59,10 @@ def _layers(series: Sequence[LayerSeries], key: Sequence[str], names: dict[int, 
 
 def _findings(history: RunHistory, names: dict[int, str]) -> Iterator[list[Field]]:
     by_finding = {id(found.finding): found for found in history.findings}
+    explained = explanations(history.findings)
     for finding in ordered([found.finding for found in history.findings]):
         found = by_finding[id(finding)]
+        cause = explained.get(id(found))
         intervals = " ".join(f"{a}-{b}" if a != b else str(a) for a, b in found.steps)
         ends = (found.steps[0][0], found.steps[-1][1]) if found.steps else (None, None)
         yield [
@@ -67,4 +71,5 @@ def _findings(history: RunHistory, names: dict[int, str]) -> Iterator[list[Field
             *(*ends, intervals, finding.message, finding.value, finding.threshold),
             *(finding.source, finding.cause, finding.location, finding.advice),
             found.origin.message if found.origin else None,
+            f"{cause.code} {cause.name}".rstrip() if cause else None,
         ]

@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gradscope.records.answers import Explanation
 from gradscope.records.data import to_data, to_line
 from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.training import TrainingFinding, TrainingStep
 from gradscope.reporters.report import View
+from gradscope.rules import explanations
 
 suffix = ".json"
 
@@ -37,7 +39,9 @@ def render(history: RunHistory, view: View) -> str:
     body.append(_block("vital_signs", _signs(history.steps), "{}"))
     for key, series in (("parameters", history.parameters), ("calls", history.calls)):
         body.append(_block(key, map(_series, series), "[]"))
-    body.append(_block("findings", map(_finding, history.findings), "[]"))
+    explained = explanations(history.findings)
+    found = (_finding(one, explained.get(id(one))) for one in history.findings)
+    body.append(_block("findings", found, "[]"))
     body.append(_block("events", map(to_line, history.events), "[]"))
     return "{\n " + ",\n ".join(body) + "\n}\n"
 
@@ -62,12 +66,15 @@ def _signs(steps: Sequence[TrainingStep]) -> Iterator[str]:
         yield f"{json.dumps(name)}: {to_line([getattr(step, name) for step in steps])}"
 
 
-def _finding(found: TrainingFinding) -> str:
-    """A finding as reports have it, and what a run knows of it."""
+def _finding(found: TrainingFinding, cause: TrainingFinding | None) -> str:
+    """A finding as reports have it, what a run knows of it, and what it follows from."""
     origin = None if found.origin is None else to_data(found.origin)
-    return to_line(
-        {**to_data(found.finding), "model": found.model, "steps": found.steps, "origin": origin}
-    )
+    data = {**to_data(found.finding), "model": found.model, "steps": found.steps, "origin": origin}
+    if found.parameters is not None:
+        data["parameters"] = found.parameters
+    if cause is not None:
+        data["explained_by"] = to_data(Explanation(cause.code, cause.name))
+    return to_line(data)
 
 
 def _series(series: LayerSeries) -> str:

@@ -249,7 +249,12 @@ class Loop:
     # ---------------------------------------------------------------- record
 
     def record(
-        self, *, ended: bool, causes: Iterable[LoopCause] = (), untraced: str = ""
+        self,
+        *,
+        ended: bool,
+        cut: bool = False,
+        causes: Iterable[LoopCause] = (),
+        untraced: str = "",
     ) -> LoopRecord:
         """The loop as it went so far; the arguments are the record's."""
         kept = self._graphs.alive()
@@ -274,11 +279,13 @@ class Loop:
             causes=tuple(causes),
             untraced=untraced,
             ended=ended,
+            cut=cut,
         )
 
     def _optimizer_records(self) -> Iterator[LoopOptimizer]:
         """Those that are alive, and those that were at the last record, in the order made."""
         counts = Counter(id(parameter) for known in self._optimizers for parameter in known.held)
+        names = self._named_parameters()
         for reference, mine in self._every:
             optimizer, of = reference(), mine.parameters
             if optimizer is None:
@@ -306,8 +313,20 @@ class Loop:
                 peak=of.peak,
                 rate=of.rate,
                 gone=of.gone,
+                held=tuple(
+                    tuple(names[id(p)] for p in group["params"] if id(p) in names)
+                    for group in optimizer.param_groups
+                ),
             )
             yield mine.record
+
+    def _named_parameters(self) -> dict[int, tuple[int, str]]:
+        """By identity, the parameters of all models: the model's number, and the name there."""
+        return {
+            id(parameter): (model.id, named.name)
+            for model in self._models
+            for parameter, named in named_parameters(model.module).items()
+        }
 
     def _model_records(self) -> tuple[LoopModel, ...]:
         """Those that are alive, and those that were at the last record."""

@@ -18,12 +18,14 @@ from gradscope.reporters.run_summary import summary
 from gradscope.reporters.text_view import TextView
 from gradscope.reporters.training.sentences.answers import answers
 from gradscope.reporters.training.sentences.news import news
+from gradscope.reporters.verdict import Verdict
 
 FEW = NotJudged("GS401", "samples", 5, 3, "--every 12")
 MORE = NotJudged("GS605", "samples", 16, 3, "--every 12")
 METRICS = NotJudged("GS601", "steps", 33, 18, "--every 12")
 LONGER = NotJudged("GS603", "steps", 1026, 60, "a run of 1,026 steps or more")
 FIRST = NotJudged("GS506", "first-step", 1, 0, "--first 1")
+ENDED = NotJudged("GS810", "end", 1, 0, "run the script to its end")
 COMPILED = NotJudged("GS101", "calls", 1, 0, "run without torch.compile")
 
 #: Three of 60 steps were sampled: a run in each of the three states.
@@ -69,6 +71,10 @@ def why(history: RunHistory, format: str, *patterns: str) -> str:
         ),
         ((LONGER,), ["The run is too short for GS603 (needs 1,026 steps)"]),
         ((FIRST,), ["Not enough samples for GS506 (needs step 1): --first 1"]),
+        (
+            (ENDED, replace(ENDED, code="GS812")),
+            ["The script was ended too early for GS810, GS812: run the script to its end"],
+        ),
         (
             (COMPILED,),
             ["No calls are recorded for GS101, which read them: run without torch.compile"],
@@ -182,9 +188,9 @@ def test_a_run_that_ended_says_so_to_who_follows_it() -> None:
 def test_the_end_of_a_run_says_it_in_a_line(judgement: Judgement, said: str) -> None:
     assert in_short(judgement) == said
     run = TrainingRun("train.py", 0.0, steps=60)
-    ended = {"path": "run.db", "sampled": 3, "failure": None, "judgement": judgement}
-    assert summary(run, (), **ended).splitlines()[1] == f"gradscope: {said}"
-    assert said not in summary(run, small().findings, **ended)
+    ended = Verdict(run, sampled=3, judgement=judgement)
+    assert summary(ended, "run.db").splitlines()[1] == f"gradscope: {said}"
+    assert said not in summary(replace(ended, findings=small().findings), "run.db")
 
 
 def test_calls_of_compiled_modules_have_a_reason() -> None:

@@ -7,16 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.errors import OptionError
-from gradscope.records.answers import Answer, WhyReport
+from gradscope.records.answers import Answer, Explanation, WhyReport
 from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.run import RunInfo
 from gradscope.records.training import StepSample, TrainingFinding
-from gradscope.reporters.finding_lines import ordered
 from gradscope.reporters.training.sentences.findings import given, run_info, where
 from gradscope.reporters.training.sentences.summary import title
 from gradscope.reporters.training.tables.naming import qualified, selected
 from gradscope.reporters.training.tables.series_columns import lost_steps
-from gradscope.rules import severity
+from gradscope.rules import explanations, folded, severity
 from gradscope.typeset.numbers import NOT_THERE, count, number, plural
 
 #: The states that `why` knows, by the rule that finds them; another rule's name is the state.
@@ -43,6 +42,7 @@ def answers(
     if patterns or exclude:
         layers = (*chosen.parameters, *chosen.calls)
         found = [one for one in found if _concerns(one, layers, everywhere=not patterns)]
+        found = _with_causes(found, history.findings)
     if step is not None:
         found = [one for one in found if any(a <= step <= b for a, b in one.steps)]
         if not found:
@@ -66,11 +66,26 @@ def answers(
         scope=where(history) if step is None else f"at step {count(step)}",
         judged=history.judgement.judged,
         not_judged=history.judgement.not_judged,
+        named=bool(patterns),
     )
+
+
+def _with_causes(
+    found: Sequence[TrainingFinding], every: Sequence[TrainingFinding]
+) -> list[TrainingFinding]:
+    """These findings and those that they follow from, in the order of all."""
+    explained = explanations(every)
+    wanted = {id(one) for one in found}
+    wanted |= {id(explained[id(one)]) for one in found if id(one) in explained}
+    return [one for one in every if id(one) in wanted]
 
 
 def _concerns(found: TrainingFinding, layers: Sequence[LayerSeries], *, everywhere: bool) -> bool:
     """Whether a finding is of one of the layers, of what is inside it, or reached it."""
+    if found.parameters is not None:
+        own = {(one.model, one.name) for one in layers if one.call is None}
+        if own.intersection(found.parameters):
+            return True
     if not found.finding.name and found.origin is None:
         return everywhere
     of = [one for one in layers if found.model in (None, one.model)]
@@ -120,11 +135,15 @@ def _check(history: RunHistory, step: int) -> None:
 
 
 def _bad(history: RunHistory) -> Iterator[Answer]:
-    """An answer for each finding, the worst first."""
-    by_finding = {id(one.finding): one for one in history.findings}
+    """An answer for each finding: the worst cause first, and behind each what follows from it."""
     parameters = {one.name for one in history.parameters}
-    for finding in ordered([one.finding for one in history.findings]):
-        found = by_finding[id(finding)]
+    told = [
+        (one, None if one is cause.finding else Explanation(cause.finding.code, cause.finding.name))
+        for cause in folded(history.findings)
+        for one in (cause.finding, *cause.symptoms)
+    ]
+    for found, explanation in told:
+        finding = found.finding
         state, cause, origin = _STATES.get(finding.rule, finding.rule), finding.cause, found.origin
         message = finding.message
         if origin is not None and origin.inputs and origin.phase not in ("parameter", "input"):
@@ -140,6 +159,8 @@ def _bad(history: RunHistory) -> Iterator[Answer]:
             advice=finding.advice or None,
             severity=finding.severity,
             steps=found.steps,
+            code=finding.code,
+            explained_by=explanation,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.records.answers import NonFiniteOrigin
@@ -11,12 +11,13 @@ from gradscope.records.report import CheckedModel, CheckReport, Finding
 from gradscope.records.run import RunInfo
 from gradscope.records.tensors import TensorStats
 from gradscope.records.training import TrainingFinding
-from gradscope.reporters.finding_lines import Beside, Known
+from gradscope.reporters.finding_lines import Beside, Known, also, grouped, lead, place
 from gradscope.reporters.judged_lines import NOTHING_RECORDED, no_problem, not_enough
 from gradscope.reporters.labels import label, some_names
 from gradscope.reporters.steps_in_words import listed, stretches
 from gradscope.reporters.training.sentences.summary import title
 from gradscope.reporters.training.tables.naming import qualified
+from gradscope.rules import Cause, explanations, folded
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, number, plural, shape
 from gradscope.typeset.text import plain
@@ -26,16 +27,32 @@ _NAMES = 4
 
 
 def with_steps(history: RunHistory) -> tuple[list[Finding], Known]:
-    """The findings as any record has them, and what the run knows of each."""
-    beside = {id(one.finding): _beside(one) for one in history.findings}
-    return [one.finding for one in history.findings], lambda finding: beside[id(finding)]
+    """The causes as any record has findings, the worst first, and what the run knows of each."""
+    causes = folded(history.findings)
+    beside = {id(one.finding.finding): _beside(one) for one in causes}
+    return [one.finding.finding for one in causes], lambda finding: beside[id(finding)]
 
 
-def _beside(one: TrainingFinding) -> Beside:
+def _beside(cause: Cause) -> Beside:
+    one, names = cause.finding, tuple(label(s.name, s.call) for s in cause.symptoms)
     # What was not finite before the step began was not made in it: the finding says all.
     made = one.origin is not None and one.origin.phase not in ("parameter", "input")
     details = tuple(origin_lines(one.origin, one)) if one.origin and made else ()
-    return Beside(stretches(one.steps), details)
+    return Beside(stretches(one.steps), details, tuple(_symptoms(cause.symptoms)), names)
+
+
+def _symptoms(symptoms: Sequence[TrainingFinding]) -> Iterator[Line]:
+    """A line for each finding that follows from a cause, one for those alike."""
+    beside = {id(one.finding): Beside(stretches(one.steps)) for one in symptoms}
+
+    def known(finding: Finding) -> Beside:
+        return beside[id(finding)]
+
+    for group in grouped([one.finding for one in symptoms], known):
+        first = group.first
+        text = f"{place(first)}: {plain(first.message)}"
+        more = f" ({also(group, known)})" if group.more else ""
+        yield Line(text + more, f"symptom {lead(first, known)}", indent=1)
 
 
 def origin_lines(origin: NonFiniteOrigin, one: TrainingFinding) -> Iterator[Line]:
@@ -84,8 +101,12 @@ def as_check(history: RunHistory) -> CheckReport:
     When a finding held stands in its message.
     """
     sentence = []
-    for one in qualified(history).findings:
-        when = stretches(one.steps)
+    named = qualified(history).findings
+    explained = explanations(named)
+    for one in named:
+        cause = explained.get(id(one))
+        follows = f"follows from {cause.code} {plain(cause.name)}".rstrip() if cause else ""
+        when = ", ".join(filter(None, (stretches(one.steps), follows)))
         message = f"{one.finding.message.rstrip('.')} ({when})." if when else one.finding.message
         sentence.append(replace(one.finding, message=message))
     status = "findings" if sentence else "ok"

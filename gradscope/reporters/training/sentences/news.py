@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from gradscope.records.history import RunHistory
 from gradscope.reporters import finding_lines
+from gradscope.reporters.finding_lines import Beside
+from gradscope.reporters.steps_in_words import stretches
 from gradscope.reporters.training.sentences import findings, summary
 from gradscope.reporters.training.sentences.step_facts import facts_of_step
 from gradscope.reporters.training.tables.naming import qualified
@@ -35,11 +37,11 @@ def news(history: RunHistory, shown: RunHistory | None, *, before: int) -> Itera
     known = {found.key for found in shown.findings} if shown else set()
     keys = [found.key for found in history.findings]
     named = qualified(history)
-    _, beside = findings.with_steps(named)
     for key, found in zip(keys, named.findings, strict=True):
         if key not in known:
             finding = found.finding
-            lead = finding_lines.lead(finding, beside)
+            when = Beside(stretches(found.steps))
+            lead = finding_lines.lead(finding, lambda _: when)  # noqa: B023 # called at once
             yield f"finding: {lead} {finding_lines.place(finding)}: {plain(finding.message)}"
     if history.run.ended is not None:
         yield from (f"verdict: {line}" for line in findings.verdict(history))

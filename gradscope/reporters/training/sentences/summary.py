@@ -9,8 +9,9 @@ from gradscope.records import training
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainedModel, TrainingRun
 from gradscope.reporters.steps_in_words import listed
+from gradscope.reporters.verdict import cost_in_words
 from gradscope.typeset.console import Line
-from gradscope.typeset.numbers import count, duration, plural, seconds, share
+from gradscope.typeset.numbers import count, duration, plural, seconds
 from gradscope.typeset.text import plain
 
 #: After so many seconds, and so many steps' time, without a word a run is taken to be over.
@@ -57,6 +58,8 @@ def end(history: RunHistory) -> Line:
         if history.age <= patience:
             return Line(last, "still running:", "good")
         return Line(f"no end was written, and {last}", "killed, or hanging:", "bad")
+    if run.cut:
+        return Line(f"by `{plain(run.cut)}`", "ended:", "good")
     if code in ("", "0"):
         return Line("exit code 0", "finished:", "good")
     if code.lstrip("-").isdigit():
@@ -202,7 +205,7 @@ def cost(run: TrainingRun) -> str:
         figures.append(f"{seconds(run.watched)} a watched one")
     if run.cost is None:
         return ", ".join(figures)
-    text = f"looking cost {share(run.cost, 1.0) if run.cost < 1 else 'all'} of the time"
+    text = f"looking cost {cost_in_words(run)}"
     return f"{text}: {', '.join(figures)}" if figures else text
 
 

@@ -8,10 +8,7 @@ from dataclasses import replace
 from gradscope.patterns import Named, matching
 from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.report import Report
-from gradscope.records.training import TrainedModel, TrainingFinding
-
-#: What a finding is of that names no layer, such as one of the loss.
-RUN = "(run)"
+from gradscope.records.training import RUN, TrainedModel, TrainingFinding
 
 
 def called(model: TrainedModel) -> str:
@@ -50,6 +47,9 @@ def _of_run(found: TrainingFinding) -> TrainingFinding:
 
 
 def _finding(found: TrainingFinding, names: dict[int, str]) -> TrainingFinding:
+    if found.parameters is not None:
+        full = tuple((one, below(names.get(one), name)) for one, name in found.parameters)
+        found = replace(found, parameters=full)
     if found.model not in names:
         return found
     finding = found.finding

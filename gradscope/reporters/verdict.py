@@ -1,0 +1,166 @@
+"""The verdict on a run in a few lines: the worst cause, where, how sure, what to do, what else."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gradscope.records.judgement import Judgement
+from gradscope.records.training import TrainedModel, TrainingFinding, TrainingRun
+from gradscope.reporters.judged_lines import in_short
+from gradscope.reporters.labels import TONES
+from gradscope.reporters.steps_in_words import stretches
+from gradscope.reporters.training.tables.naming import below, called
+from gradscope.rules import Cause, folded, is_exact
+from gradscope.typeset.console import Line
+from gradscope.typeset.numbers import count, duration, plural, share
+from gradscope.typeset.text import plain
+
+#: So many other causes, and so many codes of symptoms, are named.
+_OTHERS, _CODES = 3, 4
+#: What a message says itself of how often something held.
+_HOW_OFTEN = re.compile(r"\bin (all|the only|[\d,]+ of) ")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a run came to.
+
+    Attributes:
+        run: as it ended, or as far as it is known.
+        findings: of the whole run.
+        models: those that it trains.
+        sampled: how many steps were sampled.
+        samples: the steps of the samples, by the model's number.
+        judgement: which rules have seen enough.
+    """
+
+    run: TrainingRun
+    findings: Sequence[TrainingFinding] = ()
+    models: Sequence[TrainedModel] = ()
+    sampled: int = 0
+    samples: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    judgement: Judgement | None = None
+
+    def lines(self) -> Iterator[Line]:
+        """The worst cause, how many more findings there are; or that none was found."""
+        causes = folded(self.findings)
+        if not causes:
+            if self.judgement is not None and self.run.steps:
+                yield Line(plain(in_short(self.judgement)))
+            return
+        worst = causes[0].finding
+        harmless = worst.severity == "info"
+        if harmless and self.judgement is not None:
+            yield Line(plain(in_short(self.judgement, "error or warning")))
+        where = self._where(worst)
+        yield self._cause(worst, f" ({where})" if harmless and where else "")
+        if where and not harmless:
+            yield Line(where, indent=1)
+        if worst.advice:
+            yield Line(plain(worst.advice), "help:", indent=1)
+        more = [*_symptoms(causes[0].symptoms), *_others(causes[1:])]
+        if more:
+            yield Line("; ".join(more))
+
+    def steps(self) -> Line:
+        """How many steps there were, how many were sampled, and what that cost."""
+        cut = f" (ended by `{self.run.cut}`)" if self.run.cut else ""
+        what = f"{plural(self.run.steps, 'step')}{cut}, {count(self.sampled)} sampled"
+        cost = cost_in_words(self.run)
+        return Line(f"{what}; cost {cost}" if cost else what)
+
+    def more_about(self, path: str) -> Line:
+        """Where the run is, and the command that says more of it."""
+        run, quoted = self.run, shlex.quote(path)
+        command = f"gradscope {'why' if self.findings else 'show'} {quoted}"
+        text = plain(f"recorded in {path}: `{command}`")
+        late = [one for one in self.findings if one.origin is not None and one.steps[0][0] > 1]
+        if late and not run.options.get("deep"):
+            step = late[0].steps[0][0]
+            words = plain(" ".join([run.script, *map(shlex.quote, run.arguments)]))
+            deep = f"`gradscope run --deep {step - 1}:{step} {words}`"
+            text += f"; every operation of step {step}: {deep}"
+        return Line(text)
+
+    def _cause(self, found: TrainingFinding, more: str) -> Line:
+        place = plain(self._place(found))
+        lead = f"{plain(found.severity)}[{plain(found.code)}]{f' {place}' if place else ''}:"
+        return Line(f"{plain(found.message)}{more}", lead, TONES.get(found.severity, ""))
+
+    def _place(self, found: TrainingFinding) -> str:
+        """The layer, with its model before it where that tells more."""
+        names = {model.id: called(model) for model in self.models}
+        model = names.get(-1 if found.model is None else found.model)
+        return below(model if len(names) > 1 or not found.name else None, found.name)
+
+    def _where(self, found: TrainingFinding) -> str:
+        """The line of the script, and how often it held."""
+        place = f"at {plain(found.location)}" if found.location else ""
+        return ", ".join(filter(None, (place, self._how_often(found))))
+
+    def _how_often(self, found: TrainingFinding) -> str:
+        """``in all 600 steps``, ``since step 44 of 64``, ``in 7 of 7 samples``; "" where the
+        message says it."""
+        if _HOW_OFTEN.search(found.message) or not found.steps:
+            return ""
+        if not is_exact(found):
+            return self._in_samples(found)
+        (first, _), total = found.steps[0], self.run.steps
+        if len(found.steps) > 1 or found.steps[-1][1] < total:
+            return f"in {stretches(found.steps)} of {count(total)}" if total else ""
+        if first == 1:
+            return f"in all {count(total)} steps" if total > 1 else ""
+        return f"since step {count(first)} of {count(total)}"
+
+    def _in_samples(self, found: TrainingFinding) -> str:
+        numbers = self.samples.get(-1 if found.model is None else found.model, ())
+        if not numbers:
+            return f"in {stretches(found.steps)}"
+        held = sum(bisect_right(numbers, b) - bisect_left(numbers, a) for a, b in found.steps)
+        return f"in {count(held)} of {plural(len(numbers), 'sample')}"
+
+
+def cost_in_words(run: TrainingRun) -> str:
+    """``1.6 % of the time (4.02 s)``; "" where it is not known."""
+    if run.cost is None:
+        return ""
+    text = f"{share(run.cost, 1.0) if run.cost < 1 else 'all'} of the time"
+    if run.cost_seconds is None:
+        return text
+    took = run.cost_seconds
+    return f"{text} ({f'{took:.2f} s' if took < 10 else duration(round(took, 1))})"
+
+
+def _symptoms(symptoms: Sequence[TrainingFinding]) -> Iterator[str]:
+    """``2 findings follow from it: GS404, GS605``."""
+    if not symptoms:
+        return
+    counts = Counter(plain(one.code) for one in symptoms)
+    codes = [f"{code} ×{n}" if n > 1 else code for code, n in counts.items()]
+    more = ["…"] if codes[_CODES:] else []
+    verb = "follows" if len(symptoms) == 1 else "follow"
+    listed = ", ".join([*codes[:_CODES], *more])
+    yield f"{plural(len(symptoms), 'finding')} {verb} from it: {listed}"
+
+
+def _others(causes: Sequence[Cause]) -> Iterator[str]:
+    """``4 more findings: GS104 update-ratio (3 follow from it), GS505 bias-before-batchnorm``."""
+    if not causes:
+        return
+    rules: dict[str, list[int]] = {}
+    for one in causes:
+        rule = f"{one.finding.code} {one.finding.rule}"
+        rules.setdefault(rule, []).append(len(one.symptoms))
+    names = []
+    for rule, symptoms in rules.items():
+        times = f" ×{len(symptoms)}" if len(symptoms) > 1 else ""
+        follow = f" ({sum(symptoms)} follow from it)" if any(symptoms) else ""
+        names.append(f"{plain(rule)}{times}{follow}")
+    total = sum(1 + len(one.symptoms) for one in causes)
+    more = ["…"] if names[_OTHERS:] else []
+    yield f"{plural(total, 'more finding')}: {', '.join([*names[:_OTHERS], *more])}"

@@ -1,0 +1,115 @@
+"""Which findings of a run follow from which: causes, the worst first, each with its symptoms."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gradscope.records.training import RUN, TrainingFinding
+from gradscope.rules._book import entries
+from gradscope.rules._severity import SEVERITIES
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A finding that no other explains, and those that follow from it, the worst first."""
+
+    finding: TrainingFinding
+    symptoms: tuple[TrainingFinding, ...] = ()
+
+
+def folded(findings: Iterable[TrainingFinding]) -> tuple[Cause, ...]:
+    """The causes, the worst first, each with its symptoms; every finding is in one of them.
+
+    A finding follows from another where that one's rule names its code (``Rule.explains``), where
+    it began no earlier, and is of the same parameters. Of several causes the worst has it.
+    """
+    ordered = sorted(findings, key=_weight)
+    able = [one for one in ordered if _explained_codes().get(one.code)]
+    parents = {
+        id(one): next((other for other in able if _follows(one, other)), None) for one in ordered
+    }
+    symptoms: dict[int, list[TrainingFinding]] = {}
+    for one in ordered:
+        symptoms.setdefault(id(_root(one, parents)), []).append(one)
+    return tuple(
+        Cause(one, tuple(other for other in symptoms[id(one)] if other is not one))
+        for one in ordered
+        if id(one) in symptoms
+    )
+
+
+def explanations(findings: Iterable[TrainingFinding]) -> dict[int, TrainingFinding]:
+    """By identity, the cause of each finding that follows from another."""
+    return {id(symptom): cause.finding for cause in folded(findings) for symptom in cause.symptoms}
+
+
+def is_exact(found: TrainingFinding) -> bool:
+    """Whether it was read at every step, so that it needs no samples."""
+    return found.origin is not None or found.code in _of_every_step()
+
+
+def _weight(found: TrainingFinding) -> tuple[int, bool, int, str, str]:
+    """The worst first; then facts of every step, then what began first."""
+    known = found.severity in SEVERITIES
+    severity = SEVERITIES.index(found.severity) if known else len(SEVERITIES)
+    return severity, not is_exact(found), _first(found), found.code, found.name
+
+
+def _root(found: TrainingFinding, parents: dict[int, TrainingFinding | None]) -> TrainingFinding:
+    """The first cause of a finding."""
+    seen = {id(found)}
+    while (parent := parents[id(found)]) is not None and id(parent) not in seen:
+        seen.add(id(parent))
+        found = parent
+    return found
+
+
+def _follows(symptom: TrainingFinding, cause: TrainingFinding) -> bool:
+    codes = _explained_codes()[cause.code]
+    return (
+        symptom.code != cause.code
+        and symptom.code.startswith(codes)
+        and _first(symptom) >= _first(cause)
+        and _same_place(symptom, cause)
+    )
+
+
+def _same_place(symptom: TrainingFinding, cause: TrainingFinding) -> bool:
+    """Whether all that the symptom is of is what the cause concerns."""
+    if None not in (symptom.model, cause.model) and symptom.model != cause.model:
+        return False
+    concerned = cause.parameters
+    if concerned is None:
+        return True
+    if symptom.parameters is not None:
+        return set(symptom.parameters) <= set(concerned)
+    if symptom.model is None:  # of the run, or of an optimizer
+        return symptom.name in ("", RUN, cause.name)
+    return _holds([name for model, name in concerned if model == symptom.model], symptom.name)
+
+
+def _holds(parameters: Sequence[str], name: str) -> bool:
+    """Whether a parameter or a module is one of these, or has one of them."""
+    inside = f"{name}." if name else ""
+    return any(one == name or one.startswith(inside) for one in parameters)
+
+
+def _first(found: TrainingFinding) -> int:
+    return min((first for first, _ in found.steps), default=1)
+
+
+@functools.cache
+def _explained_codes() -> dict[str, tuple[str, ...]]:
+    """By code, the codes that the rule explains, or the beginnings of codes."""
+    return {one.rule.code: one.rule.explains for one in entries() if one.rule.explains}
+
+
+@functools.cache
+def _of_every_step() -> frozenset[str]:
+    """The codes of rules that read every step of a run: the loop, or the metrics."""
+    runs = {one.rule.code: one.rule.runs for one in entries()}
+    return frozenset(
+        code for code, one in runs.items() if one is not None and (one.loop or one.over_steps)
+    )

@@ -1,0 +1,89 @@
+"""Ends a script before its end: after so many steps, or so many seconds."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+#: Seconds that a script has beyond its time to come to its next step or backward.
+GRACE = 10.0
+#: A script that makes no step ends after so many times as many backwards.
+_BACKWARDS = 10
+
+
+class Limit:
+    """What a script is given; asked at each step and backward whether that is used up.
+
+    Attributes:
+        reached: the option by which the script is to end; None as long as it may go on.
+
+    Args:
+        steps: how many; None: as many as it makes.
+        seconds: from now on; None: as long as it takes.
+        clock: tells seconds.
+    """
+
+    def __init__(
+        self,
+        steps: int | None = None,
+        seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.reached: str | None = None
+        self._steps, self._seconds, self._clock = steps, seconds, clock
+        self._began, self._backwards = clock(), 0
+
+    def step_ended(self, number: int) -> bool:
+        """The step of that number has ended; whether the script is to end."""
+        if self._steps is not None and number >= self._steps:
+            self._end_by_steps()
+        return self._is_over()
+
+    def backward_begins(self, number: int) -> bool:
+        """A backward begins after so many steps; whether the script is to end."""
+        if not number and self._steps is not None:
+            self._backwards += 1
+            if self._backwards > _BACKWARDS * self._steps:
+                self._end_by_steps()
+        return self._is_over()
+
+    def _end_by_steps(self) -> None:
+        self.reached = self.reached or f"--steps {self._steps}"
+
+    def _is_over(self) -> bool:
+        if self._seconds is not None and self._clock() - self._began >= self._seconds:
+            self._end_by_time()
+        return self.reached is not None
+
+    def _end_by_time(self) -> None:
+        self.reached = self.reached or f"--seconds {self._seconds:g}"
+
+    @contextlib.contextmanager
+    def interrupting(self, grace: float = GRACE) -> Iterator[None]:
+        """Within this, the thread that runs is interrupted where its time is long over.
+
+        It comes to no step then: it loads data, or waits.
+        """
+        if self._seconds is None:
+            yield
+            return
+        runner = threading.get_ident()
+
+        def interrupt() -> None:
+            self._end_by_time()
+            if hasattr(signal, "pthread_kill"):
+                signal.pthread_kill(runner, signal.SIGINT)
+            else:
+                _thread.interrupt_main()
+
+        timer = threading.Timer(min(self._seconds + grace, threading.TIMEOUT_MAX), interrupt)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
