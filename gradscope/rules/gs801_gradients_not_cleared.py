@@ -59,7 +59,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 advice=f"Call `{optimizer.name}.zero_grad()` before each `backward`.",
                 value=float(count),
                 threshold=limits["share"],
-                location=_backward(rounds),
+                location=_elsewhere(rounds, optimizer.name) or _backward(rounds),
             ),
             loop,
             first,
@@ -81,6 +81,14 @@ def _cleared(rounds: list[Round], optimizer: str) -> str:
     if any(event.kind == "zero" for one in rounds for event in one.events):
         return "`zero_grad` is called less often than `step`"
     return "nothing clears them"
+
+
+def _elsewhere(rounds: list[Round], optimizer: str) -> str | None:
+    """Where other gradients than the optimizer's are cleared in its place."""
+    events = [event for one in rounds for event in one.events if event.kind == "zero"]
+    if any(event.of == optimizer for event in events):
+        return None
+    return next((event.location for event in events), None)
 
 
 def _backward(rounds: list[Round]) -> str | None:

@@ -216,6 +216,11 @@ class Observer:
         return self._steps.cut
 
     @property
+    def backwards(self) -> int:
+        """How many backwards have begun."""
+        return self._loop.backwards
+
+    @property
     def schedule(self) -> Schedule:
         """Which steps are sampled, and what that costs."""
         return self._parts.schedule

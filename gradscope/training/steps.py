@@ -144,6 +144,8 @@ class Steps:
         scale = self.scales.of(roots) if self.scales.any else None
         current.add_loss(loss, scale, anew=current.backwards > 0 and not self._any_gradient())
         parts.loop.backward_begins(begun, loss, scaled=scale is not None)
+        if not self.number and is_fixed(parts.loop.backwards):
+            self._judge_so_far(parts.loop.backwards)
         if sentinel is not None and roots:
             kind = sentinel.backward_begins(roots, gradients, loss)
             if kind is not None:
@@ -307,12 +309,9 @@ class Steps:
         self._let_go(known)
         if parts.tracer.active or parts.tracer.lingers:
             self._traced(optimizer)
-        if is_fixed(self.number):  # the first are kept for a run that ends early
-            loop = self.loop(ended=False)
-            if self.number >= _FIRST_JUDGED:
-                self._judge(loop)
-                parts.tracer.consider(loop)
-                due = due or parts.tracer.wanted
+        if is_fixed(self.number):
+            self._judge_so_far(self.number)
+            due = due or parts.tracer.wanted
         if due:
             self._account(optimizer, known, now, sampled=sampled)
             self._prepare()
@@ -335,6 +334,16 @@ class Steps:
             causes=tracer.causes,
             untraced=tracer.untraced,
         )
+
+    def _judge_so_far(self, count: int) -> None:
+        """After so many steps, or backwards where nothing steps, the loop is judged.
+
+        The first are recorded for a run that ends early, or whose objects die before it ends.
+        """
+        loop = self.loop(ended=False)
+        if count >= _FIRST_JUDGED:
+            self._judge(loop)
+            self._parts.tracer.consider(loop)
 
     def _traced(self, optimizer: Optimizer | None) -> None:
         """A traced step has ended: what it has shown is judged."""

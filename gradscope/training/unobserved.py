@@ -46,6 +46,8 @@ def _here(observer: Observer | None) -> str:
         if "torch" not in sys.modules:
             return "the script did not import torch in this process"
         return f"{_BLIND}: torch was imported by a route that its import hook does not see"
+    if observer.backwards:
+        return f"no optimizer made a step; `backward` was called {_times(observer.backwards)}"
     unseen = _unseen_training()
     if unseen:
         return f"{_BLIND}: {unseen}"
@@ -55,6 +57,10 @@ def _here(observer: Observer | None) -> str:
             "`torch.autograd.grad` make no step that gradscope sees"
         )
     return "no step was seen in this process: no optimizer stepped, and nothing called `backward`"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _unseen_training() -> str | None:

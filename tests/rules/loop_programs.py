@@ -72,11 +72,11 @@ BROKEN = {
         second = torch.optim.SGD(other.parameters(), lr=0.01)
         for step in range(12):
             inputs, labels = batch(step)
-            second.zero_grad()
+            second.zero_grad()  # here
             first.zero_grad()  # mended
             loss = F.cross_entropy(net(inputs), labels)
             loss = loss + F.cross_entropy(other(inputs), labels)
-            loss.backward()  # here
+            loss.backward()
             first.step()
             second.step()
         """, "first"),

@@ -88,7 +88,9 @@ class Loop:
         self._clips: dict[tuple[int, int], tuple[str, frozenset[str]]] = {}
         self._noticed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._uncalled: weakref.WeakKeyDictionary[nn.Module, OwnHook] = weakref.WeakKeyDictionary()
-        self._steps = self._backwards = self._loader = 0
+        self._steps = self._loader = 0
+        #: How many have begun.
+        self.backwards = 0
         self._scaled = False
 
     def listen(self, models: Iterable[Model], guard: Guard) -> None:
@@ -175,13 +177,13 @@ class Loop:
 
     def backward_begins(self, roots: Sequence[Any], loss: float | None, *, scaled: bool) -> None:
         """A loss is there, with its graph."""
-        self._backwards += 1
+        self.backwards += 1
         self._scaled = self._scaled or scaled
         for optimizer, known in self._of.items():
             known.backwards += _unused(optimizer, known)
             known.fresh = True
             known.use.backward_begins()
-        self._graphs.backward_begins(roots, self._steps + 1, self._backwards)
+        self._graphs.backward_begins(roots, self._steps + 1, self.backwards)
         self._rounds.add("backward", "", self._losses.backward_begins(roots, loss))
 
     def clipping(self, parameters: Sequence[torch.Tensor]) -> None:
@@ -261,7 +263,7 @@ class Loop:
         self._schedulers.stepped()
         return LoopRecord(
             steps=self._steps,
-            backwards=self._backwards,
+            backwards=self.backwards,
             rounds=self._rounds.all(),
             rest=self._rounds.rest,
             optimizers=tuple(self._optimizer_records()),
@@ -274,7 +276,7 @@ class Loop:
             same_loss=self._losses.same,
             kept_graphs=len(kept),
             kept_since=kept[0][0] if kept else 0,
-            kept_of=self._backwards - kept[0][1] + 1 if kept else 0,
+            kept_of=self.backwards - kept[0][1] + 1 if kept else 0,
             kept_by=self._graphs.keeper() if len(kept) > 4 else None,
             causes=tuple(causes),
             untraced=untraced,
@@ -293,6 +295,7 @@ class Loop:
                     yield replace(
                         mine.record,
                         steps=mine.record.steps and of.steps,
+                        backwards=max(mine.record.backwards, mine.backwards + mine.fresh),
                         zero_rates=tuple(of.zero_rates),
                         peak=of.peak,
                         rate=of.rate,
