@@ -20,11 +20,16 @@ from gradscope.runfile.reader import RunFile, Series
 
 
 def read_history(
-    run: RunFile, *, calls: bool = False, before: RunHistory | None = None
+    run: RunFile,
+    *,
+    calls: bool = False,
+    before: RunHistory | None = None,
+    path: Path | None = None,
 ) -> RunHistory:
     """All that a page about a run is made of; ``calls`` asks for the series of calls too.
 
     ``before`` is what was read of the same run earlier: what cannot have changed is not read again.
+    ``path`` is where the run will be found, as commands in findings name it; None: where it is.
 
     Raises:
         ConfigError: the file is damaged.
@@ -35,7 +40,7 @@ def read_history(
     while not alone and known and not known[-1].losses:  # another rank had not come to it
         known = known[:-1]
     known = (*known, *run.steps(known[-1].step + 1 if known else 1))
-    reader = ReadRun(run.source, ranks[0], sampled)
+    reader = ReadRun(path or run.source, ranks[0], sampled)
     now = RunHistory(
         run=ranks[0],
         models=run.models,

@@ -42,7 +42,8 @@ def problem_of(error: ClickException) -> Problem:
         commands = plugins.commands(room) if inner else []
     lists = f"`{' '.join(path)} --help` lists what there is"
     if isinstance(error, NoSuchOption):
-        return Problem(f"unknown option `{error.option_name}`", help=_meant(error) or lists)
+        help = _of_script(error.option_name, path, words) or _meant(error) or lists
+        return Problem(f"unknown option `{error.option_name}`", help=help)
     if isinstance(error, MissingParameter) and error.param is not None:
         return Problem(f"`{error.param.metavar or error.param.name}` is missing", help=lists)
     if words and commands:
@@ -50,6 +51,14 @@ def problem_of(error: ClickException) -> Problem:
         help = close or f"the commands are {', '.join(commands)}; a MODEL comes after one of these"
         return Problem(f"unknown command `{words[0]}`", help=help)
     return Problem(error.format_message().rstrip("."), help=lists)
+
+
+def _of_script(option: str, path: list[str], words: list[str]) -> str | None:
+    """That an option behind a script may be the script's own."""
+    scripts = [word for word in words if word.endswith(".py")]
+    if path != ["gradscope", "why"] or not scripts:
+        return None
+    return f"an option of the script comes behind `--`: `gradscope why {scripts[0]} -- {option}`"
 
 
 def _meant(error: NoSuchOption) -> str | None:

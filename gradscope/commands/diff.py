@@ -7,15 +7,12 @@ from typing import Annotated
 
 import typer
 
-# Typer carries its own copy of click, and exports only some of it.
-from typer.core import TyperCommand
-
 from gradscope import plugins
 from gradscope.api.run_history import read_history
 from gradscope.charts.maps import Map
 from gradscope.charts.panels import Panel
-from gradscope.click import Context
 from gradscope.commands import _completing as completing
+from gradscope.commands._double_dash import DASHES, BothSides
 from gradscope.commands._findings import fail_on_option, path_root, rule_texts
 from gradscope.commands._model import (
     importing_torch,
@@ -59,16 +56,7 @@ EXAMPLES = (
     ("gradscope diff before.db after.db", "Two others."),
     ("gradscope diff ./net.py:Net ./net.py:Port --match 'encoder.*=layers.*'", "Other names."),
 )
-#: What `--` becomes among the words; no argument of a process can hold it.
-_AND = "\0"
-
-
-class Parser(TyperCommand):
-    """Options may stand anywhere: `--` only parts what A is from what B is."""
-
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """With a word in the place of each ``--``."""
-        return super().parse_args(ctx, [_AND if word == "--" else word for word in args])
+Parser = BothSides
 
 
 @takes_groups
@@ -192,10 +180,10 @@ def _files(words: list[str], *, asked: bool) -> tuple[list[str], str | None]:
     Raises:
         OptionError: there is one run, and nothing else is named.
     """
-    files = [word for word in words if word != _AND]
+    files = [word for word in words if word != DASHES]
     named = {word: run_named(Path(word)) for word in files if word != "demo"}
     found = [str(named.get(word) or word) for word in files]
-    if asked or _AND in words or len(found) > 1 or not all(map(named.get, files)):
+    if asked or DASHES in words or len(found) > 1 or not all(map(named.get, files)):
         return found, None
     return _with_newest(found)
 
@@ -238,12 +226,12 @@ def _run_charts(a: Path, b: Path) -> tuple[tuple[Panel, ...], tuple[Map, ...]]:
 
 def _configs(words: list[str], options: ModelOptions) -> tuple[LoadedConfig, LoadedConfig]:
     """The configs of A and of B."""
-    parted = _AND in words
+    parted = DASHES in words
     before, after = words, list[str]()
     if parted:
-        at = words.index(_AND)
+        at = words.index(DASHES)
         before, after = words[:at], words[at + 1 :]
-    if _AND in after:
+    if DASHES in after:
         raise OptionError("`--` is given twice", help="one parts A from B")
     models, overrides = split_words(before)
     others, own = split_words(after)

@@ -13,6 +13,7 @@ import typer
 from gradscope import plugins
 from gradscope.api.run_history import read_history
 from gradscope.commands import _completing as completing
+from gradscope.commands._double_dash import DASHES, LastWords
 from gradscope.commands._findings import fail_on_option
 from gradscope.commands._model import importing_torch, read_model, refuse_to_run, split_words
 from gradscope.commands._options import (
@@ -27,6 +28,12 @@ from gradscope.commands._options import (
 from gradscope.commands._progress import shown_progress
 from gradscope.commands._runs import ChosenRun, chosen_run, newest_run
 from gradscope.commands._time_limit import time_limit
+from gradscope.commands._trials import (
+    ScriptOptions,
+    is_script,
+    refuse_several_processes,
+    try_script,
+)
 from gradscope.commands._views import Destination, choose_destination
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import (
@@ -41,8 +48,9 @@ from gradscope.records import json as record_json
 from gradscope.records.answers import WhyReport
 from gradscope.reporters.text_view import TextView
 from gradscope.rules import FAIL_ON, reaches
-from gradscope.runfile.folder import run_named
+from gradscope.runfile.folder import SUFFIX, run_named
 from gradscope.runfile.opening import file_of, is_run
+from gradscope.training.launch import Script
 
 if TYPE_CHECKING:
     from gradscope.config import LoadedConfig
@@ -55,8 +63,10 @@ EXAMPLES = (
     ),
     ("gradscope why ./net.py:Net stem.weight", "This parameter, whatever its state."),
     ("gradscope why model.yaml 'type:Linear' -f markdown", "All linear layers, for an issue."),
+    ("gradscope why train.py -- --epochs 1", "Run a script for 50 steps: what is wrong with it."),
     ("gradscope why", "What was found in the newest run of `gradscope-runs/`."),
 )
+Parser = LastWords
 #: What can only be a MODEL: a path, a spec with its source, a demo. All else is a NAME.
 _MODEL = re.compile(
     r"demo\Z|.*\.(ya?ml|json|py)\Z|(?!!|type:|re:)[^*]*[:/\\]", re.DOTALL | re.IGNORECASE
@@ -68,10 +78,10 @@ def run(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MODEL|RUN|NAME|KEY=VALUE",
-            help="A YAML config, a spec, a run or saved answers (default: the newest run in "
-            "`gradscope-runs/`, else `demo`); parameters and layers to answer for, by name or "
-            "pattern; config keys to override.",
+            metavar="MODEL|RUN|SCRIPT.py|NAME|KEY=VALUE [-- ARGS]",
+            help="A YAML config, a spec, a run, a training script or saved answers (default: the "
+            "newest run in `gradscope-runs/`, else `demo`); parameters and layers to answer for, "
+            "by name or pattern; config keys to override. Behind `--` the script's own arguments.",
             show_default=False,
             autocompletion=completing.models_and_runs,
         ),
@@ -82,6 +92,7 @@ def run(
         int | None, typer.Option(metavar="N", help="Of a run: only what held at this step.")
     ] = None,
     rank: Rank = None,
+    script: ScriptOptions,
     layers: LayerOptions,
     fail_on: Annotated[
         str,
@@ -99,14 +110,34 @@ def run(
     Without NAME every trainable parameter is looked at, and those whose gradient is missing, zero
     or not finite are answered. A NAME (`fc.weight`, `layer1.*`, `type:Linear`) is answered whatever
     its state. MODEL is told from a NAME by its form: a path, or a spec with a colon. Of a run that
-    `gradscope run` recorded it says what was found, and in which steps. Without MODEL and RUN it is
-    about the newest run in `gradscope-runs/`, where there is one and no key is given; else about
-    `demo`.
+    `gradscope run` recorded it says what was found, and in which steps. A training script it runs
+    for some steps as `gradscope run` does, says what is wrong in a few lines, and leaves no file
+    (`-o run.db` keeps the run). Without MODEL and RUN it is about the newest run in
+    `gradscope-runs/`, where there is one and no key is given; else about `demo`.
     """
     refuse_unknown("severity", fail_on, FAIL_ON)
-    models, names, overrides = _sort_words(words)
+    own, arguments = _parted(words or [])
+    models, names, overrides = _sort_words(own)
     of_runs = step is not None or rank is not None
     of_models = bool(overrides or model.settings or model.keys)
+    if len(models) == 1 and not of_runs and not of_models and is_script(models[0]):
+        _check_script(model)
+        trial = script.trial(Script(models[0], arguments))
+        keep = file.path if file.path is not None and file.path.suffix.lower() == SUFFIX else None
+        result = file if keep is None else replace(file, output=None)
+        try_script(
+            trial,
+            [*names, *(layers.layers or ())],
+            layers.exclude or (),
+            choose_destination(format, result, display, ROOM),
+            keep=keep,
+            fail_on=fail_on,
+        )
+        return
+    if script.given is not None:
+        help = f"as in `gradscope why {script.given} … train.py`"
+        raise OptionError(f"`{script.given}` is for a training script", help=help)
+    models, names, overrides = _sort_words([*own, *arguments])
     chosen = _asked_run(models, of_runs=of_runs, of_models=of_models)
     heading = None if chosen is None else chosen.heading
     destination = choose_destination(format, file, display, ROOM, heading)
@@ -137,6 +168,27 @@ def _write(report: object, destination: Destination) -> None:
     if isinstance(report, WhyReport):
         view = TextView(width=destination.width, color=destination.color)
         destination.write(plugins.load(ROOM, destination.format).render(report, view))
+
+
+def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of the command, and those behind ``--``."""
+    if DASHES not in words:
+        return [*words], []
+    at = words.index(DASHES)
+    return [*words[:at]], [*words[at + 1 :]]
+
+
+def _check_script(model: ModelOptions) -> None:
+    """Refuse what a script has no use for.
+
+    Raises:
+        OptionError: says what.
+    """
+    refuse_several_processes()
+    if model.timeout is not None:
+        raise OptionError("`--timeout` is for a model", help="of a script it is `--seconds`")
+    if model.allow:
+        raise OptionError("`--allow` is for a model: a script imports what it likes")
 
 
 def _sort_words(words: list[str] | None) -> tuple[list[str], list[str], list[str]]:

@@ -186,4 +186,7 @@ def _classes(file: str, names: Sequence[str]) -> str | None:
 
 
 def _observe(file: str) -> str:
-    return f"to observe a training script: `gradscope run {file}`"
+    return (
+        f"for a training script: `gradscope why {file}` says why it does not learn, "
+        f"`gradscope run {file}` records it"
+    )

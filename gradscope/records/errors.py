@@ -34,6 +34,8 @@ class RelatedLine:
 class ErrorRecord:
     """Why a run failed: ``phase`` is config, construction, input, forward, loss, backward or step.
 
+    Of a training script as a whole it is script.
+
     ``details`` are sentences that say what met what; ``related`` are lines other than the one that
     raised.
     """

@@ -213,6 +213,20 @@ def _thin(connection: sqlite3.Connection, table: str, number: str, most: int, st
     return connection.execute(f"DELETE FROM {table} WHERE {where} AND NOT ({stay})").rowcount
 
 
+def copy(run: Path, target: Path) -> None:
+    """Copy what a run's file holds, and what its journal does, to an empty file.
+
+    Raises:
+        sqlite3.Error: one cannot be read, or the other be written.
+    """
+    with (
+        contextlib.closing(sqlite3.connect(run)) as held,
+        contextlib.closing(sqlite3.connect(target)) as copied,
+    ):
+        held.backup(copied)
+        copied.execute("PRAGMA journal_mode = DELETE")
+
+
 def close(connection: sqlite3.Connection) -> None:
     """Close the file so that it is one file, and can be read from a folder that is read-only."""
     with contextlib.suppress(sqlite3.OperationalError):  # somebody reads it: the journal stays

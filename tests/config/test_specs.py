@@ -81,8 +81,14 @@ def test_a_python_file_names_its_classes_without_running(tmp_path, monkeypatch):
     with pytest.raises(ConfigError) as caught:
         read("net.py")
     help = "name the class in it: `./net.py:Net` or `./net.py:Other`"
-    script = "to observe a training script: `gradscope run net.py`"
-    assert caught.value.problems[0].help == f"{help}; {script}"
+    assert caught.value.problems[0].help == f"{help}; {for_a_script('net.py')}"
+
+
+def for_a_script(word: str) -> str:
+    return (
+        f"for a training script: `gradscope why {word}` says why it does not learn, "
+        f"`gradscope run {word}` records it"
+    )
 
 
 SCRIPTS = {
@@ -104,13 +110,13 @@ def test_a_script_without_a_model_class_is_for_run(name, word, tmp_path, monkeyp
         read(word)
     (problem,) = caught.value.problems
     assert problem.message == f"`{word}` defines no model class"
-    assert problem.help == f"to observe a training script: `gradscope run {word}`"
+    assert problem.help == for_a_script(word)
 
 
 @pytest.mark.parametrize(
     ("source", "help"),
     [
-        (SCRIPTS["no class"], "to observe a training script: `gradscope run ./train.py`"),
+        (SCRIPTS["no class"], for_a_script("./train.py")),
         ("class Nets(nn.Module): pass", "did you mean `Nets`?"),
         ("class Model(Base): pass", "name the class in it: `./train.py:Model`"),
     ],

@@ -1,0 +1,131 @@
+"""A script that is run for its verdict: for some steps, in a process of its own, as ``run`` does.
+
+Whatever the script does to its process and its streams, the result is written by another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from gradscope.training.launch import Script
+from gradscope.training.limit import GRACE
+
+#: So many samples are enough for nearly every rule; in fewer steps than three they are too near.
+_SAMPLES, _LEAST_EVERY = 16, 3
+#: Of what a failed script wrote to standard error, the last bytes.
+_MOST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a script is tried.
+
+    Attributes:
+        script: what is run.
+        steps, seconds: after which it is ended.
+        every: the interval between samples; None: such that there are enough.
+        output: a descriptor for what the script prints; None: nowhere.
+    """
+
+    script: Script
+    steps: int = 50
+    seconds: float = 60.0
+    every: int | None = None
+    output: int | None = None
+
+    @property
+    def interval(self) -> int:
+        """The steps between two samples."""
+        return self.every or max(_LEAST_EVERY, self.steps // _SAMPLES)
+
+    def command(self, run: Path) -> list[str]:
+        """The process that records to this file."""
+        options = {
+            "-o": run,
+            "--every": self.interval,
+            "--steps": self.steps,
+            "--seconds": f"{self.seconds:g}",
+        }
+        words = [str(word) for pair in options.items() for word in pair]
+        script = [self.script.name, *self.script.arguments]
+        return [sys.executable, "-m", "gradscope", "run", *words, "--quiet", *script]
+
+
+@dataclass(slots=True)
+class Tried:
+    """What became of it.
+
+    Attributes:
+        run: the file, if there is one; it is gone when the trial ends.
+        code: the exit code of the process; below 0 the signal that ended it.
+        errors: the last of what it wrote to standard error, where that went nowhere.
+        overdue: whether it was killed, as it did not end in its time.
+        interruption: what ended the trial before the script.
+    """
+
+    run: Path
+    code: int = 0
+    errors: str = ""
+    overdue: bool = False
+    interruption: KeyboardInterrupt | None = None
+
+    @property
+    def ending(self) -> str:
+        """How the process ended, in words: "exit code 2", "SIGKILL"."""
+        with contextlib.suppress(ValueError):
+            if self.code < 0:
+                return signal.Signals(-self.code).name
+        return f"exit code {self.code}"
+
+
+@contextlib.contextmanager
+def tried(trial: Trial) -> Iterator[Tried]:
+    """Run the script, wait for its end, and keep its file within this.
+
+    Raises:
+        OSError: there is no place for a file, or no process to be had.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="gradscope-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryFile() as errors,
+    ):
+        found = Tried(Path(folder) / "run.db")
+        process = subprocess.Popen(
+            trial.command(found.run),
+            stdout=subprocess.DEVNULL if trial.output is None else trial.output,
+            stderr=errors if trial.output is None else trial.output,
+        )
+        # It ends itself when its time is up, or else soon after.
+        patience = trial.seconds + 3 * GRACE
+        try:
+            found.code = process.wait(patience)
+        except subprocess.TimeoutExpired:
+            found.overdue = True
+        except KeyboardInterrupt as error:
+            found.interruption = error
+            if str(error):  # a signal to this process alone; Ctrl-C reaches both
+                process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                found.code = process.wait(GRACE)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                found.code = process.wait()
+        found.errors = _last(errors)
+        yield found
+
+
+def _last(file: IO[bytes]) -> str:
+    """The end of a file, from a line's beginning on."""
+    size = file.seek(0, 2)
+    file.seek(max(0, size - _MOST_BYTES))
+    text = file.read().decode("utf-8", "replace")
+    return text if size <= _MOST_BYTES else text.partition("\n")[2]
