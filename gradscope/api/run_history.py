@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gradscope.errors import OptionError
 from gradscope.records.history import LayerSeries, RunHistory
+from gradscope.records.norms import NormSeries
 from gradscope.records.report import Report
 from gradscope.records.training import StepSample, TrainingFinding
 from gradscope.reporters.steps_in_words import listed
 from gradscope.reporters.training.tables.naming import called
 from gradscope.rules import ReadRun, RuleSettings, Seen, diagnose_ranks, judgement
+from gradscope.runfile.layout import Key
+from gradscope.runfile.norm_series import combined_later
 from gradscope.runfile.ranks import compare_ranks
 from gradscope.runfile.reader import RunFile, Series
 
@@ -52,15 +55,19 @@ def read_history(
         age=age(run.path) if ranks[0].ended is None else None,
         path=run.source,
     )
+    norms = _norms(run, before if alone else None)
     if before is not None and before.sampled == sampled and alone:
-        now = replace(now, parameters=before.parameters, calls=before.calls)
+        known_parameters = {(one.model, one.name): one for one in before.parameters}
+        parameters = tuple(_with_norms(known_parameters, norms))
+        now = replace(now, parameters=parameters, calls=before.calls)
     else:
-        parameters = run.parameter_series()
+        parameter_series = run.parameter_series()
         of_calls = run.call_series() if calls else {}
-        layers = _layers(run, parameters)
+        layers = _layers(run, parameter_series)
+        of_parameters = dict(_parameters(parameter_series, layers))
         now = replace(
             now,
-            parameters=tuple(_parameters(parameters, layers)),
+            parameters=tuple(_with_norms(of_parameters, norms)),
             calls=tuple(_calls(of_calls, layers)),
         )
     return replace(now, judgement=judgement(_seen(now, _settings(run), ranks=len(run.files) > 1)))
@@ -173,13 +180,38 @@ def _layers(run: RunFile, parameters: Mapping[tuple[int, str], Series]) -> _Laye
     return found
 
 
-def _parameters(series: Mapping[tuple[int, str], Series], layers: _Layers) -> Iterable[LayerSeries]:
+def _norms(run: RunFile, before: RunHistory | None) -> dict[Key, NormSeries]:
+    """The norms of every parameter; of those that were read before, only what is new is read."""
+    known = {
+        (one.model, one.name): one.norms
+        for one in (before.parameters if before else ())
+        if one.norms is not None
+    }
+    last = max((one.steps[-1] for one in known.values() if one.steps), default=0)
+    return combined_later(known, run.norm_series(last))
+
+
+def _with_norms(
+    parameters: Mapping[Key, LayerSeries], norms: Mapping[Key, NormSeries]
+) -> Iterator[LayerSeries]:
+    """The parameters with their norms, and those that no sample has."""
+    for key, one in parameters.items():
+        yield replace(one, norms=norms.get(key))
+    for (model, name), found in norms.items():
+        if (model, name) not in parameters and found.steps:
+            yield LayerSeries(name, (), {}, model, norms=found)
+
+
+def _parameters(series: Mapping[Key, Series], layers: _Layers) -> Iterator[tuple[Key, LayerSeries]]:
     for (model, name), one in series.items():
-        yield LayerSeries(
-            *(name, one.steps, one.values, model),
-            shape=layers.shapes.get((model, name), ()),
-            types=layers.types.get((model, name.rpartition(".")[0]), ()),
-            fault=one.fault,
+        yield (
+            (model, name),
+            LayerSeries(
+                *(name, one.steps, one.values, model),
+                shape=layers.shapes.get((model, name), ()),
+                types=layers.types.get((model, name.rpartition(".")[0]), ()),
+                fault=one.fault,
+            ),
         )
 
 

@@ -7,6 +7,7 @@ process that does so alone waits for the others forever. So nothing here or abov
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -36,6 +37,11 @@ def is_spread(tensor: torch.Tensor) -> bool:
     return type(tensor) not in _PLAIN and hasattr(tensor, "_local_tensor")
 
 
+def is_plain_or_spread(tensor: torch.Tensor) -> bool:
+    """Whether it is no other subclass: of a quantized one nobody knows what it can compute."""
+    return type(tensor) in _PLAIN or hasattr(tensor, "_local_tensor")
+
+
 def placements_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """PyTorch's own placements of a ``DTensor``, one for each dimension of its mesh."""
     found: tuple[Any, ...] = getattr(tensor, "placements", ()) if is_spread(tensor) else ()
@@ -51,6 +57,13 @@ def version_of(tensor: torch.Tensor) -> tuple[int, int]:
     if type(tensor) in _PLAIN and not torch._C._len_torch_dispatch_stack():
         return id(tensor), tensor._version
     return id(tensor), -next(_UNCOUNTED)
+
+
+def versions_of(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
+    """``version_of`` each: of many, without a frame of Python's for each."""
+    if torch._C._len_torch_dispatch_stack():
+        return list(map(version_of, tensors))
+    return [(id(t), t._version) if type(t) in _PLAIN else version_of(t) for t in tensors]
 
 
 def written_class(module: nn.Module) -> type[nn.Module]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from gradscope.records.judgement import Judgement
+from gradscope.records.norms import NormSeries, number_or_none
 from gradscope.records.report import Report
 from gradscope.records.shown import Plotted, report_of_step
 from gradscope.records.training import (
@@ -26,7 +30,8 @@ class LayerSeries:
     measure. ``call`` is None for a parameter. ``shape`` is the parameter's, and ``types`` are the
     classes of the module, nearest first. ``lowest`` and ``highest`` are over the ranks, of a call
     in a run of several processes. ``fault`` is why a parameter of such a run has no norm of the
-    whole: "partial", "missing" or "differs".
+    whole: "partial", "missing" or "differs". ``norms`` are those of a parameter at every step whose
+    gradients were read; ``course`` has these and the sampled ones.
     """
 
     name: str
@@ -39,6 +44,54 @@ class LayerSeries:
     lowest: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
     highest: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
     fault: str | None = None
+    norms: NormSeries | None = None
+
+    def course(self, measure: str) -> Course:
+        """A measure at every step that has it.
+
+        What a sample says goes before the norm that was read in the same step: they differ by
+        rounding alone.
+        """
+        values = self.values.get(measure, (None,) * len(self.steps))
+        counts = self.values.get(counter(measure), ())
+        lost = {step for step, n in zip(self.steps, counts, strict=False) if n}
+        steps, norms = self.norms.of(measure) if self.norms is not None else ((), ())
+        if not steps:
+            return Course(self.steps, values, sorted(lost))
+        found = dict(zip(steps, map(number_or_none, norms), strict=True))
+        lost.update(step for step, x in zip(steps, norms, strict=True) if not math.isfinite(x))
+        for step, value in zip(self.steps, values, strict=True):
+            if value is not None or step not in found:
+                found[step] = value
+        every = sorted(found)
+        return Course(every, [found[step] for step in every], sorted(lost))
+
+
+def steps_with(measure: str, series: Iterable[LayerSeries]) -> list[int]:
+    """The steps that have a measure in any of the series."""
+    every: dict[int, Sequence[int]] = {}  # parameters that were read together share them
+    for one in series:
+        every[id(one.steps)] = one.steps
+        if one.norms is not None:
+            steps, _ = one.norms.of(measure)
+            every[id(steps)] = steps
+    return sorted(set[int]().union(*every.values()))
+
+
+class Course(NamedTuple):
+    """A measure over the steps that have it; those at which it was not finite are ``lost``."""
+
+    steps: Sequence[int]
+    values: Sequence[float | None]
+    lost: Sequence[int]
+
+
+def counter(measure: str) -> str:
+    """The column that counts what is not finite in the tensor that a measure is of; "" for none."""
+    for side in ("grad_out_", "grad_in_", "out_"):
+        if measure.startswith(side):
+            return f"{side}nonfinite"
+    return "nonfinite" if measure in ("grad_norm", "clipped_norm") else ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

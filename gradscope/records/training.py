@@ -12,6 +12,7 @@ from typing import Any
 
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.fields import SPARSE
+from gradscope.records.norms import NormNames, ParameterNorms
 from gradscope.records.placements import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.records.report import Finding, Report
 
@@ -303,6 +304,8 @@ def sum_of(losses: Sequence[float | None]) -> float | None:
 TrainingRecord = (
     TrainedModel
     | TrainingStep
+    | NormNames
+    | ParameterNorms
     | StepSample
     | Fingerprints
     | TrainingEvent

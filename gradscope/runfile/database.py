@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gradscope.errors import OptionError
+from gradscope.records.norms import NormNames, ParameterNorms
 from gradscope.records.placements import DeviceMesh, ParameterPlacement
 from gradscope.records.training import (
     Fingerprints,
@@ -31,7 +32,7 @@ _JOURNAL_BYTES = 16 << 20
 SAMPLES_LEFT_OUT = "samples-left-out"
 
 #: Tables whose rows can be written once more.
-_REPLACED = ("model", "step", "sample", "fingerprint", "mesh", "placement")
+_REPLACED = ("model", "step", "norm_names", "sample", "fingerprint", "mesh", "placement")
 _CALL = ("step", "model", "name", "call", "type", *schema.CALL_COLUMNS)
 _PARAMETER = ("step", "model", "name", *schema.PARAMETER_COLUMNS)
 
@@ -120,6 +121,10 @@ class Batch:
         match record:
             case TrainingStep():
                 self._append("step", rows.STEP, rows.step_row(record))
+            case NormNames():
+                self._append("norm_names", rows.NORM_NAMES, rows.plain_row(record))
+            case ParameterNorms():
+                self._append("norm", rows.NORM, rows.plain_row(record))
             case StepSample():
                 self._append("sample", rows.SAMPLE, rows.sample_row(record))
                 self._extend("call", _CALL, statistics.call_rows(record))
@@ -201,6 +206,12 @@ def thin(connection: sqlite3.Connection, kept: thinning.Kept) -> None:
         referred = thinning.outermost(sorted(kept.referred), kept.most_steps // 4)
         stay = f"sampled OR step IN ({', '.join(map(str, referred))})"
         kept.rows -= _thin(connection, "step", "step", kept.most_steps, stay)
+    for names, until, stride in kept.norms.to_thin():
+        gone = connection.execute(
+            "DELETE FROM norm WHERE names = ? AND number > ? AND number < ? AND number % ? != 0",
+            (names, thinning.FIRST, until, stride),
+        )
+        kept.norms.thinned(names, gone.rowcount)
     if kept.events > kept.most_events:
         kept.events -= _thin(connection, "event", "id", kept.most_events, "0")
 

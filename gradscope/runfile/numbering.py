@@ -15,7 +15,8 @@ from gradscope.records.training import TrainedModel
 _COLUMNS = {
     "model": "id",
     **dict.fromkeys(
-        ("sample", "call", "parameter", "placement", "fingerprint", "finding"), "model"
+        ("sample", "call", "parameter", "norm_names", "placement", "fingerprint", "finding"),
+        "model",
     ),
 }
 #: Of these the order of the rows is that of the network.

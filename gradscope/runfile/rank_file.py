@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError
+from gradscope.records.norms import NormNames, NormSeries
 from gradscope.records.placements import DeviceMesh, ParameterPlacement
 from gradscope.records.ranks import Pace
 from gradscope.records.training import (
@@ -21,6 +22,9 @@ from gradscope.records.training import (
     TrainingStep,
 )
 from gradscope.runfile import rows, schema
+from gradscope.runfile.layout import Key
+from gradscope.runfile.norm_series import COLUMNS as NORM_COLUMNS
+from gradscope.runfile.norm_series import norm_series
 from gradscope.runfile.numbering import renumber, shared_numbers
 from gradscope.runfile.opening import connect, reading
 
@@ -211,6 +215,14 @@ class RankFile:
     def parameter_series(self, model: int | None = None) -> dict[tuple[int, str], Series]:
         """By model id and parameter name, in the order of the model; see ``PARAMETER_COLUMNS``."""
         return self._series("parameter", ("model", "name"), schema.PARAMETER_COLUMNS, model)
+
+    def norm_series(self, after: int = 0) -> dict[Key, NormSeries]:
+        """By model id and parameter name: its norms at every step after one that has them."""
+        names = self._records(NormNames, "norm_names", rows.NORM_NAMES, "id")
+        if not names:
+            return {}
+        query = f"SELECT {', '.join(NORM_COLUMNS)} FROM norm WHERE step > ? ORDER BY id"
+        return norm_series(names, self._rows(query, after), str(self.path))
 
     def _series(
         self, table: str, key: tuple[str, ...], columns: tuple[str, ...], model: int | None

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
+from gradscope.records.norms import NormSeries
 from gradscope.records.training import (
     StepSample,
     TrainedModel,
@@ -17,13 +18,14 @@ from gradscope.records.training import (
     TrainingRun,
     TrainingStep,
 )
+from gradscope.runfile.combined_norms import combined_norms
 from gradscope.runfile.combining import (
     combined_parameters,
     combined_sample,
     combined_steps,
     with_spread,
 )
-from gradscope.runfile.layout import Layout
+from gradscope.runfile.layout import Key, Layout
 from gradscope.runfile.opening import allow_open_files, files_of
 from gradscope.runfile.rank_file import RankFile, Series
 
@@ -184,6 +186,17 @@ class RunFile:
             return self._first.parameter_series(model)
         of_ranks = {rank: file.parameter_series(model) for rank, file in self._ranks.items()}
         return combined_parameters(of_ranks, self.layout)
+
+    def norm_series(self, after: int = 0) -> dict[Key, NormSeries]:
+        """By model id and parameter name: the norms of its gradient at every step that was read.
+
+        Args:
+            after: only of the steps after this one.
+        """
+        if not self._whole:
+            return self._first.norm_series(after)
+        of_ranks = {rank: file.norm_series(after) for rank, file in self._ranks.items()}
+        return combined_norms(of_ranks, self.layout)
 
     @property
     def _counted(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError
 from gradscope.records.data import from_data, to_line
+from gradscope.records.norms import NormNames, ParameterNorms
 from gradscope.records.placements import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.records.report import Finding
 from gradscope.records.training import (
@@ -43,6 +44,8 @@ _STEP_TYPES: tuple[set[Any], ...] = (
     *(_NUMBER, _NUMBER, _NUMBER, _WORDS, _NUMBER, {int}, _WORDS),
     *(_NUMBER, {int, type(None)}, _WORDS),
 )
+NORM_NAMES = tuple(f.name for f in fields(NormNames))
+NORM = tuple(f.name for f in fields(ParameterNorms))
 SAMPLE = ("step", "model", "record")
 FINGERPRINT = tuple(f.name for f in fields(Fingerprints))
 _OF_FINDING = tuple(f.name for f in fields(Finding))
@@ -66,6 +69,8 @@ def plain_row(
     | TrainedModel
     | TrainingEvent
     | Fingerprints
+    | NormNames
+    | ParameterNorms
     | DeviceMesh
     | ParameterPlacement,
 ) -> Row:

@@ -13,6 +13,9 @@ APPLICATION: Final = int.from_bytes(b"grad")
 #: How many rows there are of vital signs and of events; half are the latest, with none left out.
 MOST_STEPS: Final = 200_000
 MOST_EVENTS: Final = 10_000
+#: Of norms of parameters, bytes; and how many rows of the same parameters stay in any case.
+MOST_NORM_BYTES: Final = 32 << 20
+LEAST_NORMS: Final = 256
 #: Of samples, where nothing else is said, and the least that thinning leaves something of.
 KEEP: Final = 512
 LEAST_KEEP: Final = 16
@@ -55,6 +58,13 @@ TABLES: Final = (
         norms TEXT, own_seconds REAL, batch INTEGER, summed TEXT
     )""",
     "CREATE INDEX step_sampled ON step (step) WHERE sampled",
+    """CREATE TABLE norm_names (
+        id INTEGER PRIMARY KEY, model INTEGER NOT NULL, names TEXT NOT NULL
+    )""",
+    """CREATE TABLE norm (
+        id INTEGER PRIMARY KEY, step INTEGER NOT NULL, names INTEGER NOT NULL,
+        number INTEGER NOT NULL, gradient BLOB, clipped BLOB, value BLOB
+    )""",
     """CREATE TABLE sample (
         step INTEGER NOT NULL, model INTEGER NOT NULL, record BLOB, PRIMARY KEY (step, model)
     ) WITHOUT ROWID""",

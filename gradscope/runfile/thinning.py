@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
+from gradscope.records.norms import ParameterNorms
 from gradscope.records.training import (
     StepSample,
     TrainingEvent,
@@ -12,7 +13,7 @@ from gradscope.records.training import (
     TrainingRun,
     TrainingStep,
 )
-from gradscope.runfile.schema import MOST_EVENTS, MOST_STEPS
+from gradscope.runfile.schema import LEAST_NORMS, MOST_EVENTS, MOST_NORM_BYTES, MOST_STEPS
 
 #: The first samples always stay.
 FIRST = 3
@@ -62,6 +63,41 @@ def stride(last: int, most: int) -> tuple[int, int]:
     return until, step
 
 
+class KeptNorms:
+    """What a run file holds of norms: by the names that they are of, how many rows and bytes.
+
+    Args:
+        most: bytes; from more on the older rows are thinned, of all names alike.
+    """
+
+    def __init__(self, most: int = MOST_NORM_BYTES) -> None:
+        self.most = most
+        self.size = 0
+        self._rows: dict[int, tuple[int, int, int]] = {}  # how many, the last number, bytes
+
+    def note(self, record: ParameterNorms) -> None:
+        """A row that is written."""
+        count, _, size = self._rows.get(record.names, (0, 0, 0))
+        self._rows[record.names] = count + 1, record.number, size + record.size
+        self.size += record.size
+
+    def to_thin(self) -> Iterator[tuple[int, int, int]]:
+        """Names, with what ``stride`` says of the numbers of their rows; ``thinned`` is awaited."""
+        if self.size <= self.most:
+            return
+        share = self.most / self.size
+        for names, (count, last, _) in list(self._rows.items()):
+            if count > LEAST_NORMS:
+                yield (names, *stride(last, int(count * share)))
+
+    def thinned(self, names: int, gone: int) -> None:
+        """So many rows of these names are gone."""
+        count, last, size = self._rows[names]
+        less = size * gone // count
+        self._rows[names] = count - gone, last, size - less
+        self.size -= less
+
+
 class Kept:
     """What a run file holds, as far as thinning needs to know it."""
 
@@ -69,6 +105,7 @@ class Kept:
         self, keep: int, most_steps: int = MOST_STEPS, most_events: int = MOST_EVENTS
     ) -> None:
         self.keep, self.most_steps, self.most_events = keep, most_steps, most_events
+        self.norms = KeptNorms()
         self.rows = self.events = self.last = self._taken = 0
         self._sampled: dict[int, int] = {}
         self._event_steps: set[int] = set()
@@ -80,6 +117,8 @@ class Kept:
             case TrainingStep():
                 self.rows += 1
                 self.last = max(self.last, record.step)
+            case ParameterNorms():
+                self.norms.note(record)
             case StepSample() if record.step not in self._sampled:
                 self._sampled[record.step] = self._taken
                 self._taken += 1

@@ -7,12 +7,14 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gradscope.capture.shards import is_spread, local, placements_of
+from gradscope.capture.norms import gradient_norms
+from gradscope.capture.shards import is_plain_or_spread, is_spread, local, placements_of
 from gradscope.nesting import find
 from gradscope.records.placements import GroupNorm
 from gradscope.records.training import TrainingStep, sum_of
@@ -20,6 +22,8 @@ from gradscope.training.gradients import Gradients, read
 from gradscope.training.optimizers import SeenOptimizer
 from gradscope.training.placements import Placements
 
+#: Of each parameter.
+Norms = dict[nn.Parameter, float]
 #: So many scaled losses are known, where a script keeps them all.
 _MOST_SCALED = 64
 
@@ -70,6 +74,11 @@ class CurrentStep:
         clipped_norm: of the same as the optimizer got them.
         placements: where parameters are, in a run of several processes.
         norms: of each group of them, both norms.
+        left: the norm of each gradient that its optimizer holds, as backward left it, with the
+            scaler's factor; None where they were read too late for that.
+        got: of each as the optimizer got it; None before that is measured.
+        values: of each parameter before the update, in steps in which these are read too.
+        seconds: that were spent to read them.
         ready: when its first backward began.
         batch: how many samples outermost models were called on; only counted in several processes.
     """
@@ -87,6 +96,10 @@ class CurrentStep:
     clipped_norm: float | None = None
     placements: Placements | None = None
     norms: tuple[GroupNorm, ...] = ()
+    left: Norms | None = None
+    got: Norms | None = None
+    values: Norms = field(default_factory=dict)
+    seconds: float = 0.0
     ready: float | None = None
     batch: int | None = None
     _read_after: int = 0  # how many backwards, when the gradients were read last
@@ -142,7 +155,9 @@ class CurrentStep:
         Args:
             late: the script may have clipped them, or divided them by the loss scale.
         """
+        began = perf_counter()
         self.gradients, self._read_after, self._late = read(parameters), self.backwards, late
+        self.seconds += perf_counter() - began
 
     @property
     def until_ready(self) -> int:
@@ -159,10 +174,12 @@ class CurrentStep:
 
         What was read late says nothing of the norm before clipping.
         """
+        began = perf_counter()
         left = self.gradients
-        changed = [p for p in parameters if left.changed(p)]
         before = {p: left.norms[p] for p in parameters if p in left.norms}
-        now = before | read(changed).norms if changed else before
+        changed = left.changed(parameters)
+        now = before | changed if changed else before
+        self.left, self.got = None if self._late else before, now
         self.clipped_norm = math.hypot(*now.values()) if parameters else None
         # Without a backward the gradients were taken otherwise.
         self.gradient_norm = (
@@ -174,11 +191,22 @@ class CurrentStep:
         if self._late:
             self.gradient_norm = None
             self.norms = tuple((group, None, clipped) for group, _, clipped in self.norms)
+        self.seconds += perf_counter() - began
+
+    def measure_values(self, parameters: Sequence[nn.Parameter]) -> None:
+        """The norms of the parameters themselves, once in a step: an update moves them."""
+        began = perf_counter()
+        values = self.values
+        new = [p for p in parameters if p not in values and is_plain_or_spread(p)]
+        new = [p for p in new if p.is_floating_point()]
+        values.update(zip(new, gradient_norms(new), strict=True))
+        self.seconds += perf_counter() - began
 
     def measure_all(self) -> None:
         """The norms of all gradients that were read, where no optimizer takes them."""
         norms = self.gradients.norms
         self.gradient_norm = self.clipped_norm = math.hypot(*norms.values()) if norms else None
+        self.left = self.got = norms
         if self.placements is not None:
             self.norms = self.placements.norms("", norms, norms, 1.0)
         self._see(self.clipped_norm)
@@ -224,6 +252,7 @@ class CurrentStep:
             self.gradients = Gradients() if held is None else self.gradients.after_step_of(held)
         self.gradient_norm = self.clipped_norm = None
         self.norms = ()
+        self.left = self.got = None
         self.skip()
 
     def skip(self) -> None:
@@ -232,6 +261,9 @@ class CurrentStep:
         self.first, self.end, self.divisor, self._late = 0, None, 1.0, False
         self.nonfinite, self.in_loss = None, False
         self.ready = self.batch = None
+        self.seconds = 0.0
+        if self.values:
+            self.values = {}
 
     def _see(self, norm: float | None) -> None:
         if norm is not None and not math.isfinite(norm):

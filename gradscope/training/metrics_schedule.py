@@ -7,11 +7,14 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 
+from gradscope.records.norms import VALUES_EVERY
 from gradscope.records.training import TrainingStep
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.optimizers import SeenOptimizer
 from gradscope.training.schedule import Schedule
 
+#: Of the budget, the most that the records of steps may take.
+_RECORDS = 1 / 4
 #: Over so many times it is measured what one takes, and how rare they may get.
 MEASURED, _RAREST = 16, 64
 #: What is left of its multiples without their whole parts spreads evenly (Weyl's equidistribution
@@ -27,12 +30,16 @@ class Frequency:
     Args:
         schedule: knows the budget, and what a plain step takes.
         share: of the budget.
+        more: the share of its own time by which it takes longer than the median of its times says.
     """
 
-    def __init__(self, schedule: Schedule, share: float) -> None:
+    def __init__(self, schedule: Schedule, share: float, more: float = 0.0) -> None:
         #: One step of so many, on average.
         self.every = 1
-        self._schedule, self._share = schedule, share
+        self.share = share
+        #: Of the budget, what it takes at this frequency.
+        self.used = 0.0
+        self._schedule, self._more = schedule, more
         self._seconds: deque[float] = deque(maxlen=MEASURED)
 
     def includes(self, step: int) -> bool:
@@ -49,13 +56,16 @@ class Frequency:
             return
         plain = self._schedule.plain
         if plain:
-            cost = statistics.median(self._seconds) / plain
-            wanted = cost / (self._share * self._schedule.budget)
-            self.every = min(_RAREST, max(1, math.ceil(wanted)))
+            median = statistics.median(self._seconds) * (1 + self._more)
+            cost = median / plain / self._schedule.budget
+            self.every = min(_RAREST, max(1, math.ceil(cost / self.share)))
+            self.used = cost / self.every
 
 
 class MetricsSchedule:
-    """Half of the budget is for metrics: to read all gradients, and to record a step.
+    """Three quarters of the budget are for metrics: to record a step, and to read all gradients.
+
+    A quarter at most is for the records; what they leave is for the readings.
 
     Attributes:
         records: how often a step is recorded that does not stand out.
@@ -66,7 +76,10 @@ class MetricsSchedule:
     """
 
     def __init__(self, schedule: Schedule, current: CurrentStep, *, checked: bool) -> None:
-        self.records, self.readings = Frequency(schedule, 1 / 4), Frequency(schedule, 1 / 4)
+        self.records = Frequency(schedule, _RECORDS)
+        # Weights are read in some of the steps in which gradients are.
+        self.readings = Frequency(schedule, _RECORDS, more=1 / VALUES_EVERY)
+        self._share = schedule.metrics_share
         self.reads = True
         self.unrecorded: Callable[[], TrainingStep] | None = None
         self.checked = checked
@@ -85,18 +98,21 @@ class MetricsSchedule:
         now = self._current.loss
         return now is None or abs(now - before) > 0.5 * abs(before)
 
-    def took(self, own: float, recording: float) -> None:
+    def took(self, own: float, norms: float, recording: float) -> None:
         """A step was recorded, though it was not sampled.
 
         Args:
             own: gradscope's seconds until the optimizer had made its step.
-            recording: those that the record took then.
+            norms: those that the records of parameters' norms took then.
+            recording: those that the record of the step took.
         """
         self.records.took(recording)
-        if self._current.is_read:
-            self.readings.took(max(0.0, own - self._own))
-        else:
+        if not self._current.is_read:
             self._own = own
+        elif self._own:
+            self.readings.took(max(0.0, own - self._own) + norms)
+        else:  # no step was without: what else is done in every one is not known
+            self.readings.took(self._current.seconds + norms)
 
     def passed(self, own: float) -> None:
         """A step was not recorded, and took so many of gradscope's seconds."""
@@ -106,8 +122,9 @@ class MetricsSchedule:
         """So many have been made."""
         if steps // MEASURED != self._renewed:
             self._renewed = steps // MEASURED
-            self.readings.renew()
             self.records.renew()
+            self.readings.share = self._share - min(_RECORDS, self.records.used)
+            self.readings.renew()
         self._records = self.records.includes(steps)
         self.reads = self._records and self.readings.includes(steps)
 

@@ -122,7 +122,7 @@ class Observer:
         self.compiled = guard(self._compiled)
         self.clearing = guard(loop.clearing)
         self.cleared = guard(loop.cleared)
-        self.clipping = guard(loop.clipping)
+        self.clipping = guard(self._clipping)
         self.scheduler_made = guard(loop.scheduler_made)
         self.epoch_begins = guard(loop.epoch_begins)
         self.module_set = guard(loop.module_set)
@@ -275,6 +275,11 @@ class Observer:
     ) -> Any:
         self._find_stages()
         return self._steps.begins(optimizer, args, kwargs)
+
+    def _clipping(self, parameters: Sequence[torch.Tensor], by_norm: bool) -> None:
+        if by_norm:
+            self._parts.current.gradients.scaled_alike(parameters)
+        self._loop.clipping(parameters)
 
     def _compiled(self, what: object) -> None:
         # `module.compile()` compiles a method of it.

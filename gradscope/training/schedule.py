@@ -37,10 +37,11 @@ class Schedule:
     seconds or the budget: of a short run the same steps are sampled, however busy the machine.
     Beside them a step is sampled whenever the time since the first step allows for one more: what
     samples cost so far, and what one more is expected to cost, stays within the budget's share of
-    it, of which the metrics of all steps may use up half.
+    it, of which the metrics of all steps may use up three quarters.
 
     Of several processes each samples the multiples of a power of two that half of the budget pays
-    for, so that they sample the same steps without a word, or the faster ones more.
+    for, so that they sample the same steps without a word, or the faster ones more; metrics have
+    the other half.
 
     Attributes:
         first: how many steps are sampled in any case.
@@ -82,7 +83,12 @@ class Schedule:
             return False
         if self.processes > 1:
             return upcoming % self._stride == 0
-        return spent + self._cost <= paid - min(self.metrics, paid / 2)
+        return spent + self._cost <= paid - min(self.metrics, paid * self.metrics_share)
+
+    @property
+    def metrics_share(self) -> float:
+        """Of the budget, the most that metrics may take."""
+        return 1 / 2 if self.processes > 1 else 3 / 4
 
     def ended(self, seconds: float, *, sampled: bool, own: float) -> None:
         """A step has ended.

@@ -30,6 +30,7 @@ from gradscope.training.metrics_schedule import MetricsSchedule
 from gradscope.training.models import Models
 from gradscope.training.node_stacks import NodeStacks
 from gradscope.training.optimizers import Optimizers, SeenOptimizer, settings
+from gradscope.training.parameter_norms import ParameterNormRecords
 from gradscope.training.patches import Root
 from gradscope.training.placements import Placements
 from gradscope.training.sampling import Sampling
@@ -106,6 +107,7 @@ class Steps:
         self._due = 0
         self._rested: list[tuple[float, float]] = []
         self._closure_ended = parts.guard(self._closure_returned)
+        self._norms = ParameterNormRecords(parts.models)
 
     def interrupt_rest(self) -> None:
         """Something is due at the step that is going on."""
@@ -190,6 +192,7 @@ class Steps:
             parts.current.read(self._parameters())
         if not optimized:
             parts.current.measure_all()
+            self._norms.gradients_ready(None, parts.current)
             self._locate()
             self._end(None, None)
 
@@ -260,6 +263,7 @@ class Steps:
         if not current.is_read:  # a step of fewer backwards than the one before, or not finite
             current.read(self._parameters(), late=True)
         current.measure(there, known.name)
+        self._norms.gradients_ready(known, current)
         parts.loop.gradients_read(optimizer, known, current.gradients.norms)
         self._locate()
         if sampler is not None:
@@ -301,11 +305,16 @@ class Steps:
             step = record()
             placed = () if parts.placements is None else parts.placements.records(parts.models)
             held = set(parts.optimizers.held()) if sampled else set()
-            self._write(*placed, *parts.sampling.records(step, known, held), step)
+            samples = parts.sampling.records(step, known, held)
+            began = time.perf_counter()
+            norms = list(self._norms.records(self.number, known, parts.current))
+            named = time.perf_counter() - began
+            self._write(*placed, *samples, *norms, step)
             if known is not None:
                 known.loss = step.loss
             if not sampled:
-                parts.metrics.took(parts.guard.seconds, time.perf_counter() - now)
+                recording = time.perf_counter() - now - named
+                parts.metrics.took(parts.guard.seconds, named, recording)
         self._let_go(known)
         if parts.tracer.active or parts.tracer.lingers:
             self._traced(optimizer)

@@ -32,7 +32,7 @@ class LoopListener(Protocol):
     def cleared(self, owner: Optimizer | nn.Module) -> None:
         """``zero_grad`` has cleared the gradients of an optimizer or a module."""
 
-    def clipping(self, parameters: Sequence[torch.Tensor]) -> None:
+    def clipping(self, parameters: Sequence[torch.Tensor], by_norm: bool) -> None:
         """``clip_grad_norm_`` or ``clip_grad_value_`` is about to clip the gradients of these."""
 
     def scheduler_made(self, scheduler: LRScheduler) -> None:
@@ -58,7 +58,8 @@ def listen_to_loop(listener: LoopListener) -> ExitStack:
         replace(patches, owner, "zero_grad", lambda f: _clearing(f, listener))
     replace(patches, nn.Module, "__setattr__", lambda f: _module_set(f, listener))
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        clip = _clipping(getattr(nn.utils.clip_grad, name), listener)
+        by_norm = name == "clip_grad_norm_"
+        clip = _clipping(getattr(nn.utils.clip_grad, name), listener, by_norm)
         for place in (nn.utils, nn.utils.clip_grad):
             replace(patches, place, name, functools.partial(_instead, clip))
     for kind, name in _MADE:
@@ -131,13 +132,15 @@ def _module_set(original: Callable[..., Any], listener: LoopListener) -> Callabl
     return __setattr__
 
 
-def _clipping(original: Callable[..., Any], listener: LoopListener) -> Callable[..., Any]:
+def _clipping(
+    original: Callable[..., Any], listener: LoopListener, by_norm: bool
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         one = isinstance(parameters, torch.Tensor)
         if not one:
             parameters = list(parameters)  # what is used up by this, the original uses up, too
-        listener.clipping([parameters] if one else parameters)
+        listener.clipping([parameters] if one else parameters, by_norm)
         return original(parameters, *args, **kwargs)
 
     return clip

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gradscope.charts.maps import Map
+from gradscope.charts.maps import PLACES, Map
 from gradscope.charts.panels import NOT_FINITE, Curve, Panel, Point, Stretch, point
-from gradscope.records.history import LayerSeries, RunHistory
+from gradscope.records.history import Course, LayerSeries, RunHistory, steps_with
+from gradscope.records.norms import MEASURES
 from gradscope.records.training import TrainingFinding
 from gradscope.reporters.labels import TONES, label
 from gradscope.reporters.steps_in_words import stretches as stretches_of
-from gradscope.reporters.training.tables.series_columns import counter
 from gradscope.reporters.training.tables.signs import Sign, signs
 from gradscope.typeset.numbers import count
 from gradscope.typeset.text import plain
@@ -30,6 +30,8 @@ _MAPS = (
     ("dead units", "share without a gradient in the whole batch", "parameters", "zeros"),
 )
 _SHARES = ("out_zeros", "zeros")
+#: A map is drawn from so many steps, and shows a quarter of them.
+_MOST_PLACES = 4 * PLACES
 
 
 def panels(history: RunHistory) -> tuple[Panel, ...]:
@@ -118,23 +120,35 @@ def _point(step: int, value: float | None, lost: bool) -> Point:
 
 
 def maps(history: RunHistory) -> Iterator[Map]:
-    """Layers over the steps that were looked at; of one step there is no map."""
+    """Layers over the steps that have a measure; of one step there is no map."""
     for title, y, which, measure in _MAPS:
         series: Sequence[LayerSeries] = getattr(history, which)
         if measure == "zeros":  # one number of the gradient for each unit: a bias, or of a norm
             series = [one for one in series if len(one.shape) == 1]
-        known = [one for one in series if any(x is not None for x in one.values.get(measure, ()))]
-        places = sorted({step for one in known for step in one.steps})
+        courses = [(one, one.course(measure)) for one in series]
+        known = [pair for pair in courses if any(x is not None for x in pair[1].values)]
+        places = _places(measure, known)
         if len(places) < 2:
             continue
-        names = tuple(label(one.name, one.call) for one in known)
-        rows = tuple(_row(one, measure, places) for one in known)
-        yield Map(title, y, "steps looked at", names, tuple(places), rows, measure in _SHARES)
+        names = tuple(label(one.name, one.call) for one, _ in known)
+        rows = tuple(_row(course, places) for _, course in known)
+        read = any(one.norms is not None for one, _ in known) and measure in MEASURES
+        x = "steps whose gradients were read" if read else "steps looked at"
+        yield Map(title, y, x, names, tuple(places), rows, measure in _SHARES)
 
 
-def _row(series: LayerSeries, measure: str, places: Sequence[int]) -> tuple[float | None, ...]:
-    values = series.values[measure]
-    counts = series.values.get(counter(measure), (None,) * len(values))
-    pairs = zip(values, counts, strict=True)
-    known = dict(zip(series.steps, (math.nan if lost else x for x, lost in pairs), strict=True))
+def _places(measure: str, known: Sequence[tuple[LayerSeries, Course]]) -> list[int]:
+    """The steps of all; of very many some, evenly, and those that were not finite."""
+    places = steps_with(measure, [one for one, _ in known])
+    if len(places) <= _MOST_PLACES:
+        return places
+    stride = -(-len(places) // _MOST_PLACES)
+    lost = {step for _, course in known for step in course.lost}
+    return sorted({*places[::stride], *sorted(lost)[:_MOST_PLACES]})
+
+
+def _row(course: Course, places: Sequence[int]) -> tuple[float | None, ...]:
+    lost = set(course.lost)
+    pairs = zip(course.steps, course.values, strict=True)
+    known = {step: math.nan if step in lost else x for step, x in pairs}
     return tuple(known.get(step) for step in places)

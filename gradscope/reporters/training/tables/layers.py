@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import functools
+import math
+from array import array
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 
 from rich.cells import cell_len
 
-from gradscope.records.history import LayerSeries, RunHistory
+from gradscope.records.history import LayerSeries, RunHistory, steps_with
+from gradscope.records.norms import MEASURES, NONE, NormSeries, number_or_none
 from gradscope.reporters.report import View
 from gradscope.reporters.report.tables.call_columns import MISSING
 from gradscope.reporters.report.tables.cells import cells, select
 from gradscope.reporters.report.tables.columns import Column, Entry, parse_sort, pick, single
 from gradscope.reporters.report.tables.folding import fold_named
 from gradscope.reporters.training.tables.legend import curve_legend
-from gradscope.reporters.training.tables.series_columns import COLUMNS, TO, USUAL, SeriesRow
+from gradscope.reporters.training.tables.series_columns import (
+    COLUMNS,
+    PARAMETERS,
+    TO,
+    USUAL,
+    SeriesRow,
+)
 from gradscope.rules import SEVERITIES
 from gradscope.typeset.numbers import NOT_THERE, count, plural
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table
@@ -30,8 +40,7 @@ def table(history: RunHistory, title: str, view: View) -> Table | None:
         return None
     registry = COLUMNS[title]
     room = _room(view.width)
-    looked = sorted({step for one in series for step in one.steps})
-    places = {step: i for i, step in enumerate(looked)}
+    places = _places(series)
     rows = [SeriesRow(one, places, room) for one in series]
     entries = _folded(rows) if view.fold else [single((row,)) for row in rows]
     chosen, caption, remark = _chosen(entries, history, title, view)
@@ -64,6 +73,18 @@ def table(history: RunHistory, title: str, view: View) -> Table | None:
     )
 
 
+def _places(series: Sequence[LayerSeries]) -> Callable[[str], dict[int, int]]:
+    """The steps that have a measure, numbered; most measures have those that were sampled."""
+
+    @functools.cache
+    def of(measure: str) -> dict[int, int]:
+        return {step: i for i, step in enumerate(steps_with(measure, series))}
+
+    sampled = of("")
+    read = any(one.norms is not None for one in series)
+    return lambda measure: of(measure) if read and measure in MEASURES else sampled
+
+
 def _room(width: int | None) -> int:
     return 24 if width is None or width >= 160 else 16 if width >= 120 else 12 if width >= 80 else 8
 
@@ -72,7 +93,9 @@ def _folded(rows: Sequence[SeriesRow]) -> list[Entry[SeriesRow]]:
     def signature(row: SeriesRow) -> Hashable:
         series = row.series
         measured = tuple((key, bool(row.known(key))) for key in series.values)
-        return series.model, series.call, series.shape, series.types, series.steps, measured
+        norms = series.norms
+        read = () if norms is None else (tuple(norms.steps), tuple(norms.value_steps))
+        return series.model, series.call, series.shape, series.types, series.steps, measured, read
 
     return fold_named(rows, lambda row: row.series.name, signature, _together)
 
@@ -85,7 +108,33 @@ def _together(name: str, rows: Sequence[SeriesRow]) -> SeriesRow:
         for key in first.values
         for columns in [[row.series.values[key] for row in rows]]
     }
-    return replace(rows[0], series=replace(first, name=name, values=values), times=len(rows))
+    norms = [row.series.norms for row in rows]
+    together = replace(first, name=name, values=values, norms=_middles(norms))
+    return SeriesRow(together, rows[0].places, rows[0].room, len(rows))
+
+
+def _middles(norms: Sequence[NormSeries | None]) -> NormSeries | None:
+    """The medians of norms at the same steps; what is not finite wins."""
+    known = [one for one in norms if one is not None]
+    if not known:
+        return None
+
+    def middles(columns: Sequence[Sequence[float]]) -> array[float]:
+        return array("d", map(_middle_norm, zip(*columns, strict=True)))
+
+    return replace(
+        known[0],
+        gradient=middles([one.gradient for one in known]),
+        clipped=middles([one.clipped for one in known]),
+        value=middles([one.value for one in known]),
+    )
+
+
+def _middle_norm(norms: Sequence[float]) -> float:
+    if not all(map(math.isfinite, norms)):
+        return math.nan
+    middle = _middle([number_or_none(norm) for norm in norms])
+    return NONE if middle is None else middle
 
 
 def _most(values: Sequence[float | None]) -> float | None:
@@ -106,7 +155,7 @@ def _chosen(
     """
     top = view.top or (None if view.width is None or len(entries) <= MANY else FEW)
     cut = top is not None and top < len(entries)
-    looked = f"at {plural(len(history.sampled), 'step')} looked at"
+    looked = _looked(history, [row.series for entry in entries for row in entry.rows], title)
     if not cut or view.sort:
         chosen, by = select(entries, COLUMNS[title], replace(view, top=top), title[:-1])
         caption, remark = by or looked, []
@@ -121,6 +170,14 @@ def _chosen(
         ways = f"`{pattern}` shows those you name, `--top {len(entries)}` all{fold}"
         remark.append(f"{count(more)} more: {ways}")
     return chosen, caption, remark
+
+
+def _looked(history: RunHistory, series: Sequence[LayerSeries], title: str) -> str:
+    """``at 150 steps, 9 of them sampled``."""
+    read = len(steps_with("grad_norm", series)) if title == "parameters" else 0
+    if read > len(history.sampled):
+        return f"at {plural(read, 'step')}, {count(len(history.sampled))} of them sampled"
+    return f"at {plural(len(history.sampled), 'step')} looked at"
 
 
 def _telling(history: RunHistory) -> Callable[[Entry[SeriesRow]], tuple[bool, int, float]]:
@@ -175,13 +232,17 @@ def _legend(
     shown: Sequence[SeriesRow],
 ) -> list[str]:
     lines = []
-    looked = sorted(shown[0].places) if shown else []
+    looked = sorted(shown[0].places("")) if shown else []
+    steps = list(_steps(columns, shown))
+    if len(steps) > 1:
+        lines.append(f"steps: {', '.join(steps)}")
     if any(row.times > 1 for row in shown):
         lines.append("×n: n blocks that look the same, one after the other; figures are medians")
     words = {word for row in texts for cell in row for word in cell.text.split()}
     if TO.strip() in words:
         first, last = count(looked[0]), count(looked[-1])
-        lines.append(f"a{TO}b: at the first step looked at and at the last, {first} and {last}")
+        which = f"step looked at and at the last, {first} and {last}"
+        lines.append(f"a{TO}b: at the first {'of these and at the last' if steps[1:] else which}")
     if MISSING in words:
         lines.append(f"{MISSING}: no gradient arrived")
     if NOT_THERE in words:
@@ -191,5 +252,19 @@ def _legend(
     drawn = [i for i, column in enumerate(columns) if column.key.endswith("_curve")]
     curves = [row[i].text for row in texts for i in drawn]
     over = f"over the {plural(len(looked), 'step')} looked at" if len(looked) > 1 else ""
+    over = "over these steps" if steps[1:] else over
     explained = view.table is None and bool(history.steps)  # under the vital signs
     return [*lines, *curve_legend(curves, over, explained=explained)]
+
+
+def _steps(columns: Sequence[Column[SeriesRow]], shown: Sequence[SeriesRow]) -> Iterator[str]:
+    """How many steps the figures of each column are of, where that is not the same of all."""
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for column in columns:
+        measure = PARAMETERS.get(column.key)
+        if measure is not None and shown:
+            alike.setdefault(tuple(shown[0].places(measure)), []).append(column.key)
+    for steps, keys in alike.items():
+        if steps:
+            ends = " to ".join(dict.fromkeys(map(count, (steps[0], steps[-1]))))
+            yield f"{' and '.join(keys)} {count(len(steps))} ({ends})"

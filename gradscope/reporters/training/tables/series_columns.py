@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from gradscope.records.history import LayerSeries
+from gradscope.records.history import Course, LayerSeries
+from gradscope.records.norms import MEASURES as NORMS
 from gradscope.reporters.labels import label
 from gradscope.reporters.report.tables.call_columns import MISSING
 from gradscope.reporters.report.tables.columns import Column, Scalar
@@ -57,39 +58,45 @@ USUAL = {
 
 @dataclass(frozen=True, slots=True)
 class SeriesRow:
-    """A layer's series, the steps looked at and the room for its curves, and how many it is.
+    """A layer's series, the steps of each measure, the room for its curves, how many it is.
 
-    A curve goes over the steps that were looked at, one after the other: ``places`` numbers them.
+    A curve goes over the steps that have its measure in any row, one after the other: ``places``
+    numbers them.
     """
 
     series: LayerSeries
-    places: Mapping[int, int]
+    places: Callable[[str], Mapping[int, int]]
     room: int = 24
     times: int = 1
+    _courses: dict[str, Course] = field(default_factory=dict, compare=False)
 
     @property
     def about(self) -> str:
         """The parameter or the call: what a page finds the row by."""
         return label(self.series.name, self.series.call)
 
-    def points(self, measure: str) -> list[tuple[float | None, bool]]:
-        """A measure at the steps looked at, and whether something in it was not finite."""
-        none = (None,) * len(self.series.steps)
-        counts = self.series.values.get(counter(measure), none)
-        values = self.series.values.get(measure, none)
-        return [(x, bool(n)) for x, n in zip(values, counts, strict=True)]
+    def course(self, measure: str) -> Course:
+        """A measure at every step that has it."""
+        found = self._courses.get(measure)
+        if found is None:
+            found = self._courses[measure] = self.series.course(measure)
+        return found
+
+    def ends(self, measure: str) -> list[tuple[float | None, bool]]:
+        """Its first and its last value, one where there is one, and whether each was not finite."""
+        steps, values, lost = self.course(measure)
+        places = (0, -1) if len(steps) > 1 else (0,) if steps else ()
+        return [(values[i], steps[i] in lost) for i in places]
 
     def curve(self, measure: str) -> str:
         """A measure as blocks."""
-        steps, points = self.series.steps, self.points(measure)
-        lost = [step for step, (_, gone) in zip(steps, points, strict=True) if gone]
-        values, at = [value for value, _ in points], self.places
+        (steps, values, lost), at = self.course(measure), self.places(measure)
         places, gone = [at[step] for step in steps], [at[step] for step in lost]
         return curve(places, values, gone, first=0, last=len(at) - 1, width=self.room)
 
     def known(self, measure: str) -> list[float]:
         """The finite values of a measure."""
-        values = self.series.values.get(measure, ())
+        values = self.course(measure).values
         return [x for x in values if x is not None and math.isfinite(x)]
 
     def spread(self, measure: str) -> tuple[float, float] | None:
@@ -103,16 +110,25 @@ class SeriesRow:
     @property
     def change(self) -> float:
         """How far the gradient's norm went, in powers of ten, from the first step to the last."""
-        norms = self.known("grad_norm" if self.series.call is None else "grad_out_norm")
-        if len(norms) < 2 or norms[0] == norms[-1]:
+        norms = self.course("grad_norm" if self.series.call is None else "grad_out_norm").values
+        found = [next(filter(_is_finite, way), None) for way in (norms, reversed(norms))]
+        known = [x for x in found if x is not None]
+        if not known or known[0] == known[-1]:
             return 0.0
-        ends = [math.log10(x) if x > 0 else -400.0 for x in (norms[0], norms[-1])]
+        ends = [math.log10(x) if x > 0 else -400.0 for x in known]
         return abs(ends[1] - ends[0])
 
     @property
     def lost(self) -> list[int]:
         """The steps at which something in it was not finite."""
-        return lost_steps(self.series)
+        found = set(lost_steps(self.series))
+        if self.series.norms is not None:
+            found.update(*(self.course(measure).lost for measure in NORMS))
+        return sorted(found)
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 def lost_steps(series: LayerSeries) -> list[int]:
@@ -120,14 +136,6 @@ def lost_steps(series: LayerSeries) -> list[int]:
     counts = [n for key, n in series.values.items() if key.endswith("nonfinite")]
     steps = zip(series.steps, *counts, strict=True)
     return [step for step, *several in steps if any(several)]
-
-
-def counter(measure: str) -> str:
-    """The column that counts what is not finite in the tensor that a measure is of; "" for none."""
-    for side in ("grad_out_", "grad_in_", "out_"):
-        if measure.startswith(side):
-            return f"{side}nonfinite"
-    return "nonfinite" if measure in ("grad_norm", "clipped_norm") else ""
 
 
 def _text(value: float | None, lost: bool, figure: Figure, absent: str) -> str:
@@ -138,17 +146,13 @@ def _text(value: float | None, lost: bool, figure: Figure, absent: str) -> str:
 
 
 def _course(row: SeriesRow, measure: str, figure: Figure) -> str:
-    points = row.points(measure)
-    if not points:
-        return ""
     absent = MISSING if measure.startswith("grad") else NOT_THERE
-    ends = [_text(*points[i], figure, absent) for i in (0, -1)]
-    return ends[0] if len(points) == 1 else TO.join(ends)
+    return TO.join(_text(value, lost, figure, absent) for value, lost in row.ends(measure))
 
 
 def _last(row: SeriesRow, measure: str) -> float | None:
-    known = row.series.values.get(measure, ())
-    return known[-1] if known else None
+    values = row.course(measure).values
+    return values[-1] if values else None
 
 
 def _share(part: float) -> str:
@@ -174,7 +178,7 @@ def _measured(key: str, measure: str) -> Iterator[Column[SeriesRow]]:
         return any(row.known(measure) for row in rows)
 
     def over_steps(rows: Sequence[SeriesRow]) -> bool:
-        return needed(rows) and any(len(row.series.steps) > 1 for row in rows)
+        return needed(rows) and any(len(row.course(measure).steps) > 1 for row in rows)
 
     yield Column(key, last, course, last, tone=_bad, needed=needed)
 

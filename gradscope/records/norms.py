@@ -1,0 +1,123 @@
+"""The norms of parameters and of their gradients at many steps, in as few bytes as they need."""
+
+from __future__ import annotations
+
+import math
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+#: Stands for the norm of a gradient that is not there.
+NONE = -1.0
+#: What float32 holds in full precision.
+_SMALLEST = 1.2e-38
+#: Of a weight, the norm is taken at the first of so many steps whose gradients are read.
+VALUES_EVERY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class NormNames:
+    """Parameters whose norms are recorded together, in the order of their model.
+
+    Attributes:
+        id: its number in the file of one process.
+        model: the id of their model.
+        names: their own.
+    """
+
+    id: int
+    model: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterNorms:
+    """The norms of one step, a number for each of the names; ``unpacked`` reads them.
+
+    Attributes:
+        step: its number in the run.
+        names: the id of their ``NormNames``.
+        number: how many such records of these names there are, with this one.
+        gradient: of each gradient as the last backward left it, without the loss scale; None where
+            it was not read before the script may have changed it.
+        clipped: of each gradient as the optimizer got it; None where that is the same.
+        value: of each parameter before the update; None in most steps.
+    """
+
+    step: int
+    names: int
+    number: int
+    gradient: bytes | None = None
+    clipped: bytes | None = None
+    value: bytes | None = None
+
+    @property
+    def size(self) -> int:
+        """How many bytes the norms take."""
+        return sum(len(one) for one in (self.gradient, self.clipped, self.value) if one)
+
+
+def packed(norms: Sequence[float]) -> bytes:
+    """Little-endian numbers of 4 bytes each; of 8, where one is out of float32's range."""
+    try:
+        data = struct.pack(f"<{len(norms)}f", *norms)
+    except OverflowError:
+        data = b""
+    if not data or 0.0 < min([norm for norm in norms if norm > 0.0], default=1.0) < _SMALLEST:
+        data = struct.pack(f"<{len(norms)}d", *norms)
+    return data
+
+
+def unpacked(data: bytes, count: int) -> array[float]:
+    """The norms of so many parameters, or of that many in each of several steps.
+
+    Raises:
+        ValueError: the bytes are not as many as such norms take.
+    """
+    if len(data) not in (4 * count, 8 * count):
+        raise ValueError(f"{len(data)} bytes are not the norms of {count} parameters")
+    norms: array[float] = array("f" if len(data) == 4 * count else "d", data)
+    if sys.byteorder == "big":
+        norms.byteswap()
+    return norms
+
+
+@dataclass(frozen=True, slots=True)
+class NormSeries:
+    """The norms of one parameter over the steps in which its gradient was read.
+
+    A gradient that was not there, or not read before clipping, has ``NONE`` as its norm; one with a
+    NaN or an infinity has that.
+
+    Attributes:
+        steps: their numbers; parameters that were read together share them.
+        gradient: before clipping, without the loss scale.
+        clipped: as the optimizer got it.
+        value_steps: those at which the norm of the parameter itself was taken.
+        value: that norm.
+    """
+
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    gradient: array[float] = field(default_factory=lambda: array("d"))
+    clipped: array[float] = field(default_factory=lambda: array("d"))
+    value_steps: array[int] = field(default_factory=lambda: array("q"))
+    value: array[float] = field(default_factory=lambda: array("d"))
+
+    def of(self, measure: str) -> tuple[array[int], array[float]]:
+        """A measure of the table ``parameter`` at its steps; nothing for one that is not here."""
+        if measure == "value_norm":
+            return self.value_steps, self.value
+        if measure == "grad_norm":
+            return self.steps, self.gradient
+        return (self.steps, self.clipped) if measure == "clipped_norm" else (array("q"), array("d"))
+
+
+#: The measures that a ``NormSeries`` has.
+MEASURES = ("grad_norm", "clipped_norm", "value_norm")
+
+
+def number_or_none(norm: float) -> float | None:
+    """The norm as tables have it: None where there is none, or no finite one."""
+    return norm if 0.0 <= norm < math.inf else None

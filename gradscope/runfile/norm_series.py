@@ -1,0 +1,131 @@
+"""Rows of the table ``norm`` to the norms of each parameter over the steps."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gradscope.errors import ConfigError
+from gradscope.records.norms import NONE, NormNames, NormSeries, unpacked
+from gradscope.runfile import rows
+from gradscope.runfile.layout import Key
+
+COLUMNS = ("names", "step", "gradient", "clipped", "value")
+_TYPES: tuple[set[Any], ...] = ({int}, {int}, *([{bytes, type(None)}] * 3))
+
+
+def norm_series(
+    names: Sequence[NormNames], found: Sequence[rows.Row], file: str
+) -> dict[Key, NormSeries]:
+    """By model id and parameter name, in the order of their models.
+
+    Args:
+        names: what the rows' names are.
+        found: rows of ``COLUMNS``, in the order in which they were written.
+        file: where they come from.
+
+    Raises:
+        ConfigError: they are damaged.
+    """
+    rows.check_columns(found, COLUMNS, _TYPES, file)
+    of_names: dict[int, list[rows.Row]] = {}
+    for row in found:
+        of_names.setdefault(row[0], []).append(row[1:])
+    series: dict[Key, NormSeries] = {}
+    for one in names:
+        try:
+            each = _of_one(of_names.get(one.id, []), len(one.names))
+        except ValueError as error:
+            raise ConfigError(f"`{file}` is damaged: {error}") from None
+        for name, norms in zip(one.names, each, strict=True):
+            key = one.model, name
+            series[key] = joined(series[key], norms) if key in series else norms
+    return series
+
+
+def _of_one(found: Sequence[rows.Row], count: int) -> list[NormSeries]:
+    """Each parameter of one list of names."""
+    steps = array("q", [row[0] for row in found])
+    before = [row[1] for row in found]
+    # What is not said of the norm after clipping is that before it.
+    after = [row[1] if row[2] is None else row[2] for row in found]
+    gradient = _columns(before, count)
+    clipped = _columns(after, count) if after != before else gradient
+    valued = [(row[0], row[3]) for row in found if row[3] is not None]
+    value_steps = array("q", [step for step, _ in valued])
+    value = _columns([blob for _, blob in valued], count)
+    return [NormSeries(steps, gradient[i], clipped[i], value_steps, value[i]) for i in range(count)]
+
+
+def _columns(blobs: Sequence[bytes | None], count: int) -> list[array[float]]:
+    """The norms of each parameter, from those of each step."""
+    if all(blob is not None and len(blob) == 4 * count for blob in blobs):
+        every = unpacked(b"".join(blob or b"" for blob in blobs), count * len(blobs))
+    else:
+        every = array("d")
+        for blob in blobs:
+            every.extend([NONE] * count if blob is None else list(unpacked(blob, count)))
+    return [every[i::count] for i in range(count)]
+
+
+def joined(one: NormSeries, other: NormSeries) -> NormSeries:
+    """Both as one, by step; of a step that both have, the second's norms.
+
+    A parameter has several where its optimizer's parameters changed, or where two hold it.
+    """
+    if not other.steps:
+        return one
+    if not one.steps or one.steps[-1] < other.steps[0]:
+        return NormSeries(
+            one.steps + other.steps,
+            _end_to_end(one.gradient, other.gradient),
+            _end_to_end(one.clipped, other.clipped),
+            one.value_steps + other.value_steps,
+            _end_to_end(one.value, other.value),
+        )
+    steps, (gradient, clipped) = _sorted(
+        (one.steps, (one.gradient, one.clipped)), (other.steps, (other.gradient, other.clipped))
+    )
+    value_steps, (value,) = _sorted(
+        (one.value_steps, (one.value,)), (other.value_steps, (other.value,))
+    )
+    return NormSeries(steps, gradient, clipped, value_steps, value)
+
+
+def _end_to_end(one: array[float], other: array[float]) -> array[float]:
+    return one + other if one.typecode == other.typecode else array("d", [*one, *other])
+
+
+def _sorted(
+    *parts: tuple[array[int], Sequence[array[float]]],
+) -> tuple[array[int], list[array[float]]]:
+    found: dict[int, tuple[float, ...]] = {}
+    for steps, columns in parts:
+        found.update(zip(steps, zip(*columns, strict=True), strict=True))
+    steps = array("q", sorted(found))
+    width = len(parts[0][1])
+    return steps, [array("d", [found[step][i] for step in steps]) for i in range(width)]
+
+
+def combined_later(
+    before: Mapping[Key, NormSeries], later: Mapping[Key, NormSeries]
+) -> dict[Key, NormSeries]:
+    """The norms that were read earlier, with those of the steps since."""
+    found = dict(before)
+    steps: dict[tuple[int, int], array[int]] = {}  # the same of many parameters
+    for key, one in later.items():
+        known = found.get(key)
+        if known is None or not one.steps:
+            found[key] = known or one
+            continue
+        both = joined(known, one)
+        ours = id(known.steps), id(one.steps)
+        values = id(known.value_steps), id(one.value_steps)
+        found[key] = replace(
+            both,
+            steps=steps.setdefault(ours, both.steps),
+            value_steps=steps.setdefault(values, both.value_steps),
+        )
+    return found

@@ -1,0 +1,132 @@
+"""The norms of a step's gradients, and now and then of its weights, as records: model by model."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from gradscope.capture.names import named_parameters
+from gradscope.records.norms import NONE, VALUES_EVERY, NormNames, ParameterNorms, packed
+from gradscope.records.training import TrainedModel
+from gradscope.training.current_step import CurrentStep, Norms
+from gradscope.training.models import Models
+from gradscope.training.optimizers import SeenOptimizer
+
+#: A script that makes models again and again has norms of so many of them.
+_MOST = 1000
+Record = TrainedModel | NormNames | ParameterNorms
+
+
+@dataclass(slots=True)
+class _Names:
+    """The parameters of one model that one optimizer holds, and how often they were recorded."""
+
+    record: NormNames
+    rows: int = 0
+    told: bool = False
+
+    @property
+    def with_values(self) -> bool:
+        """Whether the next row has the norms of the parameters themselves."""
+        return (self.rows + 1) % VALUES_EVERY == 0 or not self.rows
+
+
+@dataclass(slots=True)
+class _Held:
+    """What of an optimizer is in which model, as long as it holds the same parameters."""
+
+    held: frozenset[nn.Parameter]
+    models: list[int]
+    parts: list[tuple[_Names, list[nn.Parameter]]]
+
+
+class ParameterNormRecords:
+    """Makes the records of each step whose gradients were read.
+
+    What names parameters walks through their models: it is kept as long as an optimizer and the
+    models are the same.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._names: dict[tuple[int, tuple[str, ...]], _Names] = {}
+        self._of: weakref.WeakKeyDictionary[SeenOptimizer, _Held] = weakref.WeakKeyDictionary()
+
+    def gradients_ready(self, known: SeenOptimizer | None, current: CurrentStep) -> None:
+        """Before the update: read the weights too, where it is their turn."""
+        for names, parameters in self._parts(known, current):
+            if names.with_values:
+                current.measure_values(parameters)
+
+    def records(
+        self, step: int, known: SeenOptimizer | None, current: CurrentStep
+    ) -> Iterator[Record]:
+        """Those of a step that has ended, with the names and models that are not recorded yet."""
+        got, left = current.got, current.left
+        if not got:
+            return
+        scale = (current.scale or 1.0) if left else 1.0
+        for names, parameters in self._parts(known, current):
+            now = [got.get(p, NONE) for p in parameters]
+            if now.count(NONE) == len(now):
+                continue
+            clipped = packed(now)
+            gradient: bytes | None = clipped
+            if left is None:
+                gradient = None
+            elif left is not got or scale != 1.0:
+                gradient = packed(_unscaled(parameters, now, left, scale))
+            values = None
+            if names.with_values and current.values:
+                values = packed([current.values.get(p, NONE) for p in parameters])
+            if not names.told:
+                names.told = True
+                yield from self._news(names.record.model, step)
+                yield names.record
+            names.rows += 1
+            yield ParameterNorms(
+                *(step, names.record.id, names.rows, gradient),
+                clipped=None if clipped == gradient else clipped,
+                value=values,
+            )
+
+    def _news(self, number: int, step: int) -> Iterator[TrainedModel]:
+        for model in self._models:
+            if model.id == number:
+                self._models.name(model)
+                news = model.news(step)
+                if news is not None:
+                    yield news
+
+    def _parts(
+        self, known: SeenOptimizer | None, current: CurrentStep
+    ) -> list[tuple[_Names, list[nn.Parameter]]]:
+        """The models' parameters that an optimizer holds; without one, those with a gradient."""
+        if known is None:
+            return self._found(frozenset(current.got or ()))
+        models = [model.id for model in self._models]
+        seen = self._of.get(known)
+        if seen is None or seen.held is not known.held or seen.models != models:
+            seen = self._of[known] = _Held(known.held, models, self._found(known.held))
+        return seen.parts
+
+    def _found(self, held: frozenset[nn.Parameter]) -> list[tuple[_Names, list[nn.Parameter]]]:
+        parts = []
+        for model in self._models:
+            mine = {p: n.name for p, n in named_parameters(model.module).items() if p in held}
+            key = model.id, tuple(mine.values())
+            if mine and (key in self._names or len(self._names) < _MOST):
+                record = NormNames(len(self._names) + 1, *key)
+                parts.append((self._names.setdefault(key, _Names(record)), list(mine)))
+        return parts
+
+
+def _unscaled(
+    parameters: list[nn.Parameter], now: list[float], left: Norms, scale: float
+) -> list[float]:
+    """The norms as backward left them, without the loss scale; where they were not read, as now."""
+    pairs = zip([left.get(p) for p in parameters], now, strict=True)
+    return [norm if before is None else before / scale for before, norm in pairs]
