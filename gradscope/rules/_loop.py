@@ -68,6 +68,16 @@ def in_steps(count: int, of: int, what: str = "step") -> str:
     return f"in {count:,} of {plural(of, what)}"
 
 
+def in_readings(parameters: Sequence[LoopParameter], loop: LoopRecord) -> str:
+    """The same of a fact that is known of the steps alone whose gradients were read."""
+    count = max(one.steps for one in parameters)
+    holders = {name for one in parameters for name in one.optimizers}
+    made = max((one.steps for one in loop.optimizers if one.name in holders), default=0)
+    if count >= made:
+        return in_steps(count, count)
+    return f"in all {plural(count, 'step')} whose gradients were read"
+
+
 def full_names(parameters: Iterable[LoopParameter], loop: LoopRecord) -> list[str]:
     """The parameters' names, with the model's before them where there are several models."""
     several = len(loop.models) > 1

@@ -16,7 +16,7 @@ from gradscope.rules._loop import (
     concerned,
     full_names,
     gathered,
-    in_steps,
+    in_readings,
     module_of,
     these,
     untraced,
@@ -120,12 +120,11 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     for model, module, members in gathered(rest):
         if not _has_weight(members):
             continue
-        steps = max(one.steps for one in members)
         gets = "gets" if len(members) == 1 else "get"
         finding = RULE.finding(
             module,
             f"{these(full_names(members, loop))} {gets} a gradient of exactly zero "
-            f"{in_steps(steps, steps)}.",
+            f"{in_readings(members, loop)}.",
             advice=f"`{CALLS}` shows where the zero starts: the last call with a grad_out of 0."
             f"{untraced(loop)}",
             value=float(len(members)),
@@ -139,12 +138,11 @@ def _has_weight(members: Sequence[LoopParameter]) -> bool:
 
 def _traced(answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord) -> Finding:
     """What a trace of one step has shown, and how long it held."""
-    steps = max(one.steps for one in members)
     gets = "gets" if len(members) == 1 else "get"
     return RULE.finding(
         answer.starts or module_of(members),
         f"{answer.message.rstrip('.')}; {these(full_names(members, loop))} {gets} a gradient of "
-        f"exactly zero {in_steps(steps, steps)}.",
+        f"exactly zero {in_readings(members, loop)}.",
         severity=severity(answer),
         advice=sentence(answer.advice) if answer.advice else None,
         value=float(len(members)),

@@ -41,7 +41,6 @@ class SeenOptimizer:
         self.held = frozenset(p for g in optimizer.param_groups for p in g["params"])
         self.small = small(self.held)
         self.kind = type(optimizer).__name__
-        self.name = self.name or variable_name(optimizer) or self.kind
 
 
 class Optimizers:
@@ -61,6 +60,8 @@ class Optimizers:
         self._seen: weakref.WeakKeyDictionary[Optimizer, SeenOptimizer] = (
             weakref.WeakKeyDictionary()
         )
+        # By name, one parameter of each optimizer that had it.
+        self._named: dict[str, list[weakref.ref[nn.Parameter]]] = {}
         # The one that stepped last; weak, as it holds the parameters.
         self._latest: tuple[weakref.ref[Optimizer], weakref.ref[SeenOptimizer]] | None = None
 
@@ -87,8 +88,23 @@ class Optimizers:
         self._latest = weakref.ref(optimizer), weakref.ref(known)
         if not known.is_as_seen(optimizer):
             known.look(optimizer)
+            known.name = known.name or self._name(optimizer, known)
             self._changed(known)
         return known
+
+    def _name(self, optimizer: Optimizer, known: SeenOptimizer) -> str:
+        """Its variable's, else its class.
+
+        One that is made anew for the same parameters goes on under that name; one for others, as of
+        the next phase of a script, has a name of its own, for its losses are others.
+        """
+        plain = variable_name(optimizer) or type(optimizer).__name__
+        name, number = plain, 1
+        while (before := self._named.get(name)) and not any(one() in known.held for one in before):
+            number += 1
+            name = f"{plain}#{number}"
+        self._named.setdefault(name, []).extend(weakref.ref(p) for p in list(known.held)[:1])
+        return name
 
     def held(self) -> list[nn.Parameter]:
         """The parameters of all of them."""
