@@ -113,7 +113,7 @@ def refuse_several_processes() -> None:
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise OptionError(
             "`gradscope why SCRIPT.py` runs the script in one process",
-            help="of several: `torchrun … -m gradscope run SCRIPT.py`, then `gradscope why`",
+            help="of several: `torchrun … -m gradscope run SCRIPT.py`, then `gradscope why RUN`",
         )
 
 

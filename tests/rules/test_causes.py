@@ -84,7 +84,7 @@ def test_a_nan_explains_what_comes_with_it_and_after_it() -> None:
     after = [found("GS103", "stem", first=44, model=0), found("GS601", "opt", first=45)]
     before, loop = found("GS602", "stem", first=40, model=0), found("GS810", "net", first=50)
     assert codes(nan, *after, before, loop) == [
-        ("GS301", ["GS601", "GS103"]),
+        ("GS301", ["GS103", "GS601"]),
         ("GS602", []),
         ("GS810", []),
     ]

@@ -13,7 +13,7 @@ import torch
 
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
-from gradscope.rules import RuleSettings
+from gradscope.rules import RuleSettings, folded
 from gradscope.training.cause_tracer import CauseTracer
 from gradscope.training.findings import RunFindings
 from gradscope.training.observer import Observer
@@ -30,7 +30,7 @@ def raised(error: BaseException) -> None:
 def observed(
     source: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[dict[str, Any], tuple[TrainingFinding, ...], LoopRecord]:
-    """A program that runs to its end: its variables, what was found, and the loop."""
+    """A program that runs to its end: its variables, the causes that were found, and the loop."""
     file = folder / "train.py"
     file.write_text(source)
     main = ModuleType("__main__")
@@ -53,7 +53,7 @@ def observed(
         left = dict(vars(main))
         vars(main).clear()
         gc.collect()
-    return left, found.all(), loop
+    return left, tuple(cause.finding for cause in folded(found.all())), loop
 
 
 @pytest.mark.parametrize("name", TRACED)
