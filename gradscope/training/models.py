@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -83,7 +84,17 @@ class Models:
         self.stale = False  # something was compiled since they were looked for
 
     def __iter__(self) -> Iterator[Model]:
-        return (m for m in self._found if m.outer() is not None and m.module_ref() is not None)
+        """Those that are alive; each stays so until the next."""
+        for model in self._found:
+            outer, module = model.outer(), model.module_ref()
+            if outer is not None and module is not None:
+                yield model
+
+    @contextmanager
+    def kept(self) -> Iterator[list[Model]]:
+        """Those that are alive, all of which stay so in the block."""
+        found = [(model, model.outer(), model.module_ref()) for model in self._found]
+        yield [one for one, outer, inner in found if outer is not None and inner is not None]
 
     def only(self, modules: Sequence[nn.Module]) -> None:
         """These are the models; no others are looked for."""

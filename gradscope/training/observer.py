@@ -25,7 +25,7 @@ from gradscope.training.loop.loop import Loop
 from gradscope.training.loop.patches import listen_to_loop
 from gradscope.training.metrics_schedule import MetricsSchedule
 from gradscope.training.model_calls import ModelCalls
-from gradscope.training.models import Models
+from gradscope.training.models import Model, Models
 from gradscope.training.node_stacks import NodeStacks
 from gradscope.training.optimizers import Optimizers, SeenOptimizer
 from gradscope.training.patches import Root, listen, listen_to_stages
@@ -339,20 +339,24 @@ class Observer:
 
     def _prepare(self) -> None:
         """Before a step begins: sample it, or not."""
-        deep, sampling = self._parts.deep, self._parts.sampling
+        deep = self._parts.deep
         if self.models.stale and self.models.search():
             self._listen_to_calls()
         if deep.wanted:
             deep.arm(self.step + 1, self.models)
             self._steps.interrupt_rest()
-        tracer = self._parts.tracer
+        if self._parts.tracer.wanted or deep.watch or self.schedule.samples_next():
+            with self.models.kept() as models:
+                self._observe_closely(models)
+
+    def _observe_closely(self, models: Sequence[Model]) -> None:
+        """Trace the step that begins, or sample it."""
+        sampling, tracer = self._parts.sampling, self._parts.tracer
+        names = {self.models.name(model): model for model in models}
         if tracer.wanted:
-            tracer.begin((self.models.name(model), model) for model in self.models)
+            tracer.begin(names.items())
             self._steps.interrupt_rest()
-        if sampling.sampler is None and (deep.watch or self.schedule.samples_next()):
-            models = list(self.models)
-            for model in models:
-                self.models.name(model)
+        if sampling.sampler is None and (self._parts.deep.watch or self.schedule.samples_next()):
             if several_processes() and not self._calls.several:  # since the models were made
                 self._listen_to_calls()
             sampling.begin(models)

@@ -103,7 +103,7 @@ for step in range(12):
             loss = (out + side - x.sum(1, keepdim=True)).square().mean() / 2
             loss.backward()
         value = loss.item()
-        kinds |= {type(value), type(loss.tolist()), type(float(loss)), type(out.shape[0])}
+        kinds |= {type(value), type(loss.tolist()), type(float(loss.detach())), type(out.shape[0])}
         logged.append(value)
     optimizer.step()
     optimizer.zero_grad()

@@ -1,0 +1,33 @@
+"""The models of a run, while the script may let go of them at any time."""
+
+from __future__ import annotations
+
+import gc
+
+from torch import nn
+
+from gradscope.training.models import Models
+
+
+def test_a_model_that_is_being_looked_at_stays() -> None:
+    models = Models()
+    net: nn.Module | None = nn.Linear(2, 2)
+    models.only([net])  # type: ignore[list-item]
+    assert models.search()
+    net = None
+    for model in models:
+        gc.collect()
+        assert model.module is not None
+    assert list(models) == []
+
+
+def test_those_that_are_kept_stay_in_the_block() -> None:
+    models = Models()
+    nets = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    models.only(nets)
+    assert models.search()
+    with models.kept() as found:
+        nets.clear()
+        gc.collect()
+        assert [type(model.module) for model in found] == [nn.Linear, nn.Linear]
+    assert list(models) == []
