@@ -107,7 +107,6 @@ class Session:
     path: Path
     observer: Observer | None = None
     failure: str | None = None
-    sampled: int = 0
     latest: dict[int, StepSample] = field(default_factory=dict)  # of each model
     models: dict[int, TrainedModel] = field(default_factory=dict)
     #: The steps of the samples of each model.
@@ -220,7 +219,6 @@ class Session:
         found: list[TrainingRecord] = []
         for one in records:
             if isinstance(one, TrainingStep):
-                self.sampled += one.sampled
                 self._seen.add_step(one)
                 found += self._findings.step(one)
             elif isinstance(one, TrainingEvent) and one.kind == "skipped-step":
@@ -378,7 +376,7 @@ class Session:
             run,
             tuple(map(reader.named, self.findings)),
             tuple(self.models.values()),
-            self.sampled,
+            len(sampled),
             self.samples,
             self.judgement,
         )
