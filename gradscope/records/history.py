@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gradscope.records.judgement import Judgement
-from gradscope.records.norms import NormSeries, number_or_none
+from gradscope.records.norms import NormSeries, merged
 from gradscope.records.report import Report
 from gradscope.records.shown import Plotted, report_of_step
 from gradscope.records.training import (
@@ -47,22 +47,15 @@ class LayerSeries:
     norms: NormSeries | None = None
 
     def course(self, measure: str) -> Course:
-        """A measure at every step that has it.
-
-        What a sample says goes before the norm that was read in the same step: they differ by
-        rounding alone.
-        """
+        """A measure at every step that has it."""
         values = self.values.get(measure, (None,) * len(self.steps))
         counts = self.values.get(counter(measure), ())
         lost = {step for step, n in zip(self.steps, counts, strict=False) if n}
         steps, norms = self.norms.of(measure) if self.norms is not None else ((), ())
         if not steps:
             return Course(self.steps, values, sorted(lost))
-        found = dict(zip(steps, map(number_or_none, norms), strict=True))
+        found = merged(measure, self.steps, values, self.norms)
         lost.update(step for step, x in zip(steps, norms, strict=True) if not math.isfinite(x))
-        for step, value in zip(self.steps, values, strict=True):
-            if value is not None or step not in found:
-                found[step] = value
         every = sorted(found)
         return Course(every, [found[step] for step in every], sorted(lost))
 

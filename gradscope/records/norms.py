@@ -6,7 +6,7 @@ import math
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: Stands for the norm of a gradient that is not there.
@@ -116,6 +116,37 @@ class NormSeries:
 
 #: The measures that a ``NormSeries`` has.
 MEASURES = ("grad_norm", "clipped_norm", "value_norm")
+
+
+def merged(
+    measure: str, steps: Sequence[int], values: Sequence[float | None], norms: NormSeries | None
+) -> dict[int, float | None]:
+    """A measure by step, of the sampled steps and of those whose gradients were read.
+
+    What a sample says goes before the norm that was read in the same step: they differ by rounding
+    alone.
+    """
+    read, known = norms.of(measure) if norms is not None else ((), ())
+    found = dict(zip(read, map(number_or_none, known), strict=True))
+    for step, value in zip(steps, values, strict=True):
+        if value is not None or step not in found:
+            found[step] = value
+    return found
+
+
+def merged_table(
+    steps: Sequence[int], values: Mapping[str, Sequence[float | None]], norms: NormSeries | None
+) -> tuple[tuple[int, ...], dict[str, tuple[float | None, ...]]]:
+    """All measures over the steps of samples and of norms; None where there is none."""
+    if norms is None or not norms.steps:
+        return tuple(steps), {key: tuple(column) for key, column in values.items()}
+    nothing = (None,) * len(steps)
+    every = sorted({*steps, *norms.steps, *norms.value_steps})
+    found = {}
+    for key in dict.fromkeys((*values, *MEASURES)):
+        known = merged(key, steps, values.get(key, nothing), norms)
+        found[key] = tuple(map(known.get, every))
+    return tuple(every), found
 
 
 def number_or_none(norm: float) -> float | None:

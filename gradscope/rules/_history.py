@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from gradscope.records.modules import ParameterStats
 from gradscope.records.training import StepSample, TrainingStep
 from gradscope.rules._course import Blocks
+from gradscope.rules._norm_history import NormHistory
 from gradscope.rules._window import KEPT, Window
 
 #: Of a parameter over samples.
@@ -41,6 +42,7 @@ class StepHistory:
         peak: the highest learning rate of any group so far.
         scales: by how many halvings the loss scale fell before each of the last steps.
         halvings: their sum.
+        norms: of the gradient of each parameter, in the steps in which these were read.
     """
 
     now: TrainingStep
@@ -54,6 +56,7 @@ class StepHistory:
     peak: float = 0.0
     scales: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     halvings: float = 0.0
+    norms: NormHistory = field(default_factory=NormHistory)
     _losses: dict[int, Window] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

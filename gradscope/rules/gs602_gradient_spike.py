@@ -18,7 +18,8 @@ RULE = Rule(
     what=(
         "Compares the norm of all gradients, before clipping, with the median and nearly all of "
         "the 128 steps before, at every step. In the steps that were looked at it compares each "
-        "weight's gradient with that weight's own past, and names the one that leapt alone."
+        "weight's gradient with that weight's own past, and names the one that leapt alone. Of a "
+        "leap of the whole it names the parameter with the largest gradient."
     ),
     why=(
         "One such step undoes many: the weights jump, and Adam's second moment remembers it for a "
@@ -86,11 +87,16 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
         return
     if before.deviations(norm, _FLOOR) <= limits["deviations"]:
         return
+    leap = history.norms.largest()
+    largest = ""
+    if leap is not None:
+        usual = f"{number(leap.norm)}, after a median of {number(leap.usual)}"
+        largest = f" The largest part of it is that of `{leap.name}`: {usual}."
     yield RULE.finding(
         history.now.optimizer,
         f"the gradient's norm in step {history.now.step} is {number(norm)}, after a median of "
         f"{number(before.usual)} in the steps before, nearly all of them up to "
-        f"{number(before.high)}.",
+        f"{number(before.high)}.{largest}",
         value=norm / before.usual,
         limit=limits.of("ratio"),
     )

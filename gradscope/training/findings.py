@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.loop import LoopRecord
+from gradscope.records.norms import NormNames, ParameterNorms
 from gradscope.records.report import Finding, Report
 from gradscope.records.run import RunInfo
 from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
@@ -101,12 +102,21 @@ class RunFindings:
             for entry, limits in active
             if entry.find_in_loop is not None
         ]
+        self._names: dict[int, tuple[str, ...]] = {}
+        self._norms: list[tuple[tuple[str, ...], ParameterNorms]] = []  # of the step that comes
         self._of_loop: dict[Key, TrainingFinding] = {}
         self._reported: dict[Key, _Reported] = {}
         self._steps: dict[str, tuple[_Looks, StepHistory]] = {}
         self._skips: dict[str, _Looks] = {}
         self._models: dict[int, Sampled] = {}
         self._samples: dict[tuple[int, str, bool], tuple[_Looks, SampleHistory]] = {}
+
+    def norms(self, record: NormNames | ParameterNorms) -> None:
+        """Take in the norms of a step before the step itself, and before them what they are of."""
+        if isinstance(record, NormNames):
+            self._names[record.id] = record.names
+        else:
+            self._norms.append((self._names[record.names], record))
 
     def step(self, step: TrainingStep) -> tuple[TrainingFinding, ...]:
         """Judge a step by its vital signs and those of the steps before."""
@@ -116,6 +126,8 @@ class RunFindings:
         else:
             known[1].add(step, alone=len(self._steps) == 1)
         looks, history = known
+        history.norms.add(self._norms)
+        self._norms = []
         found: Found = {}
         for find, limits, runs in self._over_steps:
             for finding in find(history, limits):

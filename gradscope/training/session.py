@@ -22,6 +22,7 @@ from gradscope.errors import GradscopeError, message_of
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.judgement import Judgement
 from gradscope.records.loop import LoopRecord
+from gradscope.records.norms import NormNames, ParameterNorms
 from gradscope.records.training import (
     StepSample,
     TrainedModel,
@@ -221,6 +222,8 @@ class Session:
             if isinstance(one, TrainingStep):
                 self._seen.add_step(one)
                 found += self._findings.step(one)
+            elif isinstance(one, NormNames | ParameterNorms):
+                self._findings.norms(one)
             elif isinstance(one, TrainingEvent) and one.kind == "skipped-step":
                 found += self._findings.skipped(_skipped(one))
             elif isinstance(one, StepSample):
@@ -357,8 +360,12 @@ class Session:
             others = checked.format("it is only looked whether they are")
             notices.append(f"to record vital signs {share} {records} has them{others}")
         if readings > records:
-            others = checked.format("it is only looked whether those of biases and norms are")
-            notices.append(f"to read all gradients {share} {readings} has their norm{others}")
+            others = checked.format("only those of biases and norms are checked to be")
+            notices.append(
+                f"gradients: about one step in {readings} has their norms, of each parameter and "
+                f"of all: to read them in every step would take more than the budget has for "
+                f"it{others}. For all: --every N"
+            )
         if observer.elsewhere:
             others = plural(observer.elsewhere, "step")
             notices.append(f"several threads train: the {others} of the others are not observed")

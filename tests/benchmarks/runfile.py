@@ -1,9 +1,9 @@
 """What a run file takes: of the script's time, of the thread's, of the disk, and of ``show``'s.
 
 ``python -m tests.benchmarks.runfile`` prints the microseconds of ``add``, the bytes and the
-thread's milliseconds of a sample of ResNet-50 and of GPT-2, the bytes of vital signs, and how long
-a run of 100,000 steps and 500 layers takes to read: seconds of the processor, and of the clock.
-Then it kills a run a hundred times, and prints how old the oldest step was that the file lacked.
+thread's milliseconds of a sample of ResNet-50 and of GPT-2, the bytes of vital signs and of the
+norms of their parameters, and how long a run of 100,000 steps and 500 layers
+takes to read: seconds of the processor, and of the clock. Then it kills a run a hundred times, and prints how old the oldest step was that the file lacked.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 
 import gradscope
 from gradscope.records.modules import ModuleCall
+from gradscope.records.norms import VALUES_EVERY, NormNames, ParameterNorms, packed
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
 from gradscope.records.tensors import TensorRecord, TensorStats
@@ -97,8 +98,28 @@ def main() -> None:
             _sample(folder, model, report)
         empty, full = stored(folder, []), stored(folder, [], 100_000)
         print(f"vital signs: {(full - empty) / 1e6:.1f} MB for 100,000 steps")
+        for model, report in made.items():
+            _norms(folder, model, [one.name for one in report.parameters])
         _reading(folder, made["ResNet-50"])
         _killing(folder, 100)
+
+
+def _norms(folder: Path, model: str, names: list[str]) -> None:
+    """The bytes of each step whose gradients are read, without clipping and with it."""
+    draw = random.Random(0)
+    sizes = []
+    for clips in (False, True):
+        writer = RunWriter(folder / f"{time.monotonic_ns()}.db", RUN)
+        writer.add(NormNames(1, 0, tuple(names)))
+        for number in range(1, 2001):
+            norms = [packed([draw.random() for _ in names]) for _ in range(3)]
+            clipped = norms[1] if clips else None
+            value = norms[2] if number % VALUES_EVERY == 0 else None
+            writer.add(ParameterNorms(number, 1, number, norms[0], clipped, value))
+        writer.finish(RUN)
+        sizes.append(writer.path.stat().st_size / 2000)
+    print(f"norms of {model}, {len(names)} parameters: {sizes[0]:.0f} bytes a step", end="")
+    print(f", {sizes[1]:.0f} where it is clipped")
 
 
 def _adding(folder: Path) -> None:

@@ -1,9 +1,9 @@
 """What ``gradscope run`` costs a training script: whole processes, plain and observed in turn.
 
-``python -m tests.benchmarks.training`` trains ResNet-18, a GPT-2 of 12 layers and a small MLP, each
-as ``python SCRIPT`` and as ``gradscope run SCRIPT``, in turn, so that a machine whose speed drifts
-slows both alike. It prints the ratios of their wall-clock times, of the processor's seconds and of
-their peak memory.
+``python -m tests.benchmarks.training`` trains ResNet-18, a GPT-2 of 12 layers, a GPT of 6, plain
+and with clipping, and a small MLP, each as ``python SCRIPT`` and as ``gradscope run SCRIPT``, in
+turn, so that a machine whose speed drifts slows both alike. It prints the ratios of their
+wall-clock times, of the processor's seconds and of their peak memory.
 
 ``--only MLP --steps 10`` makes other runs of one of them. ``--every 1`` looks at every step, and
 compares what a look takes with what it takes ``inspect``, from its hooks to its records.
@@ -27,6 +27,8 @@ import torch
 from torch import nn
 torch.manual_seed(0)
 steps = int(sys.argv[1])
+def clip():
+    pass
 """
 _TAIL = """
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -35,6 +37,7 @@ for step in range(steps):
     inputs, loss = batch()
     optimizer.zero_grad()
     loss(model(inputs)).backward()
+    clip()
     optimizer.step()
 took, cpu = time.perf_counter() - began, time.process_time() - cpu
 print("took", took, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -56,6 +59,38 @@ for step in range(steps):
     {0}()
 took, cpu = time.perf_counter() - began, time.process_time() - cpu
 print("took", took, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+#: Every parameter's gradient is read in every step of it, for about 1 % of its time.
+_GPT = """
+from torch.nn import functional as F
+class Block(nn.Module):
+    def __init__(self, d, heads):
+        super().__init__()
+        self.heads, self.before, self.between = heads, nn.LayerNorm(d), nn.LayerNorm(d)
+        self.qkv, self.project = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.widen, self.narrow = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+    def forward(self, x):
+        parts = self.qkv(self.before(x)).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(*parts, is_causal=True)
+        x = x + self.project(y.transpose(1, 2).flatten(2))
+        return x + self.narrow(F.gelu(self.widen(self.between(x))))
+class GPT(nn.Module):
+    def __init__(self, words=512, d=256, layers=6, heads=8):
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, d), nn.Embedding(128, d)
+        self.blocks = nn.Sequential(*(Block(d, heads) for _ in range(layers)))
+        self.last, self.head = nn.LayerNorm(d), nn.Linear(d, words, bias=False)
+    def forward(self, x):
+        return self.head(self.last(self.blocks(self.words(x) + self.places.weight[: x.shape[1]])))
+model = GPT()
+def batch():
+    words = torch.randint(512, (4, 129))
+    wanted = words[:, 1:].flatten()
+    return words[:, :-1], lambda found: nn.functional.cross_entropy(found.flatten(0, 1), wanted)
+"""
+_CLIPPED = """
+def clip():
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 """
 _WAYS = ("plain", "observed")
 SCRIPTS = {
@@ -83,6 +118,8 @@ def batch():
 """,
         40,
     ),
+    "GPT (6 layers, 5 million), 4 × 128 tokens": (_HEAD + _GPT, 150),
+    "GPT, the same, clipped": (_HEAD + _GPT + _CLIPPED, 150),
     "MLP, 784-128-10, batches of 64": (
         _HEAD
         + """

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall, ParameterStats
+from gradscope.records.norms import NONE, NormNames, ParameterNorms, packed
 from gradscope.records.placements import DeviceMesh, ParameterPlacement
 from gradscope.records.report import Finding, Report
 from gradscope.records.run import RunInfo
@@ -68,6 +69,14 @@ STEPS = (
         batch=8,
         summed=(0, 2),
     ),
+)
+NORM_NAMES = (NormNames(1, 0, ("fc.weight", "fc.bias")), NormNames(2, 1, ("weight",)))
+NORMS = (
+    ParameterNorms(1, 1, 1, packed([0.5, 2.0]), packed([0.25, 1.0]), packed([4.0, 3.0])),
+    ParameterNorms(2, 2, 1, packed([1e-50])),
+    ParameterNorms(3, 1, 2, packed([0.75, NONE])),
+    ParameterNorms(4, 1, 3, packed([float("nan"), float("inf")])),
+    ParameterNorms(5, 1, 4, None, packed([1.5, 2.5])),
 )
 MESHES = (DeviceMesh(0, ("dp", "tp"), (1, 2), (0, 1), (0, 1)),)
 PLACEMENTS = (

@@ -10,7 +10,17 @@ import pytest
 from pages import blocks
 
 from gradscope.runfile.writer import RunWriter
-from runfile.made import ENDED, EVENTS, FINDINGS, MODELS, RUN, STEPS, sample
+from runfile.made import (
+    ENDED,
+    EVENTS,
+    FINDINGS,
+    MODELS,
+    NORM_NAMES,
+    NORMS,
+    RUN,
+    STEPS,
+    sample,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "runs.md").read_text(encoding="utf-8")
 SQL = blocks("sql", PAGE)
@@ -20,7 +30,7 @@ SQL = blocks("sql", PAGE)
 def recorded(tmp_path: Path) -> sqlite3.Connection:
     """A run with every record, as any program that knows SQLite sees it."""
     writer = RunWriter(tmp_path / "run.db", RUN)
-    writer.add(*MODELS, *STEPS, *EVENTS, *FINDINGS, sample(1), sample(3))
+    writer.add(*MODELS, *STEPS, *NORM_NAMES, *NORMS, *EVENTS, *FINDINGS, sample(1), sample(3))
     writer.finish(ENDED)
     return sqlite3.connect(writer.path)
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from gradscope.records.norms import number_or_none
 from gradscope.records.training import StepSample, TrainedModel, TrainingStep
 from gradscope.runfile.reader import RunFile
 
@@ -23,7 +24,9 @@ def disagreements(run: RunFile, traced: dict[str, Any]) -> list[str]:
         found.append(f"{skipped} skipped steps, not {traced['skipped']}")
     looked_at = {1, 2, 5, len(expected)}
     models = {model.id: model for model in run.models}
+    norms = _norms(run, models)
     for step, theirs in zip(steps, expected, strict=False):
+        found += [f"step {step.step}: {words}" for words in _of_norms(step.step, norms, theirs)]
         if step.step in looked_at:
             found += [f"step {step.step}: {words}" for words in _of_step(step, theirs)]
             found += [
@@ -67,6 +70,34 @@ def _of_parameters(
             yield from _number(f"update ratio of {parameter.name}", ratio, expected)
             clipped = sample.clipped.get(parameter.name, gradient)
             yield from _number(f"clipped norm of {parameter.name}", clipped, row["clipped_norm"])
+
+
+def _norms(
+    run: RunFile, models: dict[int, TrainedModel]
+) -> dict[tuple[str, str], dict[str, dict[int, float | None]]]:
+    """By model and parameter, what was read of it at every step."""
+    found = {}
+    for (model, name), one in run.norm_series().items():
+        key = re.sub(r"#\d+$", "", models[model].name), name
+        of = found.setdefault(key, {"grad_norm": {}, "clipped_norm": {}})
+        for measure, by_step in of.items():
+            by_step.update(zip(*one.of(measure), strict=True))
+    return found
+
+
+def _of_norms(
+    step: int,
+    norms: dict[tuple[str, str], dict[str, dict[int, float | None]]],
+    theirs: dict[str, Any],
+) -> Iterable[str]:
+    """The norms of each parameter, under the first of its names that has any in this step."""
+    for row in theirs["parameters"]:
+        known = [norms[tuple(name)] for name in row["names"] if tuple(name) in norms]
+        for measure in ("grad_norm", "clipped_norm"):
+            read = [of[measure][step] for of in known if step in of[measure]]
+            if measure == "grad_norm" or theirs["optimizer"]:
+                ours = number_or_none(read[0]) if read else None
+                yield from _number(f"{measure} that was read of {row['names']}", ours, row[measure])
 
 
 def _sequence(

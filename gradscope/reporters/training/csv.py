@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from gradscope.records.history import LayerSeries, RunHistory
+from gradscope.records.norms import MEASURES, merged_table
 from gradscope.reporters.csv_text import Field, written
 from gradscope.reporters.finding_lines import ordered
 from gradscope.reporters.report import View
@@ -45,14 +46,16 @@ def table(history: RunHistory, view: View) -> Table:
 
 
 def _layers(series: Sequence[LayerSeries], key: Sequence[str], names: dict[int, str]) -> Table:
-    measures = list(dict.fromkeys(measure for one in series for measure in one.values))
+    read = MEASURES if any(one.norms is not None for one in series) else ()
+    measures = list(dict.fromkeys((*(m for one in series for m in one.values), *read)))
 
     def rows() -> Iterator[list[Field]]:
         for one in series:
+            numbers, values = merged_table(one.steps, one.values, one.norms)
             own: list[Field] = [names.get(one.model, ""), *(getattr(one, k) for k in key)]
-            columns = [one.values.get(measure, (None,) * len(one.steps)) for measure in measures]
-            for step, *values in zip(one.steps, *columns, strict=True):
-                yield [*own, step, *values]
+            columns = [values.get(measure, (None,) * len(numbers)) for measure in measures]
+            for step, *figures in zip(numbers, *columns, strict=True):
+                yield [*own, step, *figures]
 
     return ("model", *key, "step", *measures), rows()
 

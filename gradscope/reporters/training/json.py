@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from typing import Any
 
 from gradscope.records.answers import Explanation
 from gradscope.records.data import to_data, to_line
 from gradscope.records.history import LayerSeries, RunHistory
+from gradscope.records.norms import NormSeries, number_or_none
 from gradscope.records.training import TrainingFinding, TrainingStep
 from gradscope.reporters.report import View
 from gradscope.rules import explanations
@@ -86,4 +89,27 @@ def _series(series: LayerSeries) -> str:
     data |= {"steps": series.steps, "values": series.values}
     if series.lowest:
         data |= {"lowest": series.lowest, "highest": series.highest}
+    if series.norms is not None:
+        data["norms"] = _norms(series.norms)
     return to_line(data)
+
+
+def _norms(norms: NormSeries) -> dict[str, Any]:
+    """The norms at every step that has them: none where no gradient was there, or no finite one."""
+    lost = [step for step, x in zip(norms.steps, norms.gradient, strict=True) if not isfinite(x)]
+    return {
+        "steps": list(norms.steps),
+        "grad_norm": _short(norms.gradient),
+        "clipped_norm": _short(norms.clipped),
+        "nonfinite": lost,
+        "value_steps": list(norms.value_steps),
+        "value_norm": _short(norms.value),
+    }
+
+
+def _short(norms: array[float]) -> list[float | None]:
+    """Without the digits that float32 does not have."""
+    known = map(number_or_none, norms)
+    if norms.typecode != "f":
+        return list(known)
+    return [None if norm is None else float(f"{norm:.9g}") for norm in known]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from gradscope.records.norms import merged_table
 from gradscope.runfile import schema
 from gradscope.runfile.reader import RunFile, Series
 
@@ -45,7 +46,7 @@ def rows(run: RunFile) -> Iterator[tuple[Cell, ...]]:
     for (model, name, call), series in run.call_series().items():
         head: dict[str, Cell] = {"table": "call", "name": name, "call": call}
         yield from _of_series({**head, "model": names.get(model)}, series, times)
-    for (model, name), series in run.parameter_series().items():
+    for (model, name), series in parameter_series(run):
         head = {"table": "parameter", "name": name}
         yield from _of_series({**head, "model": names.get(model)}, series, times)
 
@@ -56,6 +57,14 @@ def _of_series(
     for i, step in enumerate(series.steps):
         values = {column: numbers[i] for column, numbers in series.values.items()}
         yield tuple(map({**head, **values, "step": step, "time": times.get(step)}.get, COLUMNS))
+
+
+def parameter_series(run: RunFile) -> Iterator[tuple[tuple[int, str], Series]]:
+    """The parameters over the sampled steps, and over those whose gradients were read."""
+    sampled, read = run.parameter_series(), run.norm_series()
+    for key in dict.fromkeys((*sampled, *read)):
+        series = sampled.get(key, Series((), {}))
+        yield key, Series(*merged_table(series.steps, series.values, read.get(key)))
 
 
 def model_names(run: RunFile) -> dict[int, str]:

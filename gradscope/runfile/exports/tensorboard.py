@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gradscope.records.training import TrainingStep
-from gradscope.runfile.exports._table import model_names
+from gradscope.runfile.exports._table import model_names, parameter_series
 from gradscope.runfile.reader import RunFile, Series
 
 packages = ("tensorboard",)
@@ -42,7 +42,7 @@ def _layers(run: RunFile) -> Iterator[tuple[str, int, float]]:
     for (model, name, call), series in run.call_series().items():
         layer = f"{name}#{call}" if call else name
         yield from _scalars(f"{names.get(model, model)}/{layer}".rstrip("/"), series)
-    for (model, name), series in run.parameter_series().items():
+    for (model, name), series in parameter_series(run):
         yield from _scalars(f"{names.get(model, model)}/{name}", series)
 
 

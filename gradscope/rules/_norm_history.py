@@ -1,0 +1,59 @@
+"""The norms of an optimizer's gradients over its last steps: kept packed, read when a rule asks."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+from gradscope.records.norms import ParameterNorms, unpacked
+from gradscope.rules._window import KEPT
+
+#: Of so many lists of names the last norms are kept: an optimizer has one for each of its models.
+_LISTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Leap:
+    """The parameter with the largest gradient of a step, and the median of its norms before."""
+
+    name: str
+    norm: float
+    usual: float
+
+
+class NormHistory:
+    """Each step costs a reference; only ``largest`` reads the numbers."""
+
+    __slots__ = ("_now", "_past")
+
+    def __init__(self) -> None:
+        self._now: Sequence[tuple[tuple[str, ...], ParameterNorms]] = ()
+        self._past: dict[int, deque[ParameterNorms]] = {}
+
+    def add(self, norms: Sequence[tuple[tuple[str, ...], ParameterNorms]]) -> None:
+        """The norms of the next step, with their names; those of the one before are history."""
+        for _, record in self._now:
+            past = self._past.pop(record.names, None)
+            self._past[record.names] = past = deque(maxlen=KEPT) if past is None else past
+            past.append(record)
+            if len(self._past) > _LISTS:
+                del self._past[next(iter(self._past))]
+        self._now = norms
+
+    def largest(self) -> Leap | None:
+        """The largest gradient before clipping, where the steps before have norms of it."""
+        found: list[Leap] = []
+        for names, record in self._now:
+            if record.gradient is None:
+                continue
+            norms = unpacked(record.gradient, len(names))
+            norm, i = max(((x, i) for i, x in enumerate(norms) if math.isfinite(x)), default=(0, 0))
+            past = [one.gradient for one in self._past.get(record.names, ())]
+            before = [unpacked(one, len(names))[i] for one in past if one is not None]
+            known = [x for x in before if 0 <= x < math.inf]
+            if norm > 0 and known:
+                found.append(Leap(names[i], norm, median_low(known)))
+        return max(found, key=lambda leap: leap.norm, default=None)
