@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
-from gradscope.records.loop import LoopRecord
+from gradscope.records.loop import LoopParameter, LoopRecord
 from gradscope.records.modules import Unregistered
 from gradscope.records.report import Finding, Report
 from gradscope.records.training import TrainingFinding
@@ -59,7 +60,15 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     unheld = [one for one in loop.parameters if {"unheld", "graded"} <= one.facts]
     if not loop.optimizers or not enough(loop, steps):
         return
-    for model, module, members in gathered(unheld):
+    counts = Counter(one.model for one in unheld)
+    outside = {one.name: one.kind for one in loop.models if counts[one.name] == one.trainable}
+    kinds: dict[str, list[LoopParameter]] = {}
+    for one in unheld:
+        if one.model in outside:
+            kinds.setdefault(outside[one.model], []).append(one)
+    for kind, members in kinds.items():
+        yield at(_outside(kind, members, loop, steps), loop, parameters=concerned(members, loop))
+    for model, module, members in gathered([one for one in unheld if one.model not in outside]):
         names = listed(full_names(members, loop))
         held = " and ".join(f"`{one.name}`" for one in loop.optimizers[:3])
         finding = RULE.finding(
@@ -70,6 +79,24 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             location=loop.optimizers[0].location,
         )
         yield at(finding, loop, model=model, parameters=concerned(members, loop))
+
+
+def _outside(kind: str, members: Sequence[LoopParameter], loop: LoopRecord, steps: int) -> Finding:
+    """Of modules that are in no other and that no optimizer holds any part of."""
+    names = list(dict.fromkeys(one.model for one in members))
+    which = f"`{names[0]}`" if len(names) == 1 else f"{plural(len(names), 'module')} `{kind}`"
+    held = " and ".join(f"`{one.name}`" for one in loop.optimizers[:3])
+    return RULE.finding(
+        names[0] if len(names) == 1 else kind,
+        f"no optimizer holds any of the {plural(len(members), 'parameter')} of {which}, though they "
+        f"get gradients {in_steps(steps, steps)}; there {_are(len(loop.optimizers))}: {held}. No "
+        f"other module holds {'it' if len(names) == 1 else 'them'}, so that `parameters()` of none "
+        f"has {'its' if len(names) == 1 else 'their'} parameters.",
+        advice="Keep modules in an attribute, an nn.ModuleList or an nn.ModuleDict of the model, or "
+        "give their parameters to the optimizer.",
+        value=float(len(members)),
+        location=loop.optimizers[0].location,
+    )
 
 
 def _are(optimizers: int) -> str:

@@ -259,6 +259,22 @@ BROKEN = {
                 scheduler.step()  # broken # here
             scheduler.step()  # mended
         """, "scheduler"),
+    "such a schedule in a function that has returned": LoopProgram(
+        "GS811", ("falls below 1 %", "makes a step after every batch"), """
+        def main():
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.7)
+            for epoch in range(6):
+                for step in range(8):
+                    inputs, labels = batch(step)
+                    optimizer.zero_grad()
+                    F.cross_entropy(net(inputs), labels).backward()
+                    optimizer.step()
+                    scheduler.step()  # broken # here
+                scheduler.step()  # mended
+
+        main()
+        """, "scheduler"),
     "a scheduler that never steps": LoopProgram(
         "GS812", ("makes no step while `optimizer` makes 12 steps",), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -427,6 +443,28 @@ BROKEN = {
 
         train()
         """, "0"),
+    "layers in a plain list": LoopProgram(
+        "GS404", ("of 2 modules `Linear`", "No other module holds them"), """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = [nn.Linear(4, 4), nn.Linear(4, 4)]  # broken
+                self.body = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])  # mended
+                self.head = nn.Linear(4, 2)
+
+            def forward(self, inputs):
+                for layer in self.body:
+                    inputs = layer(inputs).relu()
+                return self.head(inputs)
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # here
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "Linear"),
     "a layer that no optimizer holds": LoopProgram(
         "GS404", ("no optimizer holds `0.weight`, `0.bias`", "in all 12 steps"), """
         optimizer = torch.optim.SGD(net[2].parameters(), lr=0.1)  # broken # here

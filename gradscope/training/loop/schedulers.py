@@ -6,6 +6,7 @@ import linecache
 import re
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -19,12 +20,14 @@ from gradscope.training.loop.places import ScriptLine, script_line
 class _Seen:
     """One of them: where it was made, and how far it had come when it was looked at last."""
 
-    __slots__ = ("epoch", "made", "name", "steps")
+    __slots__ = ("epoch", "made", "name", "record", "ref", "steps")
 
-    def __init__(self, made: ScriptLine | None, epoch: int) -> None:
-        self.made, self.epoch = made, epoch
+    def __init__(self, scheduler: LRScheduler, made: ScriptLine | None) -> None:
+        self.ref, self.made, self.epoch = weakref.ref(scheduler), made, -1
         self.steps = 0
         self.name: str | None = None
+        #: What was known of it last: one that a function made is gone when the function returns.
+        self.record: LoopScheduler | None = None
 
 
 class Schedulers:
@@ -32,17 +35,20 @@ class Schedulers:
     warnings name."""
 
     def __init__(self) -> None:
-        self._seen: weakref.WeakKeyDictionary[LRScheduler, _Seen] = weakref.WeakKeyDictionary()
+        self._seen: list[_Seen] = []
 
     def made(self, scheduler: LRScheduler) -> None:
         """One is under construction."""
-        if scheduler not in self._seen:
-            self._seen[scheduler] = _Seen(script_line(), -1)
+        if not any(seen.ref() is scheduler for seen in self._seen):
+            self._seen.append(_Seen(scheduler, script_line()))
 
     def stepped(self) -> list[str]:
         """The names of those that made a step since this was asked last."""
         found = []
-        for scheduler, seen in self._seen.items():
+        for seen in self._seen:
+            scheduler = seen.ref()
+            if scheduler is None:
+                continue
             epoch = getattr(scheduler, "last_epoch", 0)
             if seen.epoch < 0:  # its constructor makes the first
                 seen.epoch = 0
@@ -55,19 +61,31 @@ class Schedulers:
 
     def records(self, name_of: Callable[[Optimizer], str]) -> tuple[LoopScheduler, ...]:
         """What is known of each."""
-        return tuple(
-            LoopScheduler(
-                name=name,
-                kind=type(scheduler).__name__,
-                location=_call(name, seen.made) or (str(seen.made) if seen.made else None),
-                optimizer=name_of(scheduler.optimizer),
-                steps=seen.steps,
-                settings=_settings(scheduler),
-            )
-            for scheduler, seen in list(self._seen.items())
-            if isinstance(getattr(scheduler, "optimizer", None), Optimizer)
-            for name in [seen.name or variable_name(scheduler) or type(scheduler).__name__]
-        )
+        for seen in self._seen:
+            scheduler = seen.ref()
+            if scheduler is None:
+                if seen.record is not None:
+                    seen.record = replace(seen.record, steps=seen.steps)
+            elif isinstance(getattr(scheduler, "optimizer", None), Optimizer):
+                seen.name = seen.name or variable_name(scheduler)
+                name = seen.name or type(scheduler).__name__
+                made = str(seen.made) if seen.made else None
+                seen.record = LoopScheduler(
+                    name=name,
+                    kind=type(scheduler).__name__,
+                    location=_call(name, seen.made) or made,
+                    optimizer=name_of(inner(scheduler.optimizer)),
+                    steps=seen.steps,
+                    settings=_settings(scheduler),
+                )
+        return tuple(seen.record for seen in self._seen if seen.record is not None)
+
+
+def inner(optimizer: Optimizer) -> Optimizer:
+    """The optimizer that makes the steps, without the wrappers that a library put around it."""
+    while isinstance(wrapped := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = wrapped
+    return optimizer
 
 
 def _settings(scheduler: LRScheduler) -> dict[str, float]:
