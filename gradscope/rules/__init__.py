@@ -10,6 +10,8 @@ its processes against each other; ``RULE.runs`` says how the others speak of one
 from gradscope.rules._book import lookup, rule_book
 from gradscope.rules._commands import ReadRun
 from gradscope.rules._comparisons import COMPARISONS, documented, explained
+from gradscope.rules._course import Blocks
+from gradscope.rules._depth import Depth
 from gradscope.rules._diagnosis import diagnose, diagnose_ranks, wanted
 from gradscope.rules._history import SampleHistory, StepHistory
 from gradscope.rules._judged import Seen, judgement
@@ -23,6 +25,8 @@ __all__ = [
     "FAIL_ON",
     "PRESETS",
     "SEVERITIES",
+    "Blocks",
+    "Depth",
     "Limits",
     "ReadRun",
     "Rule",

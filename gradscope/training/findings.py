@@ -15,7 +15,15 @@ from gradscope.records.loop import LoopRecord
 from gradscope.records.report import Finding, Report
 from gradscope.records.run import RunInfo
 from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
-from gradscope.rules import SEVERITIES, RuleSettings, Runs, Sampled, SampleHistory, StepHistory
+from gradscope.rules import (
+    SEVERITIES,
+    Depth,
+    RuleSettings,
+    Runs,
+    Sampled,
+    SampleHistory,
+    StepHistory,
+)
 from gradscope.training.step_ranges import StepRanges
 
 #: What makes two findings the same one: rule, place, model, cause. Of a rule that speaks of a whole
@@ -108,6 +116,7 @@ class RunFindings:
         self._skips: dict[str, _Looks] = {}
         self._models: dict[int, Sampled] = {}
         self._samples: dict[tuple[int, str, bool], tuple[_Looks, SampleHistory]] = {}
+        self._depths: dict[tuple[int, str], Depth] = {}
 
     def step(self, step: TrainingStep) -> tuple[TrainingFinding, ...]:
         """Judge a step by its vital signs and those of the steps before."""
@@ -149,6 +158,8 @@ class RunFindings:
         place = (model, sample.optimizer, stepped)
         looks, history = self._samples.setdefault(place, (_Looks(), SampleHistory()))
         history.add(sample)
+        if history.weights:
+            self._depths.setdefault((model, sample.optimizer), Depth()).add(history)
         found: Found = {}
         for find, limits, runs in self._sampled:
             if runs.first and sample.step != 1:
@@ -168,6 +179,8 @@ class RunFindings:
         Returns:
             Those that are new or say more, and those that no longer hold, without steps.
         """
+        depths = [depth.record(*place) for place, depth in self._depths.items()]
+        record = replace(record, depths=tuple(depths))
         held = {one.key: one for find, limits in self._in_loop for one in find(record, limits)}
         symptoms = {code for one in held.values() for code in self._explains[one.finding.code]}
         found = {key: one for key, one in held.items() if one.finding.code not in symptoms}

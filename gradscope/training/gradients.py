@@ -27,6 +27,11 @@ class Gradients:
         assert gradient is not None
         return self.versions.get(parameter) != version_of(gradient)
 
+    def forget(self, written: Collection[nn.Parameter]) -> None:
+        """The gradients of these were written to by what leaves their versions as they were."""
+        for parameter in written:
+            self.versions.pop(parameter, None)
+
     def after_step_of(self, held: Collection[nn.Parameter]) -> Gradients:
         """Those that wait for another optimizer's step, where one backward is for several."""
         return Gradients(

@@ -129,7 +129,7 @@ class Steps:
         loss = loss_of(roots)
         scale = self.scales.of(roots) if self.scales.any else None
         current.add_loss(loss, scale, anew=current.backwards > 0 and not self._any_gradient())
-        parts.loop.backward_begins(begun, loss, scaled=scale is not None)
+        parts.loop.backward_begins(begun, loss, scale=scale, sampled=sampler is not None)
         if sentinel is not None and roots:
             kind = sentinel.backward_begins(roots, gradients, loss)
             if kind is not None:
@@ -239,7 +239,7 @@ class Steps:
         if not current.is_read:  # a step of fewer backwards than the one before, or not finite
             current.read(self._parameters(), late=True)
         current.measure(there, known.name)
-        parts.loop.gradients_read(optimizer, known, current.gradients.norms)
+        parts.loop.gradients_read(optimizer, known, current)
         self._locate()
         if sampler is not None:
             sampler.before_update(known.held, self.number + 1)

@@ -32,8 +32,13 @@ class LoopListener(Protocol):
     def cleared(self, owner: Optimizer | nn.Module) -> None:
         """``zero_grad`` has cleared the gradients of an optimizer or a module."""
 
-    def clipping(self, parameters: Sequence[torch.Tensor]) -> None:
-        """``clip_grad_norm_`` or ``clip_grad_value_`` is about to clip the gradients of these."""
+    def clipped(self, parameters: Sequence[torch.Tensor], norm: object, bound: object) -> None:
+        """``clip_grad_norm_`` or ``clip_grad_value_`` has clipped the gradients of these.
+
+        Args:
+            norm: what it returned: the norm that they had, or None.
+            bound: what it clips to.
+        """
 
     def scheduler_made(self, scheduler: LRScheduler) -> None:
         """A learning-rate scheduler is under construction."""
@@ -137,7 +142,9 @@ def _clipping(original: Callable[..., Any], listener: LoopListener) -> Callable[
         one = isinstance(parameters, torch.Tensor)
         if not one:
             parameters = list(parameters)  # what is used up by this, the original uses up, too
-        listener.clipping([parameters] if one else parameters)
-        return original(parameters, *args, **kwargs)
+        norm = original(parameters, *args, **kwargs)
+        bound = args[0] if args else kwargs.get("max_norm")
+        listener.clipped([parameters] if one else parameters, norm, bound)
+        return norm
 
     return clip

@@ -24,7 +24,7 @@ class Rounds:
         self._events: list[LoopEvent] = []
         self._kinds: dict[tuple[LoopEvent, ...], list[int]] = {}  # count, first, last
 
-    def add(self, kind: str, of: str = "", facts: frozenset[str] = frozenset()) -> None:
+    def add(self, kind: str, of: str = "", facts: frozenset[str] = frozenset()) -> LoopEvent:
         """Something happened."""
         key = (kind, of, facts)
         event = self._known.get(key)
@@ -33,6 +33,7 @@ class Rounds:
         events = self._events
         if not events or (events[-1] is not event and len(events) < _LONGEST):
             events.append(event)
+        return event
 
     def end(self, step: int, of: str, facts: frozenset[str]) -> None:
         """An optimizer has made the step of this number: the round is over."""
