@@ -31,7 +31,7 @@ INTO = frozenset(
 )
 
 #: Operations that move numbers and change none, without the version in their names.
-_MOVES = frozenset(
+MOVES = frozenset(
     [
         "AliasBackward",
         "AsStridedBackward",
@@ -153,7 +153,7 @@ def _producer(reader: Node, found: Walk) -> tuple[Node | None, bool]:
         name = type(after).__name__
         if name == _COPY:
             position = 1
-        elif name.rstrip("0123456789") in _MOVES:
+        elif name.rstrip("0123456789") in MOVES:
             position = 0
         else:
             return after, shared

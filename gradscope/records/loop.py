@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradscope.records.answers import Answer
+from gradscope.records.loop_gradients import LoopClipping, LoopDepth
+from gradscope.records.loop_losses import Course, LossOperation, LossTargets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +111,8 @@ class LoopOptimizer:
         gone: the number of its step from which on the rate was below a hundredth of the highest; 0
             where it is not.
         held: by group, the parameters that are of a model: its number, and the name there.
+        readings: in how many of its steps all gradients were read; ``scaled``: in how many of these
+            a gradient scaler's factor was in them.
     """
 
     name: str
@@ -124,6 +128,8 @@ class LoopOptimizer:
     rate: float = 0.0
     gone: int = 0
     held: tuple[tuple[tuple[int, str], ...], ...] = ()
+    readings: int = 0
+    scaled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +147,9 @@ class LoopModel:
         parameters: how many it has.
         replaced: the names of modules that were set in it after the first optimizer was made, with
             where.
+        twins: the names of models of the same class and shapes.
+        unchanged: whether it was called without gradients alone, and has the weights that it had
+            at the first of these calls.
     """
 
     id: int
@@ -152,6 +161,8 @@ class LoopModel:
     held: int
     parameters: int
     replaced: tuple[tuple[str, str | None], ...] = ()
+    twins: tuple[str, ...] = ()
+    unchanged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +214,20 @@ class LoopRecord:
             where they were given others, or nobody could tell.
         same_tensor: whether it was the same tensor each time, of which it was all.
         loader: the most batches of a data loader that was iterated over; 0 without one.
-        same_loss: how many backwards from the first on began with the same loss, to the last bit.
+        same_loss: how many backwards from the first on began with the same loss, to the last bit;
+            ``first_loss`` is the first.
         kept_graphs: of how many backwards the graph is kept alive.
         kept_since: the step of the first of them.
         kept_of: how many backwards there were since that.
         kept_by: the variable that keeps them, and where it does.
         causes: why parameters get no useful gradient, as far as steps were traced for it.
         untraced: why no step can be traced; "" where one can.
+        batches_differ: whether the models were given others than the first.
+        graphs: of how many backwards the graph of the loss was read, and ``operations``,
+            ``targets`` what was seen in them.
+        clippings: of each optimizer whose gradients are clipped, or were looked at.
+        course: of the losses of all backwards; None where there were too few.
+        depths: of each model and optimizer, over the samples.
         ended: whether the script has ended.
         cut: whether gradscope ended it, so that what it does at its end is not known.
     """
@@ -226,12 +244,20 @@ class LoopRecord:
     same_tensor: bool = False
     loader: int = 0
     same_loss: int = 0
+    first_loss: float | None = None
     kept_graphs: int = 0
     kept_since: int = 0
     kept_of: int = 0
     kept_by: tuple[str, str | None] | None = None
     causes: tuple[LoopCause, ...] = ()
     untraced: str = ""
+    batches_differ: bool = False
+    graphs: int = 0
+    operations: tuple[LossOperation, ...] = ()
+    targets: tuple[LossTargets, ...] = ()
+    clippings: tuple[LoopClipping, ...] = ()
+    course: Course | None = None
+    depths: tuple[LoopDepth, ...] = ()
     ended: bool = False
     cut: bool = False
 

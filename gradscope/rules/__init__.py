@@ -11,6 +11,8 @@ from gradscope.rules._book import lookup, rule_book
 from gradscope.rules._causes import Cause, explanations, folded, is_exact
 from gradscope.rules._commands import ReadRun
 from gradscope.rules._comparisons import COMPARISONS, documented, explained
+from gradscope.rules._course import Blocks
+from gradscope.rules._depth import Depth
 from gradscope.rules._diagnosis import diagnose, diagnose_ranks, wanted
 from gradscope.rules._history import SampleHistory, StepHistory
 from gradscope.rules._judged import Seen, judgement
@@ -24,7 +26,9 @@ __all__ = [
     "FAIL_ON",
     "PRESETS",
     "SEVERITIES",
+    "Blocks",
     "Cause",
+    "Depth",
     "Limits",
     "ReadRun",
     "Rule",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gradscope.records.loop_losses import Course
+
 #: Steps in a block at first; blocks, of which two become one when there are more; and how many
 #: there must be to speak of a course.
 _BLOCK, _BLOCKS, _FEWEST = 16, 64, 16
@@ -43,26 +45,6 @@ class Block:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """A loss over the run: the mean of its ``began`` first steps, of its third and last quarter.
-
-    ``error`` is the standard error of the difference of these two, ``spread`` the deviation of
-    single steps from the mean of their block, ``lowest`` the least mean of a block. Together they
-    are of ``steps`` steps, from ``since`` on.
-    """
-
-    first: float
-    began: int
-    middle: float
-    last: float
-    error: float
-    spread: float
-    lowest: float
-    since: int
-    steps: int
-
-
 def until_course(steps: float) -> int:
     """After how many losses there is a course of so many steps."""
     size = _BLOCK
@@ -74,14 +56,18 @@ def until_course(steps: float) -> int:
 
 
 class Blocks:
-    """Equal numbers of steps each, the last one still growing; ``course`` is that of the others."""
+    """Equal numbers of steps each, the last one still growing; ``course`` is that of the others.
 
-    __slots__ = ("_blocks", "_first", "_size", "course")
+    Args:
+        size: steps in a block at first.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_began", "_blocks", "_first", "_size", "course")
+
+    def __init__(self, size: int = _BLOCK) -> None:
         self.course: Course | None = None
         self._blocks: list[Block] = []
-        self._size = _BLOCK
+        self._began = self._size = size
         self._first = 0.0
 
     def add(self, step: int, loss: float | None) -> None:
@@ -98,11 +84,11 @@ class Blocks:
             blocks[:] = [a.joined(b) for a, b in zip(blocks[::2], blocks[1::2], strict=True)]
             self._size *= 2
         if len(blocks) >= _FEWEST:
-            self.course = _course(blocks, self._first)
+            self.course = _course(blocks, self._first, self._began)
         blocks.append(Block(step, step, 1, loss, 0.0))
 
 
-def _course(blocks: list[Block], first: float) -> Course:
+def _course(blocks: list[Block], first: float, began: int) -> Course:
     quarter = len(blocks) // 4
     middle, last = blocks[-2 * quarter : -quarter], blocks[-quarter:]
     # Neighbouring steps are alike: the noise of a quarter is that of its blocks.
@@ -113,7 +99,7 @@ def _course(blocks: list[Block], first: float) -> Course:
     late = [*middle, *last]
     return Course(
         first=first,
-        began=_BLOCK,
+        began=began,
         middle=halves[0],
         last=halves[1],
         error=math.sqrt(2 * variance / quarter),

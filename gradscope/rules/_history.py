@@ -20,10 +20,6 @@ from gradscope.rules._window import KEPT, Window
 _SAMPLES = 32
 #: For so many different numbers of backwards the losses of steps are kept apart.
 _WINDOWS = 8
-#: A gradient that was clipped is smaller than it was by more than rounding.
-_CLIPPED = 1 - 1e-3
-#: The largest factor that is kept, of a gradient clipped to nothing.
-_MOST = 1e30
 
 
 @dataclass(slots=True)
@@ -37,8 +33,6 @@ class StepHistory:
         loss: of the losses of steps that sum as many backwards as ``now``.
         gradient: of the norms of the gradient before clipping.
         blocks: the losses since the run began.
-        clipped: by what factor steps were clipped, 1 where they were not, with ``now``.
-        shortened: how many of those that are kept are above 1.
         peak: the highest learning rate of any group so far.
         scales: by how many halvings the loss scale fell before each of the last steps.
         halvings: their sum.
@@ -51,8 +45,6 @@ class StepHistory:
     loss: Window = field(init=False)
     gradient: Window = field(default_factory=Window)
     blocks: Blocks = field(default_factory=Blocks)
-    clipped: Window = field(default_factory=Window)
-    shortened: int = 0
     peak: float = 0.0
     scales: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     halvings: float = 0.0
@@ -87,14 +79,6 @@ class StepHistory:
         for rate in step.learning_rates:
             if self.peak < rate < math.inf:
                 self.peak = rate
-        norm, clipped = step.gradient_norm, step.clipped_norm
-        if norm is not None and clipped is not None and math.isfinite(norm):
-            known = self.clipped.values
-            if len(known) == KEPT and known[0] > 1:
-                self.shortened -= 1
-            by = min(norm / clipped, _MOST) if 0 < clipped < norm * _CLIPPED else 1.0
-            self.clipped.add(by)
-            self.shortened += by > 1
         if before is not None:
             self._scaled(before.loss_scale, step.loss_scale)
 

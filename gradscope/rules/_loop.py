@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gradscope.records.answers import Answer
 from gradscope.records.loop import LoopOptimizer, LoopParameter, LoopRecord
+from gradscope.records.loop_losses import LossOperation, LossTargets
 from gradscope.records.report import Finding
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._words import listed, plural
@@ -61,11 +62,23 @@ def concerned(parameters: Iterable[LoopParameter], loop: LoopRecord) -> Paramete
     return tuple((numbers[one.model], one.name) for one in parameters if one.model in numbers)
 
 
-def in_steps(count: int, of: int, what: str = "step") -> str:
+def in_steps(count: int, of: int, what: str = "step", several: str | None = None) -> str:
     """``in all 48 steps``, ``in 47 of 48 steps``, ``in the only step``."""
     if count >= of:
-        return f"in all {plural(of, what)}" if of > 1 else f"in the only {what}"
-    return f"in {count:,} of {plural(of, what)}"
+        return f"in all {plural(of, what, several)}" if of > 1 else f"in the only {what}"
+    return f"in {count:,} of {plural(of, what, several)}"
+
+
+def first_location(loop: LoopRecord, kind: str) -> str | None:
+    """Where an event of this kind happened first; None where there was none."""
+    events = [*(event for one in loop.rounds for event in one.events), *loop.rest]
+    return next((e.location for e in events if e.kind == kind and e.location), None)
+
+
+def of_loss(loop: LoopRecord, part: LossOperation | LossTargets) -> str | None:
+    """Where a part of the loss is: its own line, else that of the model's call, or of backward."""
+    call = first_location(loop, "call") if part.inside else None
+    return part.location or call or first_location(loop, "backward")
 
 
 def in_readings(parameters: Sequence[LoopParameter], loop: LoopRecord) -> str:

@@ -88,10 +88,10 @@ def _outside(kind: str, members: Sequence[LoopParameter], loop: LoopRecord, step
     held = " and ".join(f"`{one.name}`" for one in loop.optimizers[:3])
     return RULE.finding(
         names[0] if len(names) == 1 else kind,
-        f"no optimizer holds any of the {plural(len(members), 'parameter')} of {which}, though they "
-        f"get gradients {in_steps(steps, steps)}; there {_are(len(loop.optimizers))}: {held}. No "
-        f"other module holds {'it' if len(names) == 1 else 'them'}, so that `parameters()` of none "
-        f"has {'its' if len(names) == 1 else 'their'} parameters.",
+        f"no optimizer holds any of the {plural(len(members), 'parameter')} of {which}, though "
+        f"they get gradients {in_steps(steps, steps)}; there {_are(len(loop.optimizers))}: {held}. "
+        f"No other module holds {'it' if len(names) == 1 else 'them'}, so `parameters()` of none "
+        "has these.",
         advice="Keep modules in an attribute, an nn.ModuleList or an nn.ModuleDict of the model, or "
         "give their parameters to the optimizer.",
         value=float(len(members)),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gradscope.records.loop_losses import Course
 from gradscope.records.report import Finding
-from gradscope.rules._course import Course, until_course
+from gradscope.rules._course import until_course
 from gradscope.rules._history import StepHistory
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural

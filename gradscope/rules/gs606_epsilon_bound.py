@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gradscope.records.report import Finding
 from gradscope.rules._history import SampleHistory
+from gradscope.rules._optimizers import divides
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, percent
 
@@ -54,7 +55,7 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
     """One finding for a model, at the weight whose gradients are furthest below epsilon."""
     sample = history.now
     eps = sample.settings.get("eps") if sample is not None else None
-    if sample is None or not eps or not _divides(sample.report.run.optimizer):
+    if sample is None or not eps or not divides(sample.report.run.optimizer):
         return
     total = bound = 0
     worst: tuple[float, str] | None = None
@@ -82,9 +83,3 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
         value=eps / size,
         limit=limits.of("ratio"),
     )
-
-
-def _divides(optimizer: str | None) -> bool:
-    """Whether it divides by the root of a second moment plus epsilon."""
-    name = (optimizer or "").lower()
-    return "adam" in name or name == "rmsprop"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.loop import LoopOptimizer, LoopRecord
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import STEPS, at, held_by
+from gradscope.rules._loop import STEPS, at, first_location, held_by
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -46,7 +46,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 advice=f"Call `{optimizer.name}.step()` after `backward`.",
                 value=float(optimizer.backwards),
                 threshold=float(STEPS),
-                location=_backward(loop) or optimizer.location,
+                location=first_location(loop, "backward") or optimizer.location,
             ),
             loop,
             parameters=held_by(optimizer, loop),
@@ -59,8 +59,3 @@ def _scheduled(loop: LoopRecord, optimizer: LoopOptimizer) -> str:
         if scheduler.optimizer == optimizer.name and scheduler.steps:
             return f" Its scheduler `{scheduler.name}` steps, which moves no weight."
     return ""
-
-
-def _backward(loop: LoopRecord) -> str | None:
-    events = [*loop.rest, *(event for one in loop.rounds for event in one.events)]
-    return next((e.location for e in events if e.kind == "backward" and e.location), None)

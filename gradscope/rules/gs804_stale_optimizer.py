@@ -71,10 +71,8 @@ def _held(optimizer: LoopOptimizer, stale: Sequence[LoopParameter], loop: LoopRe
     owners = {one.model for one in stale if one.model}
     of = f"`{owners.pop()}`, which is never called" if len(owners) == 1 else "no model that runs"
     made = f", made at {optimizer.location}," if optimizer.location else ""
-    set_later = [(n, line) for model in loop.models for n, line in model.replaced]
     after = ""
-    if set_later:
-        name, line = set_later[-1]
+    for name, line in _set_later(loop)[-1:]:
         after = f"; `{name}` was set after that{f', at {line}' if line else ''}"
     held = which if len(stale) == optimizer.parameters else count
     return f"`{optimizer.name}`{made} holds {held} of {of}{after}."
@@ -91,10 +89,20 @@ def _instead(unheld: Sequence[LoopParameter], loop: LoopRecord) -> str:
 def _times(optimizer: LoopOptimizer) -> str:
     if not optimizer.steps:
         return ""
-    return f" It got no gradient for them {in_steps(optimizer.steps, optimizer.steps)}."
+    return f" What it holds gets no gradient {in_steps(optimizer.steps, optimizer.steps)}."
 
 
 def _advice(optimizer: LoopOptimizer, loop: LoopRecord) -> str:
-    changed = [name for model in loop.models for name, _ in model.replaced]
+    changed = [name for name, _ in _set_later(loop)]
     after = f"after `{changed[-1]}` is set" if changed else "after the last change to the model"
     return f"Make `{optimizer.name}` {after}, of the parameters of the model that runs."
+
+
+def _set_later(loop: LoopRecord) -> list[tuple[str, str | None]]:
+    """The modules that were set after the optimizer was made, with where."""
+    several = len(loop.models) > 1
+    return [
+        (f"{model.name}.{name}" if several else name, line)
+        for model in loop.models
+        for name, line in model.replaced
+    ]

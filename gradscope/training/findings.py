@@ -16,7 +16,15 @@ from gradscope.records.norms import NormNames, ParameterNorms
 from gradscope.records.report import Finding, Report
 from gradscope.records.run import RunInfo
 from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
-from gradscope.rules import SEVERITIES, RuleSettings, Runs, Sampled, SampleHistory, StepHistory
+from gradscope.rules import (
+    SEVERITIES,
+    Depth,
+    RuleSettings,
+    Runs,
+    Sampled,
+    SampleHistory,
+    StepHistory,
+)
 from gradscope.training.step_ranges import StepRanges
 
 #: What makes two findings the same one: rule, place, model, cause. Of a rule that speaks of a whole
@@ -110,6 +118,7 @@ class RunFindings:
         self._skips: dict[str, _Looks] = {}
         self._models: dict[int, Sampled] = {}
         self._samples: dict[tuple[int, str, bool], tuple[_Looks, SampleHistory]] = {}
+        self._depths: dict[tuple[int, str], Depth] = {}
 
     def norms(self, record: NormNames | ParameterNorms) -> None:
         """Take in the norms of a step before the step itself, and before them what they are of."""
@@ -160,6 +169,8 @@ class RunFindings:
         place = (model, sample.optimizer, stepped)
         looks, history = self._samples.setdefault(place, (_Looks(), SampleHistory()))
         history.add(sample)
+        if history.weights:
+            self._depths.setdefault((model, sample.optimizer), Depth()).add(history)
         found: Found = {}
         for find, limits, runs in self._sampled:
             if runs.first and sample.step != 1:
@@ -177,6 +188,8 @@ class RunFindings:
         Returns:
             Those that are new or say more, and those that no longer hold, without steps.
         """
+        depths = [depth.record(*place) for place, depth in self._depths.items()]
+        record = replace(record, depths=tuple(depths))
         found = {one.key: one for find, limits in self._in_loop for one in find(record, limits)}
         gone = [replace(one, steps=()) for key, one in self._of_loop.items() if key not in found]
         news = [one for key, one in found.items() if self._of_loop.get(key) != one]

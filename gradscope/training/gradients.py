@@ -74,6 +74,11 @@ class Gradients:
                 yield from zip(mine, [norm * factor for norm in before], strict=True)
                 yield from zip([mine[i] for i in read], norms, strict=True)
 
+    def forget(self, written: Collection[nn.Parameter]) -> None:
+        """The gradients of these were written to by what leaves their versions as they were."""
+        for parameter in written:
+            self.versions.pop(parameter, None)
+
     def after_step_of(self, held: Collection[nn.Parameter]) -> Gradients:
         """Those that wait for another optimizer's step, where one backward is for several."""
         return Gradients(

@@ -81,7 +81,8 @@ class ModelCalls:
             model.autocast = autocast_name(model.module)
         if self._stacks.kept:
             self._stacks.end()
-        if self._tracer.needs_stacks:
+        learns = self._loop.wants_stacks and self._sampling.sampler is not None
+        if self._tracer.needs_stacks or (learns and not in_backward()):
             self._stacks.begin()
         if self._sentinel is not None:
             module = model.module_ref()
@@ -99,11 +100,13 @@ class ModelCalls:
             self._sampling.sampler.called(model, args, kwargs)
 
     def _ended(self, model: Model, outer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if self._sentinel is None or self.aside or not _GRADIENTS() or _TRANSFORMED():
+        if self.aside or not _GRADIENTS() or _TRANSFORMED():
             return
-        module = model.module_ref()
-        assert module is not None
-        self._sentinel.call_ended(module, output)
+        self._loop.returned()
+        if self._sentinel is not None:
+            module = model.module_ref()
+            assert module is not None
+            self._sentinel.call_ended(module, output)
         # Between the model and the backward only: it takes time.
         if self._sampling.sampler is not None and not in_backward():
             self._stacks.begin()

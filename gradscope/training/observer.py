@@ -120,13 +120,14 @@ class Observer:
         self.scaler_step_ended = guard(steps.scaler_step_ended)
         self.divided = guard(steps.divided)
         self.compiled = guard(self._compiled)
-        self.clearing = guard(loop.clearing)
+        self.clearing = guard(self._clearing)
         self.cleared = guard(loop.cleared)
         self.clipping = guard(self._clipping)
+        self.clipped = guard(loop.clipped)
         self.scheduler_made = guard(loop.scheduler_made)
         self.epoch_begins = guard(loop.epoch_begins)
         self.module_set = guard(loop.module_set)
-        self.unscaled = guard(loop.unscaled)
+        self.unscaled = guard(self._unscaled)
         self.scale_updated = guard(loop.scale_updated)
         #: The script raises this, and its models are still there.
         self.script_failed = guard(self._script_failed)
@@ -264,7 +265,8 @@ class Observer:
     ) -> bool:
         self._find_stages()
         current = self._parts.current
-        if not self._parts.optimizers.any and not self.step and not list(self.models):
+        unknown = not self._parts.optimizers.any and not list(self.models)
+        if self._loop.wants_models or (unknown and not self.step):
             self._search()
         if self._calls.several and current.ready is None and not self._in_stages:
             current.ready = time.perf_counter()
@@ -279,7 +281,6 @@ class Observer:
     def _clipping(self, parameters: Sequence[torch.Tensor], by_norm: bool) -> None:
         if by_norm:
             self._parts.current.gradients.scaled_alike(parameters)
-        self._loop.clipping(parameters)
 
     def _compiled(self, what: object) -> None:
         # `module.compile()` compiles a method of it.
@@ -313,7 +314,17 @@ class Observer:
         if not known.held <= mine:
             self._search()
 
+    def _clearing(self) -> None:
+        if self._loop.changed:  # most loops begin with it
+            self._search()
+        self._loop.clearing()
+
+    def _unscaled(self, optimizer: Optimizer) -> None:
+        self._parts.current.gradients.forget(self._parts.optimizers.known(optimizer).held)
+        self._loop.unscaled(optimizer)
+
     def _search(self) -> None:
+        self._loop.changed = False
         imported = stages_imported()
         if imported is not None and self._patches is not None and not self._stages_imported:
             self._stages_imported = True

@@ -145,7 +145,7 @@ class Steps:
         loss = loss_of(roots)
         scale = self.scales.of(roots) if self.scales.any else None
         current.add_loss(loss, scale, anew=current.backwards > 0 and not self._any_gradient())
-        parts.loop.backward_begins(begun, loss, scaled=scale is not None)
+        parts.loop.backward_begins(begun, loss, scale=scale, sampled=sampler is not None)
         if not self.number and is_fixed(parts.loop.backwards):
             self._judge_so_far(parts.loop.backwards)
         if sentinel is not None and roots:
@@ -264,7 +264,7 @@ class Steps:
             current.read(self._parameters(), late=True)
         current.measure(there, known.name)
         self._norms.gradients_ready(known, current)
-        parts.loop.gradients_read(optimizer, known, current.gradients.norms)
+        parts.loop.gradients_read(optimizer, known, current)
         self._locate()
         if sampler is not None:
             sampler.before_update(known.held, self.number + 1)

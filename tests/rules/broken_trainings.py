@@ -293,7 +293,7 @@ def epsilon_of_another_framework(mended: bool) -> Watched:
 # ------------------------------------------------------------------ GS607: clipping
 
 
-@trouble("GS607", begins=(90, 140))
+@trouble("GS607", severity="info", begins=(1, 1))
 def clipping_to_a_thousandth(mended: bool) -> Watched:
     model = TinyGpt()
     run = Watched({"model": model})
@@ -304,7 +304,7 @@ def clipping_to_a_thousandth(mended: bool) -> Watched:
     return run
 
 
-@trouble("GS607", begins=(90, 140))
+@trouble("GS607", begins=(1, 1))
 def a_sum_clipped_as_a_mean(mended: bool) -> Watched:
     """A loss summed over the batch, with the bound of one that is averaged."""
     model = mlp(16, 64, 5)
@@ -373,6 +373,35 @@ def skips_that_come_back(mended: bool) -> Watched:
         elif i >= 100 and not mended and i % 8 == 4:
             scale *= 2
         run.step(adam, classified(model, *blobs(32, 1.5)), loss_scale=scale)
+    return run
+
+
+# ------------------------------------------------------------------ GS610: vanishing, standing
+
+
+@trouble("GS610", "0", "2", begins=(1, 1))
+def five_layers_of_sigmoids(mended: bool) -> Watched:
+    """The loss stays at the logarithm of the number of classes."""
+    model = mlp(16, 32, 32, 32, 32, 5, act=nn.ReLU if mended else nn.Sigmoid)
+    run, sgd = Watched({"model": model}), torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        run.step(sgd, classified(model, *blobs(32, 1.5)))
+    return run
+
+
+@trouble("GS610", "*", begins=(1, 1))
+def convolutions_with_weights_that_are_too_small(mended: bool) -> Watched:
+    layers = [nn.Conv2d(1 if i == 0 else 8, 8, 3, padding=1) for i in range(6)]
+    for layer in layers:
+        if not mended:
+            nn.init.normal_(layer.weight, std=0.02)
+        else:
+            nn.init.kaiming_normal_(layer.weight)
+    body = [part for layer in layers for part in (layer, nn.ReLU())]
+    model = nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    run, sgd = Watched({"model": model}), torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(STEPS):
+        run.step(sgd, classified(model, *pictures(16)))
     return run
 
 

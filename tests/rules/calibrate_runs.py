@@ -68,7 +68,9 @@ def broken(select: list[str]) -> tuple[dict[str, Watched], dict[str, Watched]]:
 
 def sweep(well: dict[str, Watched], wrong: dict[str, Watched], select: list[str]) -> None:
     """Other thresholds on the same records."""
-    over_time = {e.rule.code for e in entries() if e.find_over_steps or e.find_over_samples}
+    over_time = {
+        e.rule.code for e in entries() if e.find_over_steps or e.find_over_samples or e.find_in_loop
+    }
     for rule in rule_book():
         if select and rule.code not in select:
             continue

@@ -654,6 +654,6 @@ HEALTHY = {
 }
 
 
-def healthy_source(name: str) -> str:
+def source_of(body: str) -> str:
     """The text of a program of ``HEALTHY``."""
-    return _BEGIN + textwrap.dedent(HEALTHY[name])
+    return _BEGIN + textwrap.dedent(body)

@@ -59,17 +59,12 @@ def test_a_rule_declares_what_its_functions_read(entry: Entry) -> None:
     assert runs.samples_needed(limits) >= (not runs.metrics)
 
 
-def clipped(number: int) -> TrainingStep:
-    return step(number, losses=(1.0,), gradient_norm=5.0, clipped_norm=0.05)
-
-
 #: By rule: the steps of a run that has the fault from its beginning, or at its last step.
 FROM_THE_START: dict[str, Callable[[int, bool], TrainingStep]] = {
     "GS301": lambda i, last: step(i, losses=(None,), nonfinite="nan"),
     "GS601": lambda i, last: step(i, losses=(99.0 if last else 2.0,)),
     "GS602": lambda i, last: step(i, gradient_norm=99.0 if last else 1.0),
     "GS603": lambda i, last: step(i, losses=(2.0,)),
-    "GS607": lambda i, last: clipped(i),
     "GS608": lambda i, last: step(i, learning_rates=(0.0,)),
     "GS609": lambda i, last: step(i, loss_scale=0.5),
 }

@@ -10,14 +10,17 @@ from types import ModuleType
 import pytest
 
 from gradscope.records.loop import LoopOptimizer, LoopRecord, LoopScheduler
-from gradscope.records.training import TrainingFinding
+from gradscope.records.training import StepSample, TrainingFinding, TrainingRecord
 from gradscope.rules import RuleSettings, folded
 from gradscope.rules._book import entries
 from gradscope.training.findings import RunFindings
 from gradscope.training.observer import Observer
 from gradscope.training.schedule import Schedule
-from rules.loop_programs import BROKEN, HEALTHY, healthy_source
+from rules import loop_programs, loss_programs
+from rules.loop_programs import source_of
 
+BROKEN = loop_programs.BROKEN | loss_programs.BROKEN
+HEALTHY = loop_programs.HEALTHY | loss_programs.HEALTHY
 CODES = [entry.rule.code for entry in entries() if entry.find_in_loop is not None]
 
 
@@ -41,7 +44,12 @@ def findings(
     def judge(record: LoopRecord) -> None:
         given.append(found.loop(record))
 
-    observer = Observer(lambda *_: None, lambda *_: None, judge, Schedule(), failed=raised)
+    def write(*records: TrainingRecord) -> None:
+        for one in records:
+            if isinstance(one, StepSample):
+                found.sample(one)
+
+    observer = Observer(write, lambda *_: None, judge, Schedule(), failed=raised)
     observer.start()
     try:
         exec(compile(source, str(file), "exec"), vars(main))
@@ -54,6 +62,7 @@ def findings(
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+@pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_loop(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = BROKEN[name]
@@ -79,7 +88,7 @@ def test_its_mended_twin(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_what_only_looks_like_a_mistake(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = findings(healthy_source(name), tmp_path, monkeypatch)
+    found = findings(source_of(HEALTHY[name]), tmp_path, monkeypatch)
     assert [(one.finding.code, one.finding.message) for one in found] == []
 
 

@@ -254,35 +254,6 @@ def test_a_gradient_that_is_small_for_once():
     assert looked("GS606", found) == []
 
 
-# ------------------------------------------------------------------------- GS607
-
-
-@pytest.mark.parametrize(
-    ("clipped", "fires"),
-    [
-        (lambda i: 0.01, True),
-        (lambda i: 0.25, False),  # a fourth, every step
-        (lambda i: 1.0, False),
-        (lambda i: 0.01 if i % 10 else 1.0, False),  # nine steps in ten
-        (lambda i: 0.01 if i % 40 else 1.0, True),
-        (lambda i: 0.0, False),
-        (lambda i: None, False),
-    ],
-)
-def test_clipping(clipped, fires):
-    found = over("GS607", steps(300, gradient_norm=lambda i: 1.0, clipped_norm=clipped))
-    assert bool(found) == fires
-    assert not found or found[0] >= 100
-
-
-def test_clipping_that_ends():
-    found = over(
-        "GS607",
-        steps(600, gradient_norm=lambda i: 1.0, clipped_norm=lambda i: 0.01 if i < 300 else 1.0),
-    )
-    assert found[-1] < 320
-
-
 # ------------------------------------------------------------------------- GS608
 
 
@@ -327,16 +298,15 @@ def test_loss_scales(scale, fires):
 def test_a_history_does_not_grow():
     history = None
     columns = {"loss": lambda i: noisy(2.0), "gradient_norm": lambda i: 1.0}
-    columns |= {"clipped_norm": lambda i: 0.5, "loss_scale": lambda i: 2.0}
+    columns |= {"loss_scale": lambda i: 2.0}
     for one in steps(9000, **columns):
         if history is None:
             history = StepHistory(one)
         else:
             history.add(one)
-        kept = (history.loss.values, history.gradient.values, history.clipped.values)
+        kept = (history.loss.values, history.gradient.values)
         assert all(len(values) <= 128 for values in (*kept, history.scales))
         assert len(history.blocks._blocks) <= 64
-    assert history.shortened == 128
     course = history.blocks.course
     assert course.steps >= 9000 * 0.4
     assert course.first == pytest.approx(2.0, rel=0.1)

@@ -17,11 +17,14 @@ from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.parameters import Update, parameter_stats, updates
 from gradscope.capture.recorder import Recorder
+from gradscope.records.loop import LoopOptimizer, LoopRecord
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
 from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
-from gradscope.rules import RuleSettings
+from gradscope.rules import Blocks, RuleSettings
 from gradscope.training.findings import RunFindings
+from gradscope.training.loop.clipping import Clipping
+from gradscope.training.loop.losses import Losses
 
 
 @dataclass
@@ -34,6 +37,7 @@ class Watched:
     records: list[TrainingStep | StepSample] = field(default_factory=list)
     count: int = 0
     own: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
 
     def step(
         self,
@@ -48,6 +52,7 @@ class Watched:
         """Forward, backward, clipping and the update; the loss."""
         self.count += 1
         self.own[name] = self.own.get(name, 0) + 1
+        self.kinds[name] = type(optimizer).__name__
         sampled = self.count <= self.first or self.count % self.every == 0
         if zero:
             optimizer.zero_grad()
@@ -133,7 +138,26 @@ class Watched:
                 found.step(record)
             elif record.step <= self.first or record.step % every == 0:
                 found.sample(record)
+        found.loop(self.loop())
         return found.all()
+
+    def loop(self, steps: int | None = None) -> LoopRecord:
+        """Of the loop what rules over time read, as if the run had ended after so many steps."""
+        clipping, losses = Clipping(), Blocks(Losses.BLOCK)
+        taken = [one for one in self.records if isinstance(one, TrainingStep)][:steps]
+        for step in taken:
+            clipping.measured(step.optimizer, step.gradient_norm, step.clipped_norm)
+            losses.add(step.step, step.loss)
+        return LoopRecord(
+            steps=len(taken),
+            optimizers=tuple(
+                LoopOptimizer(name, kind, None, self.own[name], 1)
+                for name, kind in self.kinds.items()
+            ),
+            clippings=tuple(clipping.records()),
+            course=losses.course,
+            ended=True,
+        )
 
 
 def _backward(loss: torch.Tensor) -> torch.Tensor:

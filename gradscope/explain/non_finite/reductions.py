@@ -170,6 +170,9 @@ def _normalised(result: NonFiniteResult) -> Reason | None:
     return _too_large(result, f"the variance of values up to {spelled(magnitude(values))}")
 
 
+_SKIP = "skip such a batch, or sum (`reduction='sum'`) and divide by `max(count, 1)`"
+
+
 def _picked(result: NonFiniteResult) -> Reason | None:
     """The negative log-likelihood: what it averages over."""
     target, weight = result.arguments.get("target"), result.arguments.get("weight")
@@ -178,11 +181,11 @@ def _picked(result: NonFiniteResult) -> Reason | None:
         return None
     kept = int((target != ignored).sum())
     if kept == 0:
-        text = (
-            f"all {target.numel()} are ignore_index {ignored}" if target.numel() else "it is empty"
-        )
-        advice = "skip such a batch, or sum (`reduction='sum'`) and divide by `max(count, 1)`"
-        return Reason(f"the mean over no target ({text})", advice)
+        if not target.numel():
+            return Reason("the mean over no target: the batch is empty", _SKIP)
+        advice = f"look at how the labels are masked (`(labels != {ignored}).sum()`), or {_SKIP}"
+        all_of_them = f"all {target.numel():,} labels that it is given are ignore_index {ignored}"
+        return Reason(f"{all_of_them}, so that the mean is over no target", advice)
     if isinstance(weight, torch.Tensor) and not bool(weight[target[target != ignored]].any()):
         advice = "give every class that occurs a weight above 0"
         return Reason("the mean over targets whose weights add up to 0", advice)

@@ -17,6 +17,7 @@ class Batches:
 
     Attributes:
         same: in how many calls from the first on it was the same numbers; 0 once it was not.
+        differ: whether one was given others.
         same_tensor: whether it was the same tensor each time, and no part of a larger one: a script
             that trains on all of its data at once does so.
     """
@@ -24,13 +25,13 @@ class Batches:
     def __init__(self) -> None:
         self.same = 0
         self.same_tensor = True
-        self._differs = False
+        self.differ = False
         self._first: dict[int, tuple[str, ...]] = {}  # by model
         self._tensors: dict[int, weakref.ref[torch.Tensor]] = {}
 
     def called(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A model is called on this, with gradients enabled."""
-        if self._differs:
+        if self.differ:
             return
         given = [tensor for _, tensor in find((args, kwargs), torch.Tensor)]
         # What hangs on a graph is another model's output: it changes as that one trains.
@@ -39,7 +40,7 @@ class Batches:
         digest = tuple(fingerprints(given))
         first = self._first.setdefault(model, digest)
         if first != digest:
-            self._differs, self.same = True, 0
+            self.differ, self.same = True, 0
             self._first.clear()
             self._tensors.clear()
             return

@@ -7,6 +7,9 @@ from typing import Any
 
 from torch import nn
 
+#: Two factors that are the same, but for rounding.
+_SAME = 1e-3
+
 
 class HeldParameters:
     """Of the parameters that one optimizer holds, by their ids: the optimizer keeps them alive.
@@ -19,6 +22,7 @@ class HeldParameters:
         zero_rates: by group, in how many steps its learning rate was 0.
         steps: how many steps there were.
         readings: in how many of them gradients were read.
+        scaled: in how many of these a gradient scaler's factor was still in them.
         peak: the highest learning rate of the first group so far; ``rate``: the latest.
         gone: the step since which the rate is below a hundredth of the highest; 0 where it is not.
     """
@@ -28,7 +32,7 @@ class HeldParameters:
         self.zero: set[int] | None = None
         self.moved: dict[int, int] = {}
         self.zero_rates: list[int] = []
-        self.steps = self.readings = 0
+        self.steps = self.readings = self.scaled = 0
         self.peak = self.rate = 0.0
         self.gone = 0
         self._frozen: list[tuple[nn.Parameter, int]] = []
@@ -89,3 +93,17 @@ class HeldParameters:
             self.zero = {id(p) for p in held if norms.get(p) == 0.0}
         elif self.zero:
             self.zero = {id(p) for p in held if id(p) in self.zero and norms.get(p, 0.0) == 0.0}
+
+    def are_scaled(self, before: float | None, after: float | None, scale: float | None) -> bool:
+        """Whether a gradient scaler's factor is in what the optimizer gets.
+
+        Args:
+            before: the norm of the loss's gradients, without the factor.
+            after: that of what the optimizer gets.
+            scale: the factor; None without one.
+        """
+        if not before or not after or scale is None or scale <= 1:
+            return False
+        scaled = abs(after / before / scale - 1) < _SAME
+        self.scaled += scaled
+        return scaled

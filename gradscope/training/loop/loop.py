@@ -25,12 +25,16 @@ from gradscope.records.loop import (
     LoopParameter,
     LoopRecord,
 )
+from gradscope.training.current_step import CurrentStep
 from gradscope.training.guard import Guard
 from gradscope.training.loop.batches import Batches
+from gradscope.training.loop.clipping import Clipping
 from gradscope.training.loop.gradient_use import GradientUse
 from gradscope.training.loop.held_parameters import HeldParameters
 from gradscope.training.loop.kept_graphs import KeptGraphs
+from gradscope.training.loop.loss_graph import LossGraphs
 from gradscope.training.loop.losses import Losses
+from gradscope.training.loop.model_use import ModelUse, twins
 from gradscope.training.loop.modes import Modes
 from gradscope.training.loop.places import script_line
 from gradscope.training.loop.rounds import Rounds
@@ -59,15 +63,11 @@ class _Optimizer:
         self.unscaled = False
 
 
-class _Model:
-    """How often a model was called, and what was set in it."""
-
-    def __init__(self) -> None:
-        self.calls = self.evaluations = 0
-
-
 class Loop:
     """Takes in the moments of a loop, and makes a record of it.
+
+    Attributes:
+        changed: whether a module was set since the models were looked for.
 
     Args:
         models: those of the training.
@@ -79,11 +79,12 @@ class Loop:
         self._rounds = Rounds()
         self._batches, self._losses, self._modes = Batches(), Losses(), Modes()
         self._graphs, self._schedulers = KeptGraphs(), Schedulers()
+        self._loss_graphs, self._clipping = LossGraphs(), Clipping()
         self._of: weakref.WeakKeyDictionary[Optimizer, _Optimizer] = weakref.WeakKeyDictionary()
         self._every: list[tuple[weakref.ref[Optimizer], _Optimizer]] = []
         self._last_models: dict[int, LoopModel] = {}
         self._last_unheld: dict[int, LoopParameter] = {}
-        self._calls: dict[int, _Model] = {}
+        self._calls: dict[int, ModelUse] = {}
         self._set: list[tuple[weakref.ref[nn.Module], str, weakref.ref[nn.Module], str | None]] = []
         self._clips: dict[tuple[int, int], tuple[str, frozenset[str]]] = {}
         self._noticed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -91,7 +92,7 @@ class Loop:
         self._steps = self._loader = 0
         #: How many have begun.
         self.backwards = 0
-        self._scaled = False
+        self._scaled = self.changed = False
 
     def listen(self, models: Iterable[Model], guard: Guard) -> None:
         """Notice the first call of each module that owns parameters, with gradients or without."""
@@ -125,10 +126,20 @@ class Loop:
         self._known(optimizer, None if line is None else str(line))
 
     def module_set(self, owner: nn.Module, name: str, module: nn.Module) -> None:
-        """A module becomes the child of another: of interest where an optimizer was made before."""
+        """A module becomes the child of another: of interest where an optimizer was made before.
+
+        What it is set in may train from now on, and be a model that was none.
+        """
         if self._of and not self._steps:
             line = script_line()
             self._set.append((weakref.ref(owner), name, weakref.ref(module), str(line)))
+            self.changed = True
+
+    @property
+    def wants_models(self) -> bool:
+        """Whether models are to be looked for once more: a module was set, or the first backward
+        begins and none of those that are known has run."""
+        return self.changed or not (self.backwards or self._calls)
 
     def scheduler_made(self, scheduler: LRScheduler) -> None:
         """A learning-rate scheduler was made."""
@@ -165,29 +176,50 @@ class Loop:
         module = model.module_ref()
         if module is None:
             return
-        known = self._calls.setdefault(model.id, _Model())
+        known = self._calls.setdefault(model.id, ModelUse())
         if gradients:
             known.calls += 1
             self._batches.called(model.id, args, kwargs)
+            self._loss_graphs.called()
             self._rounds.add("call", self._models.name(model), self._modes.call(module))
         else:
-            known.evaluations += 1
+            known.evaluated(module)
             facts = self._modes.evaluation(module, args, kwargs)
             self._rounds.add("evaluation", self._models.name(model), facts)
 
-    def backward_begins(self, roots: Sequence[Any], loss: float | None, *, scaled: bool) -> None:
-        """A loss is there, with its graph."""
+    def returned(self) -> None:
+        """A model that was called with gradients has returned."""
+        self._loss_graphs.returned()
+
+    @property
+    def wants_stacks(self) -> bool:
+        """Whether the lines of operations in a model are wanted at the next step."""
+        return self._loss_graphs.wants_stacks
+
+    def backward_begins(
+        self, roots: Sequence[Any], loss: float | None, *, scale: float | None, sampled: bool
+    ) -> None:
+        """A loss is there, with its graph.
+
+        Args:
+            loss: its value; None where it is not one number.
+            scale: a gradient scaler's factor in it; None where it was not scaled.
+            sampled: whether the step is.
+        """
         self.backwards += 1
-        self._scaled = self._scaled or scaled
+        self._scaled = self._scaled or scale is not None
         for optimizer, known in self._of.items():
             known.backwards += _unused(optimizer, known)
             known.fresh = True
             known.use.backward_begins()
         self._graphs.backward_begins(roots, self._steps + 1, self.backwards)
+        self._loss_graphs.backward_begins(roots, sampled=sampled)
+        if loss is not None and scale:
+            loss = loss / scale
         self._rounds.add("backward", "", self._losses.backward_begins(roots, loss))
 
-    def clipping(self, parameters: Sequence[torch.Tensor]) -> None:
-        """The gradients of these are about to be clipped."""
+    def clipped(self, parameters: Sequence[torch.Tensor], norm: object, bound: object) -> None:
+        """The gradients of these were clipped; ``norm`` is what they had."""
         key = (id(parameters[0]), len(parameters)) if parameters else (0, 0)
         found = self._clips.get(key)
         if found is None:
@@ -199,7 +231,9 @@ class Loop:
                     facts = facts | {"used"}
                 if self._scaled and not known.unscaled:
                     facts = facts | {"scaled"}
-        self._rounds.add("clip", of, facts)
+        location = self._rounds.add("clip", of, facts).location
+        if of and isinstance(bound, int | float):
+            self._clipping.clipped(of, norm, float(bound), location)
 
     def unscaled(self, optimizer: Optimizer) -> None:
         """A gradient scaler divided its gradients."""
@@ -231,11 +265,15 @@ class Loop:
             known.held, optimizer.param_groups, cleared="cleared" in mine.facts
         )
 
-    def gradients_read(
-        self, optimizer: Optimizer, known: SeenOptimizer, norms: Mapping[nn.Parameter, float]
-    ) -> None:
-        """The norms of all gradients, as backward left them."""
-        self._of[optimizer].parameters.read(norms, known.held)
+    def gradients_read(self, optimizer: Optimizer, known: SeenOptimizer, step: CurrentStep) -> None:
+        """All gradients of the step that is going on were read."""
+        mine = self._of[optimizer].parameters
+        mine.read(step.gradients.norms, known.held)
+        before, after, scale = step.gradient_norm, step.clipped_norm, step.scale
+        if getattr(optimizer, "grad_scale", None) is not None:
+            return  # it divides by the scale within its step
+        if not mine.are_scaled(before, after, scale):
+            self._clipping.measured(known.name, before, after)
 
     def step_ended(self, optimizer: Optimizer, known: SeenOptimizer) -> None:
         """The weights have moved."""
@@ -246,6 +284,7 @@ class Loop:
         for name in self._schedulers.stepped():
             self._rounds.add("schedule", name)
         self._rounds.end(self._steps, known.name, mine.facts)
+        self._loss_graphs.step_ended()
         self._scaled = False
 
     # ---------------------------------------------------------------- record
@@ -274,12 +313,19 @@ class Loop:
             same_tensor=self._batches.same_tensor,
             loader=self._loader,
             same_loss=self._losses.same,
+            first_loss=self._losses.first,
             kept_graphs=len(kept),
             kept_since=kept[0][0] if kept else 0,
             kept_of=self.backwards - kept[0][1] + 1 if kept else 0,
             kept_by=self._graphs.keeper() if len(kept) > 4 else None,
             causes=tuple(causes),
             untraced=untraced,
+            batches_differ=self._batches.differ,
+            graphs=self._loss_graphs.read,
+            operations=self._loss_graphs.operations(),
+            targets=self._loss_graphs.targets(),
+            clippings=tuple(self._clipping.records()),
+            course=self._losses.course,
             ended=ended,
             cut=cut,
         )
@@ -300,6 +346,8 @@ class Loop:
                         peak=of.peak,
                         rate=of.rate,
                         gone=of.gone,
+                        readings=of.readings,
+                        scaled=of.scaled,
                     )
                 continue
             known = self._optimizers.known(optimizer)
@@ -320,6 +368,8 @@ class Loop:
                     tuple(names[id(p)] for p in group["params"] if id(p) in names)
                     for group in optimizer.param_groups
                 ),
+                readings=of.readings,
+                scaled=of.scaled,
             )
             yield mine.record
 
@@ -334,8 +384,9 @@ class Loop:
     def _model_records(self) -> tuple[LoopModel, ...]:
         """Those that are alive, and those that were at the last record."""
         held = {id(parameter) for parameter in self._optimizers.held()}
+        alike = twins(self._models)
         for model in self._models:
-            module, calls = model.module, self._calls.get(model.id, _Model())
+            module, calls = model.module, self._calls.get(model.id, ModelUse())
             parameters = list(dict.fromkeys(module.parameters()))
             wanted = [p for p in parameters if p.requires_grad]
             self._last_models[model.id] = LoopModel(
@@ -348,6 +399,8 @@ class Loop:
                 held=sum(id(p) in held for p in wanted),
                 parameters=len(parameters),
                 replaced=tuple(self._replaced(module)),
+                twins=tuple(map(self._models.name, alike[model.id])),
+                unchanged=calls.is_unchanged(module),
             )
         return tuple(self._last_models[number] for number in sorted(self._last_models))
 

@@ -1,4 +1,7 @@
-"""What backward begins with: the same loss again, a loss that no parameter made, a constant."""
+"""What backward begins with: the same loss again, a loss that no parameter made, a constant.
+
+The course of all losses is kept, too.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,10 @@ from collections.abc import Sequence
 
 import torch
 
+from gradscope.records.loop_losses import Course
+from gradscope.rules import Blocks
+
+_EXACT = frozenset({torch.float32, torch.float64})
 _LEAF, _REPEATED = frozenset({"leaf"}), frozenset({"repeated"})
 
 
@@ -19,19 +26,35 @@ class Losses:
     - "leaf": its loss was made by no operation, as ``torch.tensor(loss.item())`` is
 
     Attributes:
-        same: how many backwards from the first on began with the same number; 0 once one did not.
+        same: how many backwards from the first on began with the same number, in the digits of
+            float32 or more; 0 once one did not.
+        first: that number.
     """
+
+    #: Of so many losses are the first blocks of the course.
+    BLOCK = 4
 
     def __init__(self) -> None:
         self.same = 0
-        self._first: float | None = None
+        self.first: float | None = None
         self._differs = False
         self._latest: weakref.ref[torch.Tensor] | None = None
+        self._count = 0
+        self._blocks = Blocks(self.BLOCK)
+
+    @property
+    def course(self) -> Course | None:
+        """That of all losses; None where there were too few."""
+        return self._blocks.course
 
     def backward_begins(self, roots: Sequence[object], loss: float | None) -> frozenset[str]:
         """The facts of a backward."""
+        self._count += 1
+        self._blocks.add(self._count, loss)
         if not self._differs:
-            self._compare(loss)
+            # In fewer digits losses are often equal that are not the same.
+            exact = any(getattr(one, "dtype", None) in _EXACT for one in roots)
+            self._compare(loss if exact else None)
         if not roots:
             self._latest = None
             return _LEAF
@@ -50,8 +73,8 @@ class Losses:
 
     def _compare(self, loss: float | None) -> None:
         if self.same == 0:
-            self._first = loss
-        if loss is None or loss != self._first:
+            self.first = loss
+        if loss is None or loss != self.first:
             self._differs, self.same = True, 0
         else:
             self.same += 1

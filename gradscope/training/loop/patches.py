@@ -35,6 +35,14 @@ class LoopListener(Protocol):
     def clipping(self, parameters: Sequence[torch.Tensor], by_norm: bool) -> None:
         """``clip_grad_norm_`` or ``clip_grad_value_`` is about to clip the gradients of these."""
 
+    def clipped(self, parameters: Sequence[torch.Tensor], norm: object, bound: object) -> None:
+        """``clip_grad_norm_`` or ``clip_grad_value_`` has clipped the gradients of these.
+
+        Args:
+            norm: what it returned: the norm that they had, or None.
+            bound: what it clips to.
+        """
+
     def scheduler_made(self, scheduler: LRScheduler) -> None:
         """A learning-rate scheduler is under construction."""
 
@@ -140,7 +148,11 @@ def _clipping(
         one = isinstance(parameters, torch.Tensor)
         if not one:
             parameters = list(parameters)  # what is used up by this, the original uses up, too
-        listener.clipping([parameters] if one else parameters, by_norm)
-        return original(parameters, *args, **kwargs)
+        given = [parameters] if one else parameters
+        listener.clipping(given, by_norm)
+        norm = original(parameters, *args, **kwargs)
+        bound = args[0] if args else kwargs.get("max_norm")
+        listener.clipped(given, norm, bound)
+        return norm
 
     return clip

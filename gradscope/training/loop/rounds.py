@@ -23,7 +23,7 @@ class Rounds:
         self._events: list[LoopEvent] = []
         self._kinds: dict[tuple[LoopEvent, ...], list[int]] = {}  # count, first, last
 
-    def add(self, kind: str, of: str = "", facts: frozenset[str] = frozenset()) -> None:
+    def add(self, kind: str, of: str = "", facts: frozenset[str] = frozenset()) -> LoopEvent:
         """Something happened."""
         frame = nearest(sys._getframe(1)) if kind in _PLACED else None
         key = kind, of, facts, frame and (frame.f_code, frame.f_lineno)
@@ -35,6 +35,7 @@ class Rounds:
         events = self._events
         if not events or (events[-1] is not event and len(events) < _LONGEST):
             events.append(event)
+        return event
 
     def end(self, step: int, of: str, facts: frozenset[str]) -> None:
         """An optimizer has made the step of this number: the round is over."""

@@ -1,0 +1,79 @@
+"""The losses of a training loop: what they were made of, their targets, and their course."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LossOperation:
+    """An operation between the models and the loss that no script can mean.
+
+    Attributes:
+        kind: "broadcast" ([N, 1] was put together with [N]), or "single-softmax" (over an axis of
+            size one).
+        name: the operation's.
+        shapes: of a broadcast the column, the row and the result; of a softmax the result.
+        count: in how many of the graphs that were read.
+        alone: whether nothing beside it links the loss with a model.
+        inside: whether the call of a model made it.
+        location: ``file:line``, where it is known.
+    """
+
+    kind: str
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    count: int
+    alone: bool = False
+    inside: bool = False
+    location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LossTargets:
+    """The targets of the classification losses on one layer's scores, in the graphs that were read.
+
+    Attributes:
+        loss: "cross_entropy" or "binary_cross_entropy".
+        classes: how many there are.
+        batches: how many batches were read.
+        targets: how many targets they had, of which ``ignored`` are the ignored index.
+        least: how many targets the smallest batch had that were not ignored; 0 where all were.
+        empty: in how many batches all were ignored.
+        ignore_index: the class that is ignored; None where there is none.
+        value: what all targets are that are not ignored; None where they differ.
+        location: ``file:line`` of the loss, where it is known.
+        inside: whether the call of a model computes the loss.
+    """
+
+    loss: str
+    classes: int
+    batches: int
+    targets: int
+    least: int = 0
+    ignored: int = 0
+    empty: int = 0
+    ignore_index: int | None = None
+    value: float | None = None
+    location: str | None = None
+    inside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A loss over the run: the mean of its ``began`` first steps, of its third and last quarter.
+
+    ``error`` is the standard error of the difference of these two, ``spread`` the deviation of
+    single steps from the mean of their block, ``lowest`` the least mean of a block. Together they
+    are of ``steps`` steps, from ``since`` on.
+    """
+
+    first: float
+    began: int
+    middle: float
+    last: float
+    error: float
+    spread: float
+    lowest: float
+    since: int
+    steps: int

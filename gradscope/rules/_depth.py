@@ -1,0 +1,82 @@
+"""How the gradients of a model shrink over depth, over all of its samples."""
+
+from __future__ import annotations
+
+import math
+
+from gradscope.records.loop_gradients import LayerGradient, LoopDepth
+from gradscope.rules._history import SampleHistory
+from gradscope.rules._optimizers import is_scale_free
+from gradscope.rules._reading import layers
+
+#: The square of what is larger has no room in a float.
+_LARGEST = 1e100
+
+
+class Depth:
+    """The ratio of each layer, or those before it, to those behind it: in root mean squares.
+
+    The measure of a layer is its gradient over its weight, in norms: what a step of SGD moves it
+    by, but for the learning rate. Where the optimizer makes steps of the same size of small
+    gradients, it is the step itself.
+    """
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self._front: dict[str, float] = {}  # sums of squares, of what comes before or at a layer
+        self._rear: dict[str, float] = {}  # and behind it
+        self._seen: dict[str, int] = {}
+        self._last = ""
+
+    def add(self, history: SampleHistory) -> None:
+        """One sample more."""
+        sizes = _sizes(history)
+        if not any(sizes.values()):
+            return
+        self.samples += 1
+        names = list(sizes)
+        behind = [0.0]
+        for name in names[:0:-1]:
+            behind.append(max(behind[-1], sizes[name]))
+        behind.reverse()
+        before = 0.0
+        for name, rear in zip(names[:-1], behind, strict=False):
+            before = max(before, sizes[name])
+            self._front[name] = self._front.get(name, 0.0) + before**2
+            self._rear[name] = self._rear.get(name, 0.0) + rear**2
+            self._seen[name] = self._seen.get(name, 0) + 1
+        self._last = names[-1]
+
+    def record(self, model: int, optimizer: str) -> LoopDepth:
+        """What is known of the layers that every sample had."""
+        return LoopDepth(
+            model=model,
+            optimizer=optimizer,
+            samples=self.samples,
+            layers=tuple(
+                LayerGradient(name, math.sqrt(front / self._rear[name]))
+                for name, front in self._front.items()
+                if self._seen[name] == self.samples and self._rear[name]
+            ),
+            last=self._last,
+        )
+
+
+def _sizes(history: SampleHistory) -> dict[str, float]:
+    """The measure of each layer that trains, in the order of forward."""
+    assert history.now is not None
+    report = history.now.report
+    by_step = is_scale_free(report.run.optimizer)
+    own: dict[str, float] = {}
+    for name, weight in history.weights.items():
+        now = weight.now
+        size = now.update_ratio
+        if not by_step:
+            gradient, value = now.gradient, now.value.norm
+            size = gradient.norm / value if gradient and gradient.norm and value else None
+        if size is not None and size < _LARGEST:
+            owner = name.rpartition(".")[0]
+            own[owner] = max(own.get(owner, 0.0), size)
+    # What the model itself owns, as embeddings of positions, is of no one layer.
+    names = [layer.name for layer in layers(report) if layer.name]
+    return {name: own[name] for name in names if name in own}

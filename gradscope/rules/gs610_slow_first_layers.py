@@ -1,0 +1,111 @@
+"""GS610: a gradient that vanishes over depth while the loss stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.loop_gradients import LayerGradient, LoopDepth
+from gradscope.records.loop_losses import Course
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at
+from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._words import number, plural
+
+RULE = Rule(
+    code="GS610",
+    name="slow-first-layers",
+    severity="warning",
+    summary="the first layers barely move over the run, and the loss stands still",
+    what=(
+        "Compares, over all samples of the run, gradient over weight of each layer and those "
+        "before it with the largest behind it; with optimizers that divide by the gradient's size, "
+        "as Adam, the update over the weight. It fires where the ratio is tiny, while "
+        "the mean loss of the last quarter of the run is no lower than that of the quarter before, "
+        "against their noise. It names the layer nearest the loss of which that holds. Left alone "
+        "are runs with several optimizers and losses that are not positive, or mostly noise."
+    ),
+    why=(
+        "The first layers keep their random weights, and the last ones alone cannot lower the "
+        "loss. GS101 asks for a ratio of 1e-6 in one step; in a run time is evidence too."
+    ),
+    fix=(
+        "Use activations that do not flatten out (ReLU, GELU), an initialisation that fits them "
+        "(Kaiming, Xavier), normalisation or residual connections around the layer that is named."
+    ),
+    sources=(
+        "Glorot and Bengio 2010, Understanding the difficulty of training deep feedforward "
+        "neural networks",
+        "Nielsen 2015, Neural networks and deep learning, chapter 5: early layers learn slowly",
+        "AUTOTRAINER: first over last < 1e-3 and first < 1e-4",
+    ),
+    calibration=(
+        "Of 44 healthy trainings of 320 to 640 steps (22 networks, two seeds) 0 of 44 fire, and 2 "
+        "of 2 broken ones are found. The smallest ratio of a healthy one is 0.24; five layers of "
+        "sigmoids have 0.0002. `ratio` could lie anywhere from 0.001 to 0.006 and beyond; of 28 "
+        "healthy models in one step of SGD the smallest that does not jump is 0.009 (SqueezeNet)."
+    ),
+    thresholds=(
+        Threshold("ratio", 2e-3, "the ratio over all samples, below which it fires"),
+        Threshold("jump", 100, "the next layer's ratio over it, above which nothing vanishes"),
+        Threshold("samples", 8, "samples, below which nothing is said"),
+        Threshold("errors", 2, "fall of the loss in standard errors, above which it falls"),
+        Threshold("left", 0.5, "the loss over that of the first steps, above which it fires"),
+        Threshold("noise", 0.5, "standard deviation over mean, above which nothing is said"),
+    ),
+    runs=Runs(loop=True),
+    explains=("GS101", "GS603", "GS605"),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each model."""
+    course = loop.course
+    if course is None or len(loop.optimizers) != 1 or not _stands(course, limits):
+        return
+    for depth in loop.depths:
+        if depth.samples < limits["samples"]:
+            continue
+        frontier = _frontier(depth, limits)
+        if frontier is None:
+            continue
+        layers = 1 + depth.layers.index(frontier)
+        finding = RULE.finding(
+            frontier.name,
+            f"over {depth.samples} samples the gradient over the weight is "
+            f"{number(1 / frontier.ratio)} times smaller here{_and(layers)} than nearer the loss, "
+            f"as in `{depth.last}`. The loss stands at {number(course.last)}, and began at "
+            f"{number(course.first)}.",
+            value=frontier.ratio,
+            limit=limits.of("ratio"),
+        )
+        model = next((one.name for one in loop.models if one.id == depth.model), None)
+        yield at(finding, loop, model=model)
+
+
+def _stands(course: Course, limits: Limits) -> bool:
+    """Whether the loss no longer falls, not far below where it began."""
+    if course.first <= 0 or course.lowest <= 0 or course.last < limits["left"] * course.first:
+        return False
+    if course.spread > limits["noise"] * course.last:
+        return False
+    return course.middle - course.last <= limits["errors"] * course.error
+
+
+def _and(layers: int) -> str:
+    return f", and in {plural(layers - 1, 'layer')} before," if layers > 1 else ""
+
+
+def _frontier(depth: LoopDepth, limits: Limits) -> LayerGradient | None:
+    """The layer nearest the loss below the limit, where the gradient shrinks step by step.
+
+    Where the next layer has many times more, this one is a branch that matters little, as the
+    queries and keys of an attention that is still even.
+    """
+    following = [*(layer.ratio for layer in depth.layers[1:]), 1.0]
+    found = None
+    for layer, after in zip(depth.layers, following, strict=True):
+        # A ratio of 0 is GS103's to say.
+        if 0 < layer.ratio < limits["ratio"] and after < limits["jump"] * layer.ratio:
+            found = layer
+    return found

@@ -1,0 +1,69 @@
+"""GS817: a loss that compares each prediction with the targets of all samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.loop_losses import LossOperation
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, in_steps, of_loss
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS817",
+    name="broadcast-loss",
+    severity="error",
+    summary="the loss broadcasts [N, 1] with [N] to [N, N]",
+    what=(
+        "Reads the graph of the loss in the sampled steps, from the loss towards the models. It "
+        "fires where a loss function, or arithmetic of the script, puts a column [N, 1] together "
+        "with a row [N] of the same N. Pairs that are meant, with an axis added to both sides or "
+        "by `unsqueeze`, do not count."
+    ),
+    why=(
+        "Each prediction is compared with the targets of all samples, so that the best prediction "
+        "is their mean: the loss falls to the variance of the targets and stays there."
+    ),
+    fix="Give both the same shape: `prediction.squeeze(1)`, or `target.unsqueeze(1)`.",
+    sources=(
+        "pytorch/pytorch#4938: F.mse_loss has strange broadcasting semantics",
+        "deepset-ai/FARM#229: a target size [32, 1] that is different to the input size [32]",
+        "jiwei0921/CoNet#3: [2, 1, 256, 256] against [2, 256, 256] in smooth_l1_loss",
+    ),
+    thresholds=(Threshold("share", 0.2, "share of the losses read, above which it fires", CHOSEN),),
+    runs=Runs(loop=True),
+    explains=("GS603",),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each operation."""
+    for one in loop.operations:
+        if one.kind != "broadcast" or not enough(loop, one.count):
+            continue
+        if one.count <= limits["share"] * loop.graphs:
+            continue
+        often = in_steps(one.count, loop.graphs, "loss", "losses")
+        yield at(
+            RULE.finding(
+                "",
+                f"{_does(one)}, {often} that were read: each prediction is "
+                f"compared with the targets of all {one.shapes[2][0]} samples.",
+                value=float(one.count),
+                threshold=limits["share"],
+                cause=one.name,
+                location=of_loss(loop, one),
+            ),
+            loop,
+        )
+
+
+def _does(one: LossOperation) -> str:
+    column, row, result = (_shown(shape) for shape in one.shapes)
+    operation = f"`{one.name}`" if one.name.isidentifier() else f"the `{one.name}` of the loss"
+    return f"{operation} broadcasts {column} with {row} to {result}"
+
+
+def _shown(shape: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, shape))}]"

@@ -1,0 +1,59 @@
+"""GS821: a loss that is the same number at every step, though the batches differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, first_location
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import number
+
+RULE = Rule(
+    code="GS821",
+    name="constant-loss",
+    severity="error",
+    summary="the loss is the same number at every step, to the last bit",
+    what=(
+        "Compares the loss of each backward with the first, in float32 or float64, and what the "
+        "models are given with the first batch. It fires where all losses are equal to the last "
+        "bit while the batches differ."
+    ),
+    why=(
+        "The loss does not depend on the input, nor on the weights that have moved: a constant "
+        "output, a clamp or a softmax at its end, an advantage or a mask of zeros."
+    ),
+    fix=(
+        "Look at the output of the model for two batches, then at each operation between it and "
+        "the loss."
+    ),
+    sources=(
+        "PyTorch forum: loss does not change at all during training",
+        "ultralytics/yolov3#191: the loss of a single class is 0 at every step",
+    ),
+    thresholds=(
+        Threshold("backwards", 5, "equal losses and steps, below which nothing is said", CHOSEN),
+    ),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for a run."""
+    # Before the first steps equal losses may come of a layer that begins with zeros.
+    if loop.same_loss < loop.backwards or not loop.batches_differ or loop.first_loss is None:
+        return
+    if min(loop.same_loss, loop.steps) < limits["backwards"]:
+        return
+    yield at(
+        RULE.finding(
+            "",
+            f"the loss is {number(loop.first_loss)} in all {loop.backwards:,} backwards, to the "
+            "last bit, though the batches differ.",
+            value=float(loop.same_loss),
+            limit=limits.of("backwards"),
+            location=first_location(loop, "backward"),
+        ),
+        loop,
+    )

@@ -1,0 +1,65 @@
+"""GS822: an optimizer that steps on gradients with the loss scale in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough
+from gradscope.rules._optimizers import is_scale_free
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS822",
+    name="scaled-step",
+    severity="error",
+    summary="an optimizer steps on gradients that still have the loss scale in them",
+    what=(
+        "Compares, where gradients are read, their norm as the optimizer gets it with that of the "
+        "loss without a gradient scaler's factor. It fires where one is the other times the "
+        "factor. A warning with optimizers that divide by the gradient's size, as Adam: there the "
+        "factor does little harm, and some scripts scale on purpose."
+    ),
+    why=(
+        "With a scale of 65536 the step of SGD is 65536 times too long; clipping and weight decay "
+        "are off by it too. Gradients that overflow are not skipped."
+    ),
+    fix="Call `scaler.step(optimizer)` and `scaler.update()` in place of `optimizer.step()`.",
+    sources=(
+        "PyTorch, automatic mixed precision examples: scaler.step unscales the gradients",
+        "nerfstudio-project/nerfacc#307: the scaler scales the loss, and not the update step",
+    ),
+    thresholds=(
+        Threshold("share", 0.9, "share of the steps with readings, above which it fires", CHOSEN),
+    ),
+    runs=Runs(loop=True),
+    explains=("GS607", "GS808"),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each optimizer."""
+    for optimizer in loop.optimizers:
+        if not enough(loop, optimizer.scaled):
+            continue
+        if optimizer.scaled <= limits["share"] * optimizer.readings:
+            continue
+        steps = [one.step.location for one in loop.rounds_of(optimizer.name)]
+        yield at(
+            RULE.finding(
+                optimizer.name,
+                f"`{optimizer.name}` steps on gradients that are multiplied by the loss scale, in "
+                f"{optimizer.scaled:,} of {plural(optimizer.readings, 'step')} that were read.",
+                advice=(
+                    f"Call `scaler.step({optimizer.name})` and `scaler.update()` in place of "
+                    f"`{optimizer.name}.step()`."
+                ),
+                severity="warning" if is_scale_free(optimizer.kind) else None,
+                value=float(optimizer.scaled),
+                threshold=limits["share"],
+                location=next(filter(None, steps), optimizer.location),
+            ),
+            loop,
+        )

@@ -1,0 +1,110 @@
+"""By what factor gradients are clipped, at every step.
+
+``clip_grad_norm_`` returns the norm that it found. On an accelerator it is kept as it is and read
+now and then: to read a number waits for the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+
+import torch
+
+from gradscope.capture.shards import is_spread
+from gradscope.records.loop_gradients import LoopClipping
+
+#: The last so many factors are known, and so many norms wait to be read.
+_KEPT, _WAITING = 128, 32
+#: A gradient that was clipped is smaller than it was by more than rounding; the largest factor.
+_CLIPPED, _MOST = 1 + 1e-3, 1e30
+
+
+class _Of:
+    """How the gradients of one optimizer are clipped."""
+
+    def __init__(self) -> None:
+        self.clips = 0
+        self.by_call = False
+        self.bound: float | None = None
+        self.location: str | None = None
+        self.factors: deque[float] = deque(maxlen=_KEPT)
+        self.waiting: list[tuple[torch.Tensor, float]] = []
+
+    def add(self, norm: float, bound: float) -> None:
+        """They had this norm, and have that now, or less."""
+        if not math.isfinite(norm) or norm <= 0:
+            return
+        factor = min(norm / bound, _MOST) if bound > 0 else 1.0
+        self.factors.append(factor if factor > _CLIPPED else 1.0)
+
+    def read(self) -> None:
+        """Read the norms that wait."""
+        waiting, self.waiting = self.waiting, []
+        for device in {norm.device for norm, _ in waiting}:
+            here = [(norm.float(), bound) for norm, bound in waiting if norm.device == device]
+            norms = torch.stack([norm for norm, _ in here]).tolist()  # it waits once
+            for norm, (_, bound) in zip(norms, here, strict=True):
+                self.add(norm, bound)
+
+
+class Clipping:
+    """The factors of each optimizer, by its name.
+
+    What a script clips by itself is seen where the gradients are read before and after.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, _Of] = {}
+
+    def clipped(self, of: str, norm: object, bound: float, location: str | None) -> None:
+        """``clip_grad_norm_`` has found this norm.
+
+        Args:
+            of: the name of the optimizer.
+            bound: what it clips to.
+            location: where.
+        """
+        if not isinstance(norm, torch.Tensor) or is_spread(norm) or norm.numel() != 1:
+            return
+        known = self._of.setdefault(of, _Of())
+        if not known.by_call:
+            known.by_call, known.clips, known.location = True, 0, location
+            known.factors.clear()
+        known.clips += 1
+        known.bound = bound
+        if norm.is_cpu:
+            known.add(norm.item(), bound)
+            return
+        known.waiting.append((norm.detach().reshape(()), bound))
+        if len(known.waiting) >= _WAITING:
+            known.read()
+
+    def measured(self, of: str, before: float | None, after: float | None) -> None:
+        """The norm of its gradients was read, as backward left them and as it got them."""
+        known = self._of.setdefault(of, _Of())
+        if known.by_call or before is None or after is None:
+            return
+        known.clips += 1
+        known.add(before, after)
+
+    def records(self) -> Sequence[LoopClipping]:
+        """What is known of each."""
+        found = []
+        for name, known in self._of.items():
+            known.read()
+            if known.factors:
+                found.append(
+                    LoopClipping(
+                        optimizer=name,
+                        clips=known.clips,
+                        known=len(known.factors),
+                        shortened=sum(factor > 1 for factor in known.factors),
+                        factor=median(known.factors),
+                        bound=known.bound,
+                        location=known.location,
+                    )
+                )
+        return found

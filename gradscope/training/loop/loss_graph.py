@@ -1,0 +1,145 @@
+"""What the graphs of losses say: read in the steps that are sampled, while the graph is whole."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+from torch.autograd.graph import Node
+
+from gradscope.explain.shared.frames import locate
+from gradscope.records.loop_losses import LossOperation, LossTargets
+from gradscope.training.loop.broadcasting import broadcast
+from gradscope.training.loop.loss_walk import (
+    SOFTMAX,
+    Shape,
+    dim_of,
+    is_linked_beside,
+    kind,
+    operations,
+    shape_of,
+)
+from gradscope.training.loop.targets import Targets, TargetsOfLayer
+
+_SEQUENCE = torch._C._autograd._get_sequence_nr
+#: So many calls of models are known between two steps, and in so many steps stacks are kept.
+_CALLS, _STEPS = 64, 3
+#: Kind and name.
+_Key = tuple[str, str]
+
+
+class _Operation:
+    """An operation that was seen in some of the graphs; ``shapes`` are those of the first."""
+
+    def __init__(self, shapes: tuple[Shape, ...]) -> None:
+        self.shapes = shapes
+        self.count = 0
+        self.alone = self.inside = False
+        self.location: str | None = None
+
+
+class LossGraphs:
+    """Reads the graphs of some backwards.
+
+    Attributes:
+        read: how many were.
+    """
+
+    def __init__(self) -> None:
+        self.read = 0
+        self._targets = Targets()
+        self._seen: dict[_Key, _Operation] = {}
+        # Since the last step: the numbers of the nodes that each call made.
+        self._calls: deque[tuple[int, int]] = deque(maxlen=_CALLS)
+        self._open: list[int] = []
+        self._with_stacks = 0
+
+    def called(self) -> None:
+        """A model is called."""
+        if len(self._open) < _CALLS:
+            self._open.append(_SEQUENCE())
+
+    def returned(self) -> None:
+        """It has returned."""
+        if self._open:
+            self._calls.append((self._open.pop(), _SEQUENCE()))
+
+    def step_ended(self) -> None:
+        """The calls of models so far are of no backward to come."""
+        self._calls.clear()
+        self._open.clear()
+
+    @property
+    def wants_stacks(self) -> bool:
+        """Whether the lines within a model are wanted, which takes stacks of all of its nodes."""
+        if not self._seen or self._with_stacks >= _STEPS:
+            return False
+        return any(one.inside and one.location is None for one in self._seen.values())
+
+    def backward_begins(self, roots: Sequence[object], *, sampled: bool) -> None:
+        """The graph of a loss is whole."""
+        if not sampled and not self._targets.suspect:
+            return
+        root = roots[0] if len(roots) == 1 else None
+        node = root.grad_fn if isinstance(root, torch.Tensor) and root.numel() == 1 else None
+        if node is None:
+            return
+        self.read += 1
+        self._with_stacks += sampled and self.wants_stacks
+        if not sampled:
+            self._targets.followed()
+        faults: dict[_Key, list[Node]] = {}
+        shapes: dict[_Key, tuple[Shape, ...]] = {}
+        for one in operations(node):
+            targets = self._targets.read(one)
+            if targets is not None:
+                self._place(targets, one)
+            fault = _fault(one)
+            if fault is not None:
+                key, shapes[key] = fault
+                faults.setdefault(key, []).append(one)
+        for key, nodes in faults.items():
+            seen = self._seen.setdefault(key, _Operation(shapes[key]))
+            seen.count += 1
+            seen.alone = not is_linked_beside(node, nodes)
+            self._place(seen, nodes[0])
+
+    def _place(self, found: _Operation | TargetsOfLayer, node: Node) -> None:
+        """Note where it is, where that is known."""
+        if found.location is not None:
+            return
+        kept: dict[str, list[str]] = node.metadata  # type: ignore[assignment]  # torch types a method
+        stack = kept.get("traceback_")
+        found.location = locate(stack) if stack else None
+        number = node._sequence_nr()
+        found.inside = any(start <= number < end for start, end in self._calls)
+
+    def operations(self) -> tuple[LossOperation, ...]:
+        """Those that no script can mean."""
+        return tuple(
+            LossOperation(
+                kind=kind, name=name, shapes=one.shapes,
+                count=one.count, alone=one.alone, inside=one.inside, location=one.location,
+            )
+            for (kind, name), one in self._seen.items()
+        )  # fmt: skip
+
+    def targets(self) -> tuple[LossTargets, ...]:
+        """What the targets were that were read."""
+        return self._targets.records()
+
+
+def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...]] | None:
+    """What is wrong with an operation of a loss, with the shapes."""
+    name = kind(node)
+    if name in SOFTMAX:
+        dim, shape = dim_of(node), shape_of(node)
+        if dim is None or shape is None or shape[dim] != 1 or 0 in shape:
+            return None
+        called = "log_softmax" if name.startswith("Log") else "softmax"
+        return ("single-softmax", called), (shape,)
+    found = broadcast(node)
+    if found is None:
+        return None
+    return ("broadcast", found.operation), (found.column, found.row, found.result)

@@ -1,0 +1,143 @@
+"""The operations between the models and a loss, read off its graph while that is whole.
+
+The walk goes from the loss towards the models through what losses are made of, and stops at what a
+model is made of: it takes microseconds, however large the model is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import torch
+from torch.autograd.graph import Node
+
+from gradscope.capture.graph import LEAF, saved_tensors
+from gradscope.capture.links import MOVES
+
+Shape = tuple[int, ...]
+
+#: So many operations are gone through: a loss that is longer is a loop over a sequence.
+_MOST = 256
+_DIGITS = "0123456789"
+#: What the loss functions of PyTorch leave in the graph, without version.
+CLASSES = frozenset({"NllLossBackward", "NllLoss2DBackward"})
+BINARY = frozenset({"BinaryCrossEntropyBackward", "BinaryCrossEntropyWithLogitsBackward"})
+DIFFERENCES = frozenset({"MseLossBackward", "SmoothL1LossBackward", "HuberLossBackward"})
+SOFTMAX = frozenset({"SoftmaxBackward", "LogSoftmaxBackward"})
+#: What has two operands, each of any shape.
+ARITHMETIC = frozenset({"SubBackward", "AddBackward", "MulBackward", "DivBackward"})
+_MADE_OF = (
+    CLASSES
+    | BINARY
+    | DIFFERENCES
+    | SOFTMAX
+    | ARITHMETIC
+    | MOVES
+    | frozenset(
+        {
+            *("MeanBackward", "SumBackward", "NegBackward", "PowBackward", "AbsBackward"),
+            *("SqrtBackward", "LogBackward", "Log1PBackward", "ClampBackward", "ClampMinBackward"),
+            *("ClampMaxBackward", "SigmoidBackward", "LogSigmoidBackward", "KlDivBackward"),
+            *("StackBackward", "CatBackward", "MaskedFillBackward", "RsubBackward"),
+        }
+    )
+)
+#: Layers with a weight, and which edge it comes by.
+_LAYERS = {"AddmmBackward": 2, "MmBackward": 1, "ConvolutionBackward": 1}
+
+
+def kind(node: Node) -> str:
+    """The name of its class without the version."""
+    return type(node).__name__.rstrip(_DIGITS)
+
+
+def shape_of(node: Node, output: int = 0) -> Shape | None:
+    """The shape of what it made; None where that is no plain tensor."""
+    made = node._input_metadata[output : output + 1]
+    return None if not made or made[0].is_nested_tensor else tuple(made[0].shape)
+
+
+def operations(root: Node) -> Iterator[Node]:
+    """Those of a loss, each once, the loss's own first."""
+    stack, seen = [root], {root}
+    while stack and len(seen) < _MOST:
+        node = stack.pop()
+        name = kind(node)
+        if name not in _MADE_OF:
+            continue
+        yield node
+        if name == "SoftmaxBackward":
+            continue
+        following = [one for one, _ in node.next_functions if one is not None]
+        # A sum weighted by what a model computes, as attention is, is part of the model.
+        if name in ("MulBackward", "DivBackward") and shape_of(node) and len(set(following)) > 1:
+            continue
+        for one in reversed(following):
+            if one not in seen and not isinstance(one, LEAF):
+                seen.add(one)
+                stack.append(one)
+
+
+def is_linked_beside(root: Node, cut: Collection[Node]) -> bool:
+    """Whether the loss depends on a model, or a parameter, by another way than through these."""
+    stack, seen = [root], {root, *cut}
+    while stack and len(seen) < _MOST:
+        node = stack.pop()
+        if node in cut:
+            continue
+        if kind(node) not in _MADE_OF:
+            return True
+        for one, _ in node.next_functions:
+            if one is not None and one not in seen:
+                seen.add(one)
+                stack.append(one)
+    return bool(stack)
+
+
+def saved(node: Node) -> dict[str, torch.Tensor]:
+    """What it keeps for backward; nothing where that cannot be read without a side effect."""
+    try:
+        return dict(saved_tensors(node))
+    except RuntimeError:
+        return {}
+
+
+def dim_of(node: Node) -> int | None:
+    """The axis of a softmax, from 0."""
+    dim, shape = getattr(node, "_saved_dim", None), shape_of(node)
+    return None if dim is None or not shape else signed(dim) % len(shape)
+
+
+def signed(number: int) -> int:
+    """A number that a node keeps: PyTorch shows a negative one without its sign."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def scores_of(loss: Node) -> Node | None:
+    """The layer whose output a classification loss takes as its scores; None where it is another
+    operation."""
+    node: Node | None = loss
+    while node is not None:
+        name = kind(node)
+        if name in _LAYERS:
+            return node
+        through = name in MOVES or name in _MADE_OF - ARITHMETIC - {"StackBackward", "CatBackward"}
+        if not through and not (name == "AddBackward" and _adds_bias(node)):
+            return None
+        node = next((one for one, _ in node.next_functions[:1]), None)
+    return None
+
+
+def weight_of(layer: Node) -> torch.Tensor | None:
+    """The weight of such a layer; None where it is no parameter, or asks for no gradient."""
+    position = _LAYERS[kind(layer)]
+    edges = layer.next_functions
+    node = edges[position][0] if position < len(edges) else None
+    while node is not None and kind(node) in MOVES:
+        node = node.next_functions[0][0]
+    return node.variable if isinstance(node, LEAF) else None
+
+
+def _adds_bias(node: Node) -> bool:
+    edges = node.next_functions
+    return len(edges) > 1 and isinstance(edges[1][0], LEAF)

@@ -1,0 +1,136 @@
+"""Whether the targets of a classification say anything: all ignored, or all of one class."""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd.graph import Node
+
+from gradscope.capture.shards import is_spread
+from gradscope.records.loop_losses import LossTargets
+from gradscope.training.loop.loss_walk import (
+    BINARY,
+    CLASSES,
+    SOFTMAX,
+    dim_of,
+    kind,
+    operations,
+    saved,
+    scores_of,
+    shape_of,
+    signed,
+    weight_of,
+)
+
+#: Targets of so many batches that are all alike are reason to read those of the next steps too, and
+#: of how many of them.
+_SUSPECT, _MORE = 5, 64
+#: A batch of fewer says little.
+_FEWEST = 8
+
+
+class TargetsOfLayer:
+    """Of the losses on one layer's scores."""
+
+    def __init__(self, loss: str, classes: int) -> None:
+        self.loss, self.classes = loss, classes
+        self.batches = self.targets = self.ignored = self.empty = 0
+        self.least = 0
+        self.index: int | None = None
+        self.value: float | None = None
+        self.differ = self.known = False
+        self.inside = False
+        self.location: str | None = None
+
+    def read(self, target: torch.Tensor, ignored: int | None, *, alike: bool) -> None:
+        """One batch more."""
+        count = kept = target.numel()
+        if ignored is not None:
+            kept = int((target != ignored).sum())
+        self.index = ignored
+        self.batches += 1
+        self.targets += count
+        self.ignored += count - kept
+        self.empty += count > 0 and not kept
+        if not kept:
+            return
+        self.least = min(self.least or kept, kept)
+        if self.differ or not alike:
+            return
+        values = target if kept == count else target[target != ignored]
+        low, high = (float(one) for one in torch.aminmax(values))
+        self.differ = low != high or (self.known and low != self.value)
+        self.value, self.known = low, True
+
+    def record(self) -> LossTargets:
+        """What is known of them."""
+        return LossTargets(
+            loss=self.loss,
+            classes=self.classes,
+            batches=self.batches,
+            targets=self.targets,
+            least=self.least,
+            ignored=self.ignored,
+            empty=self.empty,
+            ignore_index=self.index,
+            value=None if self.differ or not self.known else self.value,
+            location=self.location,
+            inside=self.inside,
+        )
+
+
+class Targets:
+    """Reads the targets of the losses of some backwards."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, int], TargetsOfLayer] = {}
+        self._more = _MORE
+
+    @property
+    def suspect(self) -> bool:
+        """Whether those of the next backward are to be read, sampled or not."""
+        return self._more > 0 and any(
+            one.batches - one.empty >= _SUSPECT and one.least >= _FEWEST and not one.differ
+            for one in self._of.values()
+            if one.known
+        )
+
+    def read(self, node: Node) -> TargetsOfLayer | None:
+        """Read those of an operation, where it is a loss with targets."""
+        name = kind(node)
+        if name not in CLASSES and name not in BINARY:
+            return None
+        kept = saved(node)
+        target = kept.get("target")
+        if target is None or not target.numel() or is_spread(target):
+            return None
+        loss = "cross_entropy" if name in CLASSES else "binary_cross_entropy"
+        layer = scores_of(node)
+        weight = None if layer is None else weight_of(layer)
+        classes = _classes(node) if name in CLASSES else 2
+        # Scores of another kind, as of pairs, may have their one target by construction.
+        heads = weight is not None and (
+            name in BINARY or (classes > 1 and classes in weight.shape[:2])
+        )
+        known = self._of.setdefault((loss, id(weight)), TargetsOfLayer(loss, classes))
+        index = getattr(node, "_saved_ignore_index", None)
+        # Where classes are weighted, the script knows that some are rare.
+        alike = heads and "weight" not in kept
+        known.read(target.detach(), None if index is None else signed(index), alike=alike)
+        return known
+
+    def records(self) -> tuple[LossTargets, ...]:
+        """What is known of the targets of each layer's scores."""
+        return tuple(one.record() for one in self._of.values())
+
+    def followed(self) -> None:
+        """Those of one backward more were read because they were suspect."""
+        self._more -= 1
+
+
+def _classes(loss: Node) -> int:
+    """How many the scores are of: the size of the softmax's axis."""
+    for node in operations(loss):
+        dim, shape = (dim_of(node), shape_of(node)) if kind(node) in SOFTMAX else (None, None)
+        if dim is not None and shape is not None:
+            return shape[dim]
+    return 0

@@ -1,0 +1,590 @@
+"""Training loops whose loss, targets or gradients are wrong, in the format of ``loop_programs``."""
+
+from __future__ import annotations
+
+from rules.loop_programs import LoopProgram
+
+BROKEN = {
+    "clipped to a thousandth, 48 steps": LoopProgram(
+        "GS607", ("every step is clipped, all 48", "to a norm of 0.001000"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(48):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 1e-3)  # broken # here
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # mended
+            optimizer.step()
+        """, "optimizer"),
+    "clipped by hand, 48 steps": LoopProgram(
+        "GS607", ("every step is clipped",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(48):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            norm = torch.stack([p.grad.norm() for p in net.parameters()]).norm()
+            bound = 1e-3  # broken
+            bound = 10.0  # mended
+            for p in net.parameters():
+                p.grad.mul_(min(1.0, bound / norm.item()))
+            optimizer.step()
+        """, "optimizer"),
+    "five layers of sigmoids": LoopProgram(
+        "GS610", ("over 12 samples", "nearer the loss"), """
+        part = nn.Sigmoid  # broken
+        part = nn.ReLU  # mended
+        sizes = [4, 32, 32, 32, 32]
+        body = [p for a, b in zip(sizes, sizes[1:]) for p in (nn.Linear(a, b), part())]
+        net = nn.Sequential(*body, nn.Linear(32, 3))
+        x = torch.randn(256, 4)
+        y = x[:, :3].argmax(1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(300):
+            some = torch.randint(256, (32,))
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[some]), y[some]).backward()
+            optimizer.step()
+        """),
+    "a column against a row": LoopProgram(
+        "GS817", ("`mse_loss` broadcasts [8, 1] with [8] to [8, 8]",), """
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            labels = labels.float()
+            labels = labels.unsqueeze(1)  # mended
+            optimizer.zero_grad()
+            loss = F.mse_loss(net(inputs), labels)  # here
+            loss.backward()
+            optimizer.step()
+        """),
+    "a row against a column": LoopProgram(
+        "GS817", ("[8, 1] with [8] to [8, 8]",), """
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            outputs = net(inputs).squeeze(1)  # broken
+            outputs = net(inputs)  # mended
+            optimizer.zero_grad()
+            loss = F.l1_loss(outputs, labels.float()[:, None])  # here
+            loss.backward()
+            optimizer.step()
+        """),
+    "a difference by hand": LoopProgram(
+        "GS817", ("the `-` of the loss broadcasts [8, 1] with [8]",), """
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            outputs = net(inputs)
+            outputs = outputs[:, 0]  # mended
+            loss = (outputs - labels).square().mean()  # here
+            loss.backward()
+            optimizer.step()
+        """),
+    "a mask without channels": LoopProgram(
+        "GS817", ("[8, 1, 2, 2] with [8, 2, 2] to [8, 8, 2, 2]",), """
+        net = nn.Conv2d(1, 1, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            pictures = inputs.view(8, 1, 2, 2)
+            mask = pictures.abs()  # mended
+            mask = inputs.view(8, 2, 2).abs()  # broken
+            optimizer.zero_grad()
+            loss = F.smooth_l1_loss(net(pictures), mask)  # here
+            loss.backward()
+            optimizer.step()
+        """),
+    "advantages in a column": LoopProgram(
+        "GS817", ("the `*` of the loss broadcasts [8, 1] with [8]",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, actions = batch(step)
+            chosen = F.log_softmax(net(inputs), 1).gather(1, actions[:, None])
+            chosen = chosen.squeeze(1)  # mended
+            advantages = torch.randn(8)
+            optimizer.zero_grad()
+            loss = -(chosen * advantages).mean()  # here
+            loss.backward()
+            optimizer.step()
+        """),
+    "cross entropy of one output": LoopProgram(
+        "GS818", ("`log_softmax` runs over an axis of size 1 of [8, 1]", "in all 5 losses"), """
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(inputs), labels * 0)  # broken # here
+            loss = F.binary_cross_entropy_with_logits(net(inputs)[:, 0], labels.float())  # mended
+            loss.backward()
+            optimizer.step()
+        """),
+    "a softmax of one output, in the model": LoopProgram(
+        "GS818", ("`softmax` runs over an axis of size 1 of [8, 1]",), """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.head = nn.Linear(4, 1)
+
+            def forward(self, inputs):
+                return F.softmax(self.head(inputs), dim=1)  # broken # here
+                return torch.sigmoid(self.head(inputs))  # mended
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.binary_cross_entropy(net(inputs), labels.float()[:, None]).backward()
+            optimizer.step()
+        """),
+    "a softmax over the wrong axis": LoopProgram(
+        "GS818", ("`log_softmax` runs over an axis of size 1 of [1, 2]",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = x[step % 64 : step % 64 + 1], y[step % 64 : step % 64 + 1]
+            optimizer.zero_grad()
+            scores = F.log_softmax(net(inputs), dim=0)  # broken # here
+            scores = F.log_softmax(net(inputs), dim=1)  # mended
+            F.nll_loss(scores, labels).backward()
+            optimizer.step()
+        """),
+    "all labels are masked": LoopProgram(
+        "GS819", ("all 40 targets that were read are ignore_index -100", "in all 5 batches"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            labels = labels.clone()
+            labels[: 4 if step else 8] = -100  # mended
+            labels[:20] = -100  # broken
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(inputs), labels, reduction="sum") / 8  # here
+            loss.backward()
+            optimizer.step()
+        """),
+    "all labels are padding": LoopProgram(
+        "GS819", ("ignore_index 0",), """
+        criterion = nn.CrossEntropyLoss(ignore_index=0)  # broken
+        criterion = nn.CrossEntropyLoss()  # mended
+        optimizer = torch.optim.Adam(net.parameters())
+        for step in range(12):
+            inputs, labels = batch(step)
+            labels = labels * 0  # broken
+            optimizer.zero_grad()
+            loss = criterion(net(inputs), labels)  # here
+            loss.backward()
+            optimizer.step()
+        """),
+    "labels that are all of one class": LoopProgram(
+        "GS820", ("are class 0 of 2, in 9 batches",), """
+        wanted = "1"  # broken
+        wanted = 1  # mended
+        optimizer = torch.optim.Adam(net.parameters())
+        for step in range(12):
+            inputs, labels = batch(step)
+            labels = torch.tensor([int(one == wanted) for one in labels.tolist()])
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(inputs), labels)  # here
+            loss.backward()
+            optimizer.step()
+        """),
+    "binary labels that are all 1": LoopProgram(
+        "GS820", ("are 1, in", "the network need not look"), """
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.Adam(net.parameters())
+        for step in range(64):
+            inputs, labels = batch(step)
+            labels = (labels >= 0).float()  # broken
+            labels = labels.float()  # mended
+            optimizer.zero_grad()
+            loss = F.binary_cross_entropy_with_logits(net(inputs)[:, 0], labels)  # here
+            loss.backward()
+            optimizer.step()
+        """),
+    "advantages of zero": LoopProgram(
+        "GS821", ("the loss is 0 in all 12 backwards",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, actions = batch(step)
+            rewards = torch.randn(8, 1)
+            baseline = rewards.mean(1, keepdim=True)  # broken
+            baseline = rewards.mean()  # mended
+            chosen = F.log_softmax(net(inputs), 1).gather(1, actions[:, None])
+            optimizer.zero_grad()
+            loss = (-chosen * (rewards - baseline)).mean().abs()
+            loss.backward()  # here
+            optimizer.step()
+        """),
+    "a mask of zeros": LoopProgram(
+        "GS821", ("though the batches differ",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            mask = (labels > 1).float()  # broken
+            mask = (labels >= 0).float()  # mended
+            losses = F.cross_entropy(net(inputs), labels, reduction="none")
+            optimizer.zero_grad()
+            ((losses * mask).sum() / mask.sum().clamp(min=1)).backward()  # here
+            optimizer.step()
+        """),
+    "a step past the gradient scaler": LoopProgram(
+        "GS822", ("multiplied by the loss scale",), """
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scaler.scale(F.cross_entropy(net(inputs), labels)).backward()
+            optimizer.step()  # broken # here
+            scaler.step(optimizer)  # mended
+            scaler.update()  # mended
+        """, "optimizer"),
+    "clipped before it is unscaled": LoopProgram(
+        "GS808", ("while the loss scale is in them",), """
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scaler.scale(F.cross_entropy(net(inputs), labels)).backward()
+            scaler.unscale_(optimizer)  # mended
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # here
+            scaler.step(optimizer)
+            scaler.update()
+        """),
+    "a scaled step, clipped": LoopProgram(
+        "GS822", ("multiplied by the loss scale",), """
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+        for step in range(24):
+            inputs, labels = batch(step)
+            scaler.scale(F.cross_entropy(net(inputs), labels) / 2).backward()
+            if step % 2:
+                optimizer.step()  # broken # here
+                scaler.step(optimizer)  # mended
+                scaler.update()  # mended
+                optimizer.zero_grad()
+        """, "optimizer"),
+    "an optimizer of the frozen part": LoopProgram(
+        "GS823", ("all 2 parameters of `optimizer` are frozen", "No optimizer holds"), """
+        net[0].requires_grad_(False)
+        optimizer = torch.optim.SGD(net[0].parameters(), lr=0.1)  # broken # here
+        optimizer = torch.optim.SGD(net[2].parameters(), lr=0.1)  # mended
+        for step in range(12):
+            inputs, labels = batch(step)
+            net.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "optimizer"),
+    "frozen for an attack, and never thawed": LoopProgram(
+        "GS823", ("all 4 parameters of `optimizer` are frozen",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # here
+        net.requires_grad_(False)  # broken
+        for step in range(12):
+            inputs, labels = batch(step)
+            inputs = inputs.clone().requires_grad_()
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "optimizer"),
+    "the old head is still there, all else is frozen": LoopProgram(
+        "GS804", ("holds all 2 parameters of `head`", "`net.2` was set after that"), """
+        net.requires_grad_(False)
+        head = nn.Linear(8, 2)
+        net[2] = head  # mended
+        optimizer = torch.optim.SGD(head.parameters(), lr=0.1)  # here
+        net[2] = nn.Linear(8, 2)  # broken
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "optimizer"),
+    "a head that is thawed after the optimizer was made": LoopProgram(
+        "GS804", ("holds all 2 parameters of `head`", "No optimizer holds"), """
+        head = nn.Linear(8, 2)
+        net.requires_grad_(False)
+        net[2] = head  # mended
+        optimizer = torch.optim.SGD(head.parameters(), lr=0.1)  # here
+        net[2].requires_grad_(True)
+        for step in range(12):
+            inputs, labels = batch(step)
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            net.zero_grad()
+        """, "optimizer"),
+    "a copy is trained, the original evaluated": LoopProgram(
+        "GS824", ("`net` is evaluated 4 times and never changes", "`copied`"), """
+        import copy
+        copied = copy.deepcopy(net)
+        optimizer = torch.optim.SGD(copied.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(copied(inputs), labels).backward()
+            optimizer.step()
+            if step % 3 == 2:
+                with torch.no_grad():
+                    net(x)  # broken # here
+                    copied(x)  # mended
+        """, "net"),
+    "a copy is trained, the original tested at the end": LoopProgram(
+        "GS824", ("is evaluated 3 times",), """
+        import copy
+        best = copy.deepcopy(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        with torch.no_grad():
+            for step in range(3):
+                inputs, _ = batch(step)
+                best(inputs)  # broken # here
+                net(inputs)  # mended
+        """, "best"),
+}  # fmt: skip
+
+#: What does on purpose what a rule looks for, or something like it.
+HEALTHY = {
+    "all pairs, on purpose": """
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            scores = net(inputs)[:, 0]
+            optimizer.zero_grad()
+            ranks = scores.unsqueeze(1) - scores.unsqueeze(0)
+            wanted = scores[:, None] - labels[None, :].float()
+            quantiles = F.huber_loss(
+                net(inputs).view(4, 2, 1).expand(4, 2, 2), torch.randn(4, 1, 2).expand(4, 2, 2)
+            )
+            (ranks.square().mean() + wanted.abs().mean() + quantiles).backward()
+            optimizer.step()
+        """,
+    "as many features as samples": """
+        net = nn.Linear(4, 8)
+        mean = nn.Parameter(torch.zeros(8))
+        optimizer = torch.optim.SGD([*net.parameters(), mean], lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            outputs = net(inputs)
+            optimizer.zero_grad()
+            spread = (outputs - outputs.mean(1, keepdim=True)).square().mean()
+            (spread + (torch.randn(8, 8) - mean).square().mean()).backward()
+            optimizer.step()
+        """,
+    "attention over one token": """
+        class Pooled(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.score, self.head = nn.Linear(4, 1), nn.Linear(4, 2)
+
+            def forward(self, inputs):
+                tokens = inputs[:, None, :]
+                weights = F.softmax(self.score(tokens), dim=1)
+                return self.head((weights * tokens).sum(1)) + (weights * tokens[..., :1]).sum(1)
+
+        net = Pooled()
+        optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
+        net.score.requires_grad_(False)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "a contrastive loss, the positive first": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(64):
+            inputs, _ = batch(step)
+            optimizer.zero_grad()
+            one = F.normalize(net(inputs), dim=1)
+            other = F.normalize(net(inputs + 0.1 * torch.randn(8, 4)), dim=1)
+            near, far = (one * other).sum(1, keepdim=True), one @ torch.randn(2, 16)
+            F.cross_entropy(torch.cat([near, far], 1), torch.zeros(8).long()).backward()
+            optimizer.step()
+        """,
+    "a ranking, the right one first": """
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(64):
+            inputs = torch.randn(8, 3, 4)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs).view(8, 3), torch.zeros(8).long()).backward()
+            optimizer.step()
+        """,
+    "a GAN of binary cross entropies": """
+        generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
+        bce, one, none = F.binary_cross_entropy_with_logits, torch.ones(8, 1), torch.zeros(8, 1)
+        of_generator = torch.optim.Adam(generator.parameters())
+        of_critic = torch.optim.Adam(critic.parameters())
+        for step in range(64):
+            real, _ = batch(step)
+            fake = generator(torch.randn(8, 4))
+            of_critic.zero_grad()
+            (bce(critic(real), one) + bce(critic(fake.detach()), none)).backward()
+            of_critic.step()
+            of_generator.zero_grad()
+            bce(critic(fake), one).backward()
+            of_generator.step()
+        """,
+    "a generator against a frozen critic": """
+        generator, critic = nn.Linear(4, 4), nn.Linear(4, 1).requires_grad_(False)
+        optimizer = torch.optim.Adam(generator.parameters())
+        for step in range(64):
+            optimizer.zero_grad()
+            scores = critic(generator(torch.randn(8, 4)))
+            F.binary_cross_entropy_with_logits(scores, torch.ones(8, 1)).backward()
+            optimizer.step()
+        """,
+    "a class that is rare": """
+        optimizer = torch.optim.Adam(net.parameters())
+        for step in range(64):
+            inputs, labels = batch(step)
+            labels = torch.zeros(8).long()
+            labels[0] = int(step in (15, 40))
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "labels of which most are ignored": """
+        optimizer = torch.optim.Adam(net.parameters())
+        for step in range(24):
+            inputs, labels = batch(step)
+            labels = torch.where(torch.arange(8) < 6, torch.tensor(-100), labels)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "a head of zeros, and accumulation": """
+        nn.init.zeros_(net[2].weight)
+        nn.init.zeros_(net[2].bias)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(48):
+            inputs, labels = batch(step)
+            (F.cross_entropy(net(inputs), labels) / 8).backward()
+            if step % 8 == 7:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+    "a loss of few digits": """
+        net = net.bfloat16()
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs.bfloat16()) * 1e-3, labels).backward()
+            optimizer.step()
+        """,
+    "a gradient scaler, accumulation and clipping": """
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(32):
+            inputs, labels = batch(step)
+            scaler.scale(F.cross_entropy(net(inputs), labels) / 2).backward()
+            if step % 2:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        """,
+    "unscaled by hand": """
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scaler.scale(F.cross_entropy(net(inputs), labels)).backward()
+            for parameter in net.parameters():
+                parameter.grad /= scaler.get_scale()
+            optimizer.step()
+        """,
+    "a fused optimizer and a gradient scaler": """
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, fused=True)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scaler.scale(F.cross_entropy(net(inputs), labels)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    "clipped to a little less than usual": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(48):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            optimizer.step()
+        """,
+    "all parameters, the frozen ones too": """
+        net[0].requires_grad_(False)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "an average of weights, by `.data`, evaluated": """
+        import copy
+        average = copy.deepcopy(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            for old, now in zip(average.parameters(), net.parameters()):
+                old.data.mul_(0.9).add_(now.data, alpha=0.1)
+            if step % 4 == 3:
+                with torch.no_grad():
+                    average(x)
+        """,
+    "a reference policy": """
+        import copy
+        reference = copy.deepcopy(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with torch.no_grad():
+            reference(x)
+        for step in range(12):
+            inputs, labels = batch(step)
+            with torch.no_grad():
+                before = F.log_softmax(reference(inputs), 1)
+            optimizer.zero_grad()
+            now = F.log_softmax(net(inputs), 1)
+            (-(now - before)[:, 0].sigmoid().log().mean()).backward()
+            optimizer.step()
+        """,
+    "the first weights, for comparison": """
+        import copy
+        before = copy.deepcopy(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        with torch.no_grad():
+            for step in range(3):
+                print(net(batch(step)[0]).shape, before(batch(step)[0]).shape)
+        """,
+    "a second model is made between optimizer and loop": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        teacher = new().requires_grad_(False)
+        for step in range(12):
+            inputs, _ = batch(step)
+            optimizer.zero_grad()
+            F.mse_loss(net(inputs), teacher(inputs)).backward()
+            optimizer.step()
+        """,
+}
