@@ -102,10 +102,11 @@ def _frontier(depth: LoopDepth, limits: Limits) -> LayerGradient | None:
     Where the next layer has many times more, this one is a branch that matters little, as the
     queries and keys of an attention that is still even.
     """
-    following = [*(layer.ratio for layer in depth.layers[1:]), 1.0]
-    found = None
-    for layer, after in zip(depth.layers, following, strict=True):
-        # A ratio of 0 is GS103's to say.
-        if 0 < layer.ratio < limits["ratio"] and after < limits["jump"] * layer.ratio:
-            found = layer
-    return found
+    # A ratio of 0 is GS103's to say.
+    below = [n for n, layer in enumerate(depth.layers) if 0 < layer.ratio < limits["ratio"]]
+    if not below:
+        return None
+    last = below[-1]
+    after = depth.layers[last + 1].ratio if last + 1 < len(depth.layers) else 1.0
+    found = depth.layers[last]
+    return found if after < limits["jump"] * found.ratio else None

@@ -17,7 +17,7 @@ RULE = Rule(
     what=(
         "Reads the graph of the loss in the sampled steps, from the loss towards the models: a "
         "softmax or log-softmax over an axis of size one, as of a network with one output under a "
-        "cross entropy. Where other terms of the loss depend on the network, it is an info: a "
+        "cross entropy. Where other terms of the loss depend on the network, nothing is said: a "
         "detector of one class has such a term on purpose."
     ),
     why=(
@@ -34,25 +34,24 @@ RULE = Rule(
     ),
     thresholds=(Threshold("share", 0.2, "share of the losses read, above which it fires", CHOSEN),),
     runs=Runs(loop=True),
-    explains=("GS821",),
+    explains=("GS103", "GS821"),
 )
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for each operation."""
     for one in loop.operations:
-        if one.kind != "single-softmax" or not enough(loop, one.count):
+        if one.kind != "single-softmax" or not one.alone or not enough(loop, one.count):
             continue
         if one.count <= limits["share"] * loop.graphs:
             continue
-        so = "no gradient reaches the network" if one.alone else "this term of the loss is constant"
         shape = ", ".join(map(str, one.shapes[0]))
         yield at(
             RULE.finding(
                 "",
                 f"`{one.name}` runs over an axis of size 1 of [{shape}], "
-                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: {so}.",
-                severity=None if one.alone else "info",
+                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: no gradient "
+                "reaches the network.",
                 value=float(one.count),
                 threshold=limits["share"],
                 cause=one.name,
