@@ -117,7 +117,7 @@ class Observer:
         self.scheduler_made = guard(loop.scheduler_made)
         self.epoch_begins = guard(loop.epoch_begins)
         self.module_set = guard(loop.module_set)
-        self.unscaled = guard(loop.unscaled)
+        self.unscaled = guard(self._unscaled)
         self.scale_updated = guard(loop.scale_updated)
         #: The script raises this, and its models are still there.
         self.script_failed = guard(self._script_failed)
@@ -251,8 +251,13 @@ class Observer:
 
     def _clipping(self, parameters: Sequence[torch.Tensor], by_norm: bool) -> None:
         if by_norm:
-            self._parts.current.gradients.scaled_alike(parameters)
+            self._parts.current.gradients.multiplied(parameters, 1)
         self._loop.clipping(parameters)
+
+    def _unscaled(self, optimizer: Optimizer) -> None:
+        held = self._parts.optimizers.known(optimizer).held
+        self._parts.current.gradients.multiplied(held, 0)
+        self._loop.unscaled(optimizer)
 
     def _compiled(self, what: object) -> None:
         # `module.compile()` compiles a method of it.

@@ -2,8 +2,9 @@
 
 ``python -m tests.benchmarks.runfile`` prints the microseconds of ``add``, the bytes and the
 thread's milliseconds of a sample of ResNet-50 and of GPT-2, the bytes of vital signs and of the
-norms of their parameters, and how long a run of 100,000 steps and 500 layers
-takes to read: seconds of the processor, and of the clock. Then it kills a run a hundred times, and prints how old the oldest step was that the file lacked.
+norms of their parameters, and how long a run of 100,000 steps and 500 layers takes to read: seconds
+of the processor, and of the clock. Then it kills a run a hundred times, and prints how old the
+oldest step was that the file lacked.
 """
 
 from __future__ import annotations
