@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.comparison.gaps import Accuracy
+from gradscope.comparison.parameter_norms import furthest_apart
 from gradscope.comparison.trained_models import (
     ComparedModel,
     compare_models,
@@ -67,7 +68,7 @@ def compare_runs(a: RunFile, b: RunFile, match: Sequence[str] = ()) -> DiffRepor
     compared = compare_models(sampled, a, b, match)
     report = _report(a, b, steps, sampled, compared)
     processes = a.run.world_size, b.run.world_size
-    found = tuple(_findings(report, processes, steps, compared))
+    found = tuple(_findings(a, b, report, processes, steps, compared))
     return replace(report, findings=found, status="findings" if found else "ok")
 
 
@@ -130,6 +131,8 @@ def _info(run: RunFile) -> RunInfo:
 
 
 def _findings(
+    a: RunFile,
+    b: RunFile,
     report: DiffReport,
     processes: tuple[int, int],
     steps: dict[int, tuple[TrainingStep, TrainingStep]],
@@ -137,7 +140,8 @@ def _findings(
 ) -> Iterator[Finding]:
     parted = _first_sign(steps, report.step)
     if parted is not None:
-        yield _parted(parted, report.step, steps)
+        of_parameters = furthest_apart(a, b, parted.step, report.step)
+        yield _parted(parted, report.step, steps, of_parameters)
     yield from _off_by_ranks(processes, steps)
     if compared is not None:
         for finding in compared.report.findings:
@@ -184,7 +188,10 @@ def _signs(a: TrainingStep, b: TrainingStep) -> Iterator[_Sign]:
 
 
 def _parted(
-    sign: _Sign, limit: float, steps: dict[int, tuple[TrainingStep, TrainingStep]]
+    sign: _Sign,
+    limit: float,
+    steps: dict[int, tuple[TrainingStep, TrainingStep]],
+    of_parameters: str,
 ) -> Finding:
     off = "" if sign.error is None else f", off by {sign.error:.1e}"
     before = [step for step in steps if step < sign.step]
@@ -198,7 +205,7 @@ def _parted(
         severity="error",
         name="",
         message=f"the runs part in step {sign.step}: {sign.name} is {_number(sign.a)} in A and "
-        f"{_number(sign.b)} in B{off}{grown}",
+        f"{_number(sign.b)} in B{off}{grown}" + (of_parameters and f"; {of_parameters}"),
         advice="an error that grows from step to step is rounding; one that is there at once has a "
         "cause: compare data, seeds and settings",
         value=sign.error,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from gradscope.records.judgement import Judgement
-from gradscope.records.norms import NormSeries, merged
+from gradscope.records.norms import NormSeries, merged, steps_lost
 from gradscope.records.report import Report
 from gradscope.records.shown import Plotted, report_of_step
 from gradscope.records.training import (
@@ -55,7 +54,7 @@ class LayerSeries:
         if not steps:
             return Course(self.steps, values, sorted(lost))
         found = merged(measure, self.steps, values, self.norms)
-        lost.update(step for step, x in zip(steps, norms, strict=True) if not math.isfinite(x))
+        lost.update(steps_lost(steps, norms))
         every = sorted(found)
         return Course(every, [found[step] for step in every], sorted(lost))
 

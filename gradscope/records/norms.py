@@ -114,6 +114,13 @@ class NormSeries:
         return (self.steps, self.clipped) if measure == "clipped_norm" else (array("q"), array("d"))
 
 
+def steps_lost(steps: Sequence[int], norms: Sequence[float]) -> list[int]:
+    """The steps at which a norm is a NaN or an infinity."""
+    if math.isfinite(sum(norms)):  # nearly always, and many times as fast
+        return []
+    return [step for step, norm in zip(steps, norms, strict=True) if not math.isfinite(norm)]
+
+
 #: The measures that a ``NormSeries`` has.
 MEASURES = ("grad_norm", "clipped_norm", "value_norm")
 

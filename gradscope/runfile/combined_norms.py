@@ -35,12 +35,15 @@ def combined_norms(
         values = {rank: shared.at(value_steps, one.value_steps) for rank, one in held.items()}
         gradient = layout.gradient(key, ranks)
         before = {rank: _taken(one.gradient, parts[rank]) for rank, one in held.items()}
-        after = {rank: _taken(one.clipped, parts[rank]) for rank, one in held.items()}
         own = {rank: _taken(one.value, values[rank]) for rank, one in held.items()}
+        whole = clipped = _of_whole(gradient, before, len(steps))
+        if any(one.clipped is not one.gradient for one in held.values()):
+            after = {rank: _taken(one.clipped, parts[rank]) for rank, one in held.items()}
+            clipped = _of_whole(gradient, after, len(steps))
         found[key] = NormSeries(
             steps,
-            _of_whole(gradient, before, len(steps)),
-            _of_whole(gradient, after, len(steps)),
+            whole,
+            clipped,
             value_steps,
             _of_whole(layout.value(key, ranks), own, len(value_steps)),
         )

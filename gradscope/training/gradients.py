@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,7 +15,7 @@ from gradscope.capture.shards import local, versions_of
 
 #: Gradients that were multiplied by one factor show it in their norms as far as these are rounded;
 #: and a factor below this one may have taken elements to zero.
-_ROUNDING, _LEAST = 1e-5, 1e-6
+_ROUNDING, _LEAST = 1 + 1e-5, 1e-12
 _ROUNDS_LITTLE = (torch.float32, torch.float64)
 
 
@@ -25,66 +25,61 @@ class Gradients:
 
     norms: dict[nn.Parameter, float] = field(default_factory=dict)
     versions: dict[nn.Parameter, tuple[int, int]] = field(default_factory=dict)
-    _alike: list[frozenset[int]] = field(default_factory=list)
+    _multiplied: list[tuple[frozenset[int], int]] = field(default_factory=list)
 
-    def scaled_alike(self, parameters: Sequence[torch.Tensor]) -> None:
-        """The gradients of these are about to be multiplied by one number, in one write each."""
+    def multiplied(self, parameters: Iterable[torch.Tensor], writes: int) -> None:
+        """All gradients of these are multiplied by one number, which PyTorch counts as so many
+        writes to each: one of a clip, none of a gradient scaler."""
         if self.norms:
-            self._alike.append(frozenset(map(id, parameters)))
+            self._multiplied.append((frozenset(map(id, parameters)), writes))
 
     def changed(self, parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, float]:
         """The norms of those whose gradient is another, or was written to, since it was read.
 
-        Of those that were clipped by their norm, and not written to otherwise, only the small ones
-        are read: the factor of these is that of all.
+        Of those that were multiplied, and not written to otherwise, only the small ones are read:
+        the factor of these is that of all.
         """
-        gradients = _of(parameters)
+        gradients, found = _of(parameters), dict[nn.Parameter, float]()
+        alike: dict[tuple[int, ...], list[nn.Parameter]] = {}
+        rest = []
+        seen = map(self.versions.get, parameters)
         now = versions_of(gradients)
-        changed, once = [], []
-        known = map(self.versions.get, parameters)
-        for parameter, gradient, version, seen in zip(
-            parameters, gradients, now, known, strict=True
-        ):
-            if version == seen:
-                continue
-            changed.append(parameter)
-            written_once = seen == (version[0], version[1] - 1)
-            if written_once and gradient.dtype in _ROUNDS_LITTLE:
-                once.append(parameter)
-        found = dict(self._scaled(once)) if self._alike and once else {}
-        rest = [p for p in changed if p not in found] if found else changed
+        for parameter, gradient, was, version in zip(parameters, gradients, seen, now, strict=True):
+            by: tuple[int, ...] = ()
+            writes = 0
+            for number, (covered, each) in enumerate(self._multiplied):
+                if id(parameter) in covered:
+                    by, writes = (*by, number), writes + each
+            as_told = was == (version[0], version[1] - writes)
+            if by and as_told and gradient.dtype in _ROUNDS_LITTLE:
+                alike.setdefault(by, []).append(parameter)
+            elif by or was != version:
+                rest.append(parameter)
+        for several in alike.values():
+            norms = self._by_one_factor(several)
+            found.update(norms)
+            rest += [] if norms else several
         if rest:
             found.update(zip(rest, gradient_norms(_of(rest)), strict=True))
         return found
 
-    def _scaled(self, once: Sequence[nn.Parameter]) -> Iterator[tuple[nn.Parameter, float]]:
-        """The norms of those that were multiplied by a factor that is known."""
-        for number, clipped in enumerate(self._alike):
-            others = frozenset[int]().union(*self._alike[:number], *self._alike[number + 1 :])
-            mine = [p for p in once if id(p) in clipped and id(p) not in others]
-            before = [self.norms[p] for p in mine]
-            read = [i for i, p in enumerate(mine) if before[i] > 0 and p.numel() <= BLOCK]
-            if not read:
-                continue
-            norms = gradient_norms(_of([mine[i] for i in read]))
-            factors = [norm / before[i] for i, norm in zip(read, norms, strict=True)]
-            low, high = min(factors), max(factors)
-            if _LEAST < low <= high <= low * (1 + _ROUNDING):
-                _, factor = max(zip(norms, factors, strict=True))
-                yield from zip(mine, [norm * factor for norm in before], strict=True)
-                yield from zip([mine[i] for i in read], norms, strict=True)
-
-    def forget(self, written: Collection[nn.Parameter]) -> None:
-        """The gradients of these were written to by what leaves their versions as they were."""
-        for parameter in written:
-            self.versions.pop(parameter, None)
+    def _by_one_factor(self, parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, float]:
+        """Their norms, where the small gradients show the factor; nothing where they do not."""
+        norms = self.norms
+        read = [p for p in parameters if p.numel() <= BLOCK and norms[p] > 0]
+        now = dict(zip(read, gradient_norms(_of(read)), strict=True))
+        factors = [norm / norms[p] for p, norm in now.items()]
+        if not factors or not _LEAST < min(factors) <= max(factors) <= min(factors) * _ROUNDING:
+            return {}
+        _, factor = max(zip(now.values(), factors, strict=True))
+        return {p: norms[p] * factor for p in parameters} | now
 
     def after_step_of(self, held: Collection[nn.Parameter]) -> Gradients:
         """Those that wait for another optimizer's step, where one backward is for several."""
         return Gradients(
             {p: norm for p, norm in self.norms.items() if p not in held},
             {p: version for p, version in self.versions.items() if p not in held},
-            self._alike,
+            self._multiplied,
         )
 
 

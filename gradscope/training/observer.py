@@ -280,7 +280,12 @@ class Observer:
 
     def _clipping(self, parameters: Sequence[torch.Tensor], by_norm: bool) -> None:
         if by_norm:
-            self._parts.current.gradients.scaled_alike(parameters)
+            self._parts.current.gradients.multiplied(parameters, 1)
+
+    def _unscaled(self, optimizer: Optimizer) -> None:
+        held = self._parts.optimizers.known(optimizer).held
+        self._parts.current.gradients.multiplied(held, 0)
+        self._loop.unscaled(optimizer)
 
     def _compiled(self, what: object) -> None:
         # `module.compile()` compiles a method of it.
@@ -318,10 +323,6 @@ class Observer:
         if self._loop.changed:  # most loops begin with it
             self._search()
         self._loop.clearing()
-
-    def _unscaled(self, optimizer: Optimizer) -> None:
-        self._parts.current.gradients.forget(self._parts.optimizers.known(optimizer).held)
-        self._loop.unscaled(optimizer)
 
     def _search(self) -> None:
         self._loop.changed = False

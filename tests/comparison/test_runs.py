@@ -92,6 +92,23 @@ def test_the_step_and_the_layer_are_named(runs):
     assert "in step 6, " in layer.message or "in step 7, " in layer.message
 
 
+def test_the_parameter_is_named_at_a_step_that_was_not_sampled(runs, tmp_path):
+    """Step 7 is not looked at, but its gradients are read."""
+    paths = runs["plain"], trained(tmp_path / "fault.db", fault=7)
+    parted = compared(*paths).findings[0]
+    assert "part in step 7" in parted.message
+    apart: dict[str, float] = {}
+    norms = []
+    for path in paths:
+        with RunFile.open(path) as run:
+            assert 7 not in run.sampled
+            norms.append(run.norm_series())
+    for (model, name), one in norms[0].items():
+        a, b = one.gradient[6], norms[1][model, name].gradient[6]
+        apart[name] = abs(b - a) / a
+    assert f"the gradient of `{max(apart, key=apart.get)}` is furthest off: " in parted.message
+
+
 def test_the_figures_are_those_of_the_runs(runs):
     found = compared(runs["plain"], runs["fault"]).findings[0]
     norms = []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.judgement import Judgement, NotJudged
+from gradscope.records.norms import NormSeries
 from gradscope.records.report import Finding
 from gradscope.records.tensors import TensorStats
 from gradscope.records.training import (
@@ -149,6 +151,44 @@ def small() -> RunHistory:
         ),
         calls=tuple(series(name, looked, call=0) for name in ("", "conv1", "conv2", "fc1", "out")),
     )
+
+
+def read() -> RunHistory:
+    """The first 150 steps of it, all of whose gradients were read; one of them is not finite."""
+    of, whole = 150, small()
+    looked = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144)
+    names = ("conv1.weight", "conv1.bias", "out.weight", "out.bias")
+    parameters = []
+    for name in names:
+        norms = norms_of(name, range(1, of + 1))
+        places = [step - 1 for step in looked]
+        sampled = tuple(norms.gradient[i] for i in places)
+        one = series(name, looked, grad_norm=sampled)
+        if name == "out.weight":
+            norms.gradient[120] = norms.clipped[120] = math.nan
+        parameters.append(replace(one, norms=norms))
+    missing = (None,) * len(looked)
+    aux = series("aux.weight", looked, grad_norm=missing, update_ratio=missing)
+    return replace(
+        whole,
+        run=replace(whole.run, steps=of, ended=START + 30),
+        steps=tuple(step(n, of, sampled=n in looked) for n in range(1, of + 1)),
+        sampled=looked,
+        events=(),
+        findings=(),
+        parameters=(*parameters, aux),
+        calls=(),
+    )
+
+
+def norms_of(name: str, steps: Sequence[int]) -> NormSeries:
+    """Norms that fall, with one spike; the weight's at each sixteenth step."""
+    draw, values = random.Random(name), [*steps][::16]
+    gradient = array("d", [draw.lognormvariate(0, 0.1) * 0.1 / math.sqrt(n) for n in steps])
+    gradient[70] *= 50
+    clipped = array("d", [min(norm, 0.05) for norm in gradient])
+    value = array("d", [10 + n / 100 for n in values])
+    return NormSeries(array("q", steps), gradient, clipped, array("q", values), value)
 
 
 def gan() -> RunHistory:
@@ -442,6 +482,7 @@ SAMPLES: dict[str, Callable[[], RunHistory]] = {
     "small": small,
     "gan": gan,
     "many": many,
+    "read": read,
     "empty": empty,
     "one-step": one_step,
     "hostile": hostile,

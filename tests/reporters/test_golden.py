@@ -25,7 +25,7 @@ TABLES = [
 ]
 OTHERS = [
     *(f"report/{name}" for name in ("outputs", "failed", "chain", "broken")),
-    *(f"training/{name}" for name in ("gan", "empty", "one-step", "hostile", "causes")),
+    *(f"training/{name}" for name in ("gan", "empty", "one-step", "hostile", "causes", "read")),
 ]
 
 

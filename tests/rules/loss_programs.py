@@ -221,7 +221,7 @@ BROKEN = {
             optimizer.step()
         """),
     "a mask of zeros": LoopProgram(
-        "GS821", ("though the batches differ",), """
+        "GS103", ("multiplies by a tensor without a gradient that is all zeros",), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(12):
             inputs, labels = batch(step)

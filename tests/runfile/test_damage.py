@@ -15,14 +15,25 @@ from gradscope.errors import ConfigError, GradscopeError
 from gradscope.runfile import schema
 from gradscope.runfile.reader import RunFile
 from gradscope.runfile.writer import RunWriter
-from runfile.made import ENDED, EVENTS, FINDINGS, MODELS, RUN, STEPS, sample, step
+from runfile.made import (
+    ENDED,
+    EVENTS,
+    FINDINGS,
+    MODELS,
+    NORM_NAMES,
+    NORMS,
+    RUN,
+    STEPS,
+    sample,
+    step,
+)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with every record."""
     writer = RunWriter(tmp_path_factory.mktemp("whole") / "run.db", RUN)
-    writer.add(*MODELS, *EVENTS, *FINDINGS, *STEPS)
+    writer.add(*MODELS, *EVENTS, *FINDINGS, *STEPS, *NORM_NAMES, *NORMS)
     for number in range(6, 200):
         wanted = number % 10 == 0
         writer.add(step(number, sampled=wanted), *[sample(number, calls=6)] * wanted)
@@ -42,6 +53,7 @@ def read_all(path: Path) -> None:
             assert file.sample(number) is not None
         assert file.call_series() is not None
         assert file.parameter_series() is not None
+        assert file.norm_series() is not None
 
 
 def nothing(path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gradscope import cli, plugins
+from gradscope.records.norms import NormNames, ParameterNorms, packed
 from gradscope.records.training import TrainedModel, TrainingStep
 from gradscope.runfile.exports import tensorboard
 from gradscope.runfile.reader import RunFile
@@ -61,6 +62,25 @@ def test_csv_has_every_number(recorded, monkeypatch, capsys):
     assert (weight["name"], weight["call"]) == ("layer0.conv.weight", "")
     assert float(weight["update_ratio"]) == sample(1).report.parameters[0].update_ratio
     assert weight["clipped_norm"] == "0.5"
+
+
+def test_csv_has_the_norms_of_steps_that_were_not_sampled(tmp_path, monkeypatch, capsys):
+    """A sample's own numbers stay; the steps between have the norms alone."""
+    writer = RunWriter(tmp_path / "run.db", RUN)
+    name = sample(1).report.parameters[0].name
+    norms = [ParameterNorms(n, 1, n, packed([n / 2]), None, packed([8.0])) for n in (1, 2, 3)]
+    writer.add(MODEL, *STEPS, sample(1), sample(3), NormNames(1, 0, (name,)), *norms)
+    writer.finish(ENDED)
+    assert ends(monkeypatch, str(writer.path), "--to", "csv", "-") == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    first, between, last = (row for row in rows if row["name"] == name)
+    assert [row["step"] for row in (first, between, last)] == ["1", "2", "3"]
+    assert float(first["grad_norm"]) == sample(1).report.parameters[0].gradient.norm
+    assert between["update_ratio"] == between["nonfinite"] == ""
+    assert (between["grad_norm"], between["clipped_norm"], between["value_norm"]) == (
+        *("1.0", "1.0", "8.0"),
+    )
+    assert last["update_ratio"] != ""
 
 
 def test_csv_to_standard_output(recorded, monkeypatch, capsysbinary):

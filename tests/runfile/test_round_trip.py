@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import OptionError
+from gradscope.records.norms import NormNames, ParameterNorms
 from gradscope.records.placements import DeviceMesh, ParameterPlacement
 from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.records.training import (
@@ -29,6 +30,8 @@ from runfile.made import (
     FINDINGS,
     MESHES,
     MODELS,
+    NORM_NAMES,
+    NORMS,
     PLACEMENTS,
     RUN,
     STEPS,
@@ -68,6 +71,7 @@ def test_every_field_has_been_written(written):
     """A field that is added to a record later has to be filled here too, or its loss is unseen."""
     kinds = {TrainingRun: [ENDED], TrainedModel: MODELS, TrainingStep: STEPS}
     kinds |= {DeviceMesh: MESHES, ParameterPlacement: PLACEMENTS}
+    kinds |= {NormNames: NORM_NAMES, ParameterNorms: NORMS}
     kinds |= {TrainingEvent: EVENTS, TrainingFinding: FINDINGS, StepSample: [sample(1)]}
     for kind, records in kinds.items():
         for field in fields(kind):

@@ -13,6 +13,7 @@ from rules.made import call, facts, parameter, report, stack, stats
 
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.json import to_data
+from gradscope.records.norms import NONE, NormNames, ParameterNorms, packed
 from gradscope.records.report import Report
 from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
 from gradscope.rules import RuleSettings
@@ -241,6 +242,28 @@ def test_a_spike_is_an_interval_of_its_own():
     (one,) = found.all()
     assert one.steps == given[-1].steps
     assert "step 200" in one.finding.message
+
+
+def test_a_spike_of_the_gradient_names_the_parameter_with_the_most_of_it():
+    found = only("GS602")
+    found.norms(NormNames(1, 0, ("small.weight", "large.weight", "unused.weight")))
+    for number in range(1, 101):
+        norms = (50.0, 400.0) if number == 100 else (1e-6 * (1 + number % 3), 1.0)
+        if number != 50:  # a step whose gradients were not read
+            found.norms(ParameterNorms(number, 1, number, packed([*norms, NONE])))
+        found.step(step(number, gradient_norm=math.hypot(*norms)))
+    (one,) = found.all()
+    assert one.steps == ((100, 100),)
+    said = "The largest part of it is that of `large.weight`: 400.0, after a median of 1.000."
+    assert one.finding.message.endswith(said)
+
+
+def test_a_spike_without_norms_of_parameters_is_told_all_the_same():
+    found = only("GS602")
+    for number in range(1, 101):
+        found.step(step(number, gradient_norm=400.0 if number == 100 else 1.0))
+    (one,) = found.all()
+    assert "largest part" not in one.finding.message
 
 
 def test_what_holds_at_each_step_is_given_out_now_and_then():

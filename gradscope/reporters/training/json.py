@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterator, Sequence
-from math import isfinite
 from typing import Any
 
 from gradscope.records.answers import Explanation
 from gradscope.records.data import to_data, to_line
 from gradscope.records.history import LayerSeries, RunHistory
-from gradscope.records.norms import NormSeries, number_or_none
+from gradscope.records.norms import NormSeries, number_or_none, steps_lost
 from gradscope.records.training import TrainingFinding, TrainingStep
 from gradscope.reporters.report import View
 from gradscope.rules import explanations
@@ -96,12 +95,11 @@ def _series(series: LayerSeries) -> str:
 
 def _norms(norms: NormSeries) -> dict[str, Any]:
     """The norms at every step that has them: none where no gradient was there, or no finite one."""
-    lost = [step for step, x in zip(norms.steps, norms.gradient, strict=True) if not isfinite(x)]
     return {
         "steps": list(norms.steps),
         "grad_norm": _short(norms.gradient),
         "clipped_norm": _short(norms.clipped),
-        "nonfinite": lost,
+        "nonfinite": steps_lost(norms.steps, norms.gradient),
         "value_steps": list(norms.value_steps),
         "value_norm": _short(norms.value),
     }

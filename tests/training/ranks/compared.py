@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.api.run_history import read_history
+from gradscope.records.norms import NormSeries, number_or_none
 from gradscope.runfile.reader import RunFile
 from training.ranks.launched import launched
 
@@ -76,6 +77,7 @@ class Launch:
         """By parameter, from the series: what ``show`` and ``export`` have."""
         return {
             one.name: {key: column[one.steps.index(step)] for key, column in one.values.items()}
+            | _read(one.norms, step)
             for one in self.history.parameters
             if step in one.steps
         }
@@ -104,6 +106,17 @@ class Launch:
                         yield Difference(case["case"], number, name, figure, against, size)
 
 
+def _read(norms: NormSeries | None, step: int) -> dict[str, float | None]:
+    """The norms of the same step that were read without a sample."""
+    if norms is None or step not in norms.steps:
+        return {}
+    i = norms.steps.index(step)
+    return {
+        "grad_norm read": number_or_none(norms.gradient[i]),
+        "clipped_norm read": number_or_none(norms.clipped[i]),
+    }
+
+
 def _of_parameters(
     figures: dict[str, dict[str, float | None]], truth: dict[str, Any]
 ) -> Iterator[tuple[str, str, float | None, float | None]]:
@@ -112,8 +125,10 @@ def _of_parameters(
         yield name, "value_norm", own.get("value_norm"), size
         if gradient and gradient < _ROUNDING * truth["total"]:
             continue
-        yield name, "grad_norm", own.get("grad_norm"), gradient
-        yield name, "clipped_norm", own.get("clipped_norm"), gradient * clipped(truth["total"])
+        for read in ("", " read"):
+            yield name, f"grad_norm{read}", own.get(f"grad_norm{read}"), gradient
+            got = own.get(f"clipped_norm{read}")
+            yield name, f"clipped_norm{read}", got, gradient * clipped(truth["total"])
         ratio = truth["moved"][name] / size if size else None
         yield name, "update_ratio", own.get("update_ratio"), ratio
 

@@ -26,7 +26,8 @@ def test_every_figure_is_that_of_full_tensor_and_of_one_process(launch):
         for against in ("full_tensor", "one process")
     }
     assert {one.figure for one in differences if one.name} == {
-        *("value_norm", "grad_norm", "clipped_norm", "update_ratio")
+        *("value_norm", "grad_norm", "clipped_norm", "update_ratio"),
+        *("grad_norm read", "clipped_norm read"),
     }
 
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from gradscope.records.history import Course, LayerSeries
 from gradscope.records.norms import MEASURES as NORMS
+from gradscope.records.norms import number_or_none, steps_lost
 from gradscope.reporters.labels import label
 from gradscope.reporters.report.tables.call_columns import MISSING
 from gradscope.reporters.report.tables.columns import Column, Scalar
@@ -110,8 +111,12 @@ class SeriesRow:
     @property
     def change(self) -> float:
         """How far the gradient's norm went, in powers of ten, from the first step to the last."""
-        norms = self.course("grad_norm" if self.series.call is None else "grad_out_norm").values
-        found = [next(filter(_is_finite, way), None) for way in (norms, reversed(norms))]
+        norms: Sequence[float | None]
+        if self.series.norms is not None and self.series.norms.steps:
+            norms = self.series.norms.gradient
+        else:
+            norms = self.course("grad_norm" if self.series.call is None else "grad_out_norm").values
+        found = [next(filter(_is_known, way), None) for way in (norms, reversed(norms))]
         known = [x for x in found if x is not None]
         if not known or known[0] == known[-1]:
             return 0.0
@@ -123,12 +128,12 @@ class SeriesRow:
         """The steps at which something in it was not finite."""
         found = set(lost_steps(self.series))
         if self.series.norms is not None:
-            found.update(*(self.course(measure).lost for measure in NORMS))
+            found.update(*(steps_lost(*self.series.norms.of(measure)) for measure in NORMS))
         return sorted(found)
 
 
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+def _is_known(norm: float | None) -> bool:
+    return norm is not None and number_or_none(norm) is not None
 
 
 def lost_steps(series: LayerSeries) -> list[int]:
