@@ -76,9 +76,10 @@ class LoopParameter:
         name: in its model; "" where it is of no model that is alive.
         model: the model's name.
         shape: its size.
-        facts: words: "no-gradient" (it had none at any step), "zero-gradient" (each that was read
-            was exactly zero), "unheld" (it wants a gradient, and no optimizer holds it),
-            "held-twice", "orphan" (an optimizer holds it, and it is of no model that ran),
+        facts: words: "no-gradient" (it had none at any step), "zero-gradient" (exactly zero at the
+            last readings, half of all or more), "unheld" (it wants a gradient, and no optimizer
+            holds it), "held-twice",
+            "orphan" (an optimizer holds it, and it is of no model that ran),
             "moved" (frozen, and an optimizer moved it), "untrained" (it wants no gradient),
             "idle" (the module that owns it was never called), "graded" (it has a gradient now).
         optimizers: the names of those that hold it.

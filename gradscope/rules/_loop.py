@@ -82,13 +82,13 @@ def of_loss(loop: LoopRecord, part: LossOperation | LossTargets) -> str | None:
 
 
 def in_readings(parameters: Sequence[LoopParameter], loop: LoopRecord) -> str:
-    """The same of a fact that is known of the steps alone whose gradients were read."""
+    """The same of a fact that held in the last steps whose gradients were read."""
     count = max(one.steps for one in parameters)
     holders = {name for one in parameters for name in one.optimizers}
     made = max((one.steps for one in loop.optimizers if one.name in holders), default=0)
     if count >= made:
         return in_steps(count, count)
-    return f"in all {plural(count, 'step')} whose gradients were read"
+    return f"in the last {plural(count, 'step')} whose gradients were read"
 
 
 def full_names(parameters: Iterable[LoopParameter], loop: LoopRecord) -> list[str]:

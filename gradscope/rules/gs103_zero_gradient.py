@@ -100,7 +100,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each cause, else for each module whose gradients were zero at every step.
+    """One finding for each cause, else for each module whose gradients are zero, step after step.
 
     A bias alone is left out: its gradients often cancel exactly.
     """

@@ -92,8 +92,8 @@ def _outside(kind: str, members: Sequence[LoopParameter], loop: LoopRecord, step
         f"they get gradients {in_steps(steps, steps)}; there {_are(len(loop.optimizers))}: {held}. "
         f"No other module holds {'it' if len(names) == 1 else 'them'}, so `parameters()` of none "
         "has these.",
-        advice="Keep modules in an attribute, an nn.ModuleList or an nn.ModuleDict of the model, or "
-        "give their parameters to the optimizer.",
+        advice="Keep modules in an attribute, an nn.ModuleList or an nn.ModuleDict of the model, "
+        "or give their parameters to the optimizer.",
         value=float(len(members)),
         location=loop.optimizers[0].location,
     )

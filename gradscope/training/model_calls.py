@@ -81,8 +81,9 @@ class ModelCalls:
             model.autocast = autocast_name(model.module)
         if self._stacks.kept:
             self._stacks.end()
-        learns = self._loop.wants_stacks and self._sampling.sampler is not None
-        if self._tracer.needs_stacks or (learns and not in_backward()):
+        wanted = self._loop.wants_stacks or self._sampling.wants_lines
+        sampled = self._sampling.sampler is not None
+        if self._tracer.needs_stacks or (wanted and sampled and not in_backward()):
             self._stacks.begin()
         if self._sentinel is not None:
             module = model.module_ref()

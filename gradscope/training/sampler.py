@@ -14,13 +14,16 @@ from torch.autograd.graph import GradientEdge, Node
 
 from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.fingerprints import combined
+from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.hooks import select_layers, watchable
+from gradscope.capture.links import located
 from gradscope.capture.names import named_modules, named_parameters
 from gradscope.capture.norms import gradient_norms
 from gradscope.capture.parameters import Update, parameter_stats, total_norm, updates
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.shards import version_of
 from gradscope.errors import LayerError
+from gradscope.explain.shared.frames import locate
 from gradscope.patterns import Named
 from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.report import Report
@@ -65,10 +68,20 @@ class Sampler:
         for watched in self._watched:
             self._stack.enter_context(watched.recorder.installed())
 
-    def backward_begins(self, roots: Sequence[torch.Tensor | GradientEdge]) -> None:
-        """Every gradient that this backward will bring is assigned to its call."""
+    def backward_begins(
+        self, roots: Sequence[torch.Tensor | GradientEdge], *, lines: bool = False
+    ) -> None:
+        """Every gradient that this backward will bring is assigned to its call.
+
+        Args:
+            lines: whether the nodes have the stacks that made them, and their lines are wanted.
+        """
         for watched in self._watched:
-            watched.recorder.connect(roots, {})
+            recorder = watched.recorder
+            recorder.connect(roots, {})
+            if lines and recorder.links:
+                walked = walk([edge_of(root) for root in roots], set())
+                recorder.links = located(recorder.links, walked, locate)
 
     def called(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An outermost model is called on this."""

@@ -29,6 +29,8 @@ class Sampling:
 
     def __init__(self, layers: Sequence[str], guard: Guard) -> None:
         self.sampler: Sampler | None = None
+        #: Whether the lines of what the loss is made of are wanted: in the first sample alone.
+        self.wants_lines = True
         self.device: str | None = None  # of the first model that was looked at
         self._layers, self._guard = layers, guard
         self._models: Sequence[Model] = ()

@@ -160,7 +160,8 @@ class Steps:
             with nullcontext() if sentinel is None else sentinel.overlooking():
                 parts.tracer.backward_begins(roots, gradients, leaves)
         if sampler is not None and begun:
-            sampler.backward_begins(begun)
+            sampler.backward_begins(begun, lines=parts.sampling.wants_lines)
+            parts.sampling.wants_lines = False
         if self.stopping:
             self._end_script()
         return sampler is not None or deep is not None or not parts.optimizers.any or self._reads()

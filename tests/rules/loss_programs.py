@@ -206,18 +206,25 @@ BROKEN = {
             loss.backward()
             optimizer.step()
         """),
-    "advantages of zero": LoopProgram(
+    "a mask of zeros on a vector": LoopProgram(
         "GS821", ("the loss is 0 in all 12 backwards",), """
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        class Scale(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.factor = nn.Parameter(torch.ones(4))
+
+            def forward(self, inputs):
+                return self.factor * inputs
+
+        model = Scale()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for step in range(12):
-            inputs, actions = batch(step)
-            rewards = torch.randn(8, 1)
-            baseline = rewards.mean(1, keepdim=True)  # broken
-            baseline = rewards.mean()  # mended
-            chosen = F.log_softmax(net(inputs), 1).gather(1, actions[:, None])
+            inputs, labels = batch(step)
+            mask = (labels > 1).float()  # broken
+            mask = (labels >= 0).float()  # mended
+            losses = (model(inputs) - inputs.flip(1)).square().mean(1)
             optimizer.zero_grad()
-            loss = (-chosen * (rewards - baseline)).mean().abs()
-            loss.backward()  # here
+            (losses * mask).mean().backward()  # here
             optimizer.step()
         """),
     "a mask of zeros": LoopProgram(

@@ -15,6 +15,7 @@ import gradscope
 from gradscope.records.norms import NONE, VALUES_EVERY
 from gradscope.runfile.reader import RunFile
 from gradscope.training import gradients, metrics_schedule
+from gradscope.training.discovery import outermost_modules
 from gradscope.training.metrics_schedule import Frequency
 
 Norms = dict[str, float]
@@ -257,6 +258,9 @@ def observed(path: Path, loop: Callable[[Truth], None], **options: object) -> Tr
     from gradscope.training.session import RunSettings, Session
 
     truth = Truth()
+    # Without an optimizer all models count that are alive: those of other tests have no gradients.
+    for other in outermost_modules():
+        other.zero_grad()
     session = Session.begun("loop", (), RunSettings(out=path, **options))  # type: ignore[arg-type]
     session.observe()
     try:

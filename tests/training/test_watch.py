@@ -441,7 +441,7 @@ def test_a_fault_of_gradscopes_own_is_not_the_loops(tmp_path, monkeypatch, capsy
     """It is said at the end; where nothing is to be said, it is a warning."""
     from gradscope.training.sampler import Sampler
 
-    def broken(self, *args):
+    def broken(self, *args, **named):
         raise RuntimeError("injected")
 
     monkeypatch.setattr(Sampler, "backward_begins", broken)

@@ -16,7 +16,8 @@ class HeldParameters:
 
     Attributes:
         without: those that had no gradient at any of its steps; None before the first.
-        zero: those whose gradient was exactly zero whenever it was read; None before the first.
+        zero: those whose gradient was exactly zero when it was read last, with the number of the
+            reading since which it is.
         moved: those that want no gradient and have one all the same, so that the optimizer moves
             them, with the number of such steps.
         zero_rates: by group, in how many steps its learning rate was 0.
@@ -29,7 +30,7 @@ class HeldParameters:
 
     def __init__(self) -> None:
         self.without: set[int] | None = None
-        self.zero: set[int] | None = None
+        self.zero: dict[int, int] = {}
         self.moved: dict[int, int] = {}
         self.zero_rates: list[int] = []
         self.steps = self.readings = self.scaled = 0
@@ -89,10 +90,24 @@ class HeldParameters:
         if not norms:
             return
         self.readings += 1
-        if self.zero is None:
-            self.zero = {id(p) for p in held if norms.get(p) == 0.0}
-        elif self.zero:
-            self.zero = {id(p) for p in held if id(p) in self.zero and norms.get(p, 0.0) == 0.0}
+        before, now = self.zero, dict[int, int]()
+        if not before and 0.0 not in norms.values():  # as in nearly every step
+            return
+        for parameter in held:
+            if norms.get(parameter, 0.0 if id(parameter) in before else None) == 0.0:
+                now[id(parameter)] = before.get(id(parameter), self.readings)
+        self.zero = now
+
+    def zeros(self) -> set[int]:
+        """Those whose gradient was zero in the last half of the readings, or more of them.
+
+        Fewer in a row come and go, as of experts that the data choose.
+        """
+        return {one for one, since in self.zero.items() if 2 * since <= self.readings + 1}
+
+    def readings_since(self, parameter: int) -> int:
+        """In how many of the last readings it was zero."""
+        return self.readings - self.zero[parameter] + 1
 
     def are_scaled(self, before: float | None, after: float | None, scale: float | None) -> bool:
         """Whether a gradient scaler's factor is in what the optimizer gets.

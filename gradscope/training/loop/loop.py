@@ -465,10 +465,12 @@ class Loop:
                 if number not in ran and self._calls:
                     facts.setdefault(number, set()).add("orphan")
             of = mine.parameters
-            for fact, which in (("no-gradient", of.without), ("zero-gradient", of.zero)):
-                for number in here & (which or set()):
-                    facts.setdefault(number, set()).add(fact)
-                    steps[number] = of.steps if fact == "no-gradient" else of.readings
+            for number in here & (of.without or set()):
+                facts.setdefault(number, set()).add("no-gradient")
+                steps[number] = of.steps
+            for number in here & of.zeros():
+                facts.setdefault(number, set()).add("zero-gradient")
+                steps[number] = of.readings_since(number)
             for number in here & of.moved.keys():
                 facts.setdefault(number, set()).add("moved")
                 steps[number] = of.moved[number]
@@ -540,15 +542,15 @@ def _unused(optimizer: Optimizer, known: _Optimizer) -> bool:
 def _still(one: LoopParameter, number: int, of: HeldParameters) -> LoopParameter | None:
     """What still held of a parameter when its optimizer made its last step."""
     facts, steps = set(one.facts), one.steps
-    for fact, which, count in (
-        ("no-gradient", of.without, of.steps),
-        ("zero-gradient", of.zero, of.readings),
-    ):
-        if fact in facts:
-            if number in (which or ()):
-                steps = count
-            else:
-                facts.discard(fact)
+    if "no-gradient" in facts:
+        steps = of.steps
+        if number not in (of.without or ()):
+            facts.discard("no-gradient")
+    if "zero-gradient" in facts:
+        if number in of.zeros():
+            steps = of.readings_since(number)
+        else:
+            facts.discard("zero-gradient")
     if number in of.moved:
         facts.add("moved")
         steps = of.moved[number]

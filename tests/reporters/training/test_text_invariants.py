@@ -122,4 +122,5 @@ def test_csv_has_a_row_for_each_step(history: RunHistory) -> None:
 
 def test_csv_of_layers_has_a_row_for_each_step_looked_at(history: RunHistory) -> None:
     rows = list(reader(csv.render(history, View(table="parameters")).splitlines()))
-    assert len(rows) == 1 + sum(len(one.steps) for one in history.parameters)
+    steps = [{*one.steps, *(one.norms.steps if one.norms else ())} for one in history.parameters]
+    assert len(rows) == 1 + sum(map(len, steps))
