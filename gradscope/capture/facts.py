@@ -91,6 +91,20 @@ def _library(kind: type[nn.Module]) -> str | None:
     return package if file.startswith(_installed()) else None
 
 
+def of_library(model: nn.Module, parameter: str) -> bool:
+    """Whether an installed library's code decides what becomes of a parameter of the model.
+
+    The nearest class around it that is not PyTorch's own decides.
+    """
+    around = [model]
+    for part in parameter.split(".")[:-1]:
+        around.append(around[-1]._modules.get(part) or around[-1])
+    for module in reversed(around):
+        if type(module).__module__.partition(".")[0] != "torch":
+            return _library(type(module)) is not None
+    return False
+
+
 @functools.cache
 def _installed() -> tuple[str, ...]:
     return tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))

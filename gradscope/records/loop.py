@@ -81,7 +81,8 @@ class LoopParameter:
             holds it), "held-twice",
             "orphan" (an optimizer holds it, and it is of no model that ran),
             "moved" (frozen, and an optimizer moved it), "untrained" (it wants no gradient),
-            "idle" (the module that owns it was never called), "graded" (it has a gradient now).
+            "idle" (the module that owns it was never called), "graded" (it has a gradient now),
+            "library" (an installed library's code decides whether it gets one).
         optimizers: the names of those that hold it.
         steps: in how many steps it was looked at, or moved.
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding, Report
-from gradscope.rules._reading import is_zero, middle
+from gradscope.rules._reading import middle
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import listed, number, plural
 
@@ -56,17 +56,26 @@ RULE = Rule(
     runs=Runs(always=True, per="model"),
     explains=("GS603", "GS604"),
 )
+#: A gradient this small beside the largest is rounding, as of a bias before a batch norm.
+_NOISE = 1e-6
+#: Optimizers that choose the length of each step themselves.
+_LINE_SEARCH = ("LBFGS",)
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """At most one finding each for too much, too little, and nothing."""
     stepped = [p for p in report.parameters if p.update_ratio is not None and p.requires_grad]
     # By its elements: a bias whose norm is 0 has no ratio.
-    still = [p for p in report.parameters if p.requires_grad and _is_still(p) and _has_gradient(p)]
+    least = _NOISE * max(
+        (p.gradient.norm or 0.0 for p in report.parameters if p.gradient), default=0
+    )
+    still = [p for p in report.parameters if p.requires_grad and _is_still(p)]
+    still = [p for p in still if p.gradient is not None and (p.gradient.norm or 0.0) > least]
     # A token or a scale has axes of length 1, and starts as near to zero as it likes.
     weights = [p for p in stepped if sum(size > 1 for size in p.shape) > 1]
     ratios = [(p.name, p.update_ratio) for p in weights if p.update_ratio]
-    yield from _large(ratios, limits)
+    if report.run.optimizer not in _LINE_SEARCH:
+        yield from _large(ratios, limits)
     yield from _small(ratios, limits)
     if still:
         names = [p.name for p in still]
@@ -114,7 +123,3 @@ def _small(ratios: list[tuple[str, float]], limits: Limits) -> Iterator[Finding]
 
 def _is_still(parameter: ParameterStats) -> bool:
     return parameter.moved is False or (parameter.moved is None and parameter.update_ratio == 0)
-
-
-def _has_gradient(parameter: ParameterStats) -> bool:
-    return parameter.gradient is not None and not is_zero(parameter)

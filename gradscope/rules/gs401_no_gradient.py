@@ -131,15 +131,28 @@ def _traced(answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord) 
     """What a trace of one step has shown, and how long it held."""
     steps = max(one.steps for one in members)
     gets = "gets" if len(members) == 1 else "get"
+    meant = all("library" in one.facts for one in members) and answer.cause in LENIENT
     return RULE.finding(
         module_of(members),
         f"{answer.message.rstrip('.')}; {these(full_names(members, loop))} {gets} no gradient "
         f"{in_steps(steps, steps)}.",
+        severity="info" if meant else None,
         advice=sentence(answer.advice) if answer.advice else None,
         value=float(len(members)),
         cause=answer.cause,
-        location=answer.location,
+        location=_clearing(loop) if answer.cause == "cleared" else answer.location,
     )
+
+
+def _clearing(loop: LoopRecord) -> str | None:
+    """Where gradients are cleared between a backward and the step after it."""
+    for one in loop.rounds:
+        kinds = [event.kind for event in one.events]
+        if "backward" in kinds:
+            for event in one.events[kinds.index("backward") :]:
+                if event.kind == "zero":
+                    return event.location
+    return None
 
 
 def _explained(report: Report, answer: Answer) -> Finding:

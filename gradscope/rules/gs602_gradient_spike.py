@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
 
 from gradscope.records.report import Finding
 from gradscope.rules._history import SampleHistory, StepHistory
@@ -103,7 +105,12 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
 
 
 def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
-    """At most one finding per sample, at the weight that leapt furthest and alone."""
+    """At most one finding per sample, at the weight that leapt furthest and alone.
+
+    Nothing is said of a sample that comes long after the others: in the meantime it may have grown.
+    """
+    if _is_far(history):
+        return
     leaps: list[tuple[float, str]] = []
     for name, weight in history.weights.items():
         before, gradient = weight.gradient, weight.now.gradient
@@ -128,3 +135,11 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
         value=ratio,
         limit=limits.of("layer"),
     )
+
+
+def _is_far(history: SampleHistory) -> bool:
+    """Whether the sample is farther from the last than samples were from each other."""
+    if history.now is None or len(history.steps) < 2:
+        return False
+    gaps = [after - before for before, after in pairwise(history.steps)]
+    return history.now.step - history.steps[-1] > 2 * median(gaps)

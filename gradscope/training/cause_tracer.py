@@ -15,6 +15,7 @@ from gradscope.errors import message_of
 from gradscope.explain.missing.explain import MissingTrace
 from gradscope.explain.shared.watches import Listener, lent
 from gradscope.explain.zero.explain import ZeroTrace
+from gradscope.records.answers import Answer
 from gradscope.records.loop import LoopCause, LoopRecord
 from gradscope.training.guard import Guard
 from gradscope.training.launch import Script
@@ -195,6 +196,7 @@ class CauseTracer:
             for missing in self._missing:
                 if missing.losses:
                     answers = missing.trace.answers(missing.losses)
+                    answers += _cleared(missing.trace.reached(missing.losses))
                     found += [LoopCause(missing.model, answer) for answer in answers]
             for zero in self._zero:
                 zero.trace.forget()
@@ -241,6 +243,17 @@ class CauseTracer:
         first = (message_of(error).strip() or type(error).__name__).splitlines()[0]
         self.untraced = f"internal error in gradscope's tracer: {type(error).__name__}: {first}"
         self.active = False
+
+
+def _cleared(names: tuple[str, ...]) -> tuple[Answer, ...]:
+    """Of parameters that backward does reach, though the optimizer never finds a gradient."""
+    if not names:
+        return ()
+    message = "`backward` reaches these parameters, but their gradients are cleared before the step"
+    advice = "clear gradients once for each step, before the first `backward`"
+    return (
+        Answer(names[0], "parameter", "missing", message, "cleared", behind=names, advice=advice),
+    )
 
 
 def _foreign_modes() -> bool:

@@ -135,6 +135,17 @@ TRACED = {
             (-critic(fake)).mean().backward()
             of_generator.step()
         """),
+    "gradients that are cleared for each task": TracedProgram(
+        "GS401", "cleared", ("are cleared before the step", "get no gradient in all 12"), """
+        net = nn.ModuleList([nn.Linear(4, 2), nn.Linear(4, 2)])
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            for head in net:
+                optimizer.zero_grad()  # here
+                F.cross_entropy(head(inputs), labels).backward()
+            optimizer.step()
+        """),
     "advantages of zero": TracedProgram(
         "GS103", "masked", ("weight`", "exactly zero in all"), """
         net = nn.Linear(4, 2)

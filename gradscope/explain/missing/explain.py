@@ -63,6 +63,15 @@ class MissingTrace:
         """The number of a loss's value; None where nothing that is followed went into it."""
         return self._tracer.observed.value_of(loss)
 
+    def reached(self, losses: Sequence[int | None]) -> tuple[str, ...]:
+        """The names of the parameters that the graph of a loss leads to."""
+        live = 0
+        for number in losses:
+            live |= 0 if number is None else self._tracer.observed.flow.values[number].live
+        return tuple(
+            name for i, names in enumerate(self._listed) if live >> i & 1 for name in names
+        )
+
     def answers(
         self,
         losses: Sequence[int | None],

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from gradscope.capture.facts import of_library
 from gradscope.capture.hooks import OwnHook, hook_first_call, watchable
 from gradscope.capture.names import named_parameters
 from gradscope.records.loop import (
@@ -444,12 +445,14 @@ class Loop:
 
     def _alive_parameters(self) -> Iterator[tuple[int, LoopParameter]]:
         names: dict[int, tuple[str, str]] = {}
+        models: dict[int, nn.Module] = {}
         alive: dict[int, nn.Parameter] = {}
         ran: set[int] = set()
         for model in self._models:
             for parameter, named in named_parameters(model.module).items():
                 alive[id(parameter)] = parameter
                 names[id(parameter)] = named.name, self._models.name(model)
+                models[id(parameter)] = model.module
                 if model.id in self._calls or parameter.grad is not None:
                     ran.add(id(parameter))
         facts: dict[int, set[str]] = {}
@@ -489,6 +492,8 @@ class Loop:
             if number in self._idle():
                 found.add("idle")
             name, of_model = names.get(number, ("", ""))
+            if "no-gradient" in found and number in models and of_library(models[number], name):
+                found.add("library")
             yield (
                 number,
                 LoopParameter(
