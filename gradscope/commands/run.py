@@ -22,7 +22,7 @@ from gradscope.training.session import RunSettings, Session
 
 EXAMPLES = (
     ("gradscope run train.py --epochs 3", "All after the script is the script's own."),
-    ("gradscope run --every 100 -o run.db -m pkg.train", "A module; every 100th step looked at."),
+    ("gradscope run --every 100 -o run.db -m pkg.train", "A module; every 100th step is sampled."),
     ("torchrun --nproc-per-node 8 -m gradscope run --ranks 0,1 train.py", "Two of eight record."),
     ("gradscope run --deep 899:901 train.py", "Three steps, operation by operation."),
 )
@@ -72,20 +72,20 @@ def run(
     ] = None,
     every: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Look at every Nth step, whatever it costs.", min=1),
+        typer.Option(metavar="N", help="Sample every Nth step, whatever it costs.", min=1),
     ] = None,
     budget: Annotated[
         str,
-        typer.Option(metavar="SHARE", help="The share of the time that looking may take."),
+        typer.Option(metavar="SHARE", help="The share of the time that gradscope may take."),
     ] = "2%",
     first: Annotated[
-        int, typer.Option(metavar="N", help="Look at the first N steps in any case.", min=0)
+        int, typer.Option(metavar="N", help="Sample the first N steps in any case.", min=0)
     ] = 3,
     deep: Annotated[
         str | None,
         typer.Option(
             metavar="FROM:TO",
-            help="Watch these steps operation by operation, with lines: slow, for a second run.",
+            help="Trace these steps operation by operation, with lines: slow, for a second run.",
         ),
     ] = None,
     layers: LayerOptions,
@@ -117,7 +117,7 @@ def run(
         int,
         typer.Option(
             metavar="N",
-            help="Keep N steps that were looked at; thin older ones out.",
+            help="Keep N sampled steps; thin older ones out.",
             min=LEAST_KEEP,
         ),
     ] = KEEP,

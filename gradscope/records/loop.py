@@ -108,6 +108,7 @@ class LoopOptimizer:
         zero_rates: by group, in how many steps its learning rate was 0.
         sizes: by group, how many parameters.
         backwards: how many there were while its parameters had gradients, and it made no step.
+        reached: where the first of these backwards is, where that is known.
         shared: how many of its parameters another optimizer holds too.
         peak: the highest learning rate of its first group so far; ``rate``: the latest.
         gone: the number of its step from which on the rate was below a hundredth of the highest; 0
@@ -125,6 +126,7 @@ class LoopOptimizer:
     zero_rates: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     backwards: int = 0
+    reached: str | None = None
     shared: int = 0
     peak: float = 0.0
     rate: float = 0.0

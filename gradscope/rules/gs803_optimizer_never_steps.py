@@ -43,10 +43,12 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 f"`{optimizer.name}` makes no step, though its "
                 f"{plural(optimizer.parameters, 'parameter')} get gradients: "
                 f"{plural(optimizer.backwards, 'backward')} so far.{_scheduled(loop, optimizer)}",
-                advice=f"Call `{optimizer.name}.step()` after `backward`.",
+                advice=f"Call `{optimizer.name}.step()`, with the parentheses, after `backward`.",
                 value=float(optimizer.backwards),
                 threshold=float(STEPS),
-                location=first_location(loop, "backward") or optimizer.location,
+                location=optimizer.reached
+                or first_location(loop, "backward")
+                or optimizer.location,
             ),
             loop,
             parameters=held_by(optimizer, loop),

@@ -55,6 +55,7 @@ class _Optimizer:
         self.facts = _NOTHING
         self.backwards = 0  # after which its parameters had gradients, before its first step
         self.fresh = False  # the last backward is not among them yet
+        self.reached: str | None = None  # where the first of these backwards is
         # What the last record said of it: at the end of a script it may be gone, as what a function
         # made is when the function has returned.
         self.record: LoopOptimizer | None = None
@@ -93,6 +94,7 @@ class Loop:
         self._steps = self._loader = 0
         #: How many have begun.
         self.backwards = 0
+        self._last_backward: str | None = None
         self._scaled = self.changed = False
 
     def listen(self, models: Iterable[Model], guard: Guard) -> None:
@@ -155,7 +157,7 @@ class Loop:
     def clearing(self) -> None:
         """``zero_grad`` is about to be called, perhaps on other parameters."""
         for optimizer, known in self._of.items():
-            known.backwards += _unused(optimizer, known)
+            self._count_unused(optimizer, known)
             known.fresh = False
 
     def cleared(self, owner: Optimizer | nn.Module) -> None:
@@ -210,14 +212,15 @@ class Loop:
         self.backwards += 1
         self._scaled = self._scaled or scale is not None
         for optimizer, known in self._of.items():
-            known.backwards += _unused(optimizer, known)
+            self._count_unused(optimizer, known)
             known.fresh = True
             known.use.backward_begins()
         self._graphs.backward_begins(roots, self._steps + 1, self.backwards)
         self._loss_graphs.backward_begins(roots, sampled=sampled)
         if loss is not None and scale:
             loss = loss / scale
-        self._rounds.add("backward", "", self._losses.backward_begins(roots, loss))
+        facts = self._losses.backward_begins(roots, loss)
+        self._last_backward = self._rounds.add("backward", "", facts).location
 
     def clipped(self, parameters: Sequence[torch.Tensor], norm: object, bound: object) -> None:
         """The gradients of these were clipped; ``norm`` is what they had."""
@@ -248,6 +251,12 @@ class Loop:
         for known in self._of.values():
             known.unscaled = False
         self._rounds.add("scaler-update")
+
+    def _count_unused(self, optimizer: Optimizer, known: _Optimizer) -> None:
+        """Count the last backward, if it gave gradients to an optimizer that has made no step."""
+        if _unused(optimizer, known):
+            known.backwards += 1
+            known.reached = known.reached or self._last_backward
 
     def _known(self, optimizer: Optimizer, made: str | None = None) -> _Optimizer:
         mine = self._of.get(optimizer)
@@ -361,6 +370,7 @@ class Loop:
                 zero_rates=tuple(of.zero_rates),
                 sizes=tuple(len(group["params"]) for group in optimizer.param_groups),
                 backwards=mine.backwards + _unused(optimizer, mine),
+                reached=mine.reached,
                 shared=sum(counts[id(parameter)] > 1 for parameter in known.held),
                 peak=of.peak,
                 rate=of.rate,
