@@ -85,6 +85,7 @@ class LoopParameter:
             "library" (an installed library's code decides whether it gets one).
         optimizers: the names of those that hold it.
         steps: in how many steps it was looked at, or moved.
+        since: the step from which on the fact holds.
     """
 
     name: str
@@ -93,6 +94,7 @@ class LoopParameter:
     facts: frozenset[str]
     optimizers: tuple[str, ...] = ()
     steps: int = 0
+    since: int = 1
 
 
 @dataclass(frozen=True, slots=True)

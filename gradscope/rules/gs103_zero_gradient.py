@@ -116,7 +116,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if _has_weight(members):
             finding = _traced(answer, members, loop)
             of = concerned(members, loop)
-            yield at(finding, loop, model=members[0].model, parameters=of)
+            first = min(one.since for one in members)
+            yield at(finding, loop, first, model=members[0].model, parameters=of)
     for model, module, members in gathered(rest):
         if not _has_weight(members):
             continue
@@ -129,7 +130,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             f"{untraced(loop)}",
             value=float(len(members)),
         )
-        yield at(finding, loop, model=model, parameters=concerned(members, loop))
+        first = min(one.since for one in members)
+        yield at(finding, loop, first, model=model, parameters=concerned(members, loop))
 
 
 def _has_weight(members: Sequence[LoopParameter]) -> bool:

@@ -37,7 +37,8 @@ def disagreements(run: RunFile, traced: dict[str, Any]) -> list[str]:
 
 
 def _of_step(step: TrainingStep, theirs: dict[str, Any]) -> Iterable[str]:
-    if step.optimizer not in (theirs["optimizer"] or [""]):
+    # Of several of one name, those after the first have a number.
+    if step.optimizer.partition("#")[0] not in (theirs["optimizer"] or [""]):
         yield f"optimizer {step.optimizer!r}, not one of {theirs['optimizer']}"
     yield from _sequence("losses", step.losses, theirs["losses"])
     yield from _sequence("learning rates", step.learning_rates, theirs["learning_rates"])

@@ -116,7 +116,7 @@ def test_transformers(tmp_path, capsys, monkeypatch):
     found = GradscopeCallback(every=1, out=tmp_path / "found.db")
     (logged,), error = train(found, unused=True)
     assert (logged, error) == (repr(found.run), "")
-    assert "[GS402] unused at steps" in logged
+    assert "[GS402] unused: the module was never called in all" in logged
     quiet = GradscopeCallback(every=1, out=tmp_path / "quiet.db", quiet=True)
     assert train(quiet, unused=True) == ([], "")
 

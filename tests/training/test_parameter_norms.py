@@ -258,15 +258,18 @@ def observed(path: Path, loop: Callable[[Truth], None], **options: object) -> Tr
     from gradscope.training.session import RunSettings, Session
 
     truth = Truth()
-    # Without an optimizer all models count that are alive: those of other tests have no gradients.
-    for other in outermost_modules():
-        other.zero_grad()
+    # Without an optimizer all models count that are alive: those of other tests do not train now.
+    others = [p for one in outermost_modules() for p in one.parameters() if p.requires_grad]
+    for parameter in others:
+        parameter.requires_grad_(False)
     session = Session.begun("loop", (), RunSettings(out=path, **options))  # type: ignore[arg-type]
     session.observe()
     try:
         loop(truth)
     finally:
         session.finish("0")
+        for parameter in others:
+            parameter.requires_grad_(True)
     assert session.failure is None
     return truth
 

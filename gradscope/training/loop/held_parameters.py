@@ -10,6 +10,9 @@ from torch import nn
 #: Two factors that are the same, but for rounding.
 _SAME = 1e-3
 
+#: So many zeros in a row are no chance, whatever was before.
+_MANY = 64
+
 
 class HeldParameters:
     """Of the parameters that one optimizer holds, by their ids: the optimizer keeps them alive.
@@ -17,7 +20,7 @@ class HeldParameters:
     Attributes:
         without: those that had no gradient at any of its steps; None before the first.
         zero: those whose gradient was exactly zero when it was read last, with the number of the
-            reading since which it is.
+            reading since which it is, and of the run's step then.
         moved: those that want no gradient and have one all the same, so that the optimizer moves
             them, with the number of such steps.
         zero_rates: by group, in how many steps its learning rate was 0.
@@ -30,7 +33,7 @@ class HeldParameters:
 
     def __init__(self) -> None:
         self.without: set[int] | None = None
-        self.zero: dict[int, int] = {}
+        self.zero: dict[int, tuple[int, int]] = {}
         self.moved: dict[int, int] = {}
         self.zero_rates: list[int] = []
         self.steps = self.readings = self.scaled = 0
@@ -85,29 +88,35 @@ class HeldParameters:
                 self.moved[id(parameter)] = self.moved.get(id(parameter), 0) + 1
         self._frozen = []  # it keeps no parameter alive
 
-    def read(self, norms: Mapping[nn.Parameter, float], held: Iterable[nn.Parameter]) -> None:
-        """The norms of the gradients as backward left them."""
+    def read(
+        self, norms: Mapping[nn.Parameter, float], held: Iterable[nn.Parameter], step: int
+    ) -> None:
+        """The norms of the gradients as backward left them, in this step of the run."""
         if not norms:
             return
         self.readings += 1
-        before, now = self.zero, dict[int, int]()
+        before, now = self.zero, dict[int, tuple[int, int]]()
         if not before and 0.0 not in norms.values():  # as in nearly every step
             return
         for parameter in held:
             if norms.get(parameter, 0.0 if id(parameter) in before else None) == 0.0:
-                now[id(parameter)] = before.get(id(parameter), self.readings)
+                now[id(parameter)] = before.get(id(parameter), (self.readings, step))
         self.zero = now
 
     def zeros(self) -> set[int]:
-        """Those whose gradient was zero in the last half of the readings, or more of them.
+        """Those whose gradient was zero in the last readings: in half of all, or in 64.
 
         Fewer in a row come and go, as of experts that the data choose.
         """
-        return {one for one, since in self.zero.items() if 2 * since <= self.readings + 1}
+        return {
+            one
+            for one, (since, _) in self.zero.items()
+            if self.readings - since + 1 >= min(_MANY, (self.readings + 1) / 2)
+        }
 
     def readings_since(self, parameter: int) -> int:
         """In how many of the last readings it was zero."""
-        return self.readings - self.zero[parameter] + 1
+        return self.readings - self.zero[parameter][0] + 1
 
     def are_scaled(self, before: float | None, after: float | None, scale: float | None) -> bool:
         """Whether a gradient scaler's factor is in what the optimizer gets.

@@ -278,7 +278,7 @@ class Loop:
     def gradients_read(self, optimizer: Optimizer, known: SeenOptimizer, step: CurrentStep) -> None:
         """All gradients of the step that is going on were read."""
         mine = self._of[optimizer].parameters
-        mine.read(step.gradients.norms, known.held)
+        mine.read(step.gradients.norms, known.held, self._steps + 1)
         before, after, scale = step.gradient_norm, step.clipped_norm, step.scale
         if getattr(optimizer, "grad_scale", None) is not None:
             return  # it divides by the scale within its step
@@ -468,6 +468,7 @@ class Loop:
         facts: dict[int, set[str]] = {}
         holders: dict[int, list[str]] = {}
         steps: dict[int, int] = {}
+        since: dict[int, int] = {}
         for reference, mine in self._every:
             here = set()
             for parameter in self._held_by(reference, mine):
@@ -484,6 +485,7 @@ class Loop:
             for number in here & of.zeros():
                 facts.setdefault(number, set()).add("zero-gradient")
                 steps[number] = of.readings_since(number)
+                since[number] = of.zero[number][1]
             for number in here & of.moved.keys():
                 facts.setdefault(number, set()).add("moved")
                 steps[number] = of.moved[number]
@@ -513,6 +515,7 @@ class Loop:
                     facts=frozenset(found),
                     optimizers=tuple(holders.get(number, ())),
                     steps=steps.get(number, 0),
+                    since=since.get(number, 1),
                 ),
             )
 
