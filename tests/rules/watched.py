@@ -6,7 +6,7 @@ Simulated, not observed: what the rules over time are calibrated and tested on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -17,13 +17,14 @@ from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.parameters import Update, parameter_stats, updates
 from gradscope.capture.recorder import Recorder
-from gradscope.records.loop import LoopOptimizer, LoopRecord
+from gradscope.records.loop import LoopOptimizer, LoopParameter, LoopRecord
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
 from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
 from gradscope.rules import Blocks, RuleSettings
 from gradscope.training.findings import RunFindings
 from gradscope.training.loop.clipping import Clipping
+from gradscope.training.loop.held_parameters import HeldParameters
 from gradscope.training.loop.losses import Losses
 
 
@@ -38,6 +39,7 @@ class Watched:
     count: int = 0
     own: dict[str, int] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
+    held: dict[str, HeldParameters] = field(default_factory=dict)
 
     def step(
         self,
@@ -69,6 +71,9 @@ class Watched:
         else:
             loss = float(_backward(loss_of()).detach())
         norm = _norm(held)
+        known = self.held.setdefault(name, HeldParameters())
+        norms = {p: float(p.grad.norm()) for p in held if p.grad is not None}
+        known.read(norms, held, self.count)
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(held, clip)
         clipped = _norm(held)
@@ -154,10 +159,27 @@ class Watched:
                 LoopOptimizer(name, kind, None, self.own[name], 1)
                 for name, kind in self.kinds.items()
             ),
+            parameters=tuple(self._zeros()) if steps is None else (),
             clippings=tuple(clipping.records()),
             course=losses.course,
             ended=True,
         )
+
+    def _zeros(self) -> Iterator[LoopParameter]:
+        """The parameters whose gradients are zero at the end."""
+        for model, module in self.models.items():
+            for name, parameter in module.named_parameters():
+                for optimizer, known in self.held.items():
+                    if id(parameter) in known.zeros():
+                        yield LoopParameter(
+                            name=name,
+                            model=model,
+                            shape=tuple(parameter.shape),
+                            facts=frozenset({"zero-gradient"}),
+                            optimizers=(optimizer,),
+                            steps=known.readings_since(id(parameter)),
+                            since=known.zero[id(parameter)][1],
+                        )
 
 
 def _backward(loss: torch.Tensor) -> torch.Tensor:
