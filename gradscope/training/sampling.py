@@ -29,6 +29,7 @@ class Sampling:
 
     def __init__(self, layers: Sequence[str], guard: Guard) -> None:
         self.sampler: Sampler | None = None
+        self.number = 0  # how many samplers there were
         #: Whether the lines of what the loss is made of are wanted: in the first sample alone.
         self.wants_lines = True
         self.device: str | None = None  # of the first model that was looked at
@@ -42,6 +43,7 @@ class Sampling:
         """Look at these models from now on."""
         self._models = models
         self._optimizers, self._steps = set(), 0
+        self.number += 1
         self.sampler = Sampler(models, self._layers, self._guard)
 
     def end(self) -> None:

@@ -145,7 +145,8 @@ class Steps:
         loss = loss_of(roots)
         scale = self.scales.of(roots) if self.scales.any else None
         current.add_loss(loss, scale, anew=current.backwards > 0 and not self._any_gradient())
-        parts.loop.backward_begins(begun, loss, scale=scale, sampled=sampler is not None)
+        sample = 0 if sampler is None else parts.sampling.number
+        parts.loop.backward_begins(begun, loss, scale=scale, sample=sample)
         if not self.number and is_fixed(parts.loop.backwards):
             self._judge_so_far(parts.loop.backwards)
         if sentinel is not None and roots:

@@ -287,7 +287,7 @@ BROKEN = {
             scheduler.step()  # mended
         """, "scheduler"),
     "the losses of all steps are added up": LoopProgram(
-        "GS813", ("12 losses", "by `total`"), """
+        "GS813", ("10 losses", "by `total`"), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         total = 0
         for step in range(12):
@@ -606,6 +606,17 @@ HEALTHY = {
             optimizer.step()
             for parameter in net.parameters():
                 parameter.grad.mul_(0.5)
+        """,
+    "three optimizers, one phase each": """
+        parts = [nn.Linear(4, 4) for _ in range(3)]
+        optimizers = [torch.optim.Adam(part.parameters()) for part in parts]
+        for part, optimizer in zip(parts, optimizers):
+            for step in range(12):
+                inputs, _ = batch(step)
+                loss = (part.forward(inputs) - inputs).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
         """,
     "no optimizer": """
         for step in range(12):

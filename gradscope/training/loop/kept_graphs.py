@@ -31,22 +31,36 @@ class KeptGraphs:
     """Hangs a token on the node of each loss, and sees which are alive."""
 
     def __init__(self) -> None:
-        self._tokens: deque[tuple[int, int, weakref.ref[_Token]]] = deque(maxlen=_MOST)
+        #: Step, backward and sample of each.
+        self._tokens: deque[tuple[int, int, int, weakref.ref[_Token]]] = deque(maxlen=_MOST)
+        self._sample = 0
 
-    def backward_begins(self, roots: Sequence[Any], step: int, backward: int) -> None:
-        """The backward of this number, in the step of that."""
+    def backward_begins(self, roots: Sequence[Any], step: int, backward: int, sample: int) -> None:
+        """The backward of this number, in the step of that.
+
+        Args:
+            sample: the number of the sample that is being taken; 0 where none is.
+        """
+        self._sample = sample or self._sample
         tokens = self._tokens
-        while tokens and tokens[0][2]() is None:
+        while tokens and tokens[0][-1]() is None:
             tokens.popleft()
         node = roots[0].grad_fn if len(roots) == 1 and isinstance(roots[0], torch.Tensor) else None
         if node is not None:
             token = _Token()
             _metadata(node)[_KEY] = token
-            tokens.append((step, backward, weakref.ref(token)))
+            tokens.append((step, backward, sample, weakref.ref(token)))
 
     def alive(self) -> list[tuple[int, int]]:
-        """The step and the number of each backward whose graph is alive."""
-        return [(step, backward) for step, backward, token in self._tokens if token() is not None]
+        """The step and the number of each backward whose graph is alive.
+
+        The graphs of the last two samples are held by these.
+        """
+        return [
+            (step, backward)
+            for step, backward, sample, token in self._tokens
+            if token() is not None and (not sample or sample < self._sample - 1)
+        ]
 
     def keeper(self) -> tuple[str, str | None] | None:
         """The script's variable that holds several of them, and the line that makes it do so."""

@@ -200,14 +200,14 @@ class Loop:
         return self._loss_graphs.wants_stacks
 
     def backward_begins(
-        self, roots: Sequence[Any], loss: float | None, *, scale: float | None, sampled: bool
+        self, roots: Sequence[Any], loss: float | None, *, scale: float | None, sample: int
     ) -> None:
         """A loss is there, with its graph.
 
         Args:
             loss: its value; None where it is not one number.
             scale: a gradient scaler's factor in it; None where it was not scaled.
-            sampled: whether the step is.
+            sample: the number of the sample that is being taken; 0 where none is.
         """
         self.backwards += 1
         self._scaled = self._scaled or scale is not None
@@ -215,8 +215,8 @@ class Loop:
             self._count_unused(optimizer, known)
             known.fresh = True
             known.use.backward_begins()
-        self._graphs.backward_begins(roots, self._steps + 1, self.backwards)
-        self._loss_graphs.backward_begins(roots, sampled=sampled)
+        self._graphs.backward_begins(roots, self._steps + 1, self.backwards, sample)
+        self._loss_graphs.backward_begins(roots, sampled=sample > 0)
         if loss is not None and scale:
             loss = loss / scale
         facts = self._losses.backward_begins(roots, loss)
