@@ -112,7 +112,13 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     ]
     caused, rest = by_cause(lost, loop, "missing")
     for answer, members in caused:
-        finding = _traced(answer, members, loop)
+        where = answer.location
+        if answer.cause == "cleared":
+            where = _clearing(members, loop)
+            if where is None:  # nobody saw it: `backward` may have been told to leave them out
+                rest += members
+                continue
+        finding = _traced(answer, members, loop, where)
         of = concerned(members, loop)
         yield at(finding, loop, model=members[0].model, parameters=of)
     for model, module, members in gathered(rest):
@@ -127,7 +133,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(finding, loop, model=model, parameters=concerned(members, loop))
 
 
-def _traced(answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord) -> Finding:
+def _traced(
+    answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord, where: str | None
+) -> Finding:
     """What a trace of one step has shown, and how long it held."""
     steps = max(one.steps for one in members)
     gets = "gets" if len(members) == 1 else "get"
@@ -140,17 +148,19 @@ def _traced(answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord) 
         advice=sentence(answer.advice) if answer.advice else None,
         value=float(len(members)),
         cause=answer.cause,
-        location=_clearing(loop) if answer.cause == "cleared" else answer.location,
+        location=where,
     )
 
 
-def _clearing(loop: LoopRecord) -> str | None:
-    """Where gradients are cleared between a backward and the step after it."""
+def _clearing(members: Sequence[LoopParameter], loop: LoopRecord) -> str | None:
+    """Where the gradients of these are cleared between a backward and the step after it."""
+    optimizers = {name for one in members for name in one.optimizers}
+    owners = optimizers | {one.model for one in members}
     for one in loop.rounds:
         kinds = [event.kind for event in one.events]
-        if "backward" in kinds:
+        if "backward" in kinds and one.step.of in optimizers:
             for event in one.events[kinds.index("backward") :]:
-                if event.kind == "zero":
+                if event.kind == "zero" and event.of in owners:
                     return event.location
     return None
 

@@ -90,8 +90,8 @@ def _outside(kind: str, members: Sequence[LoopParameter], loop: LoopRecord, step
         names[0] if len(names) == 1 else kind,
         f"no optimizer holds any of the {plural(len(members), 'parameter')} of {which}, though "
         f"they get gradients {in_steps(steps, steps)}; there {_are(len(loop.optimizers))}: {held}. "
-        f"No other module holds {'it' if len(names) == 1 else 'them'}, so `parameters()` of none "
-        "has these.",
+        f"{'It is' if len(names) == 1 else 'They are'} part of no other module, so a model that "
+        f"calls {'it' if len(names) == 1 else 'them'} does not have these in its `parameters()`.",
         advice="Keep modules in an attribute, an nn.ModuleList or an nn.ModuleDict of the model, "
         "or give their parameters to the optimizer.",
         value=float(len(members)),

@@ -125,7 +125,10 @@ class CauseTracer:
                     self._trace_zeros(name, modules[name], steps)
             self._modes_with_zero = torch._C._len_torch_function_stack()
         except Exception as error:
+            self._modes_with_zero = torch._C._len_torch_function_stack()
+            self._modes = self._modes or self._modes_with_zero
             self._fail(error)
+            self.end()
         if not (self._missing or self._zero):
             self.active = False
 

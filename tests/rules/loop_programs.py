@@ -444,7 +444,7 @@ BROKEN = {
         train()
         """, "0"),
     "layers in a plain list": LoopProgram(
-        "GS404", ("of 2 modules `Linear`", "No other module holds them"), """
+        "GS404", ("of 2 modules `Linear`", "They are part of no other module"), """
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()

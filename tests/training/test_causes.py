@@ -200,6 +200,30 @@ def test_an_error_of_the_tracer_is_not_the_scripts(
     assert [one.cause for one in found] == [None]
 
 
+def test_a_tracer_that_cannot_begin_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: CauseTracer, *arguments: Any) -> None:
+        missing(self, *arguments)
+        raise ZeroDivisionError("a defect")
+
+    missing = CauseTracer._trace_missing
+    monkeypatch.setattr(CauseTracer, "_trace_missing", fails)
+    source = _SHORT.replace("BEFORE", "") + "\ndepth = torch._C._len_torch_function_stack()\n"
+    left, (one,), loop = observed(source, tmp_path, monkeypatch)
+    assert left["depth"] == 0
+    assert one.cause is None and "ZeroDivisionError: a defect" in loop.untraced
+
+
+def test_what_backward_leaves_out_is_not_said_to_be_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = _SHORT.replace("BEFORE", "").replace(".detach()", "")
+    source = source.replace("loss.backward()", "loss.backward(inputs=list(net[0].parameters()))")
+    _, (one,), _ = observed(source, tmp_path, monkeypatch)
+    assert (one.code, one.cause) == ("GS401", None)
+
+
 def test_at_most_three_steps_are_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[object] = []
     begin = CauseTracer.begin
