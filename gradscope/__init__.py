@@ -12,7 +12,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gradscope.records.shown import shown_by
+from gradscope.records.showing import shown_by
 from gradscope.version import __version__
 
 if TYPE_CHECKING:

@@ -61,7 +61,7 @@ ALSO_PUT_BACK = {
     "running/state.py": {"modules_kept", "random_state_kept", "switches_kept"},
     "running/rerun.py": {"post_accumulate_hooks_disabled"},  # a first run calls them
     # A call of a script's model is run again in the middle of a step that is not ours.
-    "training/sentinel/rerun.py": {
+    "training/nan_detector/replayed_calls.py": {
         "kept_as_found",
         "run_eagerly",
         "deeper_recursion",
@@ -423,9 +423,9 @@ def test_a_question_that_uses_another_is_found(file, source, tmp_path):
     fine = {
         "explain/errors/kinds/no_grad_root.py": "from gradscope.explain.missing.cuts import Cut",
         "explain/missing/cuts.py": "from gradscope.explain.shared.call_site import CallSite",
-        "explain/zero/causes.py": "from gradscope.explain.zero.curves import curved",
+        "explain/zero/causes.py": "from gradscope.explain.zero.flat_activations import curved",
         "explain/shared/call_site.py": "from gradscope.records import Frame",
-        "api/runs.py": "from gradscope.explain.zero.explain import explain_zeros",
+        "api/runs.py": "from gradscope.explain.zero.explain_zero import explain_zeros",
     }
     package = write(tmp_path / "gradscope", fine)
     assert questions_that_mix(package) == []
@@ -445,7 +445,7 @@ PRIVATE = {
 def test_an_underscored_file_imported_from_outside_is_found(source, tmp_path):
     room = {
         "reporters/report/_view.py": "",
-        "reporters/report/tables/derive.py": "from gradscope.reporters.report import _view",
+        "reporters/report/tables/report_tables.py": "from gradscope.reporters.report import _view",
         "reporters/_hidden/inner.py": "",
         "reporters/json.py": "from gradscope.reporters._hidden.inner import x",
     }

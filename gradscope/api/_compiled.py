@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gradscope.api._partings import figures, off
+from gradscope.api._divergence_findings import figures, off
 from gradscope.api.runs import run_info, versions
 from gradscope.capture.differences import difference
 from gradscope.capture.names import named_parameters
@@ -14,8 +14,8 @@ from gradscope.loading import Workload
 from gradscope.records.diff import CallDiff, DiffReport, Gap, ParameterDiff
 from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
-from gradscope.running.departures import FACTOR
-from gradscope.running.ends import EndsDivergence, EndsGap, diverge_at_ends
+from gradscope.running.divergent_calls import FACTOR
+from gradscope.running.outputs_only import EndsDivergence, EndsGap, diverge_at_ends
 
 
 def compared_at_ends(a: Workload, b: Workload, names: dict[str, str]) -> DiffReport:

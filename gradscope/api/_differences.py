@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from gradscope.capture.differences import Difference, difference
 from gradscope.capture.names import named_parameters
-from gradscope.capture.taps import TapKey
+from gradscope.capture.probes import TapKey
 from gradscope.comparison.alignment import CallKey
 from gradscope.loading import Workload
 from gradscope.records.diff import CallDiff, Gap, ParameterDiff
-from gradscope.running.comparison import Comparison
-from gradscope.running.departures import Noise, gradient_noise, parameter_noise, value_noise
-from gradscope.running.divergence import Divergence
+from gradscope.running.compared_runs import Divergence
+from gradscope.running.compared_step import Comparison
+from gradscope.running.divergent_calls import Noise, gradient_noise, parameter_noise, value_noise
 
 #: Why a gradient is not compared.
 _SUMMED = "of other samples"

@@ -18,7 +18,7 @@ from gradscope.api.runs import versions
 from gradscope.api.saliency_results import Saliency
 from gradscope.api.viewing import run_of, view
 from gradscope.errors import GradscopeError, ModelError, OptionError
-from gradscope.explain.errors.explain import explain_error
+from gradscope.explain.errors.explain_exception import explain_error
 from gradscope.loading.kinds import require_constructed
 from gradscope.loading.viewing import Viewer, live_viewer, picture_input
 from gradscope.records.saliency import ImageAttribution, SaliencyReport

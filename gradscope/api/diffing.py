@@ -11,24 +11,24 @@ from torch import nn
 
 from gradscope.api._compiled import compared_at_ends
 from gradscope.api._differences import call_diffs, parameter_diffs, shapes
-from gradscope.api._partings import findings
+from gradscope.api._divergence_findings import findings
 from gradscope.api.failing import problem
 from gradscope.api.opened import Options, opened, read
 from gradscope.api.runs import run_info, versions
 from gradscope.comparison.alignment import Renaming, align_parameters
-from gradscope.comparison.files import compared_records, kind_of
+from gradscope.comparison.compared_files import compared_records, kind_of
 from gradscope.config import LoadedConfig
 from gradscope.errors import ModelError, OptionError
-from gradscope.explain.errors.explain import explain_error
+from gradscope.explain.errors.explain_exception import explain_error
 from gradscope.loading import Workload
 from gradscope.records.diff import REFERENCES, DiffReport
 from gradscope.records.history import RunHistory
 from gradscope.records.report import Report
-from gradscope.records.shown import Shown
-from gradscope.running.departures import FACTOR, departures
-from gradscope.running.divergence import Divergence, diverge
-from gradscope.running.ends import is_compiled
+from gradscope.records.showing import Shown
+from gradscope.running.compared_runs import Divergence, diverge
+from gradscope.running.divergent_calls import FACTOR, departures
 from gradscope.running.handover import equal_parameters, hand_batch, hand_weights
+from gradscope.running.outputs_only import is_compiled
 from gradscope.running.plain_calls import StepFailed
 from gradscope.running.reference import in_float64
 from gradscope.running.samples import SharedSamples, shared_samples

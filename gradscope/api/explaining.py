@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from gradscope import progress
-from gradscope.explain.missing.explain import explain_missing
-from gradscope.explain.non_finite.explain import explain_non_finite
-from gradscope.explain.zero.explain import explain_zeros
+from gradscope.explain.missing.explain_missing import explain_missing
+from gradscope.explain.non_finite.explain_non_finite import explain_non_finite
+from gradscope.explain.zero.explain_zero import explain_zeros
 from gradscope.loading import Workload
 from gradscope.records.answers import Answer, NonFiniteOrigin
 from gradscope.records.modules import ParameterStats

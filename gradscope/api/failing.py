@@ -14,7 +14,12 @@ from gradscope.errors import (
     interruption,
     message_of,
 )
-from gradscope.explain.errors.explain import explain_again, explain_error, is_own_bug, worth_again
+from gradscope.explain.errors.explain_exception import (
+    explain_again,
+    explain_error,
+    is_own_bug,
+    worth_again,
+)
 from gradscope.explain.errors.explanation import Again
 from gradscope.explain.shared.frames import (
     in_library,

@@ -11,7 +11,7 @@ from gradscope.api.failing import is_own, problem
 from gradscope.api.runs import versions
 from gradscope.api.viewing import run_of
 from gradscope.errors import ConfigError, GradscopeError, ModelError, OptionError
-from gradscope.explain.errors.explain import explain_error
+from gradscope.explain.errors.explain_exception import explain_error
 from gradscope.features.vectors import FeatureArray
 from gradscope.loading.viewing import Viewer
 from gradscope.records.features import FeaturesReport, SkippedImage

@@ -18,7 +18,7 @@ from gradscope.capture.hooks import select_layers
 from gradscope.capture.names import named_parameters
 from gradscope.config import LoadedConfig
 from gradscope.errors import OptionError
-from gradscope.explain.missing.explain import explain_missing
+from gradscope.explain.missing.explain_missing import explain_missing
 from gradscope.explain.shared.frames import locate
 from gradscope.loading import Workload
 from gradscope.records.answers import Answer

@@ -19,7 +19,7 @@ from gradscope.api.failing import users_problem
 from gradscope.api.runs import versions
 from gradscope.config import LoadedConfig
 from gradscope.errors import ModelError, OptionError
-from gradscope.explain.errors.explain import explain_error
+from gradscope.explain.errors.explain_exception import explain_error
 from gradscope.loading import Workload, load
 from gradscope.loading.kinds import require_constructed
 from gradscope.loading.live import adopt

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gradscope import images
 from gradscope.errors import OptionError
-from gradscope.files import expanded
 from gradscope.loading.viewing import Viewer
+from gradscope.output_files import expanded
 
 if TYPE_CHECKING:
     from gradscope.images import Photo

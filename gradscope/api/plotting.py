@@ -10,7 +10,7 @@ from gradscope.charts import figure
 from gradscope.charts.maps import Map
 from gradscope.charts.panels import Panel
 from gradscope.errors import OptionError
-from gradscope.files import check_file, expanded, write_file
+from gradscope.output_files import check_file, expanded, write_file
 from gradscope.records.history import RunHistory
 from gradscope.records.report import Report
 from gradscope.reporters.report.charts.depth import panels

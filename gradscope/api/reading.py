@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gradscope.api.run_history import read_history
 from gradscope.errors import ConfigError
-from gradscope.files import expanded
+from gradscope.output_files import expanded
 from gradscope.records import json as record_json
 from gradscope.records.answers import WhyReport
 from gradscope.records.diff import DiffReport

@@ -8,9 +8,9 @@ from dataclasses import replace
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from gradscope.api.diagnosing import diagnosed
 from gradscope.api.extras import Extras
 from gradscope.api.failing import explained_failure, fail, is_users
+from gradscope.api.full_samples import diagnosed
 from gradscope.api.gathering import report_of_several
 from gradscope.api.runs import run_info, versions
 from gradscope.capture.facts import unregistered

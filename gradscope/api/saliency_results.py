@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from gradscope import images, pages
-from gradscope.files import check_file, expanded, write_file
+from gradscope.output_files import check_file, expanded, write_file
 from gradscope.records.saliency import SaliencyReport
 from gradscope.reporters.saliency import html
 from gradscope.reporters.text_view import TextView

@@ -1,6 +1,6 @@
 """How the records that the entries give print, save and list themselves.
 
-``records/shown.py`` has the methods, this file the rooms that know the formats.
+``records/showing.py`` has the methods, this file the rooms that know the formats.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gradscope import pages, plugins
 from gradscope.api.plotting import plot
 from gradscope.api.run_history import report_of_step
 from gradscope.errors import OptionError, did_you_mean
-from gradscope.files import check_file, expanded, write_file
+from gradscope.output_files import check_file, expanded, write_file
 from gradscope.records.answers import Answer, WhyReport
 from gradscope.records.data import to_data
 from gradscope.records.diff import DiffReport
@@ -24,7 +24,7 @@ from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.records.history import RunHistory
 from gradscope.records.report import CheckReport, Finding, Report
 from gradscope.records.saliency import SaliencyReport
-from gradscope.records.shown import Shown
+from gradscope.records.showing import Shown
 from gradscope.typeset.console import as_html
 
 __all__ = ["frame", "html", "plot", "report_of_step", "save", "text"]
@@ -125,7 +125,7 @@ def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
     if isinstance(record, Report):
         from gradscope.reporters.report import View
         from gradscope.reporters.report.csv import FINDINGS, findings
-        from gradscope.reporters.report.tables.derive import records
+        from gradscope.reporters.report.tables.report_tables import records
 
         return {
             "calls": lambda: records(record, View()),

@@ -13,8 +13,8 @@ from torch.nn.parameter import is_lazy
 from gradscope.capture.facts import misspelt_flags
 from gradscope.capture.names import named_parameters
 from gradscope.capture.shards import local
+from gradscope.capture.small_tensors import measure_all, surely_finite
 from gradscope.capture.stats import Measured, head_of, measure, resolve
-from gradscope.capture.sweep import measure_all, surely_finite
 from gradscope.records.modules import ParameterStats
 from gradscope.records.tensors import TensorStats
 

@@ -34,7 +34,7 @@ from gradscope.capture.names import first_names, named_modules
 from gradscope.capture.nodes import Label, describe, ordered
 from gradscope.capture.parameters import parameter_count
 from gradscope.capture.recompute import Recomputation, in_backward
-from gradscope.capture.saved import noticing_hooked_saves
+from gradscope.capture.saved_memory import noticing_hooked_saves
 from gradscope.capture.shards import written_class
 from gradscope.capture.signals import raised_by_a_handler
 from gradscope.capture.stats import Measured, head_of, resolve

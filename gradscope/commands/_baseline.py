@@ -16,7 +16,7 @@ from typing import Any
 
 from gradscope.commands._write import STDOUT, check_output, write_output
 from gradscope.errors import ConfigError, OptionError, Place, did_you_mean
-from gradscope.files import check_readable
+from gradscope.output_files import check_readable
 from gradscope.records.report import BaselineEntry, CheckedModel, CheckReport, Finding
 from gradscope.records.run import RunInfo
 from gradscope.reporters.finding_identity import without_figures

@@ -15,7 +15,7 @@ from gradscope import progress
 from gradscope.commands._findings import RuleOptions
 from gradscope.commands._model import given_options, importing_torch, split_words
 from gradscope.commands._write import keep_stdout_clean
-from gradscope.config.files import is_file
+from gradscope.config.config_file import is_file
 from gradscope.errors import (
     ConfigError,
     GradscopeError,

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from gradscope import plugins
-from gradscope.files import expanded
+from gradscope.output_files import expanded
 from gradscope.runfile.folder import SUFFIX, recorded
 
 Complete = Callable[[str], list[str]]
@@ -119,7 +119,7 @@ def column(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def tables(incomplete: str) -> list[str]:
     """A table of a report."""
-    from gradscope.reporters.report.tables.asked import TABLES
+    from gradscope.reporters.report.tables.view_checks import TABLES
 
     return _beginning(TABLES, incomplete)
 

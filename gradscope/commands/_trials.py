@@ -21,7 +21,7 @@ from gradscope.commands._write import check_output, say
 from gradscope.config.python_files import parsed
 from gradscope.config.training_scripts import does_something, trains
 from gradscope.errors import OptionError, visible
-from gradscope.files import expanded, whole_file
+from gradscope.output_files import expanded, whole_file
 from gradscope.reporters.text_view import TextView
 from gradscope.rules import reaches
 from gradscope.runfile.database import copy

@@ -15,7 +15,7 @@ from gradscope.commands._write import check_output, say, write_output
 from gradscope.errors import OptionError, refuse_unknown, visible
 from gradscope.records.report import CheckReport, Report
 from gradscope.reporters.report import View
-from gradscope.reporters.report.tables import asked
+from gradscope.reporters.report.tables import view_checks
 from gradscope.reporters.text_view import TextView
 
 ROOM = "gradscope.reporters.report"
@@ -87,7 +87,7 @@ class ReportOutput:
         """
         destination = choose_destination(format, file, display, ROOM, heading)
         view = table_view(destination, tables or TableOptions())
-        asked.check(view)
+        view_checks.check(view)
         return cls(destination, view)
 
     def write(self, report: object) -> None:

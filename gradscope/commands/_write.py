@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gradscope.commands._interpreter import interpreter_kept
 from gradscope.errors import ModelError, OptionError, visible
-from gradscope.files import check_file, is_stream, whole_file, write_file
+from gradscope.output_files import check_file, is_stream, whole_file, write_file
 
 STDOUT = Path("-")
 _NUMBERS = {"stdout": 1, "stderr": 2}

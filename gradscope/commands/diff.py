@@ -36,7 +36,7 @@ from gradscope.commands._progress import shown_progress
 from gradscope.commands._time_limit import time_limit
 from gradscope.commands._views import choose_destination
 from gradscope.commands._write import keep_stdout_clean
-from gradscope.comparison.files import RUNS, kind_of
+from gradscope.comparison.compared_files import RUNS, kind_of
 from gradscope.comparison.selection import of_layers
 from gradscope.config import LoadedConfig
 from gradscope.errors import OptionError, refuse_unknown

@@ -17,7 +17,7 @@ from gradscope.commands._options import Debug, Force, Rank
 from gradscope.commands._runs import chosen_run
 from gradscope.commands._write import STDOUT, output_file, say
 from gradscope.errors import OptionError, visible
-from gradscope.files import whole_folder
+from gradscope.output_files import whole_folder
 from gradscope.runfile.opening import file_of
 from gradscope.runfile.reader import RunFile
 

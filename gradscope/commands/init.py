@@ -22,7 +22,7 @@ from gradscope.config import check_spec, read
 from gradscope.config.specs import is_own
 from gradscope.config.targets import MISSING
 from gradscope.errors import visible
-from gradscope.files import expanded
+from gradscope.output_files import expanded
 
 if TYPE_CHECKING:
     from gradscope.loading.signatures import Argument

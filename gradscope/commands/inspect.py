@@ -27,7 +27,7 @@ from gradscope.commands._time_limit import time_limit
 from gradscope.commands._views import ReportOutput
 from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import Interrupted, ModelError
-from gradscope.reporters.report.tables.asked import measured
+from gradscope.reporters.report.tables.view_checks import measured
 from gradscope.rules import reaches
 
 EXAMPLES = (

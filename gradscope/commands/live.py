@@ -12,7 +12,7 @@ import typer
 
 from gradscope.api.run_history import age
 from gradscope.commands import _completing as completing
-from gradscope.commands._following import follow, watch
+from gradscope.commands._live_display import follow, watch
 from gradscope.commands._options import DisplayOptions, Rank, takes_groups
 from gradscope.commands._runs import ChosenRun, chosen_run, newest_run
 from gradscope.commands._views import check_look

@@ -17,7 +17,7 @@ from gradscope.errors import OptionError
 from gradscope.rules import reaches
 from gradscope.runfile.folder import check_run_path
 from gradscope.runfile.schema import KEEP, LEAST_KEEP
-from gradscope.training.running import Launch
+from gradscope.training.script_run import Launch
 from gradscope.training.session import RunSettings, Session
 
 EXAMPLES = (

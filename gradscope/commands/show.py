@@ -21,7 +21,7 @@ from gradscope.commands._options import (
 from gradscope.commands._plots import PlotOptions
 from gradscope.commands._run_pages import show_run, show_step
 from gradscope.commands._runs import RECORD, ChosenRun, chosen_run
-from gradscope.commands._saved import write_saved
+from gradscope.commands._saved_records import write_saved
 from gradscope.commands._tables import TableOptions
 from gradscope.commands._views import ReportOutput
 from gradscope.errors import ConfigError, OptionError, did_you_mean

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.comparison.alignment import CallKey
-from gradscope.comparison.gaps import SKETCH_FACTOR
-from gradscope.comparison.pair import SavedPair
-from gradscope.comparison.places import findings
-from gradscope.comparison.saved import SavedRun, TensorKey
+from gradscope.comparison.estimated_differences import SKETCH_FACTOR
+from gradscope.comparison.first_divergence import findings
+from gradscope.comparison.saved_report import SavedRun, TensorKey
+from gradscope.comparison.tensor_differences import SavedPair
 from gradscope.records.diff import CallDiff, DiffReport, Gap, ParameterDiff
 from gradscope.records.report import Report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gradscope.comparison.gaps import Accuracy
+from gradscope.comparison.estimated_differences import Accuracy
 from gradscope.comparison.parameter_norms import furthest_apart
 from gradscope.comparison.trained_models import (
     ComparedModel,

@@ -11,8 +11,8 @@ from typing import Any
 
 from gradscope.config import words
 from gradscope.config.checks import check
+from gradscope.config.config_file import is_file, read_text
 from gradscope.config.environment import interpolate
-from gradscope.config.files import is_file, read_text
 from gradscope.config.nodes import Document
 from gradscope.config.origins import Argument, Origins
 from gradscope.config.overrides import assign, parse_override

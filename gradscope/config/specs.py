@@ -10,7 +10,7 @@ from typing import Final
 from gradscope.config.python_files import parsed
 from gradscope.config.words import either, shorten
 from gradscope.errors import closest_file, did_you_mean
-from gradscope.files import expanded
+from gradscope.output_files import expanded
 
 #: The word before the colon, and what the word after it may be made of.
 SOURCES: Final = {

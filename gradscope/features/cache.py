@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from gradscope import progress
 from gradscope.errors import ConfigError
 from gradscope.features.pictures import Source
-from gradscope.files import check_file, whole_file
 from gradscope.loading.viewing import Viewer
+from gradscope.output_files import check_file, whole_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

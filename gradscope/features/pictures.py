@@ -14,8 +14,8 @@ from torch import Tensor
 from gradscope import images, progress
 from gradscope.demo.all_digits import all_digits
 from gradscope.errors import ConfigError, OptionError
-from gradscope.files import expanded
 from gradscope.loading.viewing import Viewer
+from gradscope.output_files import expanded
 from gradscope.records.features import SkippedImage
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import ConfigError, Place, closest_file
-from gradscope.files import expanded
+from gradscope.output_files import expanded
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,9 +13,9 @@ from typing import Any
 from torch import nn
 
 from gradscope.errors import Place, Problem, TargetError, closest_file, did_you_mean
-from gradscope.files import expanded
 from gradscope.loading.imports import OwnCode
 from gradscope.loading.policy import Policy, is_module, refusal
+from gradscope.output_files import expanded
 
 _FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<attribute>.*))?")
 #: An object, and the module that has it.

@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from gradscope.errors import Place, TargetError
-from gradscope.files import expanded
 from gradscope.loading.imports import OwnCode
+from gradscope.output_files import expanded
 
 PREFIXES = (
     "torch.nn",

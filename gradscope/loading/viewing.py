@@ -13,13 +13,13 @@ from gradscope import images
 from gradscope.config import LoadedConfig
 from gradscope.config.inputs import is_keywords
 from gradscope.errors import ConfigError, OptionError, Place
-from gradscope.files import expanded
 from gradscope.loading.inputs import make_batches
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.sources.context import Context
 from gradscope.loading.sources.pictures import choose_transform
 from gradscope.loading.workload import BuiltModel, build_model
 from gradscope.nesting import find
+from gradscope.output_files import expanded
 
 if TYPE_CHECKING:
     from PIL.Image import Image

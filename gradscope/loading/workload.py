@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from gradscope.actions import Intervention
 from gradscope.config import LoadedConfig
 from gradscope.errors import Problem, TargetError
-from gradscope.files import expanded
 from gradscope.loading import checkpoints, devices, losses, optimizers, specs, surgery
 from gradscope.loading import interventions as experiments
 from gradscope.loading.inputs import Batch, given, make_batches
@@ -28,6 +27,7 @@ from gradscope.loading.sources.tensors import to_tensor
 from gradscope.loading.step_methods import StepMethod, check_given, step_method
 from gradscope.loading.targets import Targets
 from gradscope.loading.wrappers import compiled_of, unwrapped
+from gradscope.output_files import expanded
 from gradscope.patterns import matching
 
 

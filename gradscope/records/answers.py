@@ -9,7 +9,7 @@ from gradscope.records.errors import ErrorRecord
 from gradscope.records.fields import SPARSE
 from gradscope.records.judgement import NotJudged
 from gradscope.records.run import RunInfo
-from gradscope.records.shown import Shown
+from gradscope.records.showing import Shown
 from gradscope.records.tensors import TensorStats
 
 

@@ -8,7 +8,7 @@ from gradscope.records.errors import ErrorRecord
 from gradscope.records.fields import SPARSE
 from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
-from gradscope.records.shown import Shown
+from gradscope.records.showing import Shown
 
 #: Dtypes in which A can be run once more.
 REFERENCES = ("float64",)

@@ -9,7 +9,7 @@ from gradscope.records.answers import Answer
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.fields import SPARSE
 from gradscope.records.run import RunInfo
-from gradscope.records.shown import Shown
+from gradscope.records.showing import Shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gradscope.records.judgement import Judgement
 from gradscope.records.norms import NormSeries, merged, steps_lost
 from gradscope.records.report import Report
-from gradscope.records.shown import Plotted, report_of_step
+from gradscope.records.showing import Plotted, report_of_step
 from gradscope.records.training import (
     TrainedModel,
     TrainingEvent,

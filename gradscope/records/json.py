@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError, Place
-from gradscope.files import check_readable
+from gradscope.output_files import check_readable
 from gradscope.records.answers import WhyReport
 from gradscope.records.data import excerpt, from_data, to_data
 from gradscope.records.diff import DiffReport

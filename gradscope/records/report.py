@@ -25,7 +25,7 @@ from gradscope.records.modules import (
 )
 from gradscope.records.parallel import ParallelRun
 from gradscope.records.run import LossPart, RunInfo, StepRecord, Totals
-from gradscope.records.shown import Plotted, Shown
+from gradscope.records.showing import Plotted, Shown
 from gradscope.records.sketches import Sketch
 from gradscope.records.tasks import TaskGradients
 from gradscope.typeset.numbers import plural

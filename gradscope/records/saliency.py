@@ -7,7 +7,7 @@ from typing import Any
 
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.run import RunInfo
-from gradscope.records.shown import Shown
+from gradscope.records.showing import Shown
 
 
 @dataclass(frozen=True, slots=True)

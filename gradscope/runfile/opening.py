@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gradscope.errors import ConfigError
-from gradscope.files import check_readable, is_stream
+from gradscope.output_files import check_readable, is_stream
 from gradscope.runfile import schema
 
 _MAGIC = b"SQLite format 3\x00"

@@ -23,7 +23,7 @@ from gradscope.capture.parameters import (
 )
 from gradscope.capture.placements import placements
 from gradscope.capture.recorder import Recorder
-from gradscope.capture.saved import keeps_scores
+from gradscope.capture.saved_memory import keeps_scores
 from gradscope.capture.shards import is_spread, local
 from gradscope.loading import Workload
 from gradscope.patterns import Named
@@ -33,7 +33,7 @@ from gradscope.records.placements import DeviceMesh, ParameterPlacement
 from gradscope.records.run import LossPart, Seconds, StepParameter, StepRecord, Verification
 from gradscope.records.tensors import TensorRecord
 from gradscope.running.losses import Losses, measured_loss, read_losses
-from gradscope.running.saved import count_saved
+from gradscope.running.saved_memory import count_saved
 from gradscope.running.step import GraphRoot, Observer, Step, run
 from gradscope.running.stopwatch import Stopwatch
 from gradscope.running.verification import Verifier, gradients, plain_gradients

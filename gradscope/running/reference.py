@@ -10,7 +10,7 @@ from torch import nn
 
 from gradscope.errors import OptionError
 from gradscope.loading import Workload
-from gradscope.running.comparison import Comparison
+from gradscope.running.compared_step import Comparison
 from gradscope.running.handover import hand_batch
 
 

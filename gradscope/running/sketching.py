@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import torch
 
 from gradscope.capture.names import named_parameters
+from gradscope.capture.probes import TapKey
 from gradscope.capture.sketches import Projection, projected
-from gradscope.capture.taps import TapKey
 from gradscope.loading import Workload
 from gradscope.records.sketches import SKETCH_BITS, Sketch
-from gradscope.running.divergence import DRAWS, harmless_step, last_bit
+from gradscope.running.compared_runs import DRAWS, harmless_step, last_bit
 from gradscope.running.plain_calls import Gradients, plain_step
-from gradscope.running.tapping import moved, tapped_step
+from gradscope.running.probed_step import moved, tapped_step
 
 #: Of a tensor with a norm below this, or above its inverse, float32 loses more than a last bit.
 _SMALL = 1e-28

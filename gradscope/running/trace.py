@@ -19,7 +19,7 @@ from gradscope.loading import Workload
 from gradscope.records.graph import GraphCall, GraphNode
 from gradscope.running.losses import loss_value
 from gradscope.running.roots import Root, chosen
-from gradscope.running.saved import count_saved
+from gradscope.running.saved_memory import count_saved
 from gradscope.running.step import GraphRoot, Observer, Step, run
 
 

@@ -12,9 +12,9 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.errors import message_of
-from gradscope.explain.missing.explain import MissingTrace
-from gradscope.explain.shared.watches import Listener, lent
-from gradscope.explain.zero.explain import ZeroTrace
+from gradscope.explain.missing.explain_missing import MissingTrace
+from gradscope.explain.shared.tracing_modes import Listener, lent
+from gradscope.explain.zero.explain_zero import ZeroTrace
 from gradscope.records.answers import Answer
 from gradscope.records.loop import LoopCause, LoopRecord
 from gradscope.training.guard import Guard

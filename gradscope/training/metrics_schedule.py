@@ -11,7 +11,7 @@ from gradscope.records.norms import VALUES_EVERY
 from gradscope.records.training import TrainingStep
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.optimizers import SeenOptimizer
-from gradscope.training.schedule import Schedule
+from gradscope.training.sample_schedule import Schedule
 
 #: Of the budget, the most that the records of steps may take.
 _RECORDS = 1 / 4

@@ -13,8 +13,8 @@ from gradscope.capture.shards import written_class
 from gradscope.loading.wrappers import unwrapped
 from gradscope.records.training import TrainedModel, without_calls
 from gradscope.training.discovery import compiled_inside, outermost_modules, variable_name
+from gradscope.training.pipeline_stages import stage_of
 from gradscope.training.replicas import wrapper_of
-from gradscope.training.stages import stage_of
 
 #: The ids of stages begin here: no process has so many models.
 _STAGES = 1000

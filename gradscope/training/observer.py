@@ -17,7 +17,6 @@ from gradscope.records.ranks import UNUSED
 from gradscope.records.training import TrainingEvent
 from gradscope.training.cause_tracer import CauseTracer
 from gradscope.training.current_step import CurrentStep
-from gradscope.training.deep import DeepSteps
 from gradscope.training.discovery import live_optimizers, optimizers_of, steps_made
 from gradscope.training.guard import Guard
 from gradscope.training.limit import Limit
@@ -26,16 +25,17 @@ from gradscope.training.loop.patches import listen_to_loop
 from gradscope.training.metrics_schedule import MetricsSchedule
 from gradscope.training.model_calls import ModelCalls
 from gradscope.training.models import Model, Models
+from gradscope.training.nan_detector.detector import Sentinel
 from gradscope.training.node_stacks import NodeStacks
+from gradscope.training.optimizer_turns import Sampling
 from gradscope.training.optimizers import Optimizers, SeenOptimizer
 from gradscope.training.patches import Root, listen, listen_to_stages
+from gradscope.training.pipeline_stages import stages_imported
 from gradscope.training.placements import Placements
 from gradscope.training.replicas import several_processes
-from gradscope.training.sampling import Sampling
-from gradscope.training.schedule import Schedule
-from gradscope.training.sentinel.sentinel import Sentinel
-from gradscope.training.stages import stages_imported
+from gradscope.training.sample_schedule import Schedule
 from gradscope.training.steps import Parts, Steps
+from gradscope.training.traced_steps import DeepSteps
 from gradscope.training.unused import unused_parameters
 
 

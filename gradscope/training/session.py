@@ -40,7 +40,7 @@ from gradscope.runfile.writer import RunWriter
 from gradscope.training.findings import RunFindings
 from gradscope.training.limit import Limit
 from gradscope.training.processes import OtherProcesses
-from gradscope.training.schedule import Schedule
+from gradscope.training.sample_schedule import Schedule
 from gradscope.training.unobserved import ONE_OF_SEVERAL, attached_late, why_no_step
 from gradscope.typeset.numbers import plural
 from gradscope.version import __version__

@@ -21,21 +21,21 @@ from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingEvent
 from gradscope.training.cause_tracer import CauseTracer
 from gradscope.training.current_step import CurrentStep, LossScales, loss_of
-from gradscope.training.deep import DeepSteps
 from gradscope.training.gradients import are_finite, small
 from gradscope.training.guard import Guard
 from gradscope.training.limit import Limit
 from gradscope.training.loop.loop import Loop
 from gradscope.training.metrics_schedule import MetricsSchedule
 from gradscope.training.models import Models
+from gradscope.training.nan_detector.detector import Sentinel
 from gradscope.training.node_stacks import NodeStacks
+from gradscope.training.optimizer_turns import Sampling
 from gradscope.training.optimizers import Optimizers, SeenOptimizer, settings
 from gradscope.training.parameter_norms import ParameterNormRecords
 from gradscope.training.patches import Root
 from gradscope.training.placements import Placements
-from gradscope.training.sampling import Sampling
-from gradscope.training.schedule import Schedule, is_fixed, next_fixed
-from gradscope.training.sentinel.sentinel import Sentinel
+from gradscope.training.sample_schedule import Schedule, is_fixed, next_fixed
+from gradscope.training.traced_steps import DeepSteps
 
 #: The first step after which the loop is judged: a fact that held in fewer says little.
 _FIRST_JUDGED = 5

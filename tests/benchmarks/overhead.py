@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.benchmarks.onlookers import CASES, ONLOOKERS, PACKAGES
+from tests.benchmarks.overhead_cases import CASES, ONLOOKERS, PACKAGES
 
 LENGTHS = (100, 1_000, 10_000)
 
@@ -75,7 +75,7 @@ def chain(length: int, rounds: int, clock: Clock) -> list[tuple[float, float]]:
     import torch
     from torch import nn
 
-    from tests.benchmarks.onlookers import Case, gradscope
+    from tests.benchmarks.overhead_cases import Case, gradscope
 
     blocks = [nn.Sequential(*[nn.Linear(8, 8) for _ in range(10)]) for _ in range(length // 10)]
     x = torch.randn(4, 8)

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.benchmarks.onlookers import CASES, ONLOOKERS
+from tests.benchmarks.overhead_cases import CASES, ONLOOKERS
 
 
 class Parts:

@@ -13,7 +13,7 @@ from gradscope import cli
 from gradscope.commands._script_words import Restart
 from gradscope.errors import OptionError
 from gradscope.training.launch import Script
-from gradscope.training.running import Launch
+from gradscope.training.script_run import Launch
 
 OTHER = f"python{sys.version_info.major}.{sys.version_info.minor + 1}"
 SAME = f"python{sys.version_info.major}.{sys.version_info.minor}"

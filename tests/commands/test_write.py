@@ -164,7 +164,7 @@ def test_a_closed_pipe_is_left_to_the_caller(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_standard_output_by_its_name_though_it_is_a_regular_file(tmp_path):
     """As in `gradscope … -o /dev/stdout > out.json`: there is nothing to overwrite."""
-    words = [sys.executable, "-c", "from pathlib import Path; from gradscope.files import "
+    words = [sys.executable, "-c", "from pathlib import Path; from gradscope.output_files import "
              "write_file; write_file(b'data', Path('/dev/stdout'))"]  # fmt: skip
     with (tmp_path / "out").open("wb") as out:
         subprocess.run(words, stdout=out, check=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gradscope
-from gradscope.comparison.files import REPORTS
+from gradscope.comparison.compared_files import REPORTS
 from gradscope.comparison.reports import compare_reports
 from gradscope.errors import ConfigError, OptionError
 from gradscope.records import json as record_json

@@ -16,7 +16,7 @@ import pytest
 from commands import run_files
 from fuzz.attempts import _memory
 
-from gradscope import demo, files
+from gradscope import demo, output_files
 from hostile.commands import Outcome, gradscope
 
 resource = pytest.importorskip("resource", reason="limits of POSIX")
@@ -187,7 +187,7 @@ def test_what_a_dead_process_left_goes_and_nothing_else(tmp_path: Path) -> None:
     gone = processes.context().Process(target=int)
     gone.start()
     gone.join()
-    machine = files._machine()
+    machine = output_files._machine()
     names = {
         f".gradscope-{machine}-{gone.pid}-0a.tmp": False,
         f".gradscope-{machine}-{os.getpid()}-0a.tmp": True,
@@ -203,6 +203,6 @@ def test_what_a_dead_process_left_goes_and_nothing_else(tmp_path: Path) -> None:
     folder = tmp_path / f".gradscope-{machine}-{gone.pid}-0b.tmp"
     folder.mkdir()
     (folder / "half.csv").write_text("half")
-    files.write_file(b"whole", tmp_path / "made")
+    output_files.write_file(b"whole", tmp_path / "made")
     kept = {name for name, stays in names.items() if stays}
     assert {path.name for path in tmp_path.iterdir()} == {"made", *kept}

@@ -15,7 +15,7 @@ from gradscope.rules import RuleSettings, folded
 from gradscope.rules._book import entries
 from gradscope.training.findings import RunFindings
 from gradscope.training.observer import Observer
-from gradscope.training.schedule import Schedule
+from gradscope.training.sample_schedule import Schedule
 from rules import loop_programs, loss_programs
 from rules.loop_programs import source_of
 

@@ -17,7 +17,7 @@ from gradscope.rules import RuleSettings, folded
 from gradscope.training.cause_tracer import CauseTracer
 from gradscope.training.findings import RunFindings
 from gradscope.training.observer import Observer
-from gradscope.training.schedule import Schedule
+from gradscope.training.sample_schedule import Schedule
 from training.traced_programs import TRACED
 
 CODES = ("GS103", "GS401", "GS402", "GS816")
@@ -193,7 +193,7 @@ def test_an_error_of_the_tracer_is_not_the_scripts(
     def fails(*_: object) -> None:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr("gradscope.explain.missing.tracer.Tracer.run", fails)
+    monkeypatch.setattr("gradscope.explain.missing.dataflow_tracer.Tracer.run", fails)
     left, found, loop = observed(_SHORT.replace("BEFORE", ""), tmp_path, monkeypatch)
     assert left["step"] == 11
     assert "internal error in gradscope's tracer: ZeroDivisionError: a defect" in loop.untraced

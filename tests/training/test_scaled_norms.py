@@ -8,7 +8,7 @@ from torch import nn
 
 from gradscope.records.training import TrainingStep
 from gradscope.training.observer import Observer
-from gradscope.training.schedule import Schedule
+from gradscope.training.sample_schedule import Schedule
 
 
 def raised(error: BaseException) -> None:

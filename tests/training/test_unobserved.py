@@ -101,7 +101,7 @@ def test_a_run_that_begins_late_says_so(tmp_path):
 @pytest.mark.slow
 def test_a_check_from_time_to_time_finds_what_the_import_hook_has_missed(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
-        "import gradscope.training.running as running\nrunning._CHECK_SECONDS = 0.01\n"
+        "import gradscope.training.script_run as running\nrunning._CHECK_SECONDS = 0.01\n"
     )
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     script = (

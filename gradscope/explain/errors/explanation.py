@@ -16,7 +16,7 @@ from gradscope.explain.shared.frames import shown, source
 from gradscope.records.errors import RelatedLine
 
 if TYPE_CHECKING:
-    from gradscope.explain.errors.watch import ErrorWatch
+    from gradscope.explain.errors.step_tracer import ErrorWatch
 
 
 @dataclass(frozen=True, slots=True)

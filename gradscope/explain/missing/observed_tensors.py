@@ -11,7 +11,7 @@ from torch import nn
 from torch.autograd.function import BackwardCFunction
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gradscope.capture.living import living
+from gradscope.capture.live_objects import living
 from gradscope.explain.missing.disabled_gradients import called_at
 from gradscope.explain.missing.values import Flow, LiveMasks, Value
 from gradscope.explain.shared.module_calls import ModuleCalls

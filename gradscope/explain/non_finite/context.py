@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.names import first_names
-from gradscope.explain.non_finite.derivatives import slope
+from gradscope.explain.non_finite.derivative_reasons import slope
 from gradscope.explain.non_finite.functions import CurrentFunction
 from gradscope.explain.non_finite.node_sites import NodeSites
 from gradscope.explain.non_finite.reasons import Reason

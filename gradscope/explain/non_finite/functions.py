@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gradscope.explain.shared.operations import function_name, written
-from gradscope.explain.shared.watches import WatchedCall
+from gradscope.explain.shared.tracing_modes import WatchedCall
 
 #: Many operations of the engine's, none of them written by the user.
 _ENGINE = ("backward", "grad", "_set_grad_enabled")

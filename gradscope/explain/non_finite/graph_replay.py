@@ -14,10 +14,10 @@ from gradscope.capture.graph import LEAF, Edge
 from gradscope.explain.non_finite.arithmetic import reason_of
 from gradscope.explain.non_finite.elements import unseen_element
 from gradscope.explain.non_finite.levels import INF, broken, level
-from gradscope.explain.non_finite.messages import records
+from gradscope.explain.non_finite.origin_messages import records
 from gradscope.explain.non_finite.origins import ObservedOrigin
-from gradscope.explain.non_finite.places import Places, Written
 from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason
+from gradscope.explain.non_finite.replayed_lines import Places, Written
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.node_forward import (
     NodeForward,

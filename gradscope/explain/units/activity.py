@@ -13,7 +13,7 @@ from gradscope.capture.hooks import hooked, watchable
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Trait, by_operator
-from gradscope.explain.shared.watches import OperatorWatch, WatchedCall
+from gradscope.explain.shared.tracing_modes import OperatorWatch, WatchedCall
 from gradscope.explain.units.channels import Channels
 from gradscope.explain.units.nonlinear import Flat, ends, softmax_ends
 from gradscope.explain.units.reach import Reach

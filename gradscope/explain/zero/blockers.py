@@ -15,9 +15,9 @@ from gradscope.explain.shared.frames import shown
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Trait, by_node
 from gradscope.explain.zero.backward_trace import BackwardTrace
-from gradscope.explain.zero.curves import ZeroCause
-from gradscope.explain.zero.forward_watch import ObservedValues, location
-from gradscope.explain.zero.messages import message
+from gradscope.explain.zero.flat_activations import ZeroCause
+from gradscope.explain.zero.forward_tracer import ObservedValues, location
+from gradscope.explain.zero.zero_messages import message
 
 #: So many operations may lie between a layer and what it feeds.
 _FAR = 20

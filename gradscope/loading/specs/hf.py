@@ -11,7 +11,6 @@ from typing import Any
 
 from gradscope.config.yaml12 import DEEPEST
 from gradscope.errors import ConfigError, GradscopeError, Place, did_you_mean, message_of
-from gradscope.files import expanded, is_stream
 from gradscope.images import shown
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.libraries import hub, require
@@ -19,6 +18,7 @@ from gradscope.loading.refused_arguments import check_settings
 from gradscope.loading.sizes import check_sizes
 from gradscope.loading.weight_files import refused
 from gradscope.nesting import is_deeper
+from gradscope.output_files import expanded, is_stream
 
 _CALL_ARGUMENTS = ("attn_implementation", "dtype", "torch_dtype")
 # Auto classes that also hold other classes' models: asked last.

@@ -21,8 +21,8 @@ from types import FrameType
 from typing import Any
 
 from gradscope.errors import ConfigError, Place
+from gradscope.loading.wall.code_folders import below, caches, environment
 from gradscope.loading.wall.events import QUESTIONS, starts
-from gradscope.loading.wall.places import below, caches, environment
 
 _walls: list[Wall] = []  # those that stand, the innermost last
 

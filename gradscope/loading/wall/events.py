@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import _weights_only_unpickler
 
-from gradscope.loading.wall.places import below, resolved
+from gradscope.loading.wall.code_folders import below, resolved
 
 if TYPE_CHECKING:
     from gradscope.loading.wall import Wall

@@ -7,7 +7,7 @@ from gradscope.reporters.csv_text import written
 from gradscope.reporters.finding_lines import ordered
 from gradscope.reporters.report import _checked
 from gradscope.reporters.report._view import View
-from gradscope.reporters.report.tables import derive
+from gradscope.reporters.report.tables import report_tables
 from gradscope.reporters.report.tables.columns import Scalar
 
 suffix = ".csv"
@@ -22,7 +22,7 @@ def render(report: Report, view: View) -> str:
     """One table: the calls, unless the view asks for the parameters or the findings."""
     if view.table == "findings":
         return render_check(_checked.alone(report), view)
-    return written(*derive.records(report, view))
+    return written(*report_tables.records(report, view))
 
 
 def render_check(check: CheckReport, view: View) -> str:

@@ -14,7 +14,7 @@ from gradscope.reporters.report._view import View
 from gradscope.reporters.report.charts.depth import panels
 from gradscope.reporters.report.charts.modules import modules
 from gradscope.reporters.report.tables.accumulation import verdict
-from gradscope.reporters.report.tables.shown import NO_CALLS, lacks_calls, tables
+from gradscope.reporters.report.tables.table_order import NO_CALLS, lacks_calls, tables
 from gradscope.typeset.console import Line
 
 suffix = ".html"

@@ -15,7 +15,7 @@ from gradscope.reporters.header import header
 from gradscope.reporters.report import _chains, _checked, _histograms, _precision, _summary
 from gradscope.reporters.report._view import View
 from gradscope.reporters.report.tables.accumulation import verdict
-from gradscope.reporters.report.tables.shown import NO_CALLS, lacks_calls, tables
+from gradscope.reporters.report.tables.table_order import NO_CALLS, lacks_calls, tables
 from gradscope.typeset.console import (
     Line,
     dimmed,

@@ -12,7 +12,7 @@ from gradscope.reporters.page_parts import findings_part, said
 from gradscope.reporters.report import View
 from gradscope.reporters.training.charts import over_steps
 from gradscope.reporters.training.sentences import events, findings, summary
-from gradscope.reporters.training.tables import layers, steps, vital_signs
+from gradscope.reporters.training.tables import layers, step_metrics, steps
 from gradscope.reporters.training.tables.naming import qualified
 from gradscope.typeset.tables import Table
 
@@ -38,7 +38,7 @@ def _parts(history: RunHistory, view: View) -> Iterator[Part]:
     if wanted in (None, "findings"):
         yield _findings(history)
     if wanted is None:
-        table = vital_signs.table(history, None)
+        table = step_metrics.table(history, None)
         if table:
             yield Part("vital signs", table.caption, panels=over_steps.panels(history))
             yield Part("vital signs in figures", table=table, remarks=table.legend)

@@ -9,7 +9,7 @@ from gradscope.reporters.markdown_blocks import found_items, table_block
 from gradscope.reporters.markdown_text import escaped, sentence
 from gradscope.reporters.report import View
 from gradscope.reporters.training.sentences import events, findings, summary
-from gradscope.reporters.training.tables import layers, steps, vital_signs
+from gradscope.reporters.training.tables import layers, step_metrics, steps
 from gradscope.reporters.training.tables.naming import qualified
 from gradscope.typeset.console import Line
 from gradscope.typeset.tables import Table
@@ -29,7 +29,7 @@ def _blocks(history: RunHistory, view: View) -> Iterator[str]:
     yield _items([*facts, *map(escaped, summary.notes(history))])
     wanted = view.table
     if wanted is None:
-        yield _table(vital_signs.table(history, None)) or "No step was finished."
+        yield _table(step_metrics.table(history, None)) or "No step was finished."
     if wanted == "steps":
         yield _table(steps.table(history, view)) or "No step was finished."
     if wanted in (None, "findings"):

@@ -11,7 +11,7 @@ from gradscope.reporters import finding_lines
 from gradscope.reporters.header import fact_lines
 from gradscope.reporters.report import View
 from gradscope.reporters.training.sentences import events, findings, summary
-from gradscope.reporters.training.tables import layers, steps, vital_signs
+from gradscope.reporters.training.tables import layers, step_metrics, steps
 from gradscope.reporters.training.tables.naming import qualified
 from gradscope.typeset.console import (
     Line,
@@ -53,7 +53,9 @@ def _blocks(history: RunHistory, view: View) -> Iterator[Iterable[Text]]:
     yield head(history, view.width)
     wanted = view.table
     if wanted is None:
-        yield _table(vital_signs.table(history, view.width), view) or [Text("no step was finished")]
+        yield _table(step_metrics.table(history, view.width), view) or [
+            Text("no step was finished")
+        ]
     if wanted == "steps":
         yield _table(steps.table(history, view), view) or [Text("no step was finished")]
     if wanted in (None, "findings"):

@@ -37,9 +37,9 @@ from gradscope.training.loop.loss_graph import LossGraphs
 from gradscope.training.loop.losses import Losses
 from gradscope.training.loop.model_use import ModelUse, twins
 from gradscope.training.loop.modes import Modes
-from gradscope.training.loop.places import script_line
 from gradscope.training.loop.rounds import Rounds
 from gradscope.training.loop.schedulers import Schedulers
+from gradscope.training.loop.script_lines import script_line
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import Optimizers, SeenOptimizer
 

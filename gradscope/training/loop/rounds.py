@@ -6,7 +6,7 @@ import sys
 
 from gradscope.explain.shared.frames import nearest
 from gradscope.records.loop import LoopEvent, Round
-from gradscope.training.loop.places import script_line
+from gradscope.training.loop.script_lines import script_line
 
 #: So many events of a round are kept, and so many kinds of rounds: a loop that always does the same
 #: has few of either.

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from gradscope.explain.shared.frames import shown
 from gradscope.records.loop import LoopScheduler
 from gradscope.training.discovery import variable_name
-from gradscope.training.loop.places import ScriptLine, script_line
+from gradscope.training.loop.script_lines import ScriptLine, script_line
 
 
 class _Seen:

@@ -24,7 +24,7 @@ from explain.errors import (
 from explain.errors.cases import PROGRAMS, ROLES, Broken, Program
 from gradscope.api import failing
 from gradscope.errors import Interrupted, ModelError
-from gradscope.explain.errors import explain as errors
+from gradscope.explain.errors import explain_exception as errors
 from gradscope.explain.errors.explanation import Again
 from gradscope.explain.shared.expressions import Expression
 from gradscope.records import json as record_json

@@ -7,7 +7,7 @@ import torch
 
 from explain.missing import detached, no_grad, non_differentiable, not_called, not_in_loss
 from explain.missing.cases import CASES, missing_names
-from gradscope.explain.missing.explain import explain_missing
+from gradscope.explain.missing.explain_missing import explain_missing
 
 # What PyTorch says of three of the programs.
 NO_INPUT = "ignore:None of the inputs have requires_grad:UserWarning"

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradscope.explain.non_finite.explain import explain_non_finite
+from gradscope.explain.non_finite.explain_non_finite import explain_non_finite
 
 pytestmark = pytest.mark.slow
 

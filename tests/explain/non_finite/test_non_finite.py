@@ -16,7 +16,7 @@ from torch import nn
 
 from explain.non_finite import backward, forward, loss, outside
 from explain.non_finite.cases import ORIGINS, Program, broken_in
-from gradscope.explain.non_finite.explain import explain_non_finite
+from gradscope.explain.non_finite.explain_non_finite import explain_non_finite
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.running.state import kept_as_found
 

@@ -16,7 +16,7 @@ from gradscope.explain.shared.operations import (
     function_name,
     node_name,
 )
-from gradscope.explain.shared.watches import FunctionWatch, OperatorWatch, WatchedCall
+from gradscope.explain.shared.tracing_modes import FunctionWatch, OperatorWatch, WatchedCall
 
 X = torch.randn(2, 3, 4, 4, requires_grad=True)
 FLAT = torch.randn(3, 4, requires_grad=True)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from explain.zero.cases import X, Y, zero_names
-from gradscope.explain.zero.explain import explain_zeros
+from gradscope.explain.zero.explain_zero import explain_zeros
 
 Build = Callable[[], tuple[nn.Module, Callable[[], torch.Tensor]]]
 DEAD, SATURATED, PARTNER, MASKED = "dead-activation", "saturated", "zero-weight", "masked"

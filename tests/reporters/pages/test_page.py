@@ -18,7 +18,7 @@ from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.reporters.diff import DiffView
 from gradscope.reporters.diff import html as diff_html
 from gradscope.reporters.report import View, html
-from gradscope.reporters.report.tables import derive
+from gradscope.reporters.report.tables import report_tables
 from gradscope.reporters.training import html as training_html
 from gradscope.reporters.training.charts import over_steps
 from gradscope.typeset.text import plain
@@ -76,7 +76,7 @@ def test_a_hostile_name_stays_text(name):
 def test_a_page_has_every_cell_of_the_terminals_tables():
     report = report_samples.resnet()
     texts = Counter(words.strip() for words in Parsed(html.render(report, View())).texts)
-    for table in (derive.calls(report, View()), derive.parameters(report, View())):
+    for table in (report_tables.calls(report, View()), report_tables.parameters(report, View())):
         cells = Counter(cell.text.strip() for row in table.rows for cell in row if cell.text)
         assert cells - texts == Counter()
         assert {column.key for column in table.columns} <= set(texts)
@@ -112,7 +112,8 @@ def test_a_view_chooses_what_is_shown():
 
 def test_pieces_on_one_notebook_page_have_names_of_their_own():
     tables = [
-        derive.calls(make(), View()) for make in (report_samples.small, report_samples.resnet)
+        report_tables.calls(make(), View())
+        for make in (report_samples.small, report_samples.resnet)
     ]
     made = [Page("inspect", "net", parts=[table_part(table)]) for table in tables]
     texts = [pages.fragment(page) for page in made]

@@ -25,7 +25,7 @@ from gradscope.records import json as record_json
 from gradscope.records.report import CheckedModel, CheckReport, Finding, Report
 from gradscope.reporters.finding_lines import grouped
 from gradscope.reporters.report import View, csv, github, markdown, sarif, terminal
-from gradscope.reporters.report.tables import asked
+from gradscope.reporters.report.tables import view_checks
 
 FORMATS = plugins.names("gradscope.reporters.report")
 
@@ -353,7 +353,7 @@ def test_the_table_of_findings_alone(sample: Callable[[str], Report]) -> None:
                                   View(table="findings", columns=("norm",))])  # fmt: skip
 def test_the_findings_have_no_columns_to_choose(view: View) -> None:
     with pytest.raises(OptionError, match="neither columns"):
-        asked.check(view)
+        view_checks.check(view)
 
 
 def test_one_report_in_the_formats_of_findings(sample: Callable[[str], Report]) -> None:

@@ -13,7 +13,7 @@ from gradscope.records.histograms import Histogram
 from gradscope.records.report import Report
 from gradscope.records.tensors import TensorStats
 from gradscope.reporters.report import View, csv, markdown, terminal
-from gradscope.reporters.report.tables import asked, derive, statistics
+from gradscope.reporters.report.tables import report_tables, statistics, view_checks
 
 Sample = Callable[[str], Report]
 
@@ -38,7 +38,7 @@ def lines(text: str, title: str) -> list[str]:
 
 
 def column(report: Report, view: View, key: str) -> list[str]:
-    table = derive.calls(report, view)
+    table = report_tables.calls(report, view)
     place = [c.key for c in table.columns].index(key)
     return [row[place].text for row in table.rows]
 
@@ -56,13 +56,13 @@ def test_depth_is_that_of_the_dots_in_a_name(depth, names, sample: Sample) -> No
     report = sample("resnet")
     kept = {c.name for c in report.calls if (c.name.count(".") + 1 if c.name else 0) <= depth}
     assert depth or kept == names
-    table = derive.calls(report, View(depth=depth))
+    table = report_tables.calls(report, View(depth=depth))
     assert table.caption == f"down to depth {depth}"
     assert len(column(report, View(depth=depth), "layer")) == sum(
         c.name in kept for c in report.calls
     )
     owners = {p.name.rpartition(".")[0] for p in report.parameters}
-    shown = derive.parameters(report, View(depth=depth)).rows
+    shown = report_tables.parameters(report, View(depth=depth)).rows
     assert len(shown) == sum(p.name.rpartition(".")[0] in owners & kept for p in report.parameters)
     text = csv.render(report, View(depth=depth))
     assert {line.split(",")[0] for line in text.splitlines()[1:]} == kept
@@ -75,7 +75,7 @@ def test_a_table_without_a_row_at_this_depth_leaves_no_trace(sample: Sample) -> 
 
 def test_bars_stand_beside_their_column_on_a_log_scale(sample: Sample) -> None:
     report = sample("small")
-    table = derive.calls(report, View(bar="norm"))
+    table = report_tables.calls(report, View(bar="norm"))
     keys = [heading.key for heading in table.columns]
     place = keys.index("norm")
     assert keys[place + 1] == "log scale"
@@ -88,10 +88,10 @@ def test_bars_stand_beside_their_column_on_a_log_scale(sample: Sample) -> None:
 
 
 def test_bars_of_a_column_that_nobody_else_asked_for(sample: Sample) -> None:
-    keys = [c.key for c in derive.calls(sample("small"), View(bar="max")).columns]
+    keys = [c.key for c in report_tables.calls(sample("small"), View(bar="max")).columns]
     assert keys[keys.index("max") + 1] == "log scale"
     view = View(columns=("norm",), bar="grad_out")
-    keys = [c.key for c in derive.calls(sample("small"), view).columns]
+    keys = [c.key for c in report_tables.calls(sample("small"), view).columns]
     assert keys == ["layer", "norm", "grad_out", "log scale"]
 
 
@@ -105,7 +105,7 @@ def test_bars_of_a_column_that_nobody_else_asked_for(sample: Sample) -> None:
 )
 def test_what_cannot_be_is_refused(view: View, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        asked.check(view)
+        view_checks.check(view)
 
 
 def test_what_was_measured_is_shown(sample: Sample) -> None:
@@ -120,9 +120,9 @@ def test_what_was_measured_is_shown(sample: Sample) -> None:
 
 
 def test_what_was_not_measured_is_said(sample: Sample) -> None:
-    table = derive.calls(sample("small"), View(columns=("flops",)))
+    table = report_tables.calls(sample("small"), View(columns=("flops",)))
     assert "flops: not measured: `gradscope inspect MODEL --columns +flops` does" in table.legend
-    keys = [c.key for c in derive.calls(sample("small"), View(columns=("all",))).columns]
+    keys = [c.key for c in report_tables.calls(sample("small"), View(columns=("all",))).columns]
     assert not {"flops", "time"} & set(keys)
 
 
@@ -137,7 +137,7 @@ def test_what_was_not_measured_is_said(sample: Sample) -> None:
     ],
 )
 def test_when_a_run_of_its_own_is_needed(view: View, wanted: bool) -> None:
-    assert asked.measured(view) is wanted
+    assert view_checks.measured(view) is wanted
 
 
 def test_a_histogram(sample: Sample) -> None:

@@ -13,14 +13,14 @@ import pytest
 from gradscope.errors import OptionError
 from gradscope.records.report import Report
 from gradscope.reporters.report import View, csv, terminal
-from gradscope.reporters.report.tables import asked, derive
+from gradscope.reporters.report.tables import report_tables, view_checks
 from gradscope.reporters.report.tables.call_columns import COLUMNS
 
 Sample = Callable[[str], Report]
 
 
 def column(report: Report, view: View, key: str) -> list[str]:
-    table = derive.calls(report, view)
+    table = report_tables.calls(report, view)
     place = [c.key for c in table.columns].index(key)
     return [row[place].text for row in table.rows]
 
@@ -70,10 +70,12 @@ def test_the_sorted_column_is_shown(sample: Sample) -> None:
 
 def test_parameters_are_sorted_alike_where_they_have_the_column(sample: Sample) -> None:
     report = sample("small")
-    names = [row[0].text for row in derive.parameters(report, View(sort="norm")).rows]
+    names = [row[0].text for row in report_tables.parameters(report, View(sort="norm")).rows]
     assert names[0] == "fc1.weight"
-    untouched = [row[0].text for row in derive.parameters(report, View(sort="grad_out")).rows]
-    assert untouched == [row[0].text for row in derive.parameters(report, View()).rows]
+    untouched = [
+        row[0].text for row in report_tables.parameters(report, View(sort="grad_out")).rows
+    ]
+    assert untouched == [row[0].text for row in report_tables.parameters(report, View()).rows]
 
 
 def test_asked_columns_are_never_hidden(sample: Sample) -> None:
@@ -85,13 +87,15 @@ def test_asked_columns_are_never_hidden(sample: Sample) -> None:
 
 
 def test_columns_can_come_on_top_of_the_usual_ones(sample: Sample) -> None:
-    usual = [c.key for c in derive.calls(sample("small"), View()).columns]
-    more = [c.key for c in derive.calls(sample("small"), View(columns=("+min", "+norm"))).columns]
+    usual = [c.key for c in report_tables.calls(sample("small"), View()).columns]
+    more = [
+        c.key for c in report_tables.calls(sample("small"), View(columns=("+min", "+norm"))).columns
+    ]
     assert more == [*usual, "min"]
 
 
 def test_all_shows_everything_once(sample: Sample) -> None:
-    keys = [c.key for c in derive.calls(sample("small"), View(columns=("all",))).columns]
+    keys = [c.key for c in report_tables.calls(sample("small"), View(columns=("all",))).columns]
     assert len(keys) == len(set(keys))
     assert {"min", "zero_count", "saved_bytes", "grad_in_max", "dtype", "aliases"} <= set(keys)
     assert "grad_norm" not in keys
@@ -100,7 +104,7 @@ def test_all_shows_everything_once(sample: Sample) -> None:
 @pytest.mark.parametrize("key", COLUMNS)
 def test_every_column_can_be_shown_and_sorted(key: str, samples: dict[str, Any]) -> None:
     view = View(columns=(key,), sort=key, table="calls")
-    asked.check(view)
+    view_checks.check(view)
     for build in samples.values():
         assert key in terminal.render(build(), view)
         assert key in csv.render(build(), view)
@@ -119,7 +123,7 @@ def test_every_column_can_be_shown_and_sorted(key: str, samples: dict[str, Any])
 )
 def test_what_is_not_there_is_refused(view: View, message: str, help: str | None) -> None:
     with pytest.raises(OptionError) as caught:
-        asked.check(view)
+        view_checks.check(view)
     problem = caught.value.problems[0]
     assert problem.message.startswith(message)
     if help:
@@ -128,7 +132,7 @@ def test_what_is_not_there_is_refused(view: View, message: str, help: str | None
 
 def test_an_unknown_column_lists_the_columns() -> None:
     with pytest.raises(OptionError, match="unknown column") as caught:
-        asked.check(View(columns=("zzz",)))
+        view_checks.check(View(columns=("zzz",)))
     assert "norm" in caught.value.render()
 
 

@@ -10,7 +10,7 @@ from gradscope.capture.nodes import ordered
 from gradscope.explain.errors.events import BackwardRun, CarriedTensor, Event
 from gradscope.explain.errors.explanation import Case, Explanation, line
 from gradscope.explain.errors.kind import Kind
-from gradscope.explain.errors.watch import ErrorWatch
+from gradscope.explain.errors.step_tracer import ErrorWatch
 from gradscope.explain.shared.operations import node_name
 
 _ADVICE_REPEATS = (

@@ -13,7 +13,7 @@ from gradscope.errors import message_of
 from gradscope.explain.errors.events import Event, SavedTensor, Write
 from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, line
 from gradscope.explain.errors.kind import Kind
-from gradscope.explain.errors.watch import ErrorWatch
+from gradscope.explain.errors.step_tracer import ErrorWatch
 from gradscope.explain.shared.operations import by_function, node_name
 
 _VERSIONS = re.compile(

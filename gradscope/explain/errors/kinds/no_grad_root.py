@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gradscope.capture.names import named_parameters
 from gradscope.explain.errors.explanation import Case, Explanation
 from gradscope.explain.errors.kind import Kind
-from gradscope.explain.missing.explain import explain_missing
+from gradscope.explain.missing.explain_missing import explain_missing
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.records.answers import Answer
 

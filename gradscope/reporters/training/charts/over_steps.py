@@ -13,7 +13,7 @@ from gradscope.records.norms import MEASURES
 from gradscope.records.training import TrainingFinding
 from gradscope.reporters.labels import TONES, label
 from gradscope.reporters.steps_in_words import stretches as stretches_of
-from gradscope.reporters.training.tables.signs import Sign, signs
+from gradscope.reporters.training.tables.metric_values import Sign, signs
 from gradscope.typeset.numbers import count
 from gradscope.typeset.text import plain
 

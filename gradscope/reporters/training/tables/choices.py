@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from gradscope.reporters.report import View
-from gradscope.reporters.report.tables.asked import check_choices
+from gradscope.reporters.report.tables.view_checks import check_choices
 from gradscope.reporters.training.tables import series_columns, steps
 
 _COLUMNS: Mapping[str, Collection[str] | None] = {

@@ -1,0 +1,181 @@
+"""Where two saved runs part first, forward and backward → findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gradscope.comparison.alignment import CallKey
+from gradscope.comparison.estimated_differences import SKETCH_FACTOR
+from gradscope.comparison.findings import LOOK, only_in_one, other_weight
+from gradscope.comparison.saved_report import TensorKey, timeline
+from gradscope.comparison.tensor_differences import SavedPair
+from gradscope.records.diff import DiffReport
+from gradscope.records.modules import ModuleCall
+from gradscope.records.report import Finding
+
+#: Of a tensor with so much noise, as a bias's gradient before a BatchNorm, no less can be said.
+_VAGUE = 0.1
+
+
+def findings(pair: SavedPair, report: DiffReport) -> Iterator[Finding]:
+    """The first place forward; else the first backward. Then what is in one of the two alone."""
+    if forward := _forward(pair):  # all gradients follow, and say nothing of their own
+        yield _finding(pair, report, forward, "GD101", "forward-departs")
+    elif backward := _backward(pair):
+        yield _finding(pair, report, backward, "GD102", "backward-departs")
+    yield from only_in_one(report)
+
+
+@dataclass(frozen=True, slots=True)
+class _Departure:
+    """The tensor, by how much it is off, and from when on that counts; None: nobody knows.
+
+    ``larger`` says of a tensor that is larger or smaller throughout which of the two it is.
+    """
+
+    key: TensorKey
+    value: float | None
+    limit: float | None
+    larger: bool | None = None
+
+
+def _forward(pair: SavedPair) -> _Departure | None:
+    """The first tensor that departs, as time goes: what a call is given, then what it returns."""
+    for call, done in timeline(pair.a.report.calls):
+        given = _given(call, "input") if done else []
+        for key in _given(call, "output" if done else "input"):
+            if departure := _departure(pair, key, given):
+                return departure
+    return None
+
+
+def _given(call: ModuleCall, kind: str) -> list[TensorKey]:
+    """The tensors of a kind."""
+    tensors = call.inputs if kind.endswith("input") else call.outputs
+    return [TensorKey((call.name, call.call), kind, tensor.path) for tensor in tensors]
+
+
+def _backward(pair: SavedPair) -> _Departure | None:
+    """The same from the loss back: what comes to a call, its parameters, what it sends on."""
+    parameters: dict[CallKey, list[str]] = {}
+    for parameter in pair.a.report.parameters:
+        parameters.setdefault(_owner(pair, parameter.name), []).append(parameter.name)
+    rounding = _rounding(pair)
+    for call, done in reversed([*timeline(pair.a.report.calls)]):
+        made, given = _given(call, "grad_output"), list[TensorKey]()
+        if not done:
+            given = [*made, *_given(call, "input"), *_given(call, "output")]
+            names = parameters.get((call.name, call.call), [])
+            made = [TensorKey(None, "gradient", name) for name in names if name not in rounding]
+            made += _given(call, "grad_input")
+        for key in made:
+            if departure := _departure(pair, key, given):
+                return departure
+    return None
+
+
+def _departure(pair: SavedPair, key: TensorKey, given: Sequence[TensorKey]) -> _Departure | None:
+    """Whether a tensor departs, of which ``given`` is what its call made it of."""
+    if key.call is not None and key.call not in pair.calls:
+        return None
+    gap = pair.gap(key)
+    if gap is None:
+        return None
+    if gap.departs:
+        factor = SKETCH_FACTOR if pair.sketched else 1.0
+        return _Departure(key, gap.error, None if gap.noise is None else factor * gap.noise)
+    noise = pair.own_noise(key, given)
+    if not gap.error or noise is None or gap.error <= noise or noise > _VAGUE:
+        return None
+    if gap.error > SKETCH_FACTOR * noise:
+        return _Departure(key, gap.error, SKETCH_FACTOR * noise)
+    scale = pair.scale(key)  # rounding goes both ways: it shows less in it than in all errors
+    return _Departure(key, abs(scale), noise, scale > 0) if abs(scale) > noise else None
+
+
+def _rounding(pair: SavedPair) -> set[str]:
+    """Gradients that are rounding beside another of their module, as a bias's before a BatchNorm.
+
+    Sketches know their noise; statistics do not.
+    """
+    norms = {
+        p.name: p.gradient.norm or 0.0
+        for p in pair.a.report.parameters
+        if p.gradient is not None and not pair.sketched
+    }
+    largest: dict[str, float] = {}
+    for name, norm in norms.items():
+        module = name.rpartition(".")[0]
+        largest[module] = max(norm, largest.get(module, 0.0))
+    half = pair.accuracy.half
+    return {name for name, norm in norms.items() if norm < half * largest[name.rpartition(".")[0]]}
+
+
+def _owner(pair: SavedPair, parameter: str) -> CallKey:
+    """The call whose module has the parameter, or the nearest one around it."""
+    name = parameter.rpartition(".")[0]
+    while name and (name, 0) not in pair.a.alike:
+        name = name.rpartition(".")[0]
+    return name, 0
+
+
+def _finding(
+    pair: SavedPair, report: DiffReport, found: _Departure, code: str, rule: str
+) -> Finding:
+    key = found.key
+    call = _owner(pair, key.path) if key.call is None else key.call
+    gap = pair.gap(key)
+    assert gap is not None
+    name, number, cause, what = *call, "layer", _WHAT[key.kind].format(path=key.path)
+    if key.kind == "input" and not name:
+        cause, what = "batch", "what the model is called with"
+    elif key.kind == "grad_output" and not name:
+        cause, what = "loss", "the gradient that the loss sends to the output"
+    elif key.kind in ("input", "grad_output"):  # code between two calls, of the module around them
+        what = f"{what} `{name}`"
+        name, number = name.rpartition(".")[0], 0
+    value, limit = found.value, found.limit
+    known = value is not None and limit is not None
+    off = f"off by {value:.1e} of itself" if value is not None else f"{gap.note}"
+    if report.measured == "statistics" and value is not None:
+        off += " at least"
+    if found.larger is not None:
+        larger = "larger" if found.larger else "smaller"
+        off = f"{larger} throughout, by {value:.1e} of itself"
+    return Finding(
+        code=code,
+        rule=rule,
+        severity="error",
+        name=name,
+        call=number,
+        message=f"the first that departs is {what}: {off}{other_weight(report, name)}",
+        advice=LOOK if cause == "layer" else f"make both of one {cause}",
+        value=value if known else None,
+        threshold=_rounded(limit, value) if known else None,
+        source=(_NOISE if found.larger is not None else _SOURCES[report.measured])
+        if known
+        else None,
+        cause=cause,
+    )
+
+
+def _rounded(limit: float | None, value: float | None) -> float | None:
+    """To a digit, for noise is known to no more; but still below the value."""
+    assert limit is not None and value is not None
+    rounded = float(f"{limit:.1g}")
+    return rounded if rounded < value else limit
+
+
+_WHAT = {
+    "input": "what its own code gives to",
+    "output": "what it returns",
+    "grad_output": "the gradient that its own code sends to",
+    "gradient": "the gradient of `{path}`",
+    "grad_input": "the gradient that it sends back",
+}
+_NOISE = "the noise that was measured with the sketches"
+_SOURCES = {
+    "sketches": f"twice {_NOISE}",
+    "statistics": "half of the digits",
+}

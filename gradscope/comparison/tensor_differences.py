@@ -1,0 +1,157 @@
+"""Two saved runs side by side: the gap between each tensor of A and B's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gradscope.comparison.alignment import CallKey, Renaming, align_calls, align_parameters
+from gradscope.comparison.estimated_differences import (
+    Accuracy,
+    sketch_gap,
+    sketch_scale,
+    statistics_gap,
+)
+from gradscope.comparison.saved_report import SavedRun, TensorKey
+from gradscope.errors import OptionError
+from gradscope.records.diff import Gap
+from gradscope.records.sketches import SKETCH_BITS
+
+#: Of the parameters of the smaller model the other has so many, as a share.
+_LEAST = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPair:
+    """Two runs, and B's names by A's.
+
+    Attributes:
+        a, b: as they were read.
+        calls, parameters: B's by A's.
+        sketched: whether tensors are compared by their sketches.
+        reordered: the batch of B is A's in another order, which no sketch can tell.
+        accuracy: of the numbers of both.
+    """
+
+    a: SavedRun
+    b: SavedRun
+    calls: dict[CallKey, CallKey]
+    parameters: dict[str, str]
+    sketched: bool
+    reordered: bool
+    accuracy: Accuracy
+    _gaps: dict[TensorKey, Gap | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, a: SavedRun, b: SavedRun, match: Sequence[str]) -> SavedPair:
+        """Refuses what cannot be compared."""
+        for one in (a, b):
+            if one.report.status == "failed":
+                raise OptionError(
+                    f"`{one.file}` is of a run that failed, and ends where it did",
+                    help="a report of a complete run is wanted",
+                )
+        renamings = [Renaming(text) for text in match]
+        calls = align_calls(a.alike, b.alike, renamings)
+        parameters = align_parameters(a.shapes, b.shapes, renamings)
+        _refuse_strangers(a, b, calls, parameters)
+        accuracy = Accuracy.of(*a.dtypes, *b.dtypes)
+        reordered = _reordered(a, b, accuracy)
+        return cls(
+            *(a, b, {known: call for call, known in calls.items()}),
+            parameters={known: name for name, known in parameters.items()},
+            sketched=bool(a.sketches) and bool(b.sketches) and not reordered,
+            reordered=reordered,
+            accuracy=accuracy,
+        )
+
+    def gap(self, key: TensorKey) -> Gap | None:
+        """Of one of A's tensors; None where neither has it, or only B."""
+        if key not in self._gaps:
+            self._gaps[key] = self._compared(key)
+        return self._gaps[key]
+
+    def own_noise(self, key: TensorKey, given: Sequence[TensorKey]) -> float | None:
+        """What a call adds to the noise of the tensor that it makes; None where nobody knows.
+
+        The rest of the noise came with what the call was given: where that is the same in both
+        runs, or nearly so, it is not there.
+        """
+        gap, gaps = self.gap(key), [self.gap(one) for one in given]
+        known = [(one.error, one.noise) for one in gaps if one and one.noise]
+        if not self.sketched or gap is None or gap.noise is None or not known:
+            return None
+        came = max(SKETCH_BITS * (math.inf if error is None else error) / n for error, n in known)
+        step = self.accuracy.step
+        added = step / max(noise for _, noise in known)
+        return max(step, gap.noise * min(1.0, max(came, added)))
+
+    def scale(self, key: TensorKey) -> float:
+        """By which share B's tensor is larger throughout, or smaller; 0 where nobody knows."""
+        pair = self.a.sketches.get(key), self.b.sketches.get(self._other(key))
+        if pair[0] is None or pair[1] is None or pair[0].numbers == pair[1].numbers:
+            return 0.0
+        return sketch_scale(pair[0], pair[1], (self.a.file, self.b.file))
+
+    def _other(self, key: TensorKey) -> TensorKey:
+        """What B calls it."""
+        call = None if key.call is None else self.calls.get(key.call)
+        path = self.parameters.get(key.path, "") if key.call is None else key.path
+        return TensorKey(call, key.kind, path)
+
+    def _compared(self, key: TensorKey) -> Gap | None:
+        other = self._other(key)
+        statistics = self.a.statistics.get(key), self.b.statistics.get(other)
+        sketches = self.a.sketches.get(key), self.b.sketches.get(other)
+        # What B does not return can get no gradient there: attention weights, say.
+        tensor = other._replace(kind=other.kind.removeprefix("grad_"))
+        missed = "grad" in key.kind and (key.call is None or tensor in self.b.statistics)
+        if statistics[0] is not None and statistics[1] is not None:
+            if statistics[0].shape != statistics[1].shape:
+                note = f"B's shape is {list(statistics[1].shape)}"
+                return Gap(note=note, departs=True)
+        elif statistics[0] is not None:
+            return Gap(note="B has none", departs=missed)
+        if self.sketched and sketches[0] is not None and sketches[1] is not None:
+            return sketch_gap(sketches[0], sketches[1], self.accuracy, (self.a.file, self.b.file))
+        if not self.sketched and statistics[0] is not None and statistics[1] is not None:
+            return statistics_gap(statistics[0], statistics[1], self.accuracy)
+        return None
+
+
+def _reordered(a: SavedRun, b: SavedRun, accuracy: Accuracy) -> bool:
+    """Whether the models were called with the same numbers, which stood in other places."""
+    moved = False
+    for key in (key for key in a.sketches if key.call == ("", 0) and key.kind == "input"):
+        ours, theirs = a.statistics.get(key), b.statistics.get(key)
+        if key not in b.sketches or ours is None or theirs is None:
+            return False
+        exact = (
+            (one.shape, one.min, one.max, one.zeros, one.nan, one.inf) for one in (ours, theirs)
+        )
+        if len({*exact}) > 1 or statistics_gap(ours, theirs, accuracy).departs:
+            return False
+        gap = sketch_gap(a.sketches[key], b.sketches[key], accuracy, (a.file, b.file))
+        moved |= gap.departs and ours.shape[:1] > (1,)
+    return moved
+
+
+def _refuse_strangers(
+    a: SavedRun, b: SavedRun, calls: Mapping[CallKey, CallKey], parameters: Mapping[str, str]
+) -> None:
+    """Two models are no port of each other because a shape is found in both."""
+    for one in (a, b):
+        if not one.alike and not one.shapes:
+            raise OptionError(
+                f"`{one.file}` holds no calls and no parameters: there is nothing to compare",
+                help="write it again with layers that the model has: `gradscope layers MODEL`",
+            )
+    inner = [any(name for name, _ in one.alike) for one in (a, b)]
+    fewest = min(len(a.shapes), len(b.shapes))
+    if (any(inner) and not any(name for name, _ in calls)) or len(parameters) < _LEAST * fewest:
+        raise OptionError(
+            f"`{a.file}` and `{b.file}` have nothing in common: they are of "
+            f"`{a.report.run.model}` and of `{b.report.run.model}`",
+            help="compare reports of one model, or of a port of it with `--match 'A=B'`",
+        )

@@ -1,0 +1,189 @@
+"""An exception from the user's step, named: its kind, the layer, the user's own lines, the fix.
+
+Each kind has a file in ``kinds``: adding one is adding a file there.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from torch import nn
+
+from gradscope.capture.calls import Call
+from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.stats import resolve
+from gradscope.errors import GradscopeError, message_of
+from gradscope.explain.errors.explanation import Again, Case
+from gradscope.explain.errors.failed_operation import NOTHING, FailedOperation
+from gradscope.explain.errors.kind import kind_of, kinds
+from gradscope.explain.errors.read_traceback import ModelNames, failed_operation
+from gradscope.explain.errors.recursion import once, recursion
+from gradscope.explain.errors.step_tracer import ErrorWatch
+from gradscope.explain.shared.frames import PACKAGE, raised_at, user_frames
+from gradscope.explain.shared.tracing_modes import FunctionWatch
+from gradscope.loading.remedies import remedy
+from gradscope.records.errors import ErrorRecord
+from gradscope.references import as_written
+
+_SHOWN = 8
+
+
+def explain_error(
+    failure: BaseException, phase: str, executing: list[Call], model: nn.Module | None = None
+) -> ErrorRecord:
+    """The record of what stopped a run, as far as the exception and its traceback tell.
+
+    Args:
+        failure: the exception, with its traceback.
+        phase: construction, input, forward, loss, backward or step.
+        executing: calls that had not returned, outermost first.
+        model: names layers, parameters and buffers.
+    """
+    text = as_written(message_of(failure).strip()) or type(failure).__name__
+    kind, advice = kind_of(failure, text, phase)
+    advice = advice or remedy(failure)
+    frames = user_frames(failure.__traceback__)
+    layer = _innermost(executing, failure.__traceback__)
+    endless = recursion(failure)
+    if endless is not None:  # where it began to: the line that raised is one of many
+        frames = once(frames)
+        first = (call for call in executing if call.module is endless.module)
+        layer = next(first, layer)
+    inputs = [one.measured for one in layer.inputs] if layer else []
+    done = resolve(inputs)
+    record = ErrorRecord(
+        kind=kind,
+        message=text,
+        phase=phase,
+        name=layer.named.name if layer else None,
+        call=layer.number if layer else None,
+        location=raised_at(failure.__traceback__),
+        advice=advice,
+        exception=type(failure).__name__,
+        inputs=tuple(done[id(item)] for item in inputs),
+        frames=tuple(frames[-_SHOWN:]),
+    )
+    if endless is not None:
+        return replace(record, location=endless.location, details=endless.details)
+    if kind == "interrupted" or isinstance(failure, GradscopeError):
+        return record
+    try:
+        failed = failed_operation(failure.__traceback__, ModelNames(model))
+        return _explained(record, Case(kind, text, failure, phase, failed or NOTHING))
+    except Exception:
+        # A model may answer every question with an error of its own: what it raised comes first.
+        return record
+
+
+def worth_again(record: ErrorRecord, failure: BaseException) -> bool:
+    """Whether a second run can tell more, and does no harm."""
+    kind = kinds().get(record.kind)
+    if kind is None or not isinstance(failure, Exception):
+        return False
+    return kind.worth_repeating(record.message)
+
+
+def explain_again(record: ErrorRecord, failure: BaseException, again: Again) -> ErrorRecord:
+    """The record with what only a second run can tell: who saved, wrote, freed, and the operands.
+
+    The run is repeated under a watch. Where it does not raise the same again, or the user stops it,
+    the record stays as it is.
+    """
+    if not worth_again(record, failure):
+        return record
+    case = Case(record.kind, record.message, failure, record.phase, again=again)
+    if not kinds()[record.kind].watched:
+        return _explained(record, case)
+    watch = ErrorWatch(again.model, _repeat.__code__)
+    repeated: BaseException | None = None
+    try:
+        repeated = _repeat(watch, again)
+        if repeated is None or not _same(repeated, failure):
+            return record
+        failed = _operation(repeated, watch)
+        case = replace(case, failure=repeated, failed=failed, watch=watch)
+        return _explained(record, case)
+    finally:
+        watch.close()
+        # Its traceback leads to this frame: a cycle, which would keep all activations alive.
+        del repeated, case
+
+
+def _repeat(watch: ErrorWatch, again: Again) -> BaseException | None:
+    """What the second run raised."""
+
+    def note(step: str) -> None:
+        watch.step = step
+
+    calls = watch.calls
+    with hooked(watchable(again.model), calls.enter, calls.leave), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they have been seen
+        try:
+            with FunctionWatch(watch.run):
+                again.steps(note)
+        except BaseException as failure:  # Ctrl-C too: the first explanation is there
+            return failure
+    return None
+
+
+def _operation(failure: BaseException, watch: ErrorWatch) -> FailedOperation:
+    """The operands: of a layer or a function of PyTorch from its frame, of others as they came."""
+    read = failed_operation(failure.__traceback__, watch.names, watch.maker)
+    if read is not None and (read.layer is not None or read.complete):
+        return read
+    return watch.failed(failure) or read or NOTHING
+
+
+def _same(one: BaseException, other: BaseException) -> bool:
+    return type(one) is type(other) and str(one) == str(other)
+
+
+def _explained(record: ErrorRecord, case: Case) -> ErrorRecord:
+    """The record with what its kind has to say of the case."""
+    kind = kinds().get(case.kind)
+    explanation = None if kind is None else kind.explain(case)
+    if explanation is None:
+        return record
+    site, details = explanation.site, explanation.details
+    details = (details,) if isinstance(details, str) else details
+    advice = explanation.advice or record.advice
+    name, call, location = record.name, record.call, record.location
+    if site is not None and record.phase == "backward":
+        name, call = site.module, site.call
+    if site is not None and location is None:
+        location = site.location
+    return replace(
+        record,
+        name=name,
+        call=call,
+        location=location,
+        advice=None if advice is None else as_written(advice),
+        details=tuple(map(as_written, details)),
+        related=explanation.related,
+    )
+
+
+def is_own_bug(failure: BaseException) -> bool:
+    """Whether the exception came out of gradscope's own recording, not of the user's step."""
+    if isinstance(failure, RecursionError):  # a hook is only where the user's nesting ended
+        return False
+    frames = traceback.extract_tb(failure.__traceback__)
+    own = str(Path(PACKAGE, "capture")) + os.sep
+    return bool(frames) and frames[-1].filename.startswith(own)
+
+
+def _innermost(executing: list[Call], trace: TracebackType | None) -> Call | None:
+    """The innermost call that the exception passed through.
+
+    A call whose error the user's code caught may still be listed: the traceback tells.
+    """
+    passed: set[int] = set()
+    frame: FrameType
+    for frame, _ in traceback.walk_tb(trace):
+        passed.add(id(frame.f_locals.get("self")))
+    return next((call for call in reversed(executing) if id(call.module) in passed), None)

@@ -1,0 +1,171 @@
+"""Why parameters are not in the loss's graph: one cause and one place for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from types import CodeType
+
+import torch
+from torch import nn
+
+from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.names import parameters_by_name
+from gradscope.explain.missing.cut_messages import answer, uncalled
+from gradscope.explain.missing.cuts import Cut, find_cuts
+from gradscope.explain.missing.dataflow_tracer import Tracer
+from gradscope.explain.shared.tracing_modes import FunctionWatch, Guarding, unguarded
+from gradscope.records.answers import Answer
+
+
+class MissingTrace:
+    """Follows the data of parameters through every operation, also where no gradient path goes.
+
+    Args:
+        model: the model that owns the parameters.
+        missing: names of the parameters that got no gradient.
+        last: the code of the function that starts what is traced: the frames around it are not the
+            user's.
+        lent: the code that is traced belongs to somebody else: it gets plain numbers from
+            ``.item()``, which are followed by their identity alone.
+        guarding: makes functions of the hooks that never raise.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        missing: Sequence[str],
+        last: CodeType,
+        *,
+        lent: bool = False,
+        guarding: Guarding = unguarded,
+    ) -> None:
+        owned = parameters_by_name(model)
+        names: dict[nn.Parameter, list[str]] = {}
+        for name in missing:
+            names.setdefault(owned[name], []).append(name)
+        self._model, self._missing, self._guarding = model, tuple(missing), guarding
+        self._listed = list(names.values())
+        self._tracer = Tracer(model, list(names), last, numbers=not lent)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """What is computed in the block is traced."""
+        calls = self._tracer.calls
+        enter, leave = self._guarding.hook(calls.enter), self._guarding.hook(calls.leave)
+        with (
+            hooked(watchable(self._model), enter, leave),
+            FunctionWatch(self._guarding.listener(self._tracer.run)),
+        ):
+            yield
+
+    def value_of(self, loss: torch.Tensor) -> int | None:
+        """The number of a loss's value; None where nothing that is followed went into it."""
+        return self._tracer.observed.value_of(loss)
+
+    def reached(self, losses: Sequence[int | None]) -> tuple[str, ...]:
+        """The names of the parameters that the graph of a loss leads to."""
+        live = 0
+        for number in losses:
+            live |= 0 if number is None else self._tracer.observed.flow.values[number].live
+        return tuple(
+            name for i, names in enumerate(self._listed) if live >> i & 1 for name in names
+        )
+
+    def answers(
+        self,
+        losses: Sequence[int | None],
+        *,
+        complete: bool = True,
+        start: str | None = None,
+        silent: Collection[str] | None = None,
+    ) -> tuple[Answer, ...]:
+        """One answer per cause and place, those with the earliest first name first.
+
+        A parameter of a scripted module that nothing was seen to use has none: what scripted code
+        calls cannot be seen. Nor has one that a loss does lead to.
+
+        Args:
+            losses: the values that backward began with.
+            complete: whether the run came to its end: else only what was decided by then counts.
+            start, silent: as for ``explain_missing``.
+        """
+        flow = self._tracer.observed.flow
+        loss = flow.joined([one for one in losses if one is not None])
+        found = find_cuts(flow, self._tracer.observed.source, loss, complete, silent)
+        answers = [(cut, _named(cut, self._listed)) for cut in found]
+        explained = _merged(answers, start)
+        if complete:
+            decided = flow.values[loss].live if loss is not None else 0
+            for cut in found:
+                decided |= cut.mask
+            rest = (group for i, group in enumerate(self._listed) if not decided >> i & 1)
+            called = self._tracer.calls.called
+            explained += uncalled(self._model, [name for group in rest for name in group], called)
+        order = {name: i for i, name in enumerate(self._missing)}
+        return tuple(sorted(explained, key=lambda one: order[one.name]))
+
+
+def explain_missing(
+    model: nn.Module,
+    forward: Callable[[], torch.Tensor],
+    missing: Sequence[str],
+    *,
+    start: str | None = None,
+    silent: Collection[str] | None = None,
+) -> tuple[Answer, ...]:
+    """Why parameters that require a gradient got none from the loss.
+
+    Runs the model once more under a ``MissingTrace``. Only for when something is wrong: it is slow
+    next to a plain run.
+
+    Args:
+        model: the model that owns the parameters.
+        forward: runs the model and the loss and returns the loss. Where it raises, what was
+            decided by then is answered.
+        missing: names of the parameters.
+        start: what ``forward`` returns the sum of, where that is another output than the loss.
+        silent: the graph's nodes that were seen to give no gradient on, as ``ClipBackward``; None
+            where backward was not watched, and any autograd function may be one.
+
+    Returns:
+        As ``MissingTrace.answers``.
+    """
+    if not missing:
+        return ()
+    trace = MissingTrace(model, missing, _run.__code__)
+    loss, complete = _run(trace, forward)
+    return trace.answers([loss], complete=complete, start=start, silent=silent)
+
+
+def _run(trace: MissingTrace, forward: Callable[[], torch.Tensor]) -> tuple[int | None, bool]:
+    """The value of the loss, and whether the run came to its end."""
+    with trace.active():
+        try:
+            loss = forward()
+        except Exception:
+            # The run that the user asked for has raised it already, and explained it.
+            return None, False
+    return trace.value_of(loss), True
+
+
+def _named(cut: Cut, listed: list[list[str]]) -> tuple[str, ...]:
+    names, mask = [], cut.mask
+    while mask:
+        names += listed[(mask & -mask).bit_length() - 1]
+        mask &= mask - 1
+    return tuple(names)
+
+
+def _merged(answers: list[tuple[Cut, tuple[str, ...]]], start: str | None) -> list[Answer]:
+    """One answer for each cause and place."""
+    sites: dict[object, tuple[Cut, list[str]]] = {}
+    for cut, behind in answers:
+        key: object = cut.value.site
+        reason = cut.value.reason
+        if cut.cause == "no-grad" and reason:
+            # Whatever ran in one such block has one answer: where it began.
+            at = (cut.value.site.file, cut.value.site.line)
+            key = (reason, None if reason.rpartition(":")[2].isdigit() else at)
+        sites.setdefault((cut.cause, key), (cut, []))[1].extend(behind)
+    return [answer(cut, behind, start) for cut, behind in sites.values()]

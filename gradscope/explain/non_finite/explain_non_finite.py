@@ -1,0 +1,169 @@
+"""Where a NaN or an infinity of a step comes from, and what it spreads to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.names import buffer_names, first_names
+from gradscope.explain.non_finite.levels import level
+from gradscope.explain.non_finite.operation_tracer import NonFiniteWatch
+from gradscope.explain.non_finite.origin_messages import records, unseen
+from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.nesting import find
+from gradscope.records.answers import NonFiniteOrigin
+
+
+def explain_non_finite(
+    model: nn.Module,
+    forward: Callable[[], torch.Tensor],
+    backward: Callable[[torch.Tensor], None],
+    step: Callable[[], None] | None = None,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+) -> tuple[NonFiniteOrigin, ...]:
+    """The operations that made a NaN or an infinity of finite numbers, oldest first.
+
+    Runs one step under a mode that looks at the result of every operation. Only for when something
+    is wrong: it is slow next to a plain run. It keeps no tensor.
+
+    What does not come to anything that stays (the loss, a gradient, a parameter, a buffer, a NaN in
+    a module's output, a choice made by comparing) is left out: the -inf of a mask, a quotient that
+    `where` leaves out for good.
+
+    Args:
+        model: names the modules and owns the parameters, whose ``.grad`` should be empty.
+        forward: runs the model and the loss and returns the loss.
+        backward: takes the loss and fills the gradients.
+        step: the optimizer's step; None leaves it out. What it does to the weights is the caller's
+            to undo.
+        inputs: what the model and the loss are given, by name, nested as you like. The model's own
+            arguments are looked at in any case.
+
+    Returns:
+        One record per operation and place. Where something is not finite though no operation was
+        seen to make it so, a record that says that. Where the run raises, what was found by then.
+    """
+    watch = NonFiniteWatch(model, _run.__code__)
+    with watch.quiet():
+        watch.external.before(inputs)
+    left = _run(model, forward, backward, step, watch)
+    found = records(watch.origins.reported(), {name for name, _ in first_names(model)})
+    if not left:
+        return found
+    # What was computed unseen comes back as a tensor from nowhere, which says less.
+    return left[0], *(one for one in found if one.phase != "input" or one.name)
+
+
+def explain_call(
+    model: nn.Module,
+    root: nn.Module,
+    forward: Callable[[], Any],
+    backward: Callable[[Any], Iterable[tuple[str, torch.Tensor]]] | None = None,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    line: tuple[str, int] | None = None,
+) -> tuple[NonFiniteOrigin, ...]:
+    """The same of one call of a module by itself, whose loss is out of reach.
+
+    Args:
+        model: names the modules and owns the parameters.
+        root: the module of the call: ``model``, or one that it holds.
+        forward: calls it, and returns what it gave.
+        backward: takes that, and sends gradients into it; returns those of the call's arguments,
+            with names. None leaves it out.
+        inputs: its arguments by name.
+        line: of the call, for what is written in no line of the user's.
+    """
+    calls = ModuleCalls(model, _run_call.__code__, line)
+    watch = NonFiniteWatch(model, calls.last, root, calls)
+    with watch.quiet():
+        watch.external.before(inputs)
+    left = _run_call(model, forward, backward, watch)
+    found = records(watch.origins.reported(), {name for name, _ in first_names(model)})
+    return found or left
+
+
+def _run_call(
+    model: nn.Module,
+    forward: Callable[[], Any],
+    backward: Callable[[Any], Iterable[tuple[str, torch.Tensor]]] | None,
+    watch: NonFiniteWatch,
+) -> tuple[NonFiniteOrigin, ...]:
+    """Run the call; what was found not finite without an origin."""
+    left: list[NonFiniteOrigin] = []
+    with hooked(watchable(model), watch.enter, watch.leave):
+        try:
+            with watch.active():
+                output = forward()
+            left += _came_unseen(watch, output)
+            left += stays(watch, "forward", buffer_names(model))
+            if backward is not None:
+                watch.context.stage = "backward"
+                with watch.active():
+                    given = backward(output)
+                left += stays(watch, "backward", (*gradients(model), *given))
+        except Exception:
+            # The call ran through in the script, and what it is given here may not be all.
+            watch.origins.mark_reached(watch.origins.made_nan())
+    return tuple(left)
+
+
+def _came_unseen(watch: NonFiniteWatch, output: Any) -> Iterator[NonFiniteOrigin]:
+    """What is not finite in what a call gave, and comes from no operation that was seen."""
+    with watch.quiet():
+        for name, tensor in find(output, torch.Tensor):
+            found = level(tensor)
+            if found and not watch.origins.of(tensor):
+                yield unseen(found, "forward", f"output {name}".rstrip())
+
+
+def _run(
+    model: nn.Module,
+    forward: Callable[[], torch.Tensor],
+    backward: Callable[[torch.Tensor], None],
+    step: Callable[[], None] | None,
+    watch: NonFiniteWatch,
+) -> tuple[NonFiniteOrigin, ...]:
+    """Run the step; what was found not finite without an origin."""
+    left: list[NonFiniteOrigin] = []
+    with hooked(watchable(model), watch.enter, watch.leave):
+        try:
+            with watch.active():
+                loss = forward()
+            left += stays(watch, "loss", [("loss", loss)])
+            left += stays(watch, "forward", buffer_names(model))
+            if loss.requires_grad:
+                watch.context.stage = "backward"
+                with watch.active():
+                    backward(loss)
+                left += stays(watch, "backward", gradients(model))
+            if step is not None:
+                watch.context.stage = "step"
+                with watch.active():
+                    step()
+                left += stays(watch, "step", first_names(model))
+                watch.external.kept_in_state()
+        except Exception:
+            # The run that the user asked for has raised it already, and explained it.
+            watch.origins.mark_reached(watch.origins.made_nan())
+    return tuple(left)
+
+
+def gradients(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    """The gradients that there are, by parameter."""
+    return ((n, p.grad) for n, p in first_names(model) if p.grad is not None)
+
+
+def stays(
+    watch: NonFiniteWatch, phase: str, tensors: Iterable[tuple[str, torch.Tensor]]
+) -> Iterator[NonFiniteOrigin]:
+    """Note what of these is not finite; those of them that have no known origin."""
+    with watch.quiet():
+        for name, tensor in tensors:
+            if kind := watch.external.stays(tensor, name):
+                yield unseen(kind, phase, name)

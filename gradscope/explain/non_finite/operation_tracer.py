@@ -1,0 +1,268 @@
+"""The second run: each operation of PyTorch's core, of forward, backward and the optimizer's step,
+and whether it made something that is not finite out of what is better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.capture.stats import Measured, measure
+from gradscope.explain.non_finite.arithmetic import reason_of
+from gradscope.explain.non_finite.context import RunContext
+from gradscope.explain.non_finite.elements import fails_on_finite
+from gradscope.explain.non_finite.external_tensors import ExternalTensors
+from gradscope.explain.non_finite.functions import CurrentFunction
+from gradscope.explain.non_finite.levels import FINITE, INF, NAN, level, level_of_number
+from gradscope.explain.non_finite.node_sites import NodeSites
+from gradscope.explain.non_finite.origins import BecameNaN, ObservedOrigin, ObservedOrigins
+from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason
+from gradscope.explain.non_finite.schemas import LEAVES_TORCH, OperatorSchema, entries, schema_of
+from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.explain.shared.operations import node_name
+from gradscope.explain.shared.tensors import tensors_in
+from gradscope.explain.shared.tracing_modes import FunctionWatch, OperatorWatch, WatchedCall
+
+_COPIED = 1 << 20  # elements up to which what is about to be overwritten is kept for one operation
+_INPUTS = 4
+
+
+class NonFiniteWatch:
+    """Follows NaN and infinities while it is active.
+
+    Args:
+        model: names the modules.
+        last: the code of the function that starts the run: the frames around it are not the user's.
+        root: the module whose arguments come from outside; None is the model itself.
+        calls: of modules; None are those that ``enter`` and ``leave`` tell of.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        last: CodeType,
+        root: nn.Module | None = None,
+        calls: ModuleCalls | None = None,
+    ) -> None:
+        self.calls = calls or ModuleCalls(model, last)
+        self.origins = ObservedOrigins()
+        self.external = ExternalTensors(model, self.origins)
+        self._function = CurrentFunction()
+        self.context = RunContext(model, self.calls, self._function, NodeSites())
+        self._root = model if root is None else root
+        self._left = 0  # origins of the numbers that Python was given
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """What runs inside is watched."""
+        with FunctionWatch(self._function.run), OperatorWatch(self._operator):
+            yield
+
+    @contextmanager
+    def replaying(self, function: str | None) -> Iterator[None]:
+        """The same of what is a part of one function that was called earlier, by its name."""
+        with self._function.named(function), OperatorWatch(self._operator):
+            yield
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """What is computed inside is ours, not the run's."""
+        with self.ignoring(), torch.no_grad():
+            yield
+
+    @contextmanager
+    def ignoring(self) -> Iterator[None]:
+        """The same, with gradients recorded as they were."""
+        before, self._function.asleep = self._function.asleep, True
+        try:
+            yield
+        finally:
+            self._function.asleep = before
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A module's forward begins; the model's own arguments come from outside."""
+        self.calls.enter(module, args, kwargs)
+        if module is self._root:
+            with self.quiet():
+                self.external.called(args, kwargs)
+
+    def leave(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        """What a module gives is something that stays, where it is NaN."""
+        call = self.calls.innermost(module)
+        if self.context.stage == "forward" and call is not None:
+            with self.quiet():
+                self.external.returned(call.name, module is self._root, output)
+        self.calls.leave(module, args, kwargs, output)
+
+    def _operator(self, call: WatchedCall) -> Any:
+        """Run the operation, then look at what it made."""
+        if self._function.asleep:
+            return call.run()
+        self.context.passing()
+        schema = schema_of(call.function)
+        if schema.idle and schema.name != LEAVES_TORCH:
+            return call.run()
+        arguments = schema.bind(call.args, call.kwargs)
+        self._function.asleep = True  # without ``quiet``: here autograd is done already
+        try:
+            before = {id(t): level(t) for n in schema.updated for t in tensors_in(arguments[n])}
+            kept = self._kept(schema, arguments)
+            result = call.run()
+            self._decided(schema, arguments)
+            for index, one in entries(schema, arguments):
+                for out, written in _outputs(schema, one, result, index):
+                    self._look(schema, one, out, written, before, kept)
+        finally:
+            self._function.asleep = False
+        return result
+
+    def _kept(self, schema: OperatorSchema, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """What is about to be updated, for the words; not where it is large or one of many."""
+        if schema.many or not schema.pointwise:
+            return {}
+        tensors = {
+            n: arguments[n] for n in schema.updated if isinstance(arguments[n], torch.Tensor)
+        }
+        small = {n: t for n, t in tensors.items() if t.numel() <= _COPIED}
+        return {n: t.detach().clone() for n, t in small.items() if t.is_floating_point()}
+
+    def _look(
+        self,
+        schema: OperatorSchema,
+        arguments: dict[str, Any],
+        out: torch.Tensor,
+        written: bool,
+        before: dict[int, int],
+        kept: dict[str, torch.Tensor],
+    ) -> None:
+        """Whether one result is not finite because of this operation, or of what came in."""
+        worst = level(out)
+        if worst == FINITE:
+            return
+        arguments_level, mask = self._arguments_level(schema, arguments, before)
+        gone = [n for n in schema.written if n not in kept and "running" not in n]
+        known = {n: v for n, v in arguments.items() if n not in gone} | kept
+        result = NonFiniteResult(schema.name, known, out, worst, schema.pointwise)
+        made = all(not origin.deliberate for origin in self.origins.members(mask))
+        if arguments_level == FINITE:
+            mask = self._new_origin(result)
+        elif worst > arguments_level and not (mask and made):
+            mask = self._new_origin(result, arguments_level)
+        elif worst > arguments_level:
+            self._becomes_nan(result, mask)
+        elif schema.pointwise and not gone and fails_on_finite(result):
+            mask |= self._new_origin(result)
+        self.origins.put(out, mask, whole=not (written and schema.updated))
+
+    def _arguments_level(
+        self, schema: OperatorSchema, arguments: dict[str, Any], before: dict[int, int]
+    ) -> tuple[int, int]:
+        """The worst of what went in, and its origins."""
+        worst, mask = FINITE, 0
+        for name, value in arguments.items():
+            if name in schema.written and name not in schema.updated:
+                continue
+            for tensor in tensors_in(value):
+                found = before[id(tensor)] if name in schema.updated else level(tensor)
+                if found:
+                    worst = max(worst, found)
+                    mask |= self.origins.of(tensor) or self._outside(tensor, found)
+            found = level_of_number(value)
+            if found:
+                worst = max(worst, found)
+                mask |= self._left or self._in_source(value, found)
+        return worst, mask
+
+    def _outside(self, tensor: torch.Tensor, found: int) -> int:
+        mask = self.external.outside(tensor, found, self.context.site())
+        self.origins.put(tensor, mask, whole=True)
+        return mask
+
+    def _in_source(self, value: float, found: int) -> int:
+        """A NaN or an infinity written in the source, such as the -inf of a mask."""
+        context = self.context.now()
+        reason = Reason(f"{value} in the source", "a large finite number in its place stays finite")
+        return self.origins.add(
+            ObservedOrigin(
+                found,
+                context.phase,
+                context.op,
+                context.site,
+                reason,
+                deliberate=True,
+                name=context.name,
+            )
+        )
+
+    def _new_origin(self, result: NonFiniteResult, arguments_level: int = FINITE) -> int:
+        """A new origin: this operation made it."""
+        context = self.context.now(result.name, result.out)
+        if context.node is not None:
+            function = node_name(context.node).lower()
+            if same := self.origins.made_in(context.made_by, function, context.site):
+                return same  # the slope of what was not finite in forward is not finite either
+        reason = reason_of(result)
+        forward: tuple[torch.Tensor, ...] = ()
+        if context.node is not None:
+            reason, forward = self.context.slope(context.node, reason)
+        shown_first = [*forward, *result.tensors()][:_INPUTS]
+        measured: list[Measured] = [measure(t) for t in shown_first]
+        return self.origins.add(
+            ObservedOrigin(
+                result.kind,
+                context.phase,
+                context.op,
+                context.site,
+                reason,
+                group=context.group,
+                name=context.name,
+                inputs=tuple(measured),
+                of_infinities=arguments_level == INF,
+                function=context.function,
+            )
+        )
+
+    def _becomes_nan(self, result: NonFiniteResult, mask: int) -> None:
+        """An operation made NaN of infinities that were there before."""
+        context = self.context.now(result.name, result.out)
+        reason = reason_of(result)
+        for origin in self.origins.members(mask):
+            if origin.kind == NAN:
+                continue
+            if origin.group is not None and origin.group == context.group:
+                origin.kind = NAN  # of the same function: that is what it gives
+                origin.and_then = reason.text
+            elif origin.became_nan is None:
+                origin.became_nan = BecameNaN(context.op, context.site, reason.text)
+
+    def _decided(self, schema: OperatorSchema, arguments: dict[str, Any]) -> None:
+        """A NaN that Python reads, or that a choice was made by."""
+        if schema.name == LEAVES_TORCH:
+            for tensor in tensors_in(arguments["self"]):
+                if level(tensor):
+                    self._left |= self.origins.of(tensor)
+        elif schema.decides and self.context.stage == "forward":
+            compared = arguments.get("self")
+            if isinstance(compared, torch.Tensor) and level(compared) == NAN:
+                mask = self.origins.of(compared)
+                self.origins.spread(mask, f"{schema.name}{self.context.site().at}")
+                self.origins.mark_reached(mask)
+
+
+def _outputs(
+    schema: OperatorSchema, arguments: dict[str, Any], result: Any, index: int
+) -> Iterator[tuple[torch.Tensor, bool]]:
+    """The results of an operation, or of one entry of it, and whether each is an argument."""
+    written = [t for n in schema.written for t in tensors_in(arguments.get(n))]
+    yield from ((tensor, True) for tensor in written)
+    if schema.many and isinstance(result, list | tuple):
+        result = result[index] if index < len(result) else None
+    for tensor in tensors_in(result):
+        if not any(tensor is argument for argument in written):
+            yield tensor, False

@@ -1,0 +1,324 @@
+"""Why gradients are zero: where each one ends on its way from the loss, and what ends it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from types import CodeType
+
+import torch
+from torch import nn
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node
+
+from gradscope.capture.graph import LEAF, free_nodes, storage_key
+from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.names import buffer_names, first_names, parameters_by_name
+from gradscope.capture.stacks import stacks_kept
+from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.explain.shared.operations import Trait, by_node
+from gradscope.explain.shared.tracing_modes import FunctionWatch, Guarding, unguarded
+from gradscope.explain.zero.backward_trace import BackwardTrace, ZeroPoint
+from gradscope.explain.zero.blockers import Blocker, Blockers
+from gradscope.explain.zero.causes import cause_of
+from gradscope.explain.zero.factors import FactorOrigins
+from gradscope.explain.zero.flat_activations import ZeroCause
+from gradscope.explain.zero.forward_tracer import ForwardWatch, ObservedValues, with_hooks
+from gradscope.explain.zero.node_gradients import any_nonzero
+from gradscope.explain.zero.zero_messages import advice
+from gradscope.records.answers import Answer
+
+#: Causes that are often meant: whether they last is looked at.
+_PASSING = ("zero-weight", "masked")
+#: So many steps are taken to see it: a zero head in front of zero gates needs two, with a zero
+#: layer in front of these three.
+_STEPS = 3
+
+
+class ZeroTrace:
+    """One forward and one backward, watched: where gradients end on their way to parameters.
+
+    Args:
+        model: the model that owns the parameters.
+        zero: names of the parameters whose gradient is zero.
+        last: the code of the function that starts what is traced: the frames around it are not the
+            user's.
+        guarding: makes functions of the hooks that never raise.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        zero: Sequence[str],
+        last: CodeType,
+        *,
+        guarding: Guarding = unguarded,
+    ) -> None:
+        owned = parameters_by_name(model)
+        self._names: dict[torch.Tensor, list[str]] = {}
+        for name in zero:
+            self._names.setdefault(owned[name], []).append(name)
+        self._model, self._zero, self._guarding = model, tuple(zero), guarding
+        self._calls, self._watch = ModuleCalls(model, last), ForwardWatch()
+        self._blockers = Blockers(model)
+
+    @contextmanager
+    def forward(self, *, stacks: bool = True) -> Iterator[None]:
+        """The operations of the block are watched.
+
+        Args:
+            stacks: whether each node is to remember the Python stack that made it, by which the
+                line is told; else somebody else sees to that.
+        """
+        enter, leave = (
+            self._guarding.hook(self._calls.enter),
+            self._guarding.hook(self._calls.leave),
+        )
+        with (
+            hooked(watchable(self._model), enter, leave),
+            stacks_kept() if stacks else nullcontext(),
+            FunctionWatch(self._guarding.listener(self._watch.run)),
+        ):
+            yield
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether somebody reads or changes gradients in backward."""
+        return self._watch.hooks or with_hooks(self._model)
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether backward would run a part of forward again, as a checkpoint does."""
+        return self._watch.recomputed
+
+    def backward(self, loss: torch.Tensor, run: Callable[[], None]) -> list[Node]:
+        """Watch one backward from ``loss``, and find what ends the gradients.
+
+        Args:
+            loss: what backward begins with.
+            run: runs it, keeps the graph, and leaves gradients in ``.grad``.
+
+        Returns:
+            The nodes that were seen, to be freed when the graph is gone.
+        """
+        assert loss.grad_fn is not None
+        trace = BackwardTrace(loss.grad_fn)
+        try:
+            trace.backward(run, short=not self.has_hooks)
+            self._find(loss, trace)
+        finally:
+            nodes = trace.release()
+        return nodes
+
+    def replay(self, loss: torch.Tensor, gradient: torch.Tensor | None = None) -> list[Node] | None:
+        """The same, of a graph that somebody else's backward is about to run through.
+
+        Nothing but the values of gradients is computed for it: no ``.grad`` is written.
+
+        Args:
+            loss: what that backward begins with.
+            gradient: the one that it is given for it.
+
+        Returns:
+            The nodes that were seen; None, with nothing run, where none of the parameters is behind
+            the loss, or code that is not PyTorch's would be called.
+        """
+        assert loss.grad_fn is not None
+        trace = BackwardTrace(loss.grad_fn)
+        try:
+            leaves = [one.variable for one in trace.nodes if isinstance(one, LEAF)]
+            wanted = [leaf for leaf in leaves if leaf in self._names]
+            foreign = any(isinstance(one, BackwardCFunction) for one in trace.nodes)
+            if not wanted or foreign or self.has_hooks or self.is_recomputed:
+                trace.release()
+                return None
+            given = torch.ones_like(loss) if gradient is None else gradient
+            got = torch.autograd.grad(loss, wanted, given, retain_graph=True, allow_unused=True)
+            trace.received = dict(zip(wanted, got, strict=True))
+            self._find(loss, trace)
+        finally:
+            nodes = trace.release()
+        return nodes
+
+    def _find(self, loss: torch.Tensor, trace: BackwardTrace) -> None:
+        satisfied = not any_nonzero(loss.detach())
+        _find_causes(
+            self._model,
+            trace,
+            self._calls,
+            self._watch.values,
+            self._names,
+            self._blockers,
+            satisfied=satisfied,
+        )
+
+    def forget(self) -> None:
+        """Let go of the graph; what was found stays."""
+        self._watch.values.clear()
+        self._blockers.forget()
+
+    def answers(
+        self, later: Callable[[], Collection[str] | None] | None = None, *, seen: int = 0
+    ) -> tuple[Answer, ...]:
+        """One answer per cause and place, those with the earliest first name first.
+
+        The cause is None where none of the usual ones fits, such as gradients that cancel exactly.
+
+        Args:
+            later: as for ``explain_zeros``.
+            seen: in how many optimizer steps the gradients were zero, where that is known.
+        """
+        found = self._blockers.found
+        passing = [blocker for blocker in found if _may_pass(blocker.cause)]
+        arrived, steps = ({}, seen) if seen else _arrived(passing, later)
+        order = {name: i for i, name in enumerate(self._zero)}
+        for blocker in found:
+            blocker.behind.sort(key=lambda name: order[name])
+        found.sort(key=lambda blocker: order[blocker.behind[0]])
+        return tuple(_answer(blocker, arrived, steps) for blocker in found)
+
+
+def explain_zeros(
+    model: nn.Module,
+    forward: Callable[[], torch.Tensor],
+    backward: Callable[[torch.Tensor], None],
+    zero: Sequence[str],
+    *,
+    later: Callable[[], Collection[str] | None] | None = None,
+) -> tuple[Answer, ...]:
+    """Why parameters got a gradient of nothing but zeros.
+
+    Runs the model once more, forward and then backward as far as gradients come, watches every
+    edge of the graph, and asks the operations at which gradients end again. Where the model or its
+    user has hooks in backward, all of it runs, and parameters have zeros in their ``.grad``.
+
+    Args:
+        model: the model that owns the parameters; their ``.grad`` must be None.
+        forward: runs the model and the loss and returns the loss.
+        backward: one backward from the loss, which must keep the graph (``retain_graph=True``).
+        zero: names of the parameters whose gradient is zero.
+        later: makes an optimizer step and gives the names whose gradient is zero after it, or None
+            where it cannot be made. Asked only where a cause is found that may pass,
+            ``zero-weight`` or ``masked``, and again, three times at most, while something is left.
+            At first the parameters have the ``.grad`` of this run; it may be None for a zero.
+
+    Returns:
+        As ``ZeroTrace.answers``.
+    """
+    if not zero:
+        return ()
+    trace = ZeroTrace(model, zero, _run.__code__)
+    nodes: list[Node] = []
+    try:
+        _run(trace, forward, backward, nodes)
+    finally:
+        trace.forget()
+        free_nodes(nodes)
+    return trace.answers(later)
+
+
+def _run(
+    trace: ZeroTrace,
+    forward: Callable[[], torch.Tensor],
+    backward: Callable[[torch.Tensor], None],
+    nodes: list[Node],
+) -> None:
+    """The watched step; the nodes that were seen go into ``nodes``."""
+    with trace.forward():
+        try:
+            loss = forward()
+        except Exception:
+            # The run that the user asked for has raised it already, and explained it.
+            return
+        if loss.grad_fn is not None:
+            nodes += trace.backward(loss, lambda: backward(loss))
+
+
+def _find_causes(
+    model: nn.Module,
+    trace: BackwardTrace,
+    calls: ModuleCalls,
+    values: Mapping[Node, ObservedValues],
+    names: dict[torch.Tensor, list[str]],
+    blockers: Blockers,
+    *,
+    satisfied: bool,
+) -> None:
+    origins = FactorOrigins(_named(model), _stored(model), values)
+    decided: dict[ZeroPoint, ZeroCause] = {}
+    frozen = {name for name, p in parameters_by_name(model).items() if not p.requires_grad}
+    for leaf, points in trace.points().items():
+        for point in points if leaf in names else ():
+            if point not in decided:
+                got = trace.gradients(point.node) if point.kind == "op" else ()
+                decided[point] = _with_details(cause_of(point, got, origins), trace, frozen)
+            blockers.add(decided[point], names[leaf])
+    blockers.locate(calls, values, trace, satisfied=satisfied)
+
+
+def _with_details(cause: ZeroCause, trace: BackwardTrace, frozen: Collection[str]) -> ZeroCause:
+    """Note where a weight of zeros is frozen, and where what an activation gives are logits."""
+    if cause.why == "zero-weight" and cause.figure("name") in frozen:
+        return replace(cause, figures=(*cause.figures, ("frozen", True)))
+    node = cause.node
+    taken = [] if node is None else trace.consumers(node)
+    if not any(by_node(one).has(Trait.LOGITS) for one in taken):
+        return cause
+    return replace(cause, figures=(*cause.figures, ("logits", True)))
+
+
+def _may_pass(cause: ZeroCause) -> bool:
+    return cause.kind in _PASSING or cause.why == "clipped"
+
+
+def _arrived(
+    blockers: Sequence[Blocker], later: Callable[[], Collection[str] | None] | None
+) -> tuple[dict[str, int], int]:
+    """After how many optimizer steps each name had a gradient, and how many were made."""
+    left = {name for blocker in blockers for name in blocker.behind}
+    arrived: dict[str, int] = {}
+    for step in range(1, _STEPS + 1):
+        still = later() if later is not None and left else None
+        if still is None:
+            return arrived, step - 1
+        arrived |= dict.fromkeys(left.difference(still), step)
+        left.intersection_update(still)
+    return arrived, _STEPS
+
+
+def _answer(blocker: Blocker, arrived: dict[str, int], made: int) -> Answer:
+    cause = blocker.cause
+    recovers, steps = None, made
+    if made and _may_pass(cause):
+        recovers = all(name in arrived for name in blocker.behind)
+        steps = max(arrived[name] for name in blocker.behind) if recovers else made
+    return Answer(
+        name=blocker.behind[0],
+        kind="parameter",
+        state="zero",
+        message=blocker.text,
+        cause=cause.kind,
+        module=blocker.module,
+        call=blocker.call,
+        location=blocker.location,
+        behind=tuple(blocker.behind),
+        advice=advice(cause, recovers, steps, inside=blocker.module is not None),
+        recovers=recovers,
+        starts=blocker.starts,
+    )
+
+
+def _named(model: nn.Module) -> dict[int, str]:
+    named = [*first_names(model), *buffer_names(model)]
+    return {id(tensor): name for name, tensor in reversed(named)}
+
+
+def _stored(model: nn.Module) -> dict[int, str]:
+    """Names by memory: what needs no gradient is saved as a tensor of its own."""
+    named = [*first_names(model), *buffer_names(model)]
+    return {
+        storage_key(tensor): name
+        for name, tensor in reversed(named)
+        if tensor.layout == torch.strided and tensor.numel()
+    }

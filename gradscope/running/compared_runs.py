@@ -1,0 +1,215 @@
+"""Two workloads side by side: how far B is from A as a whole, and each call by itself.
+
+A is recorded once. B is run free, for the errors that a user sees, and forced, for those that are
+each call's own. A forced on itself, each number moved by its last bit, says how large an own error
+is where nothing is wrong: rounding that the sum at hand makes large is large there too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from gradscope import progress
+from gradscope.capture.differences import difference
+from gradscope.capture.probes import TapKey
+from gradscope.comparison.alignment import CallKey, Renaming, align_calls
+from gradscope.loading import Workload
+from gradscope.running.compared_step import Comparison
+from gradscope.running.plain_calls import (
+    Gradients,
+    PlainCall,
+    PlainStep,
+    StepFailed,
+    plain_step,
+)
+from gradscope.running.probed_step import StepListener, Tape, tapped_step
+from gradscope.running.reference import Reference
+from gradscope.running.samples import SharedSamples
+
+#: Steps that say how large the noise is.
+DRAWS = 2
+#: So many last bits may the gradients of two runs be apart, all together, that are the same.
+_ROUNDING = 100
+_UNTAPPABLE = "it runs, but not with every tensor between its calls copied, as a comparison needs"
+_Listener = TypeVar("_Listener", bound=StepListener)
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """What the runs left.
+
+    Attributes:
+        calls: A's and B's.
+        aligned: A's by B's.
+        tape: of A.
+        free: B as it is.
+        forced: B given all that A's calls had.
+        noise: A given the same, each number moved by ``step`` of itself.
+        doubt: A as it is, each number moved by its own last bit: what of it is sure at all.
+        samples: that both batches have, where these are not the same.
+        reference: how far either is from a run that is nearly exact.
+    """
+
+    calls: tuple[dict[CallKey, PlainCall], dict[CallKey, PlainCall]]
+    aligned: dict[CallKey, CallKey]
+    tape: Tape
+    free: Comparison
+    forced: Comparison
+    noise: tuple[Comparison, ...]
+    doubt: Comparison
+    step: float
+    notices: tuple[str, ...] = ()
+    samples: SharedSamples | None = None
+    reference: Reference | None = None
+
+
+def diverge(
+    a: Workload,
+    b: Workload,
+    parameters: Mapping[str, str],
+    renamings: Sequence[Renaming] = (),
+    samples: SharedSamples | None = None,
+    wide: Workload | None = None,
+) -> Divergence:
+    """Run both, several times; each is left as it was.
+
+    Args:
+        a: what is recorded.
+        b: what is held against it.
+        parameters: A's by B's.
+        renamings: what the user said of names.
+        samples: that both batches have, where these are not the same.
+        wide: A in a wider dtype. By how much A's calls are off from its is noise, too.
+    """
+    with progress.within("A"):
+        plain_a = plain_step(a)
+        tape, untapped_a, said_a = harmless_step(a, plain_a, Tape, "A")
+    with progress.within("B"):
+        plain_b = plain_step(b)
+        aligned = align_calls(_alike(plain_a), _alike(plain_b), renamings)
+        names = _Names(tape, aligned)
+
+        def held(*, forced: bool = False, tape: Tape = tape) -> Comparison:
+            return Comparison(
+                tape=tape,
+                forced=forced,
+                named=names.of,
+                parameter=parameters.get,
+                samples=samples,
+            )
+
+        free, untapped_b, said_b = harmless_step(b, plain_b, held, "B")
+        forced = held(forced=True)
+        tapped_step(b, forced, untapped_b)
+    step = max(last_bit(a), last_bit(b))
+    with progress.within("noise of A"):
+        noise = tuple(Comparison(tape=tape, forced=True, noise=step, draw=n) for n in range(DRAWS))
+        for one in noise:
+            tapped_step(a, one, untapped_a)
+        doubt = Comparison(tape=tape, noise=last_bit(a))
+        tapped_step(a, doubt, untapped_a)
+    reference = None
+    if wide is not None:
+        with progress.within("reference"):
+            exact, _, _ = harmless_step(wide, plain_step(wide), Tape, "the reference")
+            reference = Reference(
+                a=Comparison(tape=exact),
+                own=Comparison(tape=exact, forced=True),
+                b=held(tape=exact),
+            )
+            tapped_step(a, reference.a, untapped_a)
+            tapped_step(a, reference.own, untapped_a)
+            tapped_step(b, reference.b, untapped_b)
+            noise = (*noise, reference.own)
+    calls = plain_a.calls, plain_b.calls
+    said = (*said_a, *said_b)
+    runs = free, forced, noise, doubt
+    return Divergence(calls, aligned, tape, *runs, step, said, samples, reference)
+
+
+def _alike(plain: PlainStep) -> dict[CallKey, tuple[object, ...]]:
+    """What says of each call that another is like it."""
+    return {key: (call.leaf, call.shapes) for key, call in plain.calls.items()}
+
+
+def harmless_step(
+    workload: Workload,
+    plain: PlainStep,
+    begin: Callable[[], _Listener],
+    whose: str,
+    number: int = 0,
+) -> tuple[_Listener, frozenset[CallKey], list[str]]:
+    """A step with taps that leave its gradients as they are.
+
+    Who writes to its argument must not be given a copy where its caller reads the argument again:
+    such calls take no taps if it makes a difference.
+
+    Returns:
+        What was told of the step; the calls whose arguments have no taps; what is to be said.
+    """
+    writers = frozenset(key for key, call in plain.calls.items() if call.writes)
+    found = {}
+    for untapped in dict.fromkeys((frozenset[CallKey](), writers)):
+        listener = begin()
+        try:
+            tapped_step(workload, listener, untapped, number)
+        except Exception as failure:
+            if untapped or not writers:
+                raise StepFailed(workload, "forward", _UNTAPPABLE) from failure
+            continue
+        off = _off(plain.parameters, listener.arrived)
+        if off <= _ROUNDING * last_bit(workload):
+            return listener, untapped, []
+        found[untapped] = listener, off
+    untapped, (listener, off) = min(found.items(), key=lambda item: item[1][1])
+    say = f"{whose} does not repeat: a second run's gradients are off by {off:.1e}"
+    return listener, untapped, [say]
+
+
+def _off(one: Gradients, other: Gradients) -> float:
+    """How far all gradients together are off, relatively."""
+    gaps, norms = [0.0], [0.0]
+    for name, gradient in one.items():
+        again = other[name]
+        if gradient is None or again is None:
+            if gradient is not again:
+                return math.inf
+            continue
+        found = difference(gradient, again)
+        norm = float(torch.linalg.vector_norm(gradient.double()))
+        gaps.append(found.error * norm if norm else found.largest)
+        norms.append(norm)
+    return math.hypot(*gaps) / (math.hypot(*norms) or 1.0)
+
+
+def last_bit(workload: Workload) -> float:
+    """The distance between two numbers of a run, as a share of them."""
+    dtypes = [workload.dtype, *([workload.autocast] if workload.autocast else [])]
+    return max(torch.finfo(dtype).eps for dtype in dtypes)
+
+
+class _Names:
+    """A's name of each tensor of B that comes by a tap."""
+
+    def __init__(self, tape: Tape, aligned: Mapping[CallKey, CallKey]) -> None:
+        self._tape, self._calls = tape, aligned
+        self._alone: dict[tuple[str, int, bool], TapKey | None] = {}
+        for key in tape.values:
+            place = key.name, key.call, key.output
+            self._alone[place] = None if place in self._alone else key
+        self._taken: dict[TapKey, TapKey] = {}
+
+    def of(self, key: TapKey) -> TapKey | None:
+        """The same path in A's call; where that has one tensor alone, B's first stands for it."""
+        call = self._calls.get((key.name, key.call))
+        if call is None:
+            return None
+        known: TapKey | None = TapKey(*call, key.output, key.path)
+        if known not in self._tape.values:
+            known = self._alone.get((*call, key.output))
+        return known if known and self._taken.setdefault(known, key) == key else None

@@ -1,0 +1,150 @@
+"""A step held against the tape of another.
+
+In a step that is *forced* every call gets what the recorded one's had, forward and backward: by
+how much its result is off then is its own doing, and nothing of what came before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from gradscope.capture.differences import Difference, difference
+from gradscope.capture.probes import TapKey
+from gradscope.running.plain_calls import Gradients
+from gradscope.running.probed_step import Copies, Tape, moved
+from gradscope.running.samples import Part, SharedSamples
+
+
+@dataclass(kw_only=True)
+class Comparison:
+    """A step held against a tape: how far everything is off, by the tape's names.
+
+    Attributes:
+        tape: what it is held against.
+        forced: put what is on the tape in the place of what comes by.
+        noise: each number that is given on is moved by this share of itself, up or down, and
+            ``draw`` tells several such steps apart.
+        named: the tape's name of a tensor that comes by; None where it has none.
+        parameter: the same of a parameter.
+        samples: those that both batches have, where these are not the same; they are compared, and
+            gradients as those of a loss that is a mean, where it is one.
+        missing: keys whose gradient is on the tape and did not come.
+        summed: keys without an axis of samples, where not all samples are in both batches.
+        arrived: gradients of the parameters, by the step's own names.
+    """
+
+    tape: Tape
+    forced: bool = False
+    noise: float = 0.0
+    draw: int = 0
+    named: Callable[[TapKey], TapKey | None] = lambda key: key
+    parameter: Callable[[str], str | None] = lambda name: name
+    samples: SharedSamples | None = None
+    values: dict[TapKey, Difference] = field(default_factory=dict)
+    gradients: dict[TapKey, Difference] = field(default_factory=dict)
+    parameters: dict[str, Difference | None] = field(default_factory=dict)
+    shapes: dict[TapKey, tuple[int, ...]] = field(default_factory=dict)
+    loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
+    missing: set[TapKey] = field(default_factory=set)
+    summed: set[TapKey] = field(default_factory=set)
+    arrived: Gradients = field(default_factory=dict)
+    _copies: Copies = field(default_factory=Copies)
+    _backwards: dict[TapKey, int] = field(default_factory=dict)
+    _parts: dict[TapKey, Part | None] = field(default_factory=dict)
+    _share: float | None = None
+    _moved: int = 0
+
+    def forward(self, key: TapKey, tensor: torch.Tensor) -> torch.Tensor:
+        """Hold the tensor against the tape's; give that one on where the step is forced."""
+        known = self.named(key)
+        on_tape = None if known is None else self.tape.values.get(known)
+        if known is None or on_tape is None:
+            return tensor.detach().clone()
+        part = self.samples.part(on_tape, tensor) if self.samples else None
+        self._parts[key] = part
+        if part is None and self.samples and not self.samples.complete:
+            self.summed.add(known)
+            return tensor.detach().clone()
+        if part is None and on_tape.shape != tensor.shape:
+            self.shapes[known] = tuple(tensor.shape)
+            return tensor.detach().clone()
+        self.values[known] = self._difference(on_tape, tensor, part)
+        return self._put(on_tape if self.forced else tensor.detach(), tensor, part)
+
+    def backward(self, key: TapKey, gradient: torch.Tensor) -> torch.Tensor:
+        """The same of its gradient; of several the one that is farthest off counts."""
+        known = self.named(key)
+        on_tape = [] if known is None else self.tape.gradients.get(known, [])
+        number = self._backwards.get(key, 0)
+        self._backwards[key] = number + 1
+        if known is None or number >= len(on_tape):
+            return gradient
+        ours, part = on_tape[number], self._parts.get(key)
+        if part is None and self.samples and not self.samples.complete:
+            self.summed.add(known)
+            return gradient
+        if part is None and ours.shape != gradient.shape:
+            return gradient
+        if part is not None:
+            ours = ours * self._share_of(part.of_a(ours), part.of_b(gradient))
+        found = self._difference(ours, gradient, part)
+        before = self.gradients.get(known)
+        if before is None or before.error < found.error:
+            self.gradients[known] = found
+        if not (self.forced or self.noise):
+            return gradient
+        return self._put(ours if self.forced else gradient, gradient, part)
+
+    def _share_of(self, ours: torch.Tensor, theirs: torch.Tensor) -> float:
+        """By how much B's gradients are larger: a mean over fewer samples has larger ones.
+
+        The first gradient, which is that of the loss, says whether the loss is one.
+        """
+        if self._share is None:
+            assert self.samples is not None
+            a, b = self.samples.sizes
+            shares = (1.0, a / b)
+            self._share = min(shares, key=lambda share: difference(ours * share, theirs).error)
+        return self._share
+
+    def end(self, loss: torch.Tensor, parameters: Gradients) -> None:
+        """Hold what the step left against what the tape's left."""
+        self.loss, self.arrived = loss, parameters
+        self.missing = self.tape.gradients.keys() - self.gradients.keys() - self.summed
+        if self.samples and not self.samples.complete:
+            return
+        for name, gradient in parameters.items():
+            known = self.parameter(name)
+            if known is not None and known in self.tape.arrived:
+                self.parameters[known] = _of_parameters(self.tape.arrived[known], gradient)
+
+    def _difference(
+        self, on_tape: torch.Tensor, tensor: torch.Tensor, part: Part | None
+    ) -> Difference:
+        if part is not None:
+            return difference(part.of_a(on_tape), part.of_b(tensor))
+        if self._copies.original(tensor) is on_tape:
+            return Difference(0.0, None, 0.0)
+        return difference(on_tape, tensor)
+
+    def _put(self, original: torch.Tensor, tensor: torch.Tensor, part: Part | None) -> torch.Tensor:
+        """A copy of the original in the dtype, device and layout of the tensor that it replaces."""
+        self._moved += 1
+        if part is not None and self.forced:
+            original = part.put(part.of_a(original), tensor)
+        put = torch.empty_like(tensor, requires_grad=False)
+        put.copy_(moved(original, self.noise, seed=(self.draw << 32) + self._moved))
+        return self._copies.enter(put, original) if self.forced and not self.noise else put
+
+
+def _of_parameters(one: torch.Tensor | None, other: torch.Tensor | None) -> Difference | None:
+    """None where neither has a gradient; one that the other lacks is infinitely far off."""
+    if one is None and other is None:
+        return None
+    if one is None or other is None or one.shape != other.shape:
+        return Difference(math.inf, None, math.inf)
+    return difference(*(t.to_dense() if t.layout != torch.strided else t for t in (one, other)))

@@ -1,0 +1,240 @@
+"""The sentinel: sees whether a step is finite, and says where what is not came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.capture.graph import Edge, Span
+from gradscope.explain.non_finite.levels import FINITE, KINDS, NAN, level
+from gradscope.explain.non_finite.singular_derivatives import explain_slopes
+from gradscope.records.answers import NonFiniteOrigin
+from gradscope.records.modules import ModuleCall
+from gradscope.training.nan_detector.first_module import first_seen, returned_finite
+from gradscope.training.nan_detector.loss_operations import LossLines, explain_loss, loss_part
+from gradscope.training.nan_detector.no_collectives import Alone, alone
+from gradscope.training.nan_detector.recorded_calls import RecordedCall
+from gradscope.training.nan_detector.replayed_calls import rerun, rerun_results
+from gradscope.training.nan_detector.side_effects import Habits
+from gradscope.training.nan_detector.singular_nodes import SteepPlans
+from gradscope.training.nan_detector.unknown_origin import given, unlocated
+
+Models = Callable[[], Sequence[tuple[str, nn.Module]]]
+
+#: Steps in a row whose loss is looked at: after them a NaN is in the weights, and says no more.
+_IN_A_ROW = 4
+
+#: What ``in_backward`` asks: here it is asked thrice in every step.
+_TASK, _NO_TASK = torch._C._current_graph_task_id, -1
+
+
+class Sentinel:
+    """Keeps what is needed to run the calls of a step again, until the step ends.
+
+    All in the thread that trains; nothing of the script is changed.
+
+    Args:
+        models: the models that are trained now, with their names.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._calls: list[RecordedCall] = []
+        self._habits: dict[tuple[int, bool], Habits] = {}
+        self._lines = LossLines()
+        self._plans = SteepPlans()
+        self._loss: list[NonFiniteOrigin] = []
+        self._worst = FINITE
+        self._in_a_row = 0
+        self._external = FINITE
+        self._alone: Alone | None = None
+        #: While a call is run again its hooks run too: whoever set them looks away.
+        self.busy = False
+
+    def call_began(
+        self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """An outermost call of a trained model begins, with gradients enabled."""
+        if self.busy or _TASK() != _NO_TASK:
+            return
+        habits = self._habits.get((id(module), module.training))
+        if habits is None or habits.module() is not module:
+            habits = self._learn(module)
+        self._calls.append(RecordedCall(name, module, args, kwargs, habits))
+
+    def call_ended(self, module: nn.Module, output: Any) -> None:
+        """The call returned."""
+        if self.busy or _TASK() != _NO_TASK:
+            return
+        for call in reversed(self._calls):
+            if call.module is module and call.end < 0:
+                call.ended(output)
+                return
+
+    def backward_begins(
+        self,
+        roots: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor] = (),
+        loss: float | None = None,
+    ) -> str | None:
+        """A backward begins, and its graph is whole: "nan" or "inf" where a root is not finite.
+
+        Args:
+            roots: what it begins with.
+            gradients: those that it was given for them.
+            loss: the one root's value, where it has one element.
+        """
+        if self.busy or _TASK() != _NO_TASK:
+            return None
+        for call in reversed(self._calls):
+            if call.in_graph:
+                break
+            call.in_graph = True
+            for result, _ in call.results:
+                tensor = result()
+                if tensor is not None and tensor._backward_hooks:
+                    call.listen_last()
+        worst = FINITE
+        if loss is None or not math.isfinite(loss):
+            worst = max(map(level, roots), default=FINITE)
+        if worst == FINITE:
+            node, calls = roots[0].grad_fn, self._calls
+            made = node._sequence_nr() - calls[-1].end if node is not None and calls else -1
+            self._plans.keep(roots, made, self._spans)
+            for gradient in gradients:
+                self._external = max(self._external, level(gradient))
+            return None
+        if self._in_a_row < _IN_A_ROW and not self._loss:
+            with self._looking():
+                known = dict(self._known())
+                self._loss += explain_loss(roots, self._spans(), known, self._lines)
+        self._worst = max(self._worst, worst)
+        return KINDS[worst]
+
+    def locate(
+        self, *, where: str, seen: Callable[[], Sequence[ModuleCall]] | None = None
+    ) -> tuple[NonFiniteOrigin, ...]:
+        """The origins of what is not finite in this step, oldest first; before the optimizer's.
+
+        Where none can be told, one record that says what is known.
+
+        Args:
+            where: "loss" for a root that was not finite; "gradients" where they alone are not.
+            seen: the calls inside the models, in a step that is looked at.
+        """
+        with self._looking():
+            calls = [call for call in self._calls if call.returned]
+            found = self._in_forward(calls) if where == "loss" else self._in_backward(calls)
+            worst = self._worst or NAN
+            repeats = all(call.repeats for call in calls)
+            inside = () if seen is None or found or repeats else seen()
+            first = first_seen(inside, where, worst)
+            if first is not None:
+                return (first,)
+            # What the loss was given is known of calls that ran again, or were seen.
+            if not found and where == "loss" and (repeats or returned_finite(inside)):
+                found = tuple(self._loss)
+            return found or (unlocated(where, worst, calls),)
+
+    def step_ended(self) -> None:
+        """The optimizer has made its step, or has skipped it: let go of everything.
+
+        What waits for a backward still, as a generator's output in the step of its critic, is kept
+        for one step more.
+        """
+        calls, self._calls = self._calls, []
+        for call in calls:
+            if not (call.carried or any(call.nodes.values())) and call.is_held:
+                call.carried = True
+                self._calls.append(call)
+            else:
+                call.release()
+        if self._plans.held:
+            self._plans.held.clear()
+        if self._worst or self._in_a_row:
+            self._in_a_row = self._in_a_row + 1 if self._worst else 0
+            self._worst, self._loss = FINITE, []
+        self._external = FINITE
+
+    def close(self) -> None:
+        """Nothing is looked at any more: no hook is left, also in a graph that lives on."""
+        for call in self._calls:
+            call.release()
+        self._calls = []
+        self._plans.held.clear()
+
+    def sampled_lines(self, roots: Sequence[torch.Tensor]) -> None:
+        """In a step that keeps stacks, at the beginning of its backward: remember the lines."""
+        part = loss_part(roots, self._spans())
+        self._lines.learn(part)
+        self._plans.learn(part, self._made(roots))
+
+    @contextmanager
+    def overlooking(self) -> Iterator[None]:
+        """The gradients that arrive in the block are not those of the script's backward."""
+        before = [(one, len(one)) for call in self._calls for one in call.nodes.values()]
+        try:
+            yield
+        finally:
+            for arrived, count in before:
+                del arrived[count:]
+
+    def _in_forward(self, calls: Sequence[RecordedCall]) -> tuple[NonFiniteOrigin, ...]:
+        """The first call that makes it; those whose results were seen to be finite do not."""
+        for call in calls:
+            if call.level != FINITE and (found := self._run(call, backward=False)):
+                return found
+        return ()
+
+    def _in_backward(self, calls: Sequence[RecordedCall]) -> tuple[NonFiniteOrigin, ...]:
+        """The latest call that makes it of finite gradients; else the loss did."""
+        if self._external:
+            return (given(self._external),)
+        for call in reversed(calls):
+            if call.given_finite and (found := self._run(call, backward=True)):
+                return found
+        return explain_slopes(self._plans.nodes(self._lines))
+
+    def _known(self) -> Iterator[tuple[Edge, torch.Tensor]]:
+        """What the calls returned, by the edges at which the loss took it."""
+        for call in self._calls:
+            results = (call.alive() or rerun_results(call)) if call.returned else None
+            if results is None or len(results) != len(call.results):
+                continue
+            call.level = max(map(level, results), default=FINITE)
+            for (_, edge), result in zip(call.results, results, strict=True):
+                if edge is not None:
+                    yield edge, result.detach()
+
+    def _run(self, call: RecordedCall, *, backward: bool) -> tuple[NonFiniteOrigin, ...]:
+        found = rerun(call, alone=len(self._models()) <= 1, backward=backward)
+        call.refused = self._alone is not None and self._alone.refused
+        return found
+
+    def _made(self, roots: Sequence[torch.Tensor]) -> int:
+        """How many nodes were made since the last call returned."""
+        node = roots[0].grad_fn if roots else None
+        return node._sequence_nr() - self._calls[-1].end if node and self._calls else -1
+
+    def _spans(self) -> list[Span]:
+        return [call.span for call in self._calls]
+
+    def _learn(self, module: nn.Module) -> Habits:
+        """A model that was not called before in this mode."""
+        self._habits = {key: h for key, h in self._habits.items() if h.module() is not None}
+        habits = self._habits[id(module), module.training] = Habits(module)
+        return habits
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        self.busy = True
+        try:
+            with alone() as self._alone:
+                yield
+        finally:
+            self.busy = False

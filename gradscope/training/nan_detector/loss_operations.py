@@ -1,0 +1,124 @@
+"""The part of a graph that lies between the calls of the models and the loss.
+
+What ran there stands in the script, and nobody can run it again: it is read off the nodes while the
+graph is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.graph import Node
+
+from gradscope.capture.graph import LEAF, Edge, Span
+from gradscope.explain.non_finite.graph_replay import explain_graph
+from gradscope.explain.non_finite.replayed_lines import Written
+from gradscope.explain.shared.call_site import CallSite
+from gradscope.explain.shared.frames import user_line
+from gradscope.explain.shared.operations import node_name
+from gradscope.records.answers import NonFiniteOrigin
+
+#: Nodes of a loss that are looked at; one that is longer is a loop over a sequence.
+_MOST = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LossPart:
+    """The nodes of a loss in the order of a walk from its roots, and how the walk came to each.
+
+    Attributes:
+        parents: for each node, the number of the one that leads to it and by which edge; for a
+            root, -1 and its number.
+    """
+
+    nodes: list[Node]
+    parents: list[tuple[int, int]]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By which two such parts are told apart."""
+        return tuple(map(node_name, self.nodes))
+
+
+def loss_part(roots: Sequence[torch.Tensor], calls: Sequence[Span]) -> LossPart:
+    """The nodes behind ``roots``, up to those that the calls made."""
+    found = LossPart([], [])
+    seen: set[Node] = set()
+    stack = [(r.grad_fn, (-1, i)) for i, r in enumerate(roots) if r.grad_fn is not None][::-1]
+    while stack and len(found.nodes) < _MOST:
+        node, parent = stack.pop()
+        if node in seen or isinstance(node, LEAF) or _inside(node, calls):
+            continue
+        seen.add(node)
+        number = len(found.nodes)
+        found.nodes.append(node)
+        found.parents.append(parent)
+        for position, (following, _) in reversed([*enumerate(node.next_functions)]):
+            if following is not None:
+                stack.append((following, (number, position)))
+    return found
+
+
+def _inside(node: Node, calls: Sequence[Span]) -> bool:
+    number = node._sequence_nr()
+    return any(span.start <= number < span.end for span in calls)
+
+
+class LossLines:
+    """Where the operations of a loss stand in the script, learned in steps that keep stacks."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, ...], list[Written]] = {}
+
+    def learn(self, part: LossPart) -> None:
+        """Remember the lines of nodes that have their stacks."""
+        written = [_written(node) for node in part.nodes]
+        if any(one.site.file for one in written):
+            self._known[part.names] = written
+
+    def among(self, names: tuple[str, ...], number: int) -> Written:
+        """The line of one of them; also in a loss of other length, where its kind has one line."""
+        if names in self._known:
+            return self._known[names][number]
+        found = {
+            line
+            for known, written in self._known.items()
+            for name, line in zip(known, written, strict=True)
+            if name == names[number]
+        }
+        return found.pop() if len(found) == 1 else Written()
+
+
+def _written(node: Node) -> Written:
+    metadata: Any = node.metadata  # a property, which torch's types take for a method
+    stack = metadata.get("traceback_")
+    line = user_line(stack) if stack else None
+    if line is None:
+        return Written()
+    file, number, function = line
+    # An operator such as `**` stands behind a decorator of torch's, and goes by the node's name.
+    named = function and not function.startswith("_") and function != "wrapped"
+    public = function if named else None
+    return Written(CallSite(None, None, file, number), public)
+
+
+def explain_loss(
+    roots: Sequence[torch.Tensor],
+    calls: Sequence[Span],
+    known: Mapping[Edge, torch.Tensor],
+    lines: LossLines,
+) -> tuple[NonFiniteOrigin, ...]:
+    """The operations of the loss that made what is not finite, oldest first.
+
+    Args:
+        known: what the calls gave, by the edges at which it enters the graph.
+    """
+    part = loss_part(roots, calls)
+    lines.learn(part)
+    names = part.names
+    written = {node: lines.among(names, i) for i, node in enumerate(part.nodes)}
+    oldest_first = sorted(part.nodes, key=lambda node: node._sequence_nr())
+    return explain_graph(roots, oldest_first, known, written.__getitem__)

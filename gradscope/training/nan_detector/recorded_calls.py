@@ -1,0 +1,265 @@
+"""A call of a trained model as it began, so that it can be run again at the end of its step.
+
+On a plain step this is most of what the sentinel does, so it does the least here: what can be asked
+later is asked later.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import Node
+
+from gradscope.capture.autocast import any_autocast, autocast_dtypes
+from gradscope.capture.graph import Span
+from gradscope.capture.hooks import Handle, hook_first_output, hook_node_before
+from gradscope.capture.shards import is_spread
+from gradscope.explain.non_finite.levels import level
+from gradscope.explain.shared.frames import is_hidden
+from gradscope.explain.shared.tensors import version_of
+from gradscope.nesting import find, replaced
+from gradscope.training.nan_detector.side_effects import Habits, PutBack
+
+_PLAIN = (int, float, str, type(None))
+_SEQUENCE = torch._C._autograd._get_sequence_nr
+
+
+Arrived = torch.Tensor | tuple[torch.Tensor | None, ...] | None
+
+
+class RecordedCall:
+    """What a call was given, and what was around it as it began.
+
+    Attributes:
+        name: of the model, as the script has it.
+        habits: of the model: they say what else of its surroundings is kept.
+        autocast: the kinds of device that it was on for, with the dtype.
+        before: what puts the rest of the surroundings back, part by part.
+        copied: the arguments are copies, for its forward writes to what it is given.
+        nodes: those that made its results, each with the gradients that arrived at it, for each
+            backward one, or a tuple of one for each output.
+        hooks: those on them.
+        end: the number of the first node that was made after it.
+        results: with the edges at which they enter the graph, for as long as the script holds them.
+        level: the worst among its results, where that is known.
+        carried: it is of the step before.
+        refused: run again, it would have waited for other processes.
+        in_graph: a backward began after it.
+        drew: run again, it drew random numbers, which it had not done in its first calls.
+    """
+
+    # Not set for each call: most are asked for after few.
+    autocast: Sequence[tuple[str, torch.dtype]] = ()
+    before: Sequence[PutBack] = ()
+    copied = False
+    results: Sequence[tuple[weakref.ref[torch.Tensor], tuple[Node, int] | None]] = ()
+    level: int | None = None
+    carried = False
+    refused = drew = in_graph = _last = False
+    end = -1
+
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        habits: Habits,
+    ) -> None:
+        self.name, self.module, self.habits = name, module, habits
+        self.args, self.kwargs = args, kwargs
+        self.line = habits.line or _line()
+        if any_autocast():
+            self.autocast = autocast_dtypes()
+        given: list[torch.Tensor] = []
+        versions: list[int] = []
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(value, torch.Tensor):
+                given.append(value)
+                versions.append(-1 if value.is_inference() else value._version)
+            elif not isinstance(value, _PLAIN):
+                found = tensors_of((value,))
+                given += found
+                versions += map(version_of, found)
+        self._given, self._versions = given, versions
+        if habits.keeps:
+            self.before = habits.snapshot()
+            if habits.writes_arguments:
+                self.args, self.kwargs = cloned(args, kwargs)
+                self.copied = True
+        trained = habits.trained()
+        self._weights = -1 if trained is None else trained._version
+        self.hooks: list[Handle | dict[int, Any]] = []
+        self.nodes: dict[Node, list[Arrived]] = {}
+        self._start = _SEQUENCE()
+
+    def ended(self, output: Any) -> None:
+        """It returned: from now on the gradients of its results are listened to."""
+        self.end = _SEQUENCE()
+        if isinstance(output, torch.Tensor) and output.output_nr == 0:
+            node = output.grad_fn
+            if node is None:
+                self.results = ((weakref.ref(output), None),)
+            else:
+                self.results = ((weakref.ref(output), (node, 0)),)
+                arrived = self.nodes[node] = []
+                # A list's own method, for frames of Python's cost more.
+                self.hooks.append(hook_first_output(node, arrived.append))
+        else:
+            self.results = [(weakref.ref(t), _edge(t)) for t in tensors_of((output,))]
+            self.listen_last()
+        if self.habits.learning:
+            self.habits.learn(self.overwritten, self.line)
+        if self.copied:
+            self._given.clear()
+            self._versions.clear()
+
+    def listen_last(self) -> None:
+        """Listen to its results' gradients as the script's own hooks on them have left them."""
+        if self._last:
+            return
+        self._last = True
+        self.release()
+        nodes = [edge[0] for _, edge in self.results if edge is not None]
+        for node in dict.fromkeys(nodes):
+            arrived = self.nodes.setdefault(node, [])
+            self.hooks.append(hook_node_before(node, arrived.append))
+
+    @property
+    def span(self) -> Span:
+        """The nodes that it made; none before it has returned."""
+        return Span(self._start, self.end, -1)
+
+    @property
+    def returned(self) -> bool:
+        """Whether it ran to its end."""
+        return self.end >= 0
+
+    @property
+    def arrived(self) -> bool:
+        """Whether a gradient came to its results."""
+        return any(self.nodes.values())
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether an argument was written to since."""
+        return self._versions != list(map(version_of, self._given))
+
+    @property
+    def moved(self) -> bool:
+        """Whether the weights are others by now."""
+        trained = self.habits.trained()
+        return trained is not None and self._weights != trained._version
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it can run in this process alone."""
+        return not (self.refused or any(map(_needs_others, self.module.modules())))
+
+    @property
+    def repeats(self) -> bool:
+        """Whether, as far as was seen, it does the same when it is run again."""
+        return self.repeatable and not self.drew
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the script holds a result of it, so that a backward may still come to it."""
+        return any(result() is not None for result, _ in self.results)
+
+    @property
+    def given_finite(self) -> bool:
+        """Whether the gradients that arrived are finite; False where none did."""
+        arrived = [
+            gradient
+            for several in self.nodes.values()
+            for each in several
+            for gradient in (each if isinstance(each, tuple) else (each,))
+        ]
+        return bool(arrived) and not any(level(g) for g in arrived if g is not None)
+
+    def gradient_of(self, result: torch.Tensor, node: Node, backward: int) -> torch.Tensor | None:
+        """What arrived for a result of another run at the node of this one; None if nothing did."""
+        arrived = self.nodes.get(node, [])
+        if backward >= len(arrived):
+            return None
+        several = arrived[backward]
+        return several[result.output_nr] if isinstance(several, tuple) else several
+
+    def alive(self) -> list[torch.Tensor] | None:
+        """The results, if the script holds them all as they were."""
+        found = []
+        for reference, edge in self.results:
+            result = reference()
+            if result is None or edge != _edge(result):
+                return None
+            found.append(result)
+        return found
+
+    @contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """Random states, modes, buffers and autocast as they were at its entry.
+
+        Only autocast is put back after the block: the rest is for ``kept_as_found`` around it.
+        """
+        for put_back in self.before:
+            put_back()
+        with ExitStack() as autocast:
+            for device, dtype in self.autocast:
+                # Without the cache, in which whoever is around would find casts of this run.
+                autocast.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=False))
+            yield
+
+    def release(self) -> None:
+        """Stop listening: a graph that lives on holds nothing more."""
+        for hook in self.hooks:
+            if isinstance(hook, dict):
+                hook.clear()
+            else:
+                hook.remove()
+
+
+def cloned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """The same arguments on tensors of their own, which are leaves."""
+
+    def clone(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+    both: tuple[Any, Any] = replaced((args, kwargs), torch.Tensor, clone)
+    return both
+
+
+def tensors_of(values: Any) -> list[torch.Tensor]:
+    """The tensors of arguments or results; those of the plain kinds at little cost."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif not isinstance(value, _PLAIN):
+            found += (tensor for _, tensor in find(value, torch.Tensor))
+    return found
+
+
+def _edge(tensor: torch.Tensor) -> tuple[Node, int] | None:
+    return None if tensor.grad_fn is None else (tensor.grad_fn, tensor.output_nr)
+
+
+def _line() -> tuple[str, int] | None:
+    """The innermost line that is not PyTorch's or gradscope's."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and is_hidden(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def _needs_others(module: nn.Module) -> bool:
+    """Whether its forward waits for other processes, as far as that is known beforehand."""
+    kinds = {kind.__name__ for kind in type(module).__mro__}
+    sharded = any(is_spread(p) for p in module.parameters(recurse=False))
+    return sharded or bool(kinds & {"SyncBatchNorm", "FullyShardedDataParallel", "FSDPModule"})

@@ -1,0 +1,144 @@
+"""A recorded call once more, operation by operation, with everything as it was at its entry."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.explain.non_finite.explain_non_finite import explain_call
+from gradscope.loading.wrappers import unwrapped
+from gradscope.nesting import find
+from gradscope.records.answers import NonFiniteOrigin
+from gradscope.running.state import (
+    deeper_recursion,
+    kept_as_found,
+    post_accumulate_hooks_disabled,
+    run_eagerly,
+)
+from gradscope.training.nan_detector.no_collectives import NeedsOthers
+from gradscope.training.nan_detector.recorded_calls import RecordedCall, cloned, tensors_of
+
+
+def rerun(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[NonFiniteOrigin, ...]:
+    """The origins of what is not finite in a call, oldest first; everything is left as it was.
+
+    Args:
+        call: as it was recorded.
+        alone: the script trains no other model: modules go without the model's name.
+        backward: send the gradients that arrived at its results into them, too.
+    """
+    if not call.repeatable:
+        return ()
+    with _as_it_began(call) as (module, args, kwargs):
+
+        def forward() -> Any:
+            return module(*args, **kwargs)
+
+        def back(output: Any) -> Iterator[tuple[str, torch.Tensor]]:
+            several = list(_paired(call, output))
+            for number, (roots, gradients) in enumerate(several, 1):
+                torch.autograd.backward(roots, gradients, retain_graph=number < len(several))
+            return _arguments(args, kwargs)
+
+        found = explain_call(
+            module if alone else _named(call.name, module),
+            module,
+            forward,
+            back if backward else None,
+            inputs=_by_parameter(module, args, kwargs),
+            line=call.line,
+        )
+    # Of other numbers than those of the step nothing is told.
+    return () if call.drew else found
+
+
+def rerun_results(call: RecordedCall) -> list[torch.Tensor] | None:
+    """What a call returned, computed once more; None where that is not to be had."""
+    if not call.repeatable:
+        return None
+    with _as_it_began(call) as (module, args, kwargs), torch.no_grad():
+        try:
+            results = tensors_of((module(*args, **kwargs),))
+        except NeedsOthers:
+            call.refused = True
+            return None
+    return None if call.drew else results
+
+
+@contextmanager
+def _as_it_began(call: RecordedCall) -> Iterator[tuple[nn.Module, Any, Any]]:
+    """Everything as it was at the entry of a call; after the block as it was before it.
+
+    Whether it drew numbers whose random state is not known is noted on the call.
+    """
+    # Without what stands around it, which is compiled or would wait for other processes.
+    module, _ = unwrapped(call.module)
+    with ExitStack() as kept:
+        kept.enter_context(_silent())
+        kept.enter_context(kept_as_found(module, weights=call.habits.writes_parameters))
+        kept.enter_context(run_eagerly())
+        kept.enter_context(deeper_recursion())
+        kept.enter_context(post_accumulate_hooks_disabled(module))
+        args, kwargs = cloned(call.args, call.kwargs)
+        kept.enter_context(call.surroundings())
+        state = torch.default_generator.get_state()
+        yield module, args, kwargs
+        if not call.habits.draws:
+            call.drew = not torch.equal(state, torch.default_generator.get_state())
+
+
+def _by_parameter(module: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments by the names that the model's own forward has for them."""
+    try:
+        return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        return {}
+
+
+def _named(name: str, module: nn.Module) -> nn.Module:
+    """A module that names another one, and belongs to nobody."""
+    around = nn.Module()
+    around._modules[name] = module
+    return around
+
+
+def _arguments(args: Any, kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """What was sent back to the arguments."""
+    for tree in (args, kwargs):
+        for path, tensor in find(tree, torch.Tensor):
+            if tensor.is_leaf and tensor.grad is not None:
+                yield f"the gradient of the input {path}", tensor.grad
+
+
+def _paired(
+    call: RecordedCall, output: Any
+) -> Iterator[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]:
+    """For each backward that came to the call: its results, and the gradients that arrived."""
+    results = [t for t in tensors_of((output,)) if t.grad_fn is not None]
+    # Its nodes are those of the first run, in the same order.
+    nodes = dict(zip(dict.fromkeys(t.grad_fn for t in results), call.nodes, strict=False))
+    for count in range(max(map(len, call.nodes.values()), default=0)):
+        roots, gradients = [], []
+        for tensor in results:
+            node = nodes.get(tensor.grad_fn)
+            gradient = None if node is None else call.gradient_of(tensor, node, count)
+            if gradient is not None:
+                roots.append(tensor)
+                gradients.append(gradient)
+        if roots:
+            yield roots, gradients
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """What the model prints it has printed already."""
+    nowhere = io.StringIO()
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield

@@ -1,0 +1,184 @@
+"""The nodes of a loss whose slope may not be finite, and what they saved.
+
+When gradients are seen not to be finite the graph is gone. So the loss is walked once, the way to
+such nodes is remembered, and in each later backward what they saved is held until the step ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.graph import Node
+
+from gradscope.capture.graph import Span
+from gradscope.explain.non_finite.singular_derivatives import KeptNode
+from gradscope.explain.shared.node_forward import saved_by
+from gradscope.explain.shared.operations import Trait, by_node
+from gradscope.training.nan_detector.loss_operations import LossLines, LossPart, loss_part
+
+#: Bytes of saved tensors that are held from one backward.
+_KEPT = 8 << 20
+#: Nodes that are held of one loss.
+_MOST = 32
+#: How many nodes are compared where nothing is held, to see that it is the same loss still.
+_COMPARED = 2
+#: Backwards after which a loss is walked again although it looks the same.
+_AGAIN = 128
+#: Losses of a script that are told apart.
+_PLANS = 8
+#: Walks after which one that looks like no other is walked only each so many times.
+_WALKS, _SELDOM = 64, 32
+
+
+@dataclass(slots=True)
+class SteepNodes:
+    """The nodes of a loss whose slope may not be finite, and the way to them.
+
+    Attributes:
+        made: how many nodes were made since the last call returned. Where it is another number, it
+            is another loss.
+        path: of the nodes to be passed: the number of the one before it in the path, the edge, the
+            class that is to be there, and whether others come after it. For a root the number is
+            -1, the edge its number.
+        steep: of those in the path that are kept: their number there and in the loss, and what
+            they save.
+    """
+
+    names: tuple[str, ...]
+    made: int
+    path: list[tuple[int, int, type[Node], bool]]
+    steep: list[tuple[int, int, str, tuple[str, ...], int]]
+    age: int = 0
+
+    @staticmethod
+    def of(part: LossPart, made: int) -> SteepNodes:
+        """Those of a loss."""
+        wanted = [i for i, node in enumerate(part.nodes) if _steep(node)][:_MOST]
+        kept = set(range(min(_COMPARED, len(part.nodes))))
+        for number in wanted:
+            while number >= 0 and number not in kept:
+                kept.add(number)
+                number = part.parents[number][0]
+        parents = {part.parents[n][0] for n in kept}
+        places = {number: place for place, number in enumerate(sorted(kept))}
+        path = [
+            (
+                places.get(part.parents[n][0], -1),
+                part.parents[n][1],
+                type(part.nodes[n]),
+                n in parents,
+            )
+            for n in sorted(kept)
+        ]
+        steep = []
+        for number in wanted:
+            node = part.nodes[number]
+            saved = tuple(f"_saved_{name}" for name in saved_by(node))
+            edges = len(node.next_functions)
+            if saved:
+                steep.append((places[number], number, by_node(node).name, saved, edges))
+        return SteepNodes(part.names, made, path, steep)
+
+    def follow(self, roots: Sequence[torch.Tensor]) -> list[Node] | None:
+        """The nodes of the path in the graph of these roots; None where it is another one."""
+        self.age += 1
+        if self.age > _AGAIN:
+            return None
+        nodes: list[Any] = []
+        edges: list[Any] = []
+        try:
+            for before, position, kind, leads in self.path:
+                node: Any = roots[position].grad_fn if before < 0 else edges[before][position][0]
+                if type(node) is not kind:
+                    return None
+                nodes.append(node)
+                edges.append(node.next_functions if leads else None)
+        except IndexError:
+            return None
+        return nodes
+
+
+class SteepPlans:
+    """The losses of a script, and what is ``held`` of their steep nodes until the step ends."""
+
+    def __init__(self) -> None:
+        self._plans: list[SteepNodes] = []
+        self.held: list[tuple[SteepNodes, list[dict[str, Any]]]] = []
+        self._walks = 0
+        self._missed = 0
+
+    def keep(
+        self, roots: Sequence[torch.Tensor], made: int, calls: Callable[[], list[Span]]
+    ) -> None:
+        """A backward of these roots begins: hold what its steep nodes saved."""
+        for number, plan in enumerate(self._plans):
+            nodes = plan.follow(roots) if plan.made == made else None
+            if nodes is not None:
+                if number:
+                    self._plans.insert(0, self._plans.pop(number))
+                break
+        else:
+            plan, nodes = self._another(roots, made, calls)
+        if plan.steep and nodes is not None:
+            saved = _saved(plan, nodes)
+            if saved:
+                self.held.append((plan, saved))
+
+    def _another(
+        self, roots: Sequence[torch.Tensor], made: int, calls: Callable[[], list[Span]]
+    ) -> tuple[SteepNodes, list[Node] | None]:
+        """A loss that is none of those that are known, and is walked unless each is another."""
+        self._missed += 1
+        if self._walks > _WALKS and self._missed % _SELDOM:
+            for plan in self._plans:
+                if (nodes := plan.follow(roots)) is not None:
+                    return plan, nodes
+            return self._plans[0], None
+        plan = self.learn(loss_part(roots, calls()), made)
+        return plan, plan.follow(roots)
+
+    def learn(self, part: LossPart, made: int) -> SteepNodes:
+        """Remember the way in a loss."""
+        self._walks += 1
+        plan = SteepNodes.of(part, made)
+        self._plans = [plan, *(p for p in self._plans if p.names != plan.names)][:_PLANS]
+        return plan
+
+    def nodes(self, lines: LossLines) -> list[KeptNode]:
+        """What is held, the latest backward's first."""
+        return [
+            KeptNode(name, saved, edges, lines.among(plan.names, number))
+            for plan, held in reversed(self.held)
+            for (_, number, name, _, edges), saved in zip(plan.steep, held, strict=True)
+        ]
+
+
+def _steep(node: Node) -> bool:
+    """Whether a gradient of the node can be infinite though all that went in was finite."""
+    operation = by_node(node)
+    if not operation.has(Trait.STEEP):
+        return False
+    if operation.name == "div":
+        # By a number, a division has no second input.
+        return any(behind is not None for behind, _ in node.next_functions[1:])
+    for name in ("exponent", "ord", "p"):
+        power = getattr(node, f"_saved_{name}", None)
+        if isinstance(power, int | float):
+            # Of a norm, the slope at 0 is taken to be 0.
+            return not (power >= 1 if name == "exponent" else power in (1, 2, math.inf))
+    return True
+
+
+def _saved(plan: SteepNodes, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    """What the steep nodes saved; nothing where that is too large to be held."""
+    held, total = [], 0
+    for place, _, _, names, _ in plan.steep:
+        node = nodes[place]
+        saved = {name[7:]: getattr(node, name) for name in names}
+        total += sum(v.nbytes for v in saved.values() if isinstance(v, torch.Tensor))
+        held.append(saved)
+    return held if total <= _KEPT else []

@@ -1,0 +1,101 @@
+"""Which step has a sampler, and for how long: until all optimizers that take turns had theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from torch import nn
+from torch.autograd.graph import Node
+
+from gradscope.capture.graph import free_nodes
+from gradscope.records.training import TrainedModel, TrainingRecord, TrainingStep
+from gradscope.training.guard import Guard
+from gradscope.training.memory import give_back
+from gradscope.training.models import Model
+from gradscope.training.optimizers import SeenOptimizer
+from gradscope.training.sampled_step import Sampler
+
+#: For so many steps at most one sample goes on, where several optimizers take turns.
+_LONGEST_ROUND = 8
+
+
+class Sampling:
+    """The sampler of the step that is going on, where it is looked at.
+
+    Args:
+        layers: patterns of the modules whose calls are recorded.
+        guard: makes functions of the hooks that never raise.
+    """
+
+    def __init__(self, layers: Sequence[str], guard: Guard) -> None:
+        self.sampler: Sampler | None = None
+        self.number = 0  # how many samplers there were
+        #: Whether the lines of what the loss is made of are wanted: in the first sample alone.
+        self.wants_lines = True
+        self.device: str | None = None  # of the first model that was looked at
+        self._layers, self._guard = layers, guard
+        self._models: Sequence[Model] = ()
+        self._optimizers: set[int] = set()  # that made a step since the sampler was set
+        self._steps = 0
+        self._nodes: list[list[Node]] = []  # that were seen, of the latest samples
+
+    def begin(self, models: Sequence[Model]) -> None:
+        """Look at these models from now on."""
+        self._models = models
+        self._optimizers, self._steps = set(), 0
+        self.number += 1
+        self.sampler = Sampler(models, self._layers, self._guard)
+
+    def end(self) -> None:
+        """Take every hook away."""
+        if self.sampler is not None:
+            self._nodes.append(self.sampler.remove())
+            self.sampler = None
+
+    def records(
+        self,
+        step: TrainingStep,
+        optimizer: SeenOptimizer | None,
+        held: Collection[nn.Parameter],
+    ) -> list[TrainingRecord]:
+        """What was seen in a step that has ended: models that were not recorded yet, and samples.
+
+        Args:
+            step: its vital signs.
+            optimizer: the one that made it.
+            held: the parameters of all optimizers that there are.
+        """
+        if self.sampler is None:
+            return []
+        samples = self.sampler.taken(step, optimizer, elsewhere=held)
+        models: list[TrainedModel] = []
+        by_id = {model.id: model for model in self._models}
+        for sample in samples:
+            news = by_id[sample.model].news(step.step)
+            if news is not None:
+                models.append(news)
+            self.device = self.device or sample.report.run.device
+        return [*models, *samples, *self.sampler.fingerprints(step.step)]
+
+    def step_ended(self, optimizer: object, optimizers: Iterable[object]) -> None:
+        """A step that was looked at has ended; the sampler stays while another optimizer is to make
+        its own."""
+        self._optimizers.add(id(optimizer))
+        self._steps += 1
+        if self._steps >= _LONGEST_ROUND or not set(map(id, optimizers)) - self._optimizers:
+            self.end()
+            give_back()
+        self.free_graphs(but=1)
+
+    def hold(self, nodes: list[Node]) -> None:
+        """Free these nodes, too, when their graph is gone."""
+        if nodes:
+            self._nodes.append(nodes)
+
+    def free_graphs(self, *, but: int = 0) -> None:
+        """Let go of the graphs that were seen, which hold parameters, but for so many of the last.
+
+        The script holds that of a step until the next one.
+        """
+        while len(self._nodes) > but:
+            free_nodes(self._nodes.pop(0))

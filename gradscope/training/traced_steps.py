@@ -1,0 +1,45 @@
+"""The steps of which every operation is watched (``--deep FROM:TO``)."""
+
+from __future__ import annotations
+
+from gradscope.explain.non_finite.script_steps import StepWatch
+from gradscope.training.guard import Guard
+from gradscope.training.launch import Script
+from gradscope.training.models import Models
+
+
+class DeepSteps:
+    """Begins to watch before the first of them, and ends after the last.
+
+    Attributes:
+        watch: of the step that is going on, where it is one of them.
+        wanted: whether there are any.
+
+    Args:
+        steps: the first and the last; None for no such steps.
+        guard: what it calls in these steps is not the script's.
+    """
+
+    def __init__(self, steps: tuple[int, int] | None, guard: Guard) -> None:
+        self.watch: StepWatch | None = None
+        self.wanted = steps is not None
+        self._steps, self._guard = steps, guard
+
+    def arm(self, upcoming: int, models: Models) -> None:
+        """Before the step of this number begins."""
+        if self._steps is None:
+            return
+        first, last = self._steps
+        if self.watch is None and first <= upcoming <= last:
+            named = {models.name(model): model.module for model in models}
+            if named:
+                self.watch = StepWatch(named, Script.run.__code__)
+                self._guard.around = self.watch.ignoring
+        elif upcoming > last:
+            self.end()
+
+    def end(self) -> None:
+        """Watch no more."""
+        if self.watch is not None:
+            self.watch.remove()
+            self.watch = self._guard.around = None
