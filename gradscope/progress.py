@@ -21,7 +21,7 @@ class Stage:
     whole: int | None = None
 
 
-_listener: ContextVar[Callable[[Stage], None] | None] = ContextVar("listener", default=None)
+_handler: ContextVar[Callable[[Stage], None] | None] = ContextVar("handler", default=None)
 _around: ContextVar[tuple[str, ...]] = ContextVar("around", default=())
 _now: ContextVar[str] = ContextVar("now", default="")
 
@@ -49,16 +49,16 @@ def within(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def listening(listener: Callable[[Stage], None]) -> Iterator[None]:
-    """Within this, ``listener`` is called at each stage."""
-    token = _listener.set(listener)
+def handled_by(handler: Callable[[Stage], None]) -> Iterator[None]:
+    """Within this, ``handler`` is called at each stage."""
+    token = _handler.set(handler)
     try:
         yield
     finally:
-        _listener.reset(token)
+        _handler.reset(token)
 
 
 def _send(done: int | None = None, whole: int | None = None) -> None:
-    listener = _listener.get()
-    if listener is not None:
-        listener(Stage((*_around.get(), _now.get()), done, whole))
+    handler = _handler.get()
+    if handler is not None:
+        handler(Stage((*_around.get(), _now.get()), done, whole))

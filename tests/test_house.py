@@ -17,7 +17,7 @@ PACKAGE = Path(gradscope.__file__).parent
 #: A room is a folder or a file at the top of the package. It imports from lower floors only.
 FLOORS = {
     "records": 0, "errors": 0, "plugins": 0, "patterns": 0, "nesting": 0, "typeset": 0,
-    "version": 0, "click": 0, "files": 0, "progress": 0, "actions": 0, "charts": 0,
+    "version": 0, "click": 0, "output_files": 0, "progress": 0, "actions": 0, "charts": 0,
     "references": 0, "machine": 0,
     "config": 1, "rules": 1, "images": 1, "demo": 1, "runfile": 1, "pages": 1,
     "comparison": 2, "reporters": 2, "loading": 2, "capture": 2,
@@ -45,30 +45,30 @@ RUNNERS = {"running", "api", "commands"}
 
 #: What puts something back after a run, in running/state.py and running/switches.py.
 PUT_BACK = {
-    "kept_as_found",
-    "modules_kept",
-    "others_kept",
-    "gradients_kept",
-    "random_state_kept",
-    "switches_kept",
+    "state_restored",
+    "modules_restored",
+    "others_restored",
+    "gradients_restored",
+    "random_state_restored",
+    "switches_restored",
     "run_eagerly",
     "deeper_recursion",
     "post_accumulate_hooks_disabled",
 }
 #: Who else calls which of them, and why.
 ALSO_PUT_BACK = {
-    # Parts of `kept_as_found`, one of them of `others_kept` too.
-    "running/state.py": {"modules_kept", "random_state_kept", "switches_kept"},
+    # Parts of `state_restored`, one of them of `others_restored` too.
+    "running/state.py": {"modules_restored", "random_state_restored", "switches_restored"},
     "running/rerun.py": {"post_accumulate_hooks_disabled"},  # a first run calls them
     # A call of a script's model is run again in the middle of a step that is not ours.
     "training/nan_detector/replayed_calls.py": {
-        "kept_as_found",
+        "state_restored",
         "run_eagerly",
         "deeper_recursion",
         "post_accumulate_hooks_disabled",
     },
     # Loading draws random numbers and turns switches, and a live model has its mode set for it.
-    "api/opened.py": {"kept_as_found", "random_state_kept", "switches_kept"},
+    "api/opened.py": {"state_restored", "random_state_restored", "switches_restored"},
     "api/attributing.py": {"run_eagerly"},  # saliency has no steps
     "api/feature_results.py": {"run_eagerly"},  # nor have features
 }
@@ -390,14 +390,14 @@ def test_who_else_leaves_things_as_found_is_found(tmp_path):
     package = write(
         tmp_path / "gradscope",
         {
-            STEP: "with kept_as_found(model, weights=True), deeper_recursion():\n    pass",
-            "api/graphing.py": "with state.kept_as_found(model), run_eagerly():\n    pass",
-            "api/attributing.py": "with run_eagerly(), switches_kept():\n    pass",
+            STEP: "with state_restored(model, weights=True), deeper_recursion():\n    pass",
+            "api/graphing.py": "with state.state_restored(model), run_eagerly():\n    pass",
+            "api/attributing.py": "with run_eagerly(), switches_restored():\n    pass",
         },
     )
     assert put_back_elsewhere(package) == [
-        "api/attributing.py:1 calls switches_kept",
-        "api/graphing.py:1 calls kept_as_found",
+        "api/attributing.py:1 calls switches_restored",
+        "api/graphing.py:1 calls state_restored",
         "api/graphing.py:1 calls run_eagerly",
     ]
 

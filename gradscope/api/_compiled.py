@@ -11,20 +11,20 @@ from gradscope.api.runs import run_info, versions
 from gradscope.capture.differences import difference
 from gradscope.capture.names import named_parameters
 from gradscope.loading import Workload
-from gradscope.records.diff import CallDiff, DiffReport, Gap, ParameterDiff
+from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDiff
 from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
 from gradscope.running.divergent_calls import FACTOR
-from gradscope.running.outputs_only import EndsDivergence, EndsGap, diverge_at_ends
+from gradscope.running.outputs_only import OutputDiff, OutputsDivergence, compare_outputs
 
 
-def compared_at_ends(a: Workload, b: Workload, names: dict[str, str]) -> DiffReport:
+def compared_outputs(a: Workload, b: Workload, names: dict[str, str]) -> DiffReport:
     """The outputs of the model and the gradients of its parameters; ``names`` has A's by B's.
 
     Raises:
         StepFailed: one of the two raised.
     """
-    found = diverge_at_ends(a, b, names)
+    found = compare_outputs(a, b, names)
     judged = tuple(_findings(found))
     kind = type(a.model).__name__
     return DiffReport(
@@ -47,7 +47,7 @@ def compared_at_ends(a: Workload, b: Workload, names: dict[str, str]) -> DiffRep
 
 
 def _parameters(
-    found: EndsDivergence, a: Workload, b: Workload, names: dict[str, str]
+    found: OutputsDivergence, a: Workload, b: Workload, names: dict[str, str]
 ) -> Iterator[ParameterDiff]:
     ours, theirs = ({n.name: p for p, n in named_parameters(w.model).items()} for w in (a, b))
     by_a = {known: name for name, known in names.items()}
@@ -56,13 +56,13 @@ def _parameters(
         yield ParameterDiff(
             name=name,
             shape=tuple(one.tensor.shape),
-            value=Gap(_number(value.error), value.cosine, _number(value.largest)),
+            value=TensorDiff(_number(value.error), value.cosine, _number(value.largest)),
             gradient=_gap(one),
             name_b=None if by_a[name] == name else by_a[name],
         )
 
 
-def _findings(found: EndsDivergence) -> Iterator[Finding]:
+def _findings(found: OutputsDivergence) -> Iterator[Finding]:
     """The output that is farthest off, else the gradient."""
     outputs = [(path, one) for path, one in found.outputs.items() if one.departs]
     gradients = [(name, one) for name, one in found.parameters.items() if one.departs]
@@ -76,7 +76,7 @@ def _findings(found: EndsDivergence) -> Iterator[Finding]:
         yield _finding("GD102", "backward-departs", name, f"its gradient{more}", worst)
 
 
-def _times(entry: tuple[str, EndsGap]) -> float:
+def _times(entry: tuple[str, OutputDiff]) -> float:
     """So many times the limit."""
     if entry[1].gap is None:
         return math.inf
@@ -84,7 +84,7 @@ def _times(entry: tuple[str, EndsGap]) -> float:
     return value / limit
 
 
-def _finding(code: str, rule: str, name: str, what: str, worst: EndsGap) -> Finding:
+def _finding(code: str, rule: str, name: str, what: str, worst: OutputDiff) -> Finding:
     known = None if worst.gap is None else figures(worst.gap, worst.noise)
     value, threshold, source = known or (None, None, None)
     how = "another shape, or not there" if worst.gap is None else off(worst.gap, worst.noise)
@@ -109,15 +109,15 @@ def _run_info(workload: Workload) -> RunInfo:
     return replace(info, notices=notices)
 
 
-def _gap(one: EndsGap) -> Gap:
+def _gap(one: OutputDiff) -> TensorDiff:
     if one.gap is None:
-        return Gap(note="B has none of this shape", departs=True)
+        return TensorDiff(note="B has none of this shape", departs=True)
     gap = one.gap
     largest, noise = _number(gap.largest), _number(one.noise.error)
-    return Gap(_number(gap.error), gap.cosine, largest, noise, departs=one.departs)
+    return TensorDiff(_number(gap.error), gap.cosine, largest, noise, departs=one.departs)
 
 
-def _loss(found: EndsDivergence, which: int) -> float | None:
+def _loss(found: OutputsDivergence, which: int) -> float | None:
     loss = found.losses[which]
     return float(loss) if loss.numel() == 1 and not loss.is_complex() else None
 

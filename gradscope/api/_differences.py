@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from gradscope.capture.differences import Difference, difference
 from gradscope.capture.names import named_parameters
-from gradscope.capture.probes import TapKey
+from gradscope.capture.probes import ProbeKey
 from gradscope.comparison.alignment import CallKey
 from gradscope.loading import Workload
-from gradscope.records.diff import CallDiff, Gap, ParameterDiff
+from gradscope.records.diff import CallDiff, ParameterDiff, TensorDiff
 from gradscope.running.compared_runs import Divergence
 from gradscope.running.compared_step import Comparison
 from gradscope.running.divergent_calls import Noise, gradient_noise, parameter_noise, value_noise
@@ -29,7 +29,7 @@ def shapes(workload: Workload) -> dict[str, tuple[int, ...]]:
 def call_diffs(found: Divergence) -> Iterator[CallDiff]:
     """A row for each output of each call that both have, in the order of A's forward."""
     names, references = {a: b[0] for b, a in found.aligned.items()}, _references(found)
-    inputs: dict[CallKey, list[TapKey]] = {}
+    inputs: dict[CallKey, list[ProbeKey]] = {}
     for key in found.tape.gradients:
         if not key.output:
             inputs.setdefault((key.name, key.call), []).append(key)
@@ -41,7 +41,7 @@ def call_diffs(found: Divergence) -> Iterator[CallDiff]:
         if key in found.tape.gradients:
             gradient = _gap(found.free.gradients.get(key), found.doubt.gradients.get(key))
             if key in found.free.summed:
-                gradient = Gap(note=_SUMMED)
+                gradient = TensorDiff(note=_SUMMED)
             gradient = _with_worst(gradient, found, inputs.get(call, []))
             gradient = _with_references(gradient, [run.gradients.get(key) for run in references])
         yield CallDiff(
@@ -58,17 +58,17 @@ def call_diffs(found: Divergence) -> Iterator[CallDiff]:
         )
 
 
-def _activation(found: Divergence, key: TapKey) -> Gap:
+def _activation(found: Divergence, key: ProbeKey) -> TensorDiff:
     gap = _gap(found.free.values.get(key), found.doubt.values.get(key))
     if key in found.free.summed:
-        return Gap(note=_SUMMED)
+        return TensorDiff(note=_SUMMED)
     if key in found.free.shapes:
         return replace(gap, note=f"B's shape is {list(found.free.shapes[key])}")
     own = found.forced.values.get(key)
     return gap if own is None else _with_own(gap, own, value_noise(found, key))
 
 
-def _with_worst(gap: Gap, found: Divergence, inputs: list[TapKey]) -> Gap:
+def _with_worst(gap: TensorDiff, found: Divergence, inputs: list[ProbeKey]) -> TensorDiff:
     """With the own error of the gradient to that input where it is farthest above the noise."""
     owns = [
         (own, gradient_noise(found, k)) for k in inputs if (own := found.forced.gradients.get(k))
@@ -95,7 +95,7 @@ def parameter_diffs(
         if any(one is not None for one in arrived):
             gradient = _gap(found.free.parameters.get(name), found.doubt.parameters.get(name))
             if found.samples and not found.samples.complete:
-                gradient = Gap(note=_SUMMED)
+                gradient = TensorDiff(note=_SUMMED)
             own = found.forced.parameters.get(name)
             if own is not None:
                 gradient = _with_own(gradient, own, parameter_noise(found, name))
@@ -109,15 +109,15 @@ def parameter_diffs(
         )
 
 
-def _gap(free: Difference | None, doubt: Difference | None) -> Gap:
+def _gap(free: Difference | None, doubt: Difference | None) -> TensorDiff:
     if free is None:
-        return Gap(note="B has none")
+        return TensorDiff(note="B has none")
     note = None if math.isfinite(free.error) else "A is all zeros, or one is not finite"
     noise = None if doubt is None else _number(doubt.error)
-    return Gap(_number(free.error), free.cosine, _number(free.largest), noise, note=note)
+    return TensorDiff(_number(free.error), free.cosine, _number(free.largest), noise, note=note)
 
 
-def _with_own(gap: Gap, own: Difference, noise: Noise) -> Gap:
+def _with_own(gap: TensorDiff, own: Difference, noise: Noise) -> TensorDiff:
     return replace(
         gap,
         own=_number(own.error),
@@ -131,7 +131,7 @@ def _references(found: Divergence) -> list[Comparison]:
     return [found.reference.a, found.reference.b] if found.reference else []
 
 
-def _with_references(gap: Gap, errors: Sequence[Difference | None]) -> Gap:
+def _with_references(gap: TensorDiff, errors: Sequence[Difference | None]) -> TensorDiff:
     """With the errors of A and of B from the reference."""
     if not errors:
         return gap

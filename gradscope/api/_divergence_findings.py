@@ -9,7 +9,7 @@ from gradscope.capture.differences import Difference
 from gradscope.comparison.findings import LOOK, only_in_one, other_weight
 from gradscope.records.diff import DiffReport, ParameterDiff
 from gradscope.records.report import Finding
-from gradscope.running.divergent_calls import Departure, Noise
+from gradscope.running.divergent_calls import DivergentCall, Noise
 
 #: A parameter's gradient that is farther off than this is another gradient; msprobe's bound for an
 #: error that comes of exact inputs.
@@ -19,7 +19,7 @@ _SURE = 1e-2
 
 
 def findings(
-    report: DiffReport, forward: Sequence[Departure], backward: Sequence[Departure]
+    report: DiffReport, forward: Sequence[DivergentCall], backward: Sequence[DivergentCall]
 ) -> Iterator[Finding]:
     """Forward, backward, then what no single place explains."""
     if forward:
@@ -31,7 +31,7 @@ def findings(
         yield from _lost(report)
 
 
-def _departs(report: DiffReport, code: str, rule: str, places: Sequence[Departure]) -> Finding:
+def _departs(report: DiffReport, code: str, rule: str, places: Sequence[DivergentCall]) -> Finding:
     first = places[0]
     name, call = first.call or ("", 0)
     others = list(dict.fromkeys(_words(p) for p in places[1:] if p.call != first.call))
@@ -53,7 +53,7 @@ def _departs(report: DiffReport, code: str, rule: str, places: Sequence[Departur
     )
 
 
-def _message(place: Departure, forward: bool) -> str:
+def _message(place: DivergentCall, forward: bool) -> str:
     gap = off(place.own, place.noise)
     if place.batch:
         return f"the model is called with another batch: {gap}"
@@ -126,7 +126,7 @@ def _noise(parameter: ParameterDiff) -> float:
     return (parameter.gradient and parameter.gradient.noise) or 0.0
 
 
-def _words(place: Departure) -> str:
+def _words(place: DivergentCall) -> str:
     return "the loss" if place.call is None else f"`{place.call[0] or 'the model itself'}`"
 
 

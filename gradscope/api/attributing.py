@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gradscope import progress
 from gradscope.api._attributions import SaliencyRequest, pixels_of, planned, recorded
 from gradscope.api.failing import is_own, problem
-from gradscope.api.opened import live_model_kept
+from gradscope.api.opened import live_model_restored
 from gradscope.api.pictures import Picture, read_pictures, tensor_pictures
 from gradscope.api.runs import versions
 from gradscope.api.saliency_results import Saliency
@@ -96,7 +96,7 @@ def saliency(
     if isinstance(model, nn.Module):
         require_constructed(model)
         viewer, tensor = _live(model, pictures, _word(input))
-        with live_model_kept(model, mode or "eval"):
+        with live_model_restored(model, mode or "eval"):
             return attribute(viewer, tensor_pictures(tensor), request, seed=seed)
     if isinstance(several, Mapping) or any(isinstance(one, Tensor) for one in _items(several)):
         raise OptionError(

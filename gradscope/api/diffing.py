@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from gradscope.api._compiled import compared_at_ends
+from gradscope.api._compiled import compared_outputs
 from gradscope.api._differences import call_diffs, parameter_diffs, shapes
 from gradscope.api._divergence_findings import findings
 from gradscope.api.failing import problem
@@ -26,7 +26,7 @@ from gradscope.records.history import RunHistory
 from gradscope.records.report import Report
 from gradscope.records.showing import Shown
 from gradscope.running.compared_runs import Divergence, diverge
-from gradscope.running.divergent_calls import FACTOR, departures
+from gradscope.running.divergent_calls import FACTOR, divergent_calls
 from gradscope.running.handover import equal_parameters, hand_batch, hand_weights
 from gradscope.running.outputs_only import is_compiled
 from gradscope.running.plain_calls import StepFailed
@@ -155,7 +155,7 @@ def _compared(
         whose = {id(a): files[0] or "A", id(b): files[1] or "B", id(wide): "A in float64"}
         try:
             if at_ends:
-                report = compared_at_ends(a, b, names)
+                report = compared_outputs(a, b, names)
             else:
                 found = diverge(a, b, names, renamings, samples, wide)
                 report = _report(found, (a, b), names)
@@ -181,7 +181,7 @@ def _refuse_what_shows_nothing(*workloads: Workload) -> None:
 
 
 def _refuse_for_compiled(reference: str | None, samples: SharedSamples | None) -> None:
-    """Refuse what needs taps between calls.
+    """Refuse what needs probes between calls.
 
     Raises:
         OptionError: something was asked for that only calls can tell.
@@ -283,7 +283,7 @@ def _report(
         only_a=(*_unaligned(found, 0), *missing[0]),
         only_b=(*_unaligned(found, 1), *missing[1]),
     )
-    judged = tuple(findings(report, *departures(found)))
+    judged = tuple(findings(report, *divergent_calls(found)))
     return replace(report, findings=judged, status="findings" if judged else "ok")
 
 

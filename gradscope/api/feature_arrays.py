@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from gradscope.api.feature_results import FeatureRun
-from gradscope.api.opened import live_model_kept
+from gradscope.api.opened import live_model_restored
 from gradscope.api.viewing import view
 from gradscope.errors import ConfigError, OptionError
 from gradscope.features.cache import FeatureCache
@@ -69,7 +69,7 @@ def features(
                 "a live model has no transform for picture files",
                 help="give a tensor [N, C, H, W] that the model takes",
             )
-        kept: AbstractContextManager[None] = live_model_kept(model, mode or "eval")
+        kept: AbstractContextManager[None] = live_model_restored(model, mode or "eval")
         viewer = live_viewer(model)
     else:
         settings = {"mode": mode, "device": device, "dtype": dtype}

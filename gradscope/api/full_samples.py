@@ -1,6 +1,6 @@
 """Findings: what the first look left suspicious is looked at closely, then the rules speak.
 
-Every deep look is one entry of ``_LOOKS``; none of them is taken unless a rule asks for it.
+Every deep look is one entry of ``_FULL_SAMPLES``; none of them is taken unless a rule asks for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.links import located
 from gradscope.capture.names import named_parameters
-from gradscope.capture.stacks import stacks_kept
+from gradscope.capture.stacks import stacks_recorded
 from gradscope.errors import Interrupted, interruption, message_of
 from gradscope.explain.precision.forecast import forecast
 from gradscope.explain.shared.frames import locate
@@ -69,7 +69,7 @@ def diagnosed(
     notices = list[str]()
     if workload.parallel is not None:
         notices += _untaken(asked)
-    for look in _LOOKS if workload.parallel is None else ():
+    for look in _FULL_SAMPLES if workload.parallel is None else ():
         too_early = look.after_a_whole_step and report.error is not None
         if not asked & look.names or stopped is not None or too_early:
             continue
@@ -97,7 +97,7 @@ def diagnosed(
 
 def _untaken(asked: set[str]) -> list[str]:
     """What rules would have wanted to know more of, where no process may run a step by itself."""
-    words = [look.words for look in _LOOKS if asked & look.names]
+    words = [look.words for look in _FULL_SAMPLES if asked & look.names]
     if not words:
         return []
     return [
@@ -139,7 +139,7 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _FullSample:
     """A deep look: the names by which rules ask for it, and what it adds to the report."""
 
     names: frozenset[str]
@@ -177,7 +177,7 @@ def _elsewhere(run: _Run, report: Report, asked: Collection[str]) -> dict[str, A
 def _lines(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """The user's lines that made what goes into the loss."""
     with rerun(run.workload, run.last) as step:
-        with stacks_kept():
+        with stacks_recorded():
             loss = step.loss()
         return {"links": located(report.links, walk([edge_of(loss)], set()), locate)}
 
@@ -245,17 +245,17 @@ def _accumulation(run: _Run, report: Report, asked: Collection[str]) -> dict[str
     return {"accumulation": accumulation(run.workload, run.last)}
 
 
-_LOOKS = (
-    _Look(frozenset({"missing", "zero"}), "why gradients are missing or zero", _answers),
-    _Look(frozenset({"elsewhere"}), "what other seeds reach", _elsewhere),
-    _Look(frozenset({"non_finite"}), "where a NaN or Inf comes from", _non_finite),
-    _Look(frozenset({"activity"}), "dead and saturated units", _activity),
-    _Look(frozenset({"precision"}), "what other dtypes would lose", _precision),
-    _Look(frozenset({"tasks"}), "the gradients of each loss", _tasks, True),
-    _Look(frozenset({"lines"}), "the lines of what goes into the loss", _lines),
-    _Look(frozenset({"costs"}), "what the calls cost", _costs, True),
-    _Look(frozenset({"histogram"}), "how values are spread", _histograms, True),
-    _Look(frozenset({"sketch"}), "sketches of the tensors", _sketches, True),
-    _Look(frozenset({"gradcheck"}), "backward of the asked layers", _gradient_checks, True),
-    _Look(frozenset({"accumulation"}), "accumulated gradients", _accumulation, True),
+_FULL_SAMPLES = (
+    _FullSample(frozenset({"missing", "zero"}), "why gradients are missing or zero", _answers),
+    _FullSample(frozenset({"elsewhere"}), "what other seeds reach", _elsewhere),
+    _FullSample(frozenset({"non_finite"}), "where a NaN or Inf comes from", _non_finite),
+    _FullSample(frozenset({"activity"}), "dead and saturated units", _activity),
+    _FullSample(frozenset({"precision"}), "what other dtypes would lose", _precision),
+    _FullSample(frozenset({"tasks"}), "the gradients of each loss", _tasks, True),
+    _FullSample(frozenset({"lines"}), "the lines of what goes into the loss", _lines),
+    _FullSample(frozenset({"costs"}), "what the calls cost", _costs, True),
+    _FullSample(frozenset({"histogram"}), "how values are spread", _histograms, True),
+    _FullSample(frozenset({"sketch"}), "sketches of the tensors", _sketches, True),
+    _FullSample(frozenset({"gradcheck"}), "backward of the asked layers", _gradient_checks, True),
+    _FullSample(frozenset({"accumulation"}), "accumulated gradients", _accumulation, True),
 )

@@ -28,8 +28,8 @@ from gradscope.records.answers import WhyReport
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
-from gradscope.running.state import kept_as_found, random_state_kept
-from gradscope.running.switches import switches_kept
+from gradscope.running.state import random_state_restored, state_restored
+from gradscope.running.switches import switches_restored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ def opened(
             place=source.place("parallel"),
             help="look at the model in one process: `parallel=null`",
         )
-    with switches_kept(), processes_of(source) as processes:
+    with switches_restored(), processes_of(source) as processes:
         try:
             workload = load(source, options.allow, inputs=options.inputs, processes=processes)
         except BaseException as error:
@@ -149,9 +149,9 @@ def opened(
 
 
 @contextmanager
-def live_model_kept(model: nn.Module, mode: str | None) -> Iterator[None]:
+def live_model_restored(model: nn.Module, mode: str | None) -> Iterator[None]:
     """The caller's own module in that mode, None for its own; then it is as it was."""
-    with kept_as_found(model, weights=False):
+    with state_restored(model, weights=False):
         if mode is not None:
             model.train(mode == "train")
         yield
@@ -167,11 +167,11 @@ def _adopted(model: nn.Module, options: Options) -> Iterator[Workload]:
             help=f"move it yourself before the call, as in `model.to({settings[moved[0]]!r})`",
         )
     # Loading makes inputs from the seed too: the caller's random state is kept around it all.
-    with random_state_kept({p.device for p in model.parameters()}), switches_kept():
+    with random_state_restored({p.device for p in model.parameters()}), switches_restored():
         workload = adopt(model, settings, inputs=options.inputs, target=options.target)
         if options.layers is not None:
             workload.layers = tuple(options.layers)
-        with live_model_kept(model, options.mode):
+        with live_model_restored(model, options.mode):
             yield workload
 
 

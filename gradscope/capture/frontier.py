@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gradscope.capture.gradients import GradientSlot, Listeners
+from gradscope.capture.gradients import GradientHooks, GradientSlot
 from gradscope.capture.graph import Consumer, Edge, Walk
 from gradscope.capture.stats import Measured
 from gradscope.capture.views import NOTE, ViewOf, is_write, read_as_view_only, writes_since
@@ -45,7 +45,9 @@ def wanted_edges(call_spans: Iterable[CallSpan]) -> set[Edge]:
     return own | {item.view.edge for item in observed if item.view is not None}
 
 
-def assign_gradient_slots(found: Walk, call_spans: list[CallSpan], listeners: Listeners) -> None:
+def assign_gradient_slots(
+    found: Walk, call_spans: list[CallSpan], gradient_hooks: GradientHooks
+) -> None:
     """Give every input its slot, and complete the slots of outputs that are written to as views.
 
     A consumer of an input's edge that the call itself made is that call's frontier: what it sends
@@ -58,7 +60,7 @@ def assign_gradient_slots(found: Walk, call_spans: list[CallSpan], listeners: Li
             if observed.slot is None or observed.edge is None or id(observed.slot) in complete:
                 continue
             complete[id(observed.slot)] = _complete_at_its_hook(
-                found, observed, observed.slot, call, listeners
+                found, observed, observed.slot, call, gradient_hooks
             )
             if complete[id(observed.slot)] and observed.slot.shareable:
                 by_edge[observed.edge] = observed.slot
@@ -79,11 +81,11 @@ def assign_gradient_slots(found: Walk, call_spans: list[CallSpan], listeners: Li
                 found, observed, call
             )
             if note:
-                observed.slot = listeners.slot()
+                observed.slot = gradient_hooks.slot()
                 observed.slot.note = note
             else:
                 observed.slot = _frontier(
-                    found, observed, observed.edge, call, by_edge, shared, listeners
+                    found, observed, observed.edge, call, by_edge, shared, gradient_hooks
                 )
 
 
@@ -116,7 +118,11 @@ def _crowded(found: Walk, observed: ObservedTensor, call: CallSpan) -> str | Non
 
 
 def _complete_at_its_hook(
-    found: Walk, observed: ObservedTensor, slot: GradientSlot, call: CallSpan, listeners: Listeners
+    found: Walk,
+    observed: ObservedTensor,
+    slot: GradientSlot,
+    call: CallSpan,
+    gradient_hooks: GradientHooks,
 ) -> bool:
     """Whether the tensor's hook tells its whole gradient; if not, listen to the writes as well."""
     if observed.view is None:
@@ -132,7 +138,7 @@ def _complete_at_its_hook(
         return False
     slot.parts = len(writes) + int(observed.edge is not None and found.reaches(observed.edge))
     for write in writes:
-        listeners.on_node(write.node, write.position, slot, observed.view.reader(slot))
+        gradient_hooks.on_node(write.node, write.position, slot, observed.view.reader(slot))
     return False
 
 
@@ -155,7 +161,7 @@ def _frontier(
     call: CallSpan,
     by_edge: dict[Edge, GradientSlot],
     shared: dict[tuple[tuple[int, int], ...], GradientSlot],
-    listeners: Listeners,
+    gradient_hooks: GradientHooks,
 ) -> GradientSlot | None:
     everyone = found.consumers.get(edge, [])
     inside = between(everyone, call.start, call.end)
@@ -170,12 +176,12 @@ def _frontier(
     key = tuple((id(c.node), c.position) for c in inside)
     if key in shared and not writes:
         return shared[key]
-    slot = listeners.slot(len(inside) + len(writes))
+    slot = gradient_hooks.slot(len(inside) + len(writes))
     for consumer in inside:
-        listeners.on_node(consumer.node, consumer.position, slot)
+        gradient_hooks.on_node(consumer.node, consumer.position, slot)
     if observed.view is not None:
         for write in writes:
-            listeners.on_node(write.node, write.position, slot, observed.view.reader(slot))
+            gradient_hooks.on_node(write.node, write.position, slot, observed.view.reader(slot))
     if not writes:
         shared[key] = slot
     return slot

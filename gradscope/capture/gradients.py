@@ -120,7 +120,7 @@ def _plus(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return right + left if left.is_sparse and not right.is_sparse else left + right
 
 
-class Listeners:
+class GradientHooks:
     """Every slot of a run and every hook on tensors and autograd nodes that fills one."""
 
     def __init__(self, *, accumulate: bool) -> None:
@@ -165,11 +165,11 @@ class Listeners:
         self, node: Node, position: int, slot: GradientSlot, extract: Extract | None = None
     ) -> None:
         """``grad_inputs[position]`` of ``node``, cut to its region by ``extract``."""
-        listeners = self._by_node.get(node)
-        if listeners is None:
-            listeners = self._by_node[node] = []
-            self._handles.append(hook_node(node, _reader(listeners)))
-        listeners.append((position, slot, extract))
+        readers = self._by_node.get(node)
+        if readers is None:
+            readers = self._by_node[node] = []
+            self._handles.append(hook_node(node, _reader(readers)))
+        readers.append((position, slot, extract))
 
     def settle(self) -> None:
         """Settle every slot with what it has, between two backwards."""
@@ -187,10 +187,10 @@ class Listeners:
         self._histories.clear()
 
 
-def _reader(listeners: list[tuple[int, GradientSlot, Extract | None]]) -> Callable[..., None]:
-    # Holds the listeners, not the node: a node that its own hook holds would never be freed.
+def _reader(readers: list[tuple[int, GradientSlot, Extract | None]]) -> Callable[..., None]:
+    # Holds the readers, not the node: a node that its own hook holds would never be freed.
     def read(grad_inputs: tuple[torch.Tensor | None, ...], _outputs: object) -> None:
-        for position, slot, extract in listeners:
+        for position, slot, extract in readers:
             gradient = grad_inputs[position]
             slot.add(extract(gradient) if extract and gradient is not None else gradient)
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def living(kind: type[T]) -> list[T]:
+def live_objects(kind: type[T]) -> list[T]:
     """Every object of a class or of one derived from it that the garbage collector knows.
 
     Objects are not asked: ``isinstance`` wants their ``__class__``, and some make things for it.

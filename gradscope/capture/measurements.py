@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.capture.gradients import GradientSlot, Listeners
+from gradscope.capture.gradients import GradientHooks, GradientSlot
 from gradscope.capture.stats import Measured, measure
 
 
@@ -27,8 +27,8 @@ class MeasurementCache:
     A write that PyTorch does not count (through ``.data`` or NumPy) is not seen.
     """
 
-    def __init__(self, listeners: Listeners) -> None:
-        self._listeners = listeners
+    def __init__(self, gradient_hooks: GradientHooks) -> None:
+        self._gradient_hooks = gradient_hooks
         self._measurements: dict[int, _Measurement] = {}
 
     def measured(self, tensor: torch.Tensor) -> Measured:
@@ -44,8 +44,8 @@ class MeasurementCache:
         if found.slot is None or found.node is not tensor.grad_fn:
             # `detach_()` and the like give a tensor another history without a new version.
             found.node = tensor.grad_fn
-            found.slot = self._listeners.slot()
-            self._listeners.on_tensor(tensor, found.slot)
+            found.slot = self._gradient_hooks.slot()
+            self._gradient_hooks.on_tensor(tensor, found.slot)
         return found.slot
 
     def forget(self) -> None:

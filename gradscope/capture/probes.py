@@ -1,4 +1,4 @@
-"""Taps on what flows between calls: each tensor can be read, and another put in its place.
+"""ProbePoints on what flows between calls: each tensor can be read, and another put in its place.
 
 A tap stands on every tensor that a call takes or returns, on its way forward and on its gradient's
 way back. Who listens gives back what flows on.
@@ -22,7 +22,7 @@ from gradscope.nesting import find, replaced
 _PLAIN = (torch.Tensor, nn.Parameter)
 
 
-class TapKey(NamedTuple):
+class ProbeKey(NamedTuple):
     """The tensor at ``path`` in the arguments (``output`` false) or the result of a call."""
 
     name: str
@@ -31,36 +31,36 @@ class TapKey(NamedTuple):
     path: str
 
 
-class Listener(Protocol):
+class Probe(Protocol):
     """Gets every tensor that comes by a tap, and gives what flows on in its place."""
 
-    def forward(self, key: TapKey, tensor: torch.Tensor) -> torch.Tensor:
+    def forward(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of its own, of the same shape and dtype."""
 
-    def backward(self, key: TapKey, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
         """Of the same shape and dtype."""
 
 
-class Taps:
-    """The taps of one step.
+class ProbePoints:
+    """The probes of one step.
 
     Args:
-        names: of the modules whose calls have taps.
-        listener: what is told.
-        untapped: calls whose arguments get none, by name and number.
+        names: of the modules whose calls have probe_points.
+        probe: what is told.
+        unprobed: calls whose arguments get none, by name and number.
     """
 
     def __init__(
         self,
         names: Mapping[nn.Module, str],
-        listener: Listener,
-        untapped: Collection[tuple[str, int]] = (),
+        probe: Probe,
+        unprobed: Collection[tuple[str, int]] = (),
     ) -> None:
         #: Until backward starts: a gradient that is taken inside forward is not the run's.
         self.armed = False
         self._names = names
-        self._listener = listener
-        self._untapped = untapped
+        self._probe = probe
+        self._unprobed = unprobed
         self._counts: Counter[str] = Counter()
         self._running: list[tuple[nn.Module, int]] = []
 
@@ -70,7 +70,7 @@ class Taps:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Taps are there until the block ends."""
+        """ProbePoints are there until the block ends."""
         handles = []
         try:
             for module in self._names:
@@ -88,7 +88,7 @@ class Taps:
         number = self._counts[name]
         self._counts[name] += 1
         self._running.append((module, number))
-        if (name, number) in self._untapped:
+        if (name, number) in self._unprobed:
             return None
         # Positional arguments and keywords in one nesting: a tensor in both stays one.
         return self._tapped((args, kwargs), name, number, output=False)
@@ -110,29 +110,31 @@ class Taps:
             plain = type(tensor) in _PLAIN and tensor.layout == torch.strided
             if id(tensor) not in done:
                 where = path if output else path.partition(".")[2]
-                key = TapKey(name, number, output, where)
-                done[id(tensor)] = self._tap(key, tensor) if plain else tensor
+                key = ProbeKey(name, number, output, where)
+                done[id(tensor)] = self._add_probe(key, tensor) if plain else tensor
         return replaced(tree, torch.Tensor, lambda tensor: done.get(id(tensor), tensor))
 
-    def _tap(self, key: TapKey, tensor: torch.Tensor) -> torch.Tensor:
+    def _add_probe(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
         if not (tensor.requires_grad and torch.is_grad_enabled()):
-            return self._listener.forward(key, tensor.detach())
-        tapped: torch.Tensor = _Tap.apply(tensor, self, key)
+            return self._probe.forward(key, tensor.detach())
+        tapped: torch.Tensor = _ProbePoint.apply(tensor, self, key)
         return tapped
 
 
-class _Tap(torch.autograd.Function):
-    """What the listener gives, forward and backward."""
+class _ProbePoint(torch.autograd.Function):
+    """What the probe gives, forward and backward."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, taps: Taps, key: TapKey) -> torch.Tensor:
-        ctx.taps, ctx.key = taps, key
-        return taps._listener.forward(key, tensor)
+    def forward(
+        ctx: Any, tensor: torch.Tensor, probe_points: ProbePoints, key: ProbeKey
+    ) -> torch.Tensor:
+        ctx.probe_points, ctx.key = probe_points, key
+        return probe_points._probe.forward(key, tensor)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        taps: Taps = ctx.taps
-        if not taps.armed:
+        probe_points: ProbePoints = ctx.probe_points
+        if not probe_points.armed:
             return gradient, None, None
         with torch.no_grad():
-            return taps._listener.backward(ctx.key, gradient), None, None
+            return probe_points._probe.backward(ctx.key, gradient), None, None

@@ -17,7 +17,7 @@ from torch import nn
 
 from gradscope.capture.calls import call_tensors, sequence_number
 from gradscope.capture.frontier import ObservedTensor, between
-from gradscope.capture.gradients import Listeners
+from gradscope.capture.gradients import GradientHooks
 from gradscope.capture.graph import Edge, Span, edge_of, walk
 from gradscope.capture.measurements import version
 from gradscope.capture.views import NOTE
@@ -54,8 +54,8 @@ def in_backward() -> bool:
 class Recomputation:
     """Matches calls that run inside backward to the calls of the first pass."""
 
-    def __init__(self, listeners: Listeners) -> None:
-        self._listeners = listeners
+    def __init__(self, gradient_hooks: GradientHooks) -> None:
+        self._gradient_hooks = gradient_hooks
         # A reentrant checkpoint's node is made just before its first pass: the calls of that pass
         # are those without gradients from the sequence number after the node's, in their order.
         self._ungraphed: list[tuple[int, FirstPass]] = []
@@ -127,8 +127,8 @@ class Recomputation:
             observed = records[path]
             observed.requires_grad = True
             observed.grad_fn = None if tensor.grad_fn is None else type(tensor.grad_fn).__name__
-            observed.slot = observed.slot or self._listeners.slot()
-            self._listeners.on_tensor(tensor, observed.slot)
+            observed.slot = observed.slot or self._gradient_hooks.slot()
+            self._gradient_hooks.on_tensor(tensor, observed.slot)
             for given, argument, before in repeated.arguments:
                 if argument is tensor and version(tensor) == before:
                     given.slot = observed.slot
@@ -142,7 +142,7 @@ class Recomputation:
         """An input that was written to through a view: its node is gone, and so is its gradient."""
         for observed, tensor, before in repeated.arguments:
             if tensor._is_view() and version(tensor) != before:
-                observed.slot = self._listeners.slot()
+                observed.slot = self._gradient_hooks.slot()
                 observed.slot.note = NOTE
         repeated.arguments.clear()
 
@@ -155,7 +155,7 @@ class Recomputation:
                 consumers = between(found.consumers.get(edge, []), repeated.start, repeated.end)
                 if not consumers or (observed.slot and observed.slot.note):
                     continue
-                observed.slot = observed.slot or self._listeners.slot(len(consumers))
+                observed.slot = observed.slot or self._gradient_hooks.slot(len(consumers))
                 for consumer in consumers:
-                    self._listeners.on_node(consumer.node, consumer.position, observed.slot)
+                    self._gradient_hooks.on_node(consumer.node, consumer.position, observed.slot)
         self._returned.clear()

@@ -16,7 +16,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from gradscope.capture.autocast import any_autocast, autocast_name
 from gradscope.capture.calls import Call, CallStack, call_tensors, sequence_number
 from gradscope.capture.frontier import CallSpan, ObservedTensor, assign_gradient_slots, wanted_edges
-from gradscope.capture.gradients import Listeners
+from gradscope.capture.gradients import GradientHooks
 from gradscope.capture.graph import (
     SavedBytes,
     Span,
@@ -94,9 +94,9 @@ class Recorder:
         self._thread = threading.get_ident()
         self._counts: dict[nn.Module, int] = {}
         self._kept: list[torch.Tensor] = []
-        self._listeners = Listeners(accumulate=accumulate)
-        self._measurements = MeasurementCache(self._listeners)
-        self._recomputation = Recomputation(self._listeners)
+        self._gradient_hooks = GradientHooks(accumulate=accumulate)
+        self._measurements = MeasurementCache(self._gradient_hooks)
+        self._recomputation = Recomputation(self._gradient_hooks)
         self._chain_roots: list[tuple[Call, str, GradientEdge]] = []
         self._nodes: list[Node] = []
         self._hooks = watchable(model) if hooks is None else hooks
@@ -128,8 +128,8 @@ class Recorder:
         finally:
             self._unfinished = self._stack.abandon()
             self._evaluations.abandon()
-            self._listeners.release()
-            self._recomputation = Recomputation(self._listeners)
+            self._gradient_hooks.release()
+            self._recomputation = Recomputation(self._gradient_hooks)
             self._measurements.forget()
             self._chain_roots.clear()
             self._kept.clear()
@@ -175,7 +175,7 @@ class Recorder:
 
         For a watch over several steps. Calls are numbered anew from here on.
         """
-        self._listeners.settle()
+        self._gradient_hooks.settle()
         chosen = [call for call in self._calls if call.selected and self._is_news(call)]
         self._counts.clear()
         return self._finish(chosen)
@@ -341,8 +341,8 @@ class Recorder:
         found = walk(edges, wanted_edges(call_spans))
         self._nodes += found.nodes
         self.links = links(found, spans, self._label)
-        assign_gradient_slots(found, call_spans, self._listeners)
-        self._listeners.armed = True
+        assign_gradient_slots(found, call_spans, self._gradient_hooks)
+        self._gradient_hooks.armed = True
         if self._count_saved and not self.needs_counting_run:
             self._read_saved(found, spans)
         self._connected |= {call.index for call in self._calls if _reached(found, call)}

@@ -9,7 +9,7 @@ import torch
 
 
 @contextmanager
-def stacks_kept() -> Iterator[None]:
+def stacks_recorded() -> Iterator[None]:
     """Every node that is made in the block remembers the Python stack that made it."""
     before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     # Not by its class, which warns.

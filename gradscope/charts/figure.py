@@ -37,7 +37,7 @@ _SIGNS = {
 }
 #: How tall the strip of a stretch is, as a share, and how many lie below each other.
 _STRIP, _LANES = 0.025, 5
-_LOOKS: Any = {
+_FULL_SAMPLES: Any = {
     "font.size": 7.5,
     "axes.titlesize": 8.5,
     "axes.titleweight": "bold",
@@ -70,7 +70,7 @@ def drawn(title: str, charts: Sequence[Panel | Map], suffix: str) -> bytes:
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         mpl.rcdefaults()
-        mpl.rcParams.update(_LOOKS)
+        mpl.rcParams.update(_FULL_SAMPLES)
         size = (_WIDTH, 0.3 + sum(heights))
         figure = Figure(figsize=size, dpi=_DPI, facecolor="white", layout="constrained")
         FigureCanvasAgg(figure)

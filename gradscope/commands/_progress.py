@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gradscope.progress import Stage, listening
+from gradscope.progress import Stage, handled_by
 from gradscope.typeset.text import plain
 
 #: Seconds after which a reader wonders whether anything happens at all.
@@ -31,7 +31,7 @@ def shown_progress() -> Iterator[None]:
     timer.daemon = True
     timer.start()
     try:
-        with listening(line.update):
+        with handled_by(line.update):
             yield
     finally:
         timer.cancel()

@@ -17,7 +17,7 @@ from gradscope.errors import OptionError
 from gradscope.rules import reaches
 from gradscope.runfile.folder import check_run_path
 from gradscope.runfile.schema import KEEP, LEAST_KEEP
-from gradscope.training.script_run import Launch
+from gradscope.training.script_run import ScriptRun
 from gradscope.training.session import RunSettings, Session
 
 EXAMPLES = (
@@ -134,7 +134,7 @@ def run(
         typer.Option("--quiet", metavar="", help="Say nothing at the end, unless gradscope fails."),
     ] = False,
     debug: Debug = False,
-) -> Launch | Restart:
+) -> ScriptRun | Restart:
     """Run a training script as Python would, and record what happens in it.
 
     The script notices nothing: its output, its numbers and its exit code are those of
@@ -171,7 +171,7 @@ def run(
     def judged(session: Session) -> bool:
         return reaches([one.finding for one in session.findings], threshold)
 
-    return Launch(started, settings, Session.fault if quiet else Session.summary, judged)
+    return ScriptRun(started, settings, Session.fault if quiet else Session.summary, judged)
 
 
 def _seconds(seconds: float | None) -> float | None:

@@ -38,7 +38,7 @@ EXAMPLES = (
     ("gradscope inspect -f json | gradscope show - --table parameters", "Through a pipe."),
     ("gradscope show", "The newest training run in `gradscope-runs/`."),
     ("gradscope show run.db -l 'layer4.**'", "A training run, of these layers."),
-    ("gradscope show run.db --plot run.png", "Its vital signs, and layers over steps, drawn."),
+    ("gradscope show run.db --plot run.png", "Its step metrics, and layers over steps, drawn."),
     ("gradscope show runs/train --rank 3", "Of a run of several processes, what one saw."),
     ("gradscope show run.db --step 40", "One step of it, as `inspect` shows a model."),
 )
@@ -72,7 +72,7 @@ def run(
     """Show a saved report, or what `gradscope run` recorded, in any format.
 
     A report is what `gradscope inspect … -o report.json` wrote, or `check`, `why` or `diff`. A run
-    has vital signs, findings, events, and its parameters over the steps; its tables are `steps`,
+    has step metrics, findings, events, and its parameters over the steps; its tables are `steps`,
     `parameters`, `calls`, `findings` and `events`. `--step N` shows one step of it as
     `gradscope inspect` shows a model.
     """

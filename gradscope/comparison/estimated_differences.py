@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 
 from gradscope.errors import ConfigError, Place
-from gradscope.records.diff import Gap
+from gradscope.records.diff import TensorDiff
 from gradscope.records.sketches import SKETCH_BITS, SKETCH_WIDTH, Sketch
 from gradscope.records.tensors import TensorStats
 
@@ -51,21 +51,23 @@ class Accuracy:
         return max(math.sqrt(self.epsilon), _STATISTICS)
 
 
-def sketch_gap(a: Sketch, b: Sketch, accuracy: Accuracy, files: tuple[str, str]) -> Gap:
+def sketch_difference(
+    a: Sketch, b: Sketch, accuracy: Accuracy, files: tuple[str, str]
+) -> TensorDiff:
     """From the sketches of two tensors: an estimate. It departs from twice the noise on.
 
     Raises:
         ConfigError: what should be a sketch is none.
     """
     if a.nonfinite != b.nonfinite:
-        return Gap(note=_NOT_FINITE, departs=True)
+        return TensorDiff(note=_NOT_FINITE, departs=True)
     noise = max([accuracy.step, *(one.noise for one in (a, b) if one.noise is not None)])
     gap = 0.0 if a.numbers == b.numbers else _distance(a, b, files)
     scale = a.norm or b.norm
     error = gap / scale if gap else 0.0
     if not a.norm and b.norm:
-        return Gap(note="A is all zeros", noise=noise, departs=error > SKETCH_FACTOR * noise)
-    return Gap(
+        return TensorDiff(note="A is all zeros", noise=noise, departs=error > SKETCH_FACTOR * noise)
+    return TensorDiff(
         error,
         _cosine(a.norm, b.norm, gap),
         noise=noise,
@@ -89,7 +91,7 @@ def _lacks(stats: TensorStats) -> bool:
     return stats.nan is None or (stats.norm is None and not stats.nan and not stats.inf)
 
 
-def statistics_gap(a: TensorStats, b: TensorStats, accuracy: Accuracy) -> Gap:
+def statistics_difference(a: TensorStats, b: TensorStats, accuracy: Accuracy) -> TensorDiff:
     """From norm, mean, deviation and range: both are at least so far apart.
 
     No two tensors with these means and deviations are nearer than √(n (Δmean² + Δstd²)).
@@ -98,20 +100,20 @@ def statistics_gap(a: TensorStats, b: TensorStats, accuracy: Accuracy) -> Gap:
     accuracy = Accuracy(max(accuracy.epsilon, Accuracy.of(a.dtype, b.dtype).epsilon))
     lacking = [which for which, stats in (("A", a), ("B", b)) if _lacks(stats)]
     if len(lacking) == 1:
-        return Gap(note=f"{lacking[0]} has no statistics")
+        return TensorDiff(note=f"{lacking[0]} has no statistics")
     if not lacking and (a.nan, a.inf) != (b.nan, b.inf):
-        return Gap(note=_NOT_FINITE, departs=True)
+        return TensorDiff(note=_NOT_FINITE, departs=True)
     pairs = [_difference(getattr(a, name), getattr(b, name)) for name in _MEASURES]
     norm, mean, std, *ends = pairs
     if None in pairs or a.norm is None or norm is None or mean is None or std is None:
-        return Gap(note="no statistics")
+        return TensorDiff(note="no statistics")
     finite = a.numel - (a.nan or 0) - (a.inf or 0)
     largest = max(end for end in ends if end is not None)
     gap = max(norm, math.sqrt(finite) * math.hypot(mean, std), largest)
     if not a.norm and gap:
-        return Gap(note="A is all zeros", largest=largest, noise=accuracy.half, departs=True)
+        return TensorDiff(note="A is all zeros", largest=largest, noise=accuracy.half, departs=True)
     error = gap / a.norm if gap else 0.0
-    return Gap(error, largest=largest, noise=accuracy.half, departs=error > accuracy.half)
+    return TensorDiff(error, largest=largest, noise=accuracy.half, departs=error > accuracy.half)
 
 
 _MEASURES = ("norm", "mean", "std", "min", "max")

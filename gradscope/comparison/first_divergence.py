@@ -28,7 +28,7 @@ def findings(pair: SavedPair, report: DiffReport) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Departure:
+class _DivergentTensor:
     """The tensor, by how much it is off, and from when on that counts; None: nobody knows.
 
     ``larger`` says of a tensor that is larger or smaller throughout which of the two it is.
@@ -40,7 +40,7 @@ class _Departure:
     larger: bool | None = None
 
 
-def _forward(pair: SavedPair) -> _Departure | None:
+def _forward(pair: SavedPair) -> _DivergentTensor | None:
     """The first tensor that departs, as time goes: what a call is given, then what it returns."""
     for call, done in timeline(pair.a.report.calls):
         given = _given(call, "input") if done else []
@@ -56,7 +56,7 @@ def _given(call: ModuleCall, kind: str) -> list[TensorKey]:
     return [TensorKey((call.name, call.call), kind, tensor.path) for tensor in tensors]
 
 
-def _backward(pair: SavedPair) -> _Departure | None:
+def _backward(pair: SavedPair) -> _DivergentTensor | None:
     """The same from the loss back: what comes to a call, its parameters, what it sends on."""
     parameters: dict[CallKey, list[str]] = {}
     for parameter in pair.a.report.parameters:
@@ -75,7 +75,9 @@ def _backward(pair: SavedPair) -> _Departure | None:
     return None
 
 
-def _departure(pair: SavedPair, key: TensorKey, given: Sequence[TensorKey]) -> _Departure | None:
+def _departure(
+    pair: SavedPair, key: TensorKey, given: Sequence[TensorKey]
+) -> _DivergentTensor | None:
     """Whether a tensor departs, of which ``given`` is what its call made it of."""
     if key.call is not None and key.call not in pair.calls:
         return None
@@ -84,14 +86,14 @@ def _departure(pair: SavedPair, key: TensorKey, given: Sequence[TensorKey]) -> _
         return None
     if gap.departs:
         factor = SKETCH_FACTOR if pair.sketched else 1.0
-        return _Departure(key, gap.error, None if gap.noise is None else factor * gap.noise)
+        return _DivergentTensor(key, gap.error, None if gap.noise is None else factor * gap.noise)
     noise = pair.own_noise(key, given)
     if not gap.error or noise is None or gap.error <= noise or noise > _VAGUE:
         return None
     if gap.error > SKETCH_FACTOR * noise:
-        return _Departure(key, gap.error, SKETCH_FACTOR * noise)
+        return _DivergentTensor(key, gap.error, SKETCH_FACTOR * noise)
     scale = pair.scale(key)  # rounding goes both ways: it shows less in it than in all errors
-    return _Departure(key, abs(scale), noise, scale > 0) if abs(scale) > noise else None
+    return _DivergentTensor(key, abs(scale), noise, scale > 0) if abs(scale) > noise else None
 
 
 def _rounding(pair: SavedPair) -> set[str]:
@@ -121,7 +123,7 @@ def _owner(pair: SavedPair, parameter: str) -> CallKey:
 
 
 def _finding(
-    pair: SavedPair, report: DiffReport, found: _Departure, code: str, rule: str
+    pair: SavedPair, report: DiffReport, found: _DivergentTensor, code: str, rule: str
 ) -> Finding:
     key = found.key
     call = _owner(pair, key.path) if key.call is None else key.call

@@ -10,7 +10,7 @@ from gradscope.comparison.estimated_differences import SKETCH_FACTOR
 from gradscope.comparison.first_divergence import findings
 from gradscope.comparison.saved_report import SavedRun, TensorKey
 from gradscope.comparison.tensor_differences import SavedPair
-from gradscope.records.diff import CallDiff, DiffReport, Gap, ParameterDiff
+from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDiff
 from gradscope.records.report import Report
 
 
@@ -92,7 +92,7 @@ def _call_diffs(pair: SavedPair) -> Iterator[CallDiff]:
                 call=call.call,
                 path=tensor.path,
                 shape=tensor.activation.shape,
-                activation=activation or Gap(note="not compared"),
+                activation=activation or TensorDiff(note="not compared"),
                 gradient=pair.gap(TensorKey(key, "grad_output", tensor.path)),
                 name_b=None if other[0] == call.name else other[0],
             )
@@ -108,7 +108,7 @@ def _parameter_diffs(pair: SavedPair) -> Iterator[ParameterDiff]:
             yield ParameterDiff(
                 name=parameter.name,
                 shape=parameter.shape,
-                value=value or Gap(note="not compared"),
+                value=value or TensorDiff(note="not compared"),
                 gradient=pair.gap(TensorKey(None, "gradient", parameter.name)),
                 name_b=None if other == parameter.name else other,
                 update_ratios=None if a is None or b is None else (a, b),

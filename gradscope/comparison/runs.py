@@ -32,8 +32,8 @@ _SIGNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Sign:
-    """A vital sign of one step in both runs; None is no number, as where a loss is not finite."""
+class _Metric:
+    """A step metric of one step in both runs; None is no number, as where a loss is not finite."""
 
     step: int
     name: str
@@ -51,7 +51,7 @@ class _Sign:
 
 
 def compare_runs(a: RunFile, b: RunFile, match: Sequence[str] = ()) -> DiffReport:
-    """Where two runs part: by the vital signs of their steps, and by the layers of those looked at.
+    """Find the first step where two runs diverge, in step metrics and in sampled layers.
 
     Args:
         a: what is compared with.
@@ -138,7 +138,7 @@ def _findings(
     steps: dict[int, tuple[TrainingStep, TrainingStep]],
     compared: ComparedModel | None,
 ) -> Iterator[Finding]:
-    parted = _first_sign(steps, report.step)
+    parted = _first_metric(steps, report.step)
     if parted is not None:
         of_parameters = furthest_apart(a, b, parted.step, report.step)
         yield _parted(parted, report.step, steps, of_parameters)
@@ -169,26 +169,28 @@ def _updated(parameter: ParameterDiff, limit: float, where: str) -> Finding:
     )
 
 
-def _first_sign(steps: dict[int, tuple[TrainingStep, TrainingStep]], limit: float) -> _Sign | None:
+def _first_metric(
+    steps: dict[int, tuple[TrainingStep, TrainingStep]], limit: float
+) -> _Metric | None:
     for pair in steps.values():
-        for sign in _signs(*pair):
+        for sign in _metrics(*pair):
             if sign.error is None or sign.error > limit:
                 return sign
     return None
 
 
-def _signs(a: TrainingStep, b: TrainingStep) -> Iterator[_Sign]:
+def _metrics(a: TrainingStep, b: TrainingStep) -> Iterator[_Metric]:
     for one, other in zip(a.learning_rates, b.learning_rates, strict=False):
-        yield _Sign(a.step, "a learning rate", one, other)
-    yield _Sign(a.step, "what is not finite", a.nonfinite, b.nonfinite)
+        yield _Metric(a.step, "a learning rate", one, other)
+    yield _Metric(a.step, "what is not finite", a.nonfinite, b.nonfinite)
     for name, words in _SIGNS.items():
         both = getattr(a, name), getattr(b, name)
         if not (name.endswith("norm") and None in both):  # not finite, as said, or not read
-            yield _Sign(a.step, words, *both)
+            yield _Metric(a.step, words, *both)
 
 
 def _parted(
-    sign: _Sign,
+    sign: _Metric,
     limit: float,
     steps: dict[int, tuple[TrainingStep, TrainingStep]],
     of_parameters: str,
@@ -197,7 +199,7 @@ def _parted(
     before = [step for step in steps if step < sign.step]
     grown = ""
     if before:
-        worst = max((one.error or 0.0 for one in _signs(*steps[before[-1]])), default=0.0)
+        worst = max((one.error or 0.0 for one in _metrics(*steps[before[-1]])), default=0.0)
         grown = f"; in step {before[-1]} they were {worst:.1e} apart"
     return Finding(
         code="GD106",

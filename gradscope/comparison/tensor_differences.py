@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from gradscope.comparison.alignment import CallKey, Renaming, align_calls, align_parameters
 from gradscope.comparison.estimated_differences import (
     Accuracy,
-    sketch_gap,
+    sketch_difference,
     sketch_scale,
-    statistics_gap,
+    statistics_difference,
 )
 from gradscope.comparison.saved_report import SavedRun, TensorKey
 from gradscope.errors import OptionError
-from gradscope.records.diff import Gap
+from gradscope.records.diff import TensorDiff
 from gradscope.records.sketches import SKETCH_BITS
 
 #: Of the parameters of the smaller model the other has so many, as a share.
@@ -41,7 +41,7 @@ class SavedPair:
     sketched: bool
     reordered: bool
     accuracy: Accuracy
-    _gaps: dict[TensorKey, Gap | None] = field(default_factory=dict)
+    _gaps: dict[TensorKey, TensorDiff | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, a: SavedRun, b: SavedRun, match: Sequence[str]) -> SavedPair:
@@ -66,7 +66,7 @@ class SavedPair:
             accuracy=accuracy,
         )
 
-    def gap(self, key: TensorKey) -> Gap | None:
+    def gap(self, key: TensorKey) -> TensorDiff | None:
         """Of one of A's tensors; None where neither has it, or only B."""
         if key not in self._gaps:
             self._gaps[key] = self._compared(key)
@@ -100,7 +100,7 @@ class SavedPair:
         path = self.parameters.get(key.path, "") if key.call is None else key.path
         return TensorKey(call, key.kind, path)
 
-    def _compared(self, key: TensorKey) -> Gap | None:
+    def _compared(self, key: TensorKey) -> TensorDiff | None:
         other = self._other(key)
         statistics = self.a.statistics.get(key), self.b.statistics.get(other)
         sketches = self.a.sketches.get(key), self.b.sketches.get(other)
@@ -110,13 +110,15 @@ class SavedPair:
         if statistics[0] is not None and statistics[1] is not None:
             if statistics[0].shape != statistics[1].shape:
                 note = f"B's shape is {list(statistics[1].shape)}"
-                return Gap(note=note, departs=True)
+                return TensorDiff(note=note, departs=True)
         elif statistics[0] is not None:
-            return Gap(note="B has none", departs=missed)
+            return TensorDiff(note="B has none", departs=missed)
         if self.sketched and sketches[0] is not None and sketches[1] is not None:
-            return sketch_gap(sketches[0], sketches[1], self.accuracy, (self.a.file, self.b.file))
+            return sketch_difference(
+                sketches[0], sketches[1], self.accuracy, (self.a.file, self.b.file)
+            )
         if not self.sketched and statistics[0] is not None and statistics[1] is not None:
-            return statistics_gap(statistics[0], statistics[1], self.accuracy)
+            return statistics_difference(statistics[0], statistics[1], self.accuracy)
         return None
 
 
@@ -130,9 +132,9 @@ def _reordered(a: SavedRun, b: SavedRun, accuracy: Accuracy) -> bool:
         exact = (
             (one.shape, one.min, one.max, one.zeros, one.nan, one.inf) for one in (ours, theirs)
         )
-        if len({*exact}) > 1 or statistics_gap(ours, theirs, accuracy).departs:
+        if len({*exact}) > 1 or statistics_difference(ours, theirs, accuracy).departs:
             return False
-        gap = sketch_gap(a.sketches[key], b.sketches[key], accuracy, (a.file, b.file))
+        gap = sketch_difference(a.sketches[key], b.sketches[key], accuracy, (a.file, b.file))
         moved |= gap.departs and ours.shape[:1] > (1,)
     return moved
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gradscope import progress
 from gradscope.errors import OptionError
 from gradscope.features.channels import as_channels
-from gradscope.features.outputs import Layer, listening, require_called
+from gradscope.features.outputs import Layer, hooked_layers, require_called
 from gradscope.loading.viewing import Viewer
 
 #: The root mean square of a step, before the sigmoid, and that of the noise where the climb begins.
@@ -154,7 +154,7 @@ def _means(model: nn.Module, layer: Layer, inputs: Tensor) -> Tensor:
         maps, _ = as_channels(values, layer, model, inputs)
         found[:] = [maps.float().mean((2, 3))]  # the last call counts
 
-    with listening([layer], read):
+    with hooked_layers([layer], read):
         model(inputs.clone())
     require_called(bool(found), layer)
     return found[0]

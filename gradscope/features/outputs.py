@@ -36,7 +36,7 @@ Read = Callable[[Layer, Tensor], None]
 
 
 @contextmanager
-def listening(layers: Sequence[Layer], read: Read) -> Iterator[None]:
+def hooked_layers(layers: Sequence[Layer], read: Read) -> Iterator[None]:
     """Call ``read`` with the first floating tensor of each call; it must not keep it.
 
     The tensor is what it was then: a later operation in place may write into it.
@@ -65,8 +65,8 @@ def listening(layers: Sequence[Layer], read: Read) -> Iterator[None]:
 
 
 def run(model: nn.Module, inputs: Tensor, layers: Sequence[Layer], read: Read) -> None:
-    """One forward of inputs [N, C, H, W] without a graph, with ``read`` listening."""
-    with torch.no_grad(), listening(layers, read):
+    """One forward of inputs [N, C, H, W] without a graph, with ``read`` called by hooks."""
+    with torch.no_grad(), hooked_layers(layers, read):
         # A copy: a model may normalise its input in place.
         model(inputs.clone())
 

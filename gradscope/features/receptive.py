@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gradscope.features.channels import as_channels
-from gradscope.features.outputs import Layer, listening
+from gradscope.features.outputs import Layer, hooked_layers
 
 #: The share of the gradient that the box holds, along each side.
 SHARE = 0.9
@@ -33,7 +33,7 @@ def receptive_boxes(
         found[:] = [maps[:, channel].flatten(1).gather(1, at).sum()]
 
     leaf = inputs.detach().clone().requires_grad_()
-    with torch.enable_grad(), listening([layer], read):
+    with torch.enable_grad(), hooked_layers([layer], read):
         model(leaf.clone())
     if not found or not found[0].requires_grad:
         return [None] * len(inputs)

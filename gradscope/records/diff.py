@@ -17,7 +17,7 @@ TABLES_OF_DIFF = ("calls", "parameters", "findings")
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class TensorDiff:
     """How far a tensor of B is from A's.
 
     ``error`` is ‖b − a‖ / ‖a‖ (L2), ``largest`` the largest absolute difference of two elements.
@@ -52,8 +52,8 @@ class CallDiff:
     call: int
     path: str
     shape: tuple[int, ...]
-    activation: Gap
-    gradient: Gap | None
+    activation: TensorDiff
+    gradient: TensorDiff | None
     name_b: str | None = field(default=None, metadata=SPARSE)
 
 
@@ -66,8 +66,8 @@ class ParameterDiff:
 
     name: str
     shape: tuple[int, ...]
-    value: Gap
-    gradient: Gap | None
+    value: TensorDiff
+    gradient: TensorDiff | None
     name_b: str | None = field(default=None, metadata=SPARSE)
     update_ratios: tuple[float, float] | None = field(default=None, metadata=SPARSE)
 

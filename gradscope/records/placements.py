@@ -42,7 +42,7 @@ class ParameterPlacement:
             "R", the same in all, or "P", a sum that is still to be taken. "F" alone is a flat piece
             of FullyShardedDataParallel.
         gradient_placements: the same of its gradient.
-        norm_group: the parameters of one optimizer that are placed alike: the vital signs have one
+        norm_group: the parameters of one optimizer that are placed alike: the step metrics have one
             norm for each such group. None where no optimizer has it.
     """
 

@@ -94,7 +94,7 @@ class TrainedModel:
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """The vital signs of one step of one optimizer, looked at closely or not.
+    """The step metrics of one step of one optimizer, looked at closely or not.
 
     Attributes:
         step: its number in the run.

@@ -9,7 +9,9 @@ from gradscope.rules._settings import RuleSettings
 from gradscope.rules._severity import SEVERITIES
 
 #: What a rule may ask for after the first look; whoever runs the model knows how to take each.
-LOOKS = frozenset({"missing", "elsewhere", "zero", "non_finite", "activity", "precision", "lines"})
+FULL_SAMPLES = frozenset(
+    {"missing", "elsewhere", "zero", "non_finite", "activity", "precision", "lines"}
+)
 
 
 def wanted(report: Report, settings: RuleSettings | None = None) -> frozenset[str]:
@@ -21,7 +23,7 @@ def wanted(report: Report, settings: RuleSettings | None = None) -> frozenset[st
     for entry, limits in (settings or RuleSettings()).active():
         if entry.wants is not None:
             found.update(entry.wants(report, limits))
-    assert found <= LOOKS, f"nobody takes {sorted(found - LOOKS)}"
+    assert found <= FULL_SAMPLES, f"nobody takes {sorted(found - FULL_SAMPLES)}"
     return frozenset(found)
 
 

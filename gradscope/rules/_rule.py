@@ -77,7 +77,7 @@ class Runs:
             it reads none.
         samples_before: of a rule over samples, how many must lie before the first of these: a
             number, or the threshold that says it.
-        steps: of a rule over the vital signs, in how many of all steps in a row it must hold.
+        steps: of a rule over the step metrics, in how many of all steps in a row it must hold.
         steps_before: of such a rule, how many must lie before the first of these.
         metrics: of such a rule, the attributes of ``TrainingStep`` that it reads: a step without a
             value in one of them does not count.
@@ -90,7 +90,7 @@ class Runs:
             the first place of all, as what is broken there soon is everywhere.
         parameters: which it reads: "stepped", those that the step's optimizer holds; "unheld",
             those that no optimizer of the script holds as well; "all".
-        skips: whether a rule over the vital signs is asked after a skipped step, too.
+        skips: whether a rule over the step metrics is asked after a skipped step, too.
         ranks: whether it judges the files of several processes, once these are read together.
         loop: whether it reads what the training loop does at every step, and no sample.
         end: whether it reads what a script does between epochs or at its end, so that one that

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 from gradscope.records.norms import NONE, NormSeries
-from gradscope.runfile.layout import Key, Layout, Whole
+from gradscope.runfile.layout import Key, Layout, ShardLayout
 
 _Columns = Mapping[int, Sequence[float]]
 
@@ -82,7 +82,7 @@ def _taken(norms: array[float], places: list[int] | None) -> Sequence[float]:
     return norms if places is None else [norms[i] for i in places]
 
 
-def _of_whole(whole: Whole, columns: _Columns, length: int) -> array[float]:
+def _of_whole(whole: ShardLayout, columns: _Columns, length: int) -> array[float]:
     """The whole's norm at each step, from those of its parts."""
     if whole.fault is not None:
         return array("d", [NONE]) * length

@@ -10,7 +10,7 @@ from typing import Any
 from gradscope.records.modules import ParameterStats
 from gradscope.records.tensors import TensorStats
 from gradscope.records.training import StepSample, TrainingStep
-from gradscope.runfile.layout import Key, Layout, NormGroup, Whole
+from gradscope.runfile.layout import Key, Layout, NormGroup, ShardLayout
 from gradscope.runfile.rank_file import Series
 from gradscope.runfile.statistics import joined
 
@@ -22,7 +22,7 @@ _NORMS = ("value_norm", "grad_norm", "clipped_norm", "update_norm")
 def combined_steps(
     steps: Mapping[int, Sequence[TrainingStep]], layout: Layout
 ) -> tuple[TrainingStep, ...]:
-    """The vital signs of the whole run: losses are means over ranks, norms those of the whole.
+    """The step metrics of the whole run: losses are means over ranks, norms those of the whole.
 
     A step that a rank passed over, as its budget asked for, is left out. Of one that a rank did not
     come to there are no norms where its part is missing, and no loss.
@@ -81,7 +81,7 @@ def _total_norms(there: Mapping[int, TrainingStep], layout: Layout) -> tuple[_Nu
     """The norms over all parameters that the step's optimizer has on any rank."""
     norms = {rank: {group: both for group, *both in one.norms} for rank, one in there.items()}
     if not any(norms.values()):  # an older file, or a step whose gradients were not read
-        every = Whole(tuple(((rank,),) for rank in there))
+        every = ShardLayout(tuple(((rank,),) for rank in there))
         before = every.norm({rank: one.gradient_norm for rank, one in there.items()})
         return before, every.norm({rank: one.clipped_norm for rank, one in there.items()})
     of_groups: list[tuple[_Number, _Number]] = []
@@ -158,8 +158,8 @@ def _cells(
     step: int,
     held: Mapping[int, Series],
     rows: Mapping[int, Mapping[int, int]],
-    value: Whole,
-    gradient: Whole,
+    value: ShardLayout,
+    gradient: ShardLayout,
 ) -> Iterator[tuple[str, _Number]]:
     """One parameter's figures in one step."""
     there = {rank: rows[rank][step] for rank in held if step in rows[rank]}
@@ -261,7 +261,7 @@ def combined_sample(samples: Mapping[int, StepSample], layout: Layout) -> StepSa
 
 
 def _whole_parameter(
-    key: Key, own: Mapping[int, ParameterStats], gradient: Whole, layout: Layout
+    key: Key, own: Mapping[int, ParameterStats], gradient: ShardLayout, layout: Layout
 ) -> ParameterStats:
     first = own[min(own)]
     value = layout.value(key, tuple(own))
@@ -284,7 +284,7 @@ def _whole_parameter(
 
 
 def _whole_stats(
-    made: Whole, own: Mapping[int, TensorStats | None], shape: tuple[int, ...]
+    made: ShardLayout, own: Mapping[int, TensorStats | None], shape: tuple[int, ...]
 ) -> TensorStats:
     """Statistics of the whole; without numbers where it cannot be put together."""
     parts = [stats for rank in made.ranks if (stats := own.get(rank)) is not None]

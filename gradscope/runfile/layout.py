@@ -19,7 +19,7 @@ _ALIKE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class ShardLayout:
     """How a tensor is made of what ranks hold.
 
     Attributes:
@@ -71,7 +71,7 @@ class Holder:
     elements: int = 1
 
 
-def whole(holders: Mapping[int, Holder]) -> Whole:
+def whole(holders: Mapping[int, Holder]) -> ShardLayout:
     """The whole of what the ranks hold."""
     meshes: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
     needed: dict[tuple[int, ...], int] = {}
@@ -95,7 +95,7 @@ def whole(holders: Mapping[int, Holder]) -> Whole:
     fault = "partial" if partial else None if copies else "missing"
     if any("F" in holder.placements for holder in holders.values()):
         fault = "flat"
-    return Whole(copies, elements, fault)
+    return ShardLayout(copies, elements, fault)
 
 
 class Layout:
@@ -123,15 +123,15 @@ class Layout:
         """Of the whole parameter; None where no rank says."""
         return next((one.shape for one in self._of.get(parameter, {}).values()), None)
 
-    def value(self, parameter: Key, ranks: Sequence[int] = ()) -> Whole:
+    def value(self, parameter: Key, ranks: Sequence[int] = ()) -> ShardLayout:
         """Its value, of ``ranks`` that have it where none says how it is placed."""
         return self._whole(parameter, ranks, gradient=False)
 
-    def gradient(self, parameter: Key, ranks: Sequence[int] = ()) -> Whole:
+    def gradient(self, parameter: Key, ranks: Sequence[int] = ()) -> ShardLayout:
         """Its gradient, which can be placed otherwise."""
         return self._whole(parameter, ranks, gradient=True)
 
-    def _whole(self, parameter: Key, ranks: Sequence[int], *, gradient: bool) -> Whole:
+    def _whole(self, parameter: Key, ranks: Sequence[int], *, gradient: bool) -> ShardLayout:
         placed = self._of.get(parameter)
         if not placed:
             return whole({rank: Holder() for rank in ranks})
@@ -157,7 +157,7 @@ class Layout:
 
     @property
     def groups(self) -> tuple[NormGroup, ...]:
-        """The groups of parameters that the vital signs have norms of."""
+        """The groups of parameters that the step metrics have norms of."""
         if self._groups is None:
             self._groups = tuple(self._found_groups())
         return self._groups
@@ -179,7 +179,7 @@ class Layout:
         found = []
         for held in together.values():
             made = whole({rank: holder for rank, (_, holder) in held.items()})
-            made = Whole((), {}, "missing") if overlap else made
+            made = ShardLayout((), {}, "missing") if overlap else made
             found.append(NormGroup({rank: number for rank, (number, _) in held.items()}, made))
         return found
 
@@ -189,4 +189,4 @@ class NormGroup:
     """Parameters of one optimizer that are placed alike: its number at each rank that has them."""
 
     numbers: Mapping[int, int]
-    whole: Whole
+    whole: ShardLayout

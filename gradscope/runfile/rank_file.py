@@ -187,7 +187,7 @@ class RankFile:
         return last or 0
 
     def steps(self, first: int = 1, last: int | None = None) -> tuple[TrainingStep, ...]:
-        """The vital signs of these steps, both ends in, as far as they are kept."""
+        """The step metrics of these steps, both ends in, as far as they are kept."""
         columns = self._columns("step", rows.STEP)
         query = f"SELECT {columns} FROM step WHERE step BETWEEN ? AND ? ORDER BY step"
         found = self._rows(query, first, self.last_step if last is None else last)

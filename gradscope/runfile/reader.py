@@ -153,7 +153,7 @@ class RunFile:
         return self._first.last_step
 
     def steps(self, first: int = 1, last: int | None = None) -> tuple[TrainingStep, ...]:
-        """The vital signs of these steps, both ends in, as far as they are kept."""
+        """The step metrics of these steps, both ends in, as far as they are kept."""
         if not self._whole:
             return self._first.steps(first, last)
         of_ranks = {rank: file.steps(first, last) for rank, file in self._ranks.items()}

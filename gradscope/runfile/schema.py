@@ -10,7 +10,7 @@ VERSION: Final = 1
 #: ``PRAGMA application_id``: by it a run is told from another program's file, whatever its tables.
 APPLICATION: Final = int.from_bytes(b"grad")
 
-#: How many rows there are of vital signs and of events; half are the latest, with none left out.
+#: How many rows there are of step metrics and of events; half are the latest, with none left out.
 MOST_STEPS: Final = 200_000
 MOST_EVENTS: Final = 10_000
 #: Of norms of parameters, bytes; and how many rows of the same parameters stay in any case.

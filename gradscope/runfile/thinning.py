@@ -1,4 +1,4 @@
-"""Which samples and vital signs go where there are more than a run file keeps."""
+"""Which samples and step metrics go where there are more than a run file keeps."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import torch
 
 from gradscope import progress
 from gradscope.capture.differences import difference
-from gradscope.capture.probes import TapKey
+from gradscope.capture.probes import ProbeKey
 from gradscope.comparison.alignment import CallKey, Renaming, align_calls
 from gradscope.loading import Workload
 from gradscope.running.compared_step import Comparison
@@ -27,7 +27,7 @@ from gradscope.running.plain_calls import (
     StepFailed,
     plain_step,
 )
-from gradscope.running.probed_step import StepListener, Tape, tapped_step
+from gradscope.running.probed_step import StepProbe, Tape, probed_step
 from gradscope.running.reference import Reference
 from gradscope.running.samples import SharedSamples
 
@@ -35,8 +35,8 @@ from gradscope.running.samples import SharedSamples
 DRAWS = 2
 #: So many last bits may the gradients of two runs be apart, all together, that are the same.
 _ROUNDING = 100
-_UNTAPPABLE = "it runs, but not with every tensor between its calls copied, as a comparison needs"
-_Listener = TypeVar("_Listener", bound=StepListener)
+_UNPROBEABLE = "it runs, but not with every tensor between its calls copied, as a comparison needs"
+_Probe = TypeVar("_Probe", bound=StepProbe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +105,14 @@ def diverge(
 
         free, untapped_b, said_b = harmless_step(b, plain_b, held, "B")
         forced = held(forced=True)
-        tapped_step(b, forced, untapped_b)
+        probed_step(b, forced, untapped_b)
     step = max(last_bit(a), last_bit(b))
     with progress.within("noise of A"):
         noise = tuple(Comparison(tape=tape, forced=True, noise=step, draw=n) for n in range(DRAWS))
         for one in noise:
-            tapped_step(a, one, untapped_a)
+            probed_step(a, one, untapped_a)
         doubt = Comparison(tape=tape, noise=last_bit(a))
-        tapped_step(a, doubt, untapped_a)
+        probed_step(a, doubt, untapped_a)
     reference = None
     if wide is not None:
         with progress.within("reference"):
@@ -122,9 +122,9 @@ def diverge(
                 own=Comparison(tape=exact, forced=True),
                 b=held(tape=exact),
             )
-            tapped_step(a, reference.a, untapped_a)
-            tapped_step(a, reference.own, untapped_a)
-            tapped_step(b, reference.b, untapped_b)
+            probed_step(a, reference.a, untapped_a)
+            probed_step(a, reference.own, untapped_a)
+            probed_step(b, reference.b, untapped_b)
             noise = (*noise, reference.own)
     calls = plain_a.calls, plain_b.calls
     said = (*said_a, *said_b)
@@ -140,35 +140,35 @@ def _alike(plain: PlainStep) -> dict[CallKey, tuple[object, ...]]:
 def harmless_step(
     workload: Workload,
     plain: PlainStep,
-    begin: Callable[[], _Listener],
+    begin: Callable[[], _Probe],
     whose: str,
     number: int = 0,
-) -> tuple[_Listener, frozenset[CallKey], list[str]]:
-    """A step with taps that leave its gradients as they are.
+) -> tuple[_Probe, frozenset[CallKey], list[str]]:
+    """A step with probes that leave its gradients as they are.
 
     Who writes to its argument must not be given a copy where its caller reads the argument again:
-    such calls take no taps if it makes a difference.
+    such calls have no probes if it makes a difference.
 
     Returns:
-        What was told of the step; the calls whose arguments have no taps; what is to be said.
+        What the probe recorded, the calls whose arguments have no probes, and notices.
     """
     writers = frozenset(key for key, call in plain.calls.items() if call.writes)
     found = {}
-    for untapped in dict.fromkeys((frozenset[CallKey](), writers)):
-        listener = begin()
+    for unprobed in dict.fromkeys((frozenset[CallKey](), writers)):
+        probe = begin()
         try:
-            tapped_step(workload, listener, untapped, number)
+            probed_step(workload, probe, unprobed, number)
         except Exception as failure:
-            if untapped or not writers:
-                raise StepFailed(workload, "forward", _UNTAPPABLE) from failure
+            if unprobed or not writers:
+                raise StepFailed(workload, "forward", _UNPROBEABLE) from failure
             continue
-        off = _off(plain.parameters, listener.arrived)
+        off = _off(plain.parameters, probe.arrived)
         if off <= _ROUNDING * last_bit(workload):
-            return listener, untapped, []
-        found[untapped] = listener, off
-    untapped, (listener, off) = min(found.items(), key=lambda item: item[1][1])
+            return probe, unprobed, []
+        found[unprobed] = probe, off
+    unprobed, (probe, off) = min(found.items(), key=lambda item: item[1][1])
     say = f"{whose} does not repeat: a second run's gradients are off by {off:.1e}"
-    return listener, untapped, [say]
+    return probe, unprobed, [say]
 
 
 def _off(one: Gradients, other: Gradients) -> float:
@@ -198,18 +198,18 @@ class _Names:
 
     def __init__(self, tape: Tape, aligned: Mapping[CallKey, CallKey]) -> None:
         self._tape, self._calls = tape, aligned
-        self._alone: dict[tuple[str, int, bool], TapKey | None] = {}
+        self._alone: dict[tuple[str, int, bool], ProbeKey | None] = {}
         for key in tape.values:
             place = key.name, key.call, key.output
             self._alone[place] = None if place in self._alone else key
-        self._taken: dict[TapKey, TapKey] = {}
+        self._taken: dict[ProbeKey, ProbeKey] = {}
 
-    def of(self, key: TapKey) -> TapKey | None:
+    def of(self, key: ProbeKey) -> ProbeKey | None:
         """The same path in A's call; where that has one tensor alone, B's first stands for it."""
         call = self._calls.get((key.name, key.call))
         if call is None:
             return None
-        known: TapKey | None = TapKey(*call, key.output, key.path)
+        known: ProbeKey | None = ProbeKey(*call, key.output, key.path)
         if known not in self._tape.values:
             known = self._alone.get((*call, key.output))
         return known if known and self._taken.setdefault(known, key) == key else None

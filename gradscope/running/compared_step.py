@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from gradscope.capture.differences import Difference, difference
-from gradscope.capture.probes import TapKey
+from gradscope.capture.probes import ProbeKey
 from gradscope.running.plain_calls import Gradients
 from gradscope.running.probed_step import Copies, Tape, moved
 from gradscope.running.samples import Part, SharedSamples
@@ -41,24 +41,24 @@ class Comparison:
     forced: bool = False
     noise: float = 0.0
     draw: int = 0
-    named: Callable[[TapKey], TapKey | None] = lambda key: key
+    named: Callable[[ProbeKey], ProbeKey | None] = lambda key: key
     parameter: Callable[[str], str | None] = lambda name: name
     samples: SharedSamples | None = None
-    values: dict[TapKey, Difference] = field(default_factory=dict)
-    gradients: dict[TapKey, Difference] = field(default_factory=dict)
+    values: dict[ProbeKey, Difference] = field(default_factory=dict)
+    gradients: dict[ProbeKey, Difference] = field(default_factory=dict)
     parameters: dict[str, Difference | None] = field(default_factory=dict)
-    shapes: dict[TapKey, tuple[int, ...]] = field(default_factory=dict)
+    shapes: dict[ProbeKey, tuple[int, ...]] = field(default_factory=dict)
     loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
-    missing: set[TapKey] = field(default_factory=set)
-    summed: set[TapKey] = field(default_factory=set)
+    missing: set[ProbeKey] = field(default_factory=set)
+    summed: set[ProbeKey] = field(default_factory=set)
     arrived: Gradients = field(default_factory=dict)
     _copies: Copies = field(default_factory=Copies)
-    _backwards: dict[TapKey, int] = field(default_factory=dict)
-    _parts: dict[TapKey, Part | None] = field(default_factory=dict)
+    _backwards: dict[ProbeKey, int] = field(default_factory=dict)
+    _parts: dict[ProbeKey, Part | None] = field(default_factory=dict)
     _share: float | None = None
     _moved: int = 0
 
-    def forward(self, key: TapKey, tensor: torch.Tensor) -> torch.Tensor:
+    def forward(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
         """Hold the tensor against the tape's; give that one on where the step is forced."""
         known = self.named(key)
         on_tape = None if known is None else self.tape.values.get(known)
@@ -75,7 +75,7 @@ class Comparison:
         self.values[known] = self._difference(on_tape, tensor, part)
         return self._put(on_tape if self.forced else tensor.detach(), tensor, part)
 
-    def backward(self, key: TapKey, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
         """The same of its gradient; of several the one that is farthest off counts."""
         known = self.named(key)
         on_tape = [] if known is None else self.tape.gradients.get(known, [])

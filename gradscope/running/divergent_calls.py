@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradscope.capture.differences import Difference, difference
-from gradscope.capture.probes import TapKey
+from gradscope.capture.probes import ProbeKey
 from gradscope.comparison.alignment import CallKey
 from gradscope.running.compared_runs import Divergence
 
@@ -50,7 +50,7 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class DivergentCall:
     """A piece of B that makes something else of what it is given than A does.
 
     Attributes:
@@ -71,17 +71,17 @@ class Departure:
     batch: bool = False
 
 
-def departures(found: Divergence) -> tuple[list[Departure], list[Departure]]:
+def divergent_calls(found: Divergence) -> tuple[list[DivergentCall], list[DivergentCall]]:
     """Those of forward in its order, and those of backward in its, from the loss on."""
     return _forward(found), _backward(found)
 
 
-def value_noise(found: Divergence, key: TapKey) -> Noise:
+def value_noise(found: Divergence, key: ProbeKey) -> Noise:
     """Of what a call takes or returns."""
     return Noise.of([one.values.get(key) for one in found.noise], found.step)
 
 
-def gradient_noise(found: Divergence, key: TapKey) -> Noise:
+def gradient_noise(found: Divergence, key: ProbeKey) -> Noise:
     """Of its gradient."""
     return Noise.of([one.gradients.get(key) for one in found.noise], found.step)
 
@@ -91,7 +91,7 @@ def parameter_noise(found: Divergence, name: str) -> Noise:
     return Noise.of([one.parameters.get(name) for one in found.noise], found.step)
 
 
-def _forward(found: Divergence) -> list[Departure]:
+def _forward(found: Divergence) -> list[DivergentCall]:
     places = []
     for key in found.tape.values:
         other = key in found.forced.shapes
@@ -101,14 +101,14 @@ def _forward(found: Divergence) -> list[Departure]:
     if found.samples and not found.samples.complete:
         return places  # a loss of other samples
     if found.tape.loss.shape != found.forced.loss.shape:
-        return [*places, Departure(None, _NO_NUMBER, Noise(found.step, found.step))]
+        return [*places, DivergentCall(None, _NO_NUMBER, Noise(found.step, found.step))]
     own = difference(found.tape.loss, found.forced.loss)
     noise = Noise.of([difference(found.tape.loss, one.loss) for one in found.noise], found.step)
-    return [*places, Departure(None, own, noise)] if noise.exceeded(own) else places
+    return [*places, DivergentCall(None, own, noise)] if noise.exceeded(own) else places
 
 
-def _backward(found: Divergence) -> list[Departure]:
-    events: list[tuple[float, Departure]] = []
+def _backward(found: Divergence) -> list[DivergentCall]:
+    events: list[tuple[float, DivergentCall]] = []
     order: dict[str, int] = {}
     for number, key in enumerate(found.tape.gradients):
         order.setdefault(key.name, number)
@@ -120,33 +120,37 @@ def _backward(found: Divergence) -> list[Departure]:
         if gap is not None and noise.exceeded(gap):
             owner = _owner(found, name)
             at = order.get(owner[0], len(found.tape.gradients)) + 0.5
-            events.append((at, Departure(owner, gap, noise, parameter=name)))
+            events.append((at, DivergentCall(owner, gap, noise, parameter=name)))
     return [departure for _, departure in sorted(events, key=lambda event: event[0])]
 
 
-def _aligned(found: Divergence, key: TapKey) -> bool:
+def _aligned(found: Divergence, key: ProbeKey) -> bool:
     """Whether B has the tensor at all: where its module is not called nothing can arrive."""
     return key in found.forced.values and key not in found.forced.summed
 
 
-def _forward_place(found: Divergence, key: TapKey, own: Difference, noise: Noise) -> Departure:
+def _forward_place(
+    found: Divergence, key: ProbeKey, own: Difference, noise: Noise
+) -> DivergentCall:
     call = found.calls[0][key.name, key.call]
     if key.output:
         inside = _inside(found, call.key)
-        return Departure(call.key, own, noise, inside[-1] if inside else None)
+        return DivergentCall(call.key, own, noise, inside[-1] if inside else None)
     if call.parent is None:
-        return Departure(call.key, own, noise, batch=True)
-    return Departure(call.parent, own, noise, call.key, before=True)
+        return DivergentCall(call.key, own, noise, batch=True)
+    return DivergentCall(call.parent, own, noise, call.key, before=True)
 
 
-def _backward_place(found: Divergence, key: TapKey, own: Difference, noise: Noise) -> Departure:
+def _backward_place(
+    found: Divergence, key: ProbeKey, own: Difference, noise: Noise
+) -> DivergentCall:
     call = found.calls[0][key.name, key.call]
     if key.output and call.parent is None:
-        return Departure(None, own, noise)
+        return DivergentCall(None, own, noise)
     if key.output:
-        return Departure(call.parent, own, noise, call.key)
+        return DivergentCall(call.parent, own, noise, call.key)
     inside = _inside(found, call.key)
-    return Departure(call.key, own, noise, inside[0] if inside else None, before=True)
+    return DivergentCall(call.key, own, noise, inside[0] if inside else None, before=True)
 
 
 def _inside(found: Divergence, parent: CallKey) -> list[CallKey]:

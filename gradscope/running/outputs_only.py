@@ -9,14 +9,20 @@ from typing import Any
 import torch
 
 from gradscope.capture.differences import Difference, difference
-from gradscope.capture.probes import TapKey
+from gradscope.capture.probes import ProbeKey
 from gradscope.loading import Workload
 from gradscope.nesting import find
 from gradscope.running.compared_runs import DRAWS, harmless_step, last_bit
 from gradscope.running.compared_step import Comparison
 from gradscope.running.divergent_calls import Noise
-from gradscope.running.plain_calls import Gradients, LossKept, StepFailed, gradients_of, plain_step
-from gradscope.running.probed_step import Tape, tapped_step
+from gradscope.running.plain_calls import (
+    Gradients,
+    LossRecorder,
+    StepFailed,
+    gradients_of,
+    plain_step,
+)
+from gradscope.running.probed_step import Tape, probed_step
 from gradscope.running.rerun import rerun
 from gradscope.running.step import GraphRoot, Step
 
@@ -30,7 +36,7 @@ def is_compiled(workload: Workload) -> bool:
 
 
 @dataclass(kw_only=True)
-class _OutputKept(LossKept):
+class _OutputRecorder(LossRecorder):
     """Keeps what the model returned, too."""
 
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -42,7 +48,7 @@ class _OutputKept(LossKept):
 
 
 @dataclass(frozen=True, slots=True)
-class EndsGap:
+class OutputDiff:
     """One tensor of A, how far B's is off, and the noise of A; a gap of None is a tensor of A's."""
 
     tensor: torch.Tensor
@@ -56,19 +62,19 @@ class EndsGap:
 
 
 @dataclass(frozen=True, slots=True)
-class EndsDivergence:
+class OutputsDivergence:
     """What two steps left at their ends: outputs by path, gradients by A's names, and the losses.
 
     ``step`` is by how much a number was moved for the noise.
     """
 
-    outputs: dict[str, EndsGap]
-    parameters: dict[str, EndsGap]
+    outputs: dict[str, OutputDiff]
+    parameters: dict[str, OutputDiff]
     losses: tuple[torch.Tensor, torch.Tensor]
     step: float
 
 
-def diverge_at_ends(a: Workload, b: Workload, parameters: dict[str, str]) -> EndsDivergence:
+def compare_outputs(a: Workload, b: Workload, parameters: dict[str, str]) -> OutputsDivergence:
     """Run both as they are, compiled or not; each is left as it was.
 
     The noise is that of A run as it was written, each number moved by its last bit, twice.
@@ -81,14 +87,14 @@ def diverge_at_ends(a: Workload, b: Workload, parameters: dict[str, str]) -> End
     Raises:
         StepFailed: one of them raised.
     """
-    one, other = _ends(a), _ends(b)
-    tape, untapped, _ = harmless_step(a, plain_step(a), Tape, "A")
+    one, other = _outputs(a), _outputs(b)
+    tape, unprobed, _ = harmless_step(a, plain_step(a), Tape, "A")
     step = max(last_bit(a), last_bit(b))
     draws = [Comparison(tape=tape, noise=step, draw=n) for n in range(DRAWS)]
     for draw in draws:
-        tapped_step(a, draw, untapped)
+        probed_step(a, draw, unprobed)
     theirs = {known: other.gradients[name] for name, known in parameters.items()}
-    return EndsDivergence(
+    return OutputsDivergence(
         outputs={
             path: _gap(tensor, other.outputs.get(path), step, _of_output(draws, path))
             for path, tensor in one.outputs.items()
@@ -104,28 +110,30 @@ def diverge_at_ends(a: Workload, b: Workload, parameters: dict[str, str]) -> End
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends:
+class _Outputs:
     outputs: dict[str, torch.Tensor]
     loss: torch.Tensor
     gradients: Gradients
 
 
-def _ends(workload: Workload) -> _Ends:
-    observer = _OutputKept()
+def _outputs(workload: Workload) -> _Outputs:
+    observer = _OutputRecorder()
     try:
         with rerun(replace(workload, as_compiled=True), observer=observer) as step:
             step.compute_gradients()
-            return _Ends(observer.outputs, observer.loss, gradients_of(workload.model))
+            return _Outputs(observer.outputs, observer.loss, gradients_of(workload.model))
     except Exception as failure:
         raise StepFailed(workload, observer.phase) from failure
 
 
 def _of_output(draws: Sequence[Comparison], path: str) -> list[Difference | None]:
-    return [draw.values.get(TapKey("", 0, True, path)) for draw in draws]
+    return [draw.values.get(ProbeKey("", 0, True, path)) for draw in draws]
 
 
 def _gap(
     a: torch.Tensor, b: torch.Tensor | None, step: float, draws: Sequence[Difference | None]
-) -> EndsGap:
+) -> OutputDiff:
     same = b is not None and a.shape == b.shape
-    return EndsGap(a, difference(a, b) if same and b is not None else None, Noise.of(draws, step))
+    return OutputDiff(
+        a, difference(a, b) if same and b is not None else None, Noise.of(draws, step)
+    )

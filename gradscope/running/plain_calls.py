@@ -54,7 +54,7 @@ class PlainStep:
 
 
 @dataclass(kw_only=True)
-class LossKept(Observer):
+class LossRecorder(Observer):
     """Keeps what backward starts from, and says when it is there."""
 
     arm: Callable[[], None] = lambda: None
@@ -82,7 +82,7 @@ def plain_step(workload: Workload, number: int = 0) -> PlainStep:
     Raises:
         StepFailed: the model, its loss or its backward raised.
     """
-    model, observer = workload.model, LossKept()
+    model, observer = workload.model, LossRecorder()
     calls = _Calls({module: named.name for module, named in named_modules(model).items()})
     try:
         with (

@@ -1,4 +1,4 @@
-"""A step with taps between its calls, and the tape that records what comes by them."""
+"""Runs a step with probes between its calls; a tape records every tensor that passes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from gradscope.capture.names import named_modules
-from gradscope.capture.probes import Listener, TapKey, Taps
+from gradscope.capture.probes import Probe, ProbeKey, ProbePoints
 from gradscope.comparison.alignment import CallKey
 from gradscope.loading import Workload
-from gradscope.running.plain_calls import Gradients, LossKept, gradients_of
+from gradscope.running.plain_calls import Gradients, LossRecorder, gradients_of
 from gradscope.running.rerun import rerun
 
 
@@ -36,7 +36,7 @@ class Copies:
         return original if known else None
 
 
-class StepListener(Listener, Protocol):
+class StepProbe(Probe, Protocol):
     """Who listens to a whole step.
 
     Attributes:
@@ -55,7 +55,7 @@ class StepListener(Listener, Protocol):
 
 @dataclass
 class Tape:
-    """Everything that came by the taps of a step, in its order, and what was left at its end.
+    """Every tensor that the probes of a step saw, in order, and its loss and parameter gradients.
 
     Attributes:
         values: what calls took and returned, as it was then.
@@ -64,21 +64,21 @@ class Tape:
         loss: what backward started from.
     """
 
-    values: dict[TapKey, torch.Tensor] = field(default_factory=dict)
-    gradients: dict[TapKey, list[torch.Tensor]] = field(default_factory=dict)
+    values: dict[ProbeKey, torch.Tensor] = field(default_factory=dict)
+    gradients: dict[ProbeKey, list[torch.Tensor]] = field(default_factory=dict)
     arrived: Gradients = field(default_factory=dict)
     loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
     noise: float = 0.0
     draw: int = 0
     _copies: Copies = field(default_factory=Copies)
 
-    def forward(self, key: TapKey, tensor: torch.Tensor) -> torch.Tensor:
+    def forward(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
         """Keep the tensor."""
         known = self._copies.original(tensor)
         self.values[key] = value = tensor.detach().clone() if known is None else known
         return self._copies.enter(tensor.detach().clone(), value)
 
-    def backward(self, key: TapKey, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
         """Keep the gradient; held, it is written to by nobody."""
         self.gradients.setdefault(key, []).append(gradient.detach())
         return gradient
@@ -99,34 +99,34 @@ def moved(tensor: torch.Tensor, share: float, *, seed: int) -> torch.Tensor:
     return torch.where(up, tensor * (1 + share), tensor * (1 - share))
 
 
-def tapped_step(
+def probed_step(
     workload: Workload,
-    listener: StepListener,
-    untapped: Collection[CallKey] = (),
+    probe: StepProbe,
+    unprobed: Collection[CallKey] = (),
     number: int = 0,
 ) -> None:
-    """Run a step with taps; then everything is as it was.
+    """Run a step with probes; then everything is as it was.
 
     Args:
         workload: what runs.
-        listener: what is told.
-        untapped: calls whose arguments are left alone.
+        probe: what is told.
+        unprobed: calls whose arguments are left alone.
         number: of the step.
     """
     model = workload.model
     names = {module: named.name for module, named in named_modules(model).items()}
-    taps = Taps(names, listener, untapped)
-    observer = LossKept(arm=taps.arm)
+    probe_points = ProbePoints(names, probe, unprobed)
+    observer = LossRecorder(arm=probe_points.arm)
     with rerun(workload, number, observer=observer, weights=True) as step:
-        if listener.noise:
-            _move(model, listener)
-        with taps.installed():
+        if probe.noise:
+            _move(model, probe)
+        with probe_points.installed():
             step.compute_gradients()
-        listener.end(observer.loss, gradients_of(model))
+        probe.end(observer.loss, gradients_of(model))
 
 
 @torch.no_grad()
-def _move(model: nn.Module, listener: StepListener) -> None:
+def _move(model: nn.Module, probe: StepProbe) -> None:
     for number, parameter in enumerate(model.parameters(), start=1):
-        seed = (listener.draw << 32) + (number << 48)
-        parameter.copy_(moved(parameter, listener.noise, seed=seed))
+        seed = (probe.draw << 32) + (number << 48)
+        parameter.copy_(moved(parameter, probe.noise, seed=seed))

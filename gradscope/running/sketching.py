@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import torch
 
 from gradscope.capture.names import named_parameters
-from gradscope.capture.probes import TapKey
+from gradscope.capture.probes import ProbeKey
 from gradscope.capture.sketches import Projection, projected
 from gradscope.loading import Workload
 from gradscope.records.sketches import SKETCH_BITS, Sketch
 from gradscope.running.compared_runs import DRAWS, harmless_step, last_bit
 from gradscope.running.plain_calls import Gradients, plain_step
-from gradscope.running.probed_step import moved, tapped_step
+from gradscope.running.probed_step import moved, probed_step
 
 #: Of a tensor with a norm below this, or above its inverse, float32 loses more than a last bit.
 _SMALL = 1e-28
@@ -24,7 +24,7 @@ _SMALL = 1e-28
 
 @dataclass
 class _Projections:
-    """The projection of everything that comes by the taps of a step.
+    """The projection of everything that the probes of a step see.
 
     Where there is ``noise``, what is given on is moved by this share of itself.
     """
@@ -32,19 +32,19 @@ class _Projections:
     modules: Collection[str]
     noise: float = 0.0
     draw: int = 0
-    values: dict[TapKey, Projection] = field(default_factory=dict)
-    gradients: dict[TapKey, Projection] = field(default_factory=dict)
+    values: dict[ProbeKey, Projection] = field(default_factory=dict)
+    gradients: dict[ProbeKey, Projection] = field(default_factory=dict)
     arrived: Gradients = field(default_factory=dict)
     _moved: int = 0
 
-    def forward(self, key: TapKey, tensor: torch.Tensor) -> torch.Tensor:
+    def forward(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
         """Project the tensor."""
         if key.name in self.modules:
             self.values[key] = projected(tensor)
         copy = torch.empty_like(tensor, requires_grad=False)
         return copy.copy_(self._next(tensor.detach()))
 
-    def backward(self, key: TapKey, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
         """The same of its gradient; those of several backwards add up."""
         if key.name in self.modules:
             found, before = projected(gradient), self.gradients.get(key)
@@ -74,13 +74,13 @@ def sketches(
         The sketches, in the order of forward, the parameters' last; and what is to be said.
     """
     plain = plain_step(workload, number)
-    found, untapped, said = harmless_step(
+    found, unprobed, said = harmless_step(
         workload, plain, lambda: _Projections(modules), "the model", number
     )
     step = SKETCH_BITS * last_bit(workload)
     draws = [_Projections(modules, noise=step, draw=n) for n in range(DRAWS)]
     for one in draws:
-        tapped_step(workload, one, untapped, number)
+        probed_step(workload, one, unprobed, number)
     # What float32 loses of a sketch is less than its last bit in the tensor.
     form = "<f4" if step > torch.finfo(torch.float32).eps else "<f8"
     made = (*_of_calls(found, draws, form), *_of_parameters(workload, found, draws, form, step))
@@ -148,7 +148,7 @@ def _sketch(
     projection: Projection,
     text: str,
     noise: float | None,
-    key: TapKey | None = None,
+    key: ProbeKey | None = None,
 ) -> Sketch:
     return Sketch(
         name,

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from gradscope.capture.hooks import before_any_call
 from gradscope.capture.shards import local
-from gradscope.running.switches import switches_kept
+from gradscope.running.switches import switches_restored
 
 Restore = Callable[[], None]
 #: A module's parameters, buffers, children and hooks are in such, as are caches of its own.
@@ -24,7 +24,7 @@ _CONTAINERS = (dict, OrderedDict, list, set, deque)
 
 
 @contextmanager
-def kept_as_found(*models: nn.Module, weights: bool) -> Iterator[None]:
+def state_restored(*models: nn.Module, weights: bool) -> Iterator[None]:
     """Give models back exactly as they were, whatever happens inside the block.
 
     ``.grad`` is swapped out and put back, and buffers are copied. With ``weights`` so are the
@@ -32,12 +32,16 @@ def kept_as_found(*models: nn.Module, weights: bool) -> Iterator[None]:
     switches are kept too, and inside the block gradients are recorded.
     """
     devices = {parameter.device for model in models for parameter in model.parameters()}
-    with modules_kept(*models, weights=weights), random_state_kept(devices), switches_kept():
+    with (
+        modules_restored(*models, weights=weights),
+        random_state_restored(devices),
+        switches_restored(),
+    ):
         yield
 
 
 @contextmanager
-def modules_kept(*models: nn.Module, weights: bool) -> Iterator[None]:
+def modules_restored(*models: nn.Module, weights: bool) -> Iterator[None]:
     """The same of the models alone, whatever random numbers were drawn inside."""
     modules = dict.fromkeys(module for model in models for module in model.modules())
     parameters = dict.fromkeys(p for model in models for p in model.parameters())
@@ -54,7 +58,7 @@ def modules_kept(*models: nn.Module, weights: bool) -> Iterator[None]:
 
 
 @contextmanager
-def others_kept(*models: nn.Module, kept: ExitStack) -> Iterator[None]:
+def others_restored(*models: nn.Module, kept: ExitStack) -> Iterator[None]:
     """What runs inside of modules that belong to none of these models is as it was after ``kept``.
 
     Such are a discriminator that the loss closes over, a perceptual network, a part that its model
@@ -65,14 +69,14 @@ def others_kept(*models: nn.Module, kept: ExitStack) -> Iterator[None]:
     def before(module: nn.Module) -> None:
         if module not in known:
             known.update(module.modules())
-            kept.enter_context(modules_kept(module, weights=False))
+            kept.enter_context(modules_restored(module, weights=False))
 
     with before_any_call(before):
         yield
 
 
 @contextmanager
-def gradients_kept(leaves: list[torch.Tensor]) -> Iterator[None]:
+def gradients_restored(leaves: list[torch.Tensor]) -> Iterator[None]:
     """Swap out the ``.grad`` of leaves that are nobody's parameters, and put it back."""
     with ExitStack() as restore:
         for leaf in leaves:
@@ -81,7 +85,7 @@ def gradients_kept(leaves: list[torch.Tensor]) -> Iterator[None]:
 
 
 @contextmanager
-def random_state_kept(devices: set[torch.device]) -> Iterator[None]:
+def random_state_restored(devices: set[torch.device]) -> Iterator[None]:
     """Python's, NumPy's and PyTorch's random states as they were, after the block."""
     python_state = random.getstate()
     # Not imported for this: a program that did not load NumPy has no NumPy state to keep.

@@ -28,10 +28,10 @@ from gradscope.loading import Batch, MicroBatch, Workload, cut, seed_everything
 from gradscope.nesting import replaced
 from gradscope.running.state import (
     deeper_recursion,
-    gradients_kept,
-    kept_as_found,
-    others_kept,
+    gradients_restored,
+    others_restored,
     run_eagerly,
+    state_restored,
 )
 
 #: What backward starts from: the loss, or the output of a module's call as it was returned.
@@ -183,7 +183,7 @@ class Step:
             seed_everything(workload.seed)
         # What was compiled is left alone: a hook that is called inside would be traced.
         models = _modules(workload)
-        others = nullcontext() if workload.as_compiled else others_kept(*models, kept=self.kept)
+        others = nullcontext() if workload.as_compiled else others_restored(*models, kept=self.kept)
         with others, observer.around_forward(self), _autocast(workload):
             output = workload.called()(*self.clone.args, **self.clone.kwargs)
             observer.phase = "loss"
@@ -196,7 +196,7 @@ class Step:
         given = self.inputs.values()  # of a micro-batch views of the whole batch's
         own = {*workload.model.parameters(), *given, *(t._base for t in given)}
         outside = [leaf for leaf in observer.leaves(self, root) if leaf not in own]
-        self.kept.enter_context(gradients_kept(outside))
+        self.kept.enter_context(gradients_restored(outside))
         return root
 
     def loss(self) -> torch.Tensor:
@@ -323,7 +323,7 @@ def as_found(workload: Workload, *, weights: bool | None = None) -> Iterator[Non
     if weights is None:
         weights = workload.live or workload.make_optimizer is not None
     eagerly = nullcontext() if workload.as_compiled else run_eagerly()
-    with kept_as_found(*_modules(workload), weights=weights), eagerly, deeper_recursion():
+    with state_restored(*_modules(workload), weights=weights), eagerly, deeper_recursion():
         yield
 
 

@@ -73,7 +73,7 @@ _SWITCHES: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
 
 
 @contextmanager
-def switches_kept() -> Iterator[None]:
+def switches_restored() -> Iterator[None]:
     """PyTorch's settings are after the block as they were; inside it, gradients are recorded.
 
     Also where the caller has switched them off: who asks for gradients wants them.

@@ -13,7 +13,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from gradscope.capture.graph import free_nodes
 from gradscope.capture.names import named_modules
 from gradscope.capture.recorder import Recorder
-from gradscope.capture.stacks import stacks_kept
+from gradscope.capture.stacks import stacks_recorded
 from gradscope.capture.trace import Trace
 from gradscope.loading import Workload
 from gradscope.records.graph import GraphCall, GraphNode
@@ -68,7 +68,7 @@ class GraphTrace(Observer):
                     self._held = self._trace.release()
 
     def around_forward(self, step: Step) -> AbstractContextManager[None]:
-        return stacks_kept() if self.lines else nullcontext()
+        return stacks_recorded() if self.lines else nullcontext()
 
     def root(self, step: Step, output: Any) -> GraphRoot:
         assert self.recorder is not None

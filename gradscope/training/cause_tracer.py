@@ -13,7 +13,7 @@ from torch.autograd.graph import Node
 
 from gradscope.errors import message_of
 from gradscope.explain.missing.explain_missing import MissingTrace
-from gradscope.explain.shared.tracing_modes import Listener, lent
+from gradscope.explain.shared.tracing_modes import Handler, lent
 from gradscope.explain.zero.explain_zero import ZeroTrace
 from gradscope.records.answers import Answer
 from gradscope.records.loop import LoopCause, LoopRecord
@@ -151,9 +151,9 @@ class CauseTracer:
         guarded = self._guard(function)
         return lambda *arguments: guarded(*arguments) if self.active else None
 
-    def listener(self, listener: Listener) -> Listener:
-        """A listener that runs each call of the script's once, whatever becomes of itself."""
-        return lent(listener, lambda: self._guard.inside or not self.active, self._fail)
+    def handler(self, handler: Handler) -> Handler:
+        """A handler that runs each call of the script's once, whatever becomes of itself."""
+        return lent(handler, lambda: self._guard.inside or not self.active, self._fail)
 
     def backward_begins(
         self,

@@ -19,7 +19,7 @@ from gradscope.nesting import find
 from gradscope.records.placements import GroupNorm
 from gradscope.records.training import TrainingStep, sum_of
 from gradscope.training.gradients import Gradients, read
-from gradscope.training.optimizers import SeenOptimizer
+from gradscope.training.optimizers import ObservedOptimizer
 from gradscope.training.placements import Placements
 
 #: Of each parameter.
@@ -215,14 +215,14 @@ class CurrentStep:
         self,
         step: int,
         optimizer: Optimizer | None,
-        known: SeenOptimizer | None,
+        known: ObservedOptimizer | None,
         began: float,
         last: float,
         now: float,
         *,
         sampled: bool,
     ) -> Callable[[], TrainingStep]:
-        """Makes the vital signs of the step that has ended ``now``.
+        """Makes the step metrics of the step that has ended ``now``.
 
         Args:
             began: when the run began.

@@ -66,7 +66,7 @@ class _Streak:
 
 
 @dataclass(slots=True)
-class _Looks:
+class _Judged:
     """Looks at one thing, one after the other: the steps of an optimizer, samples of a model."""
 
     any: bool = False
@@ -114,10 +114,10 @@ class RunFindings:
         self._norms: list[tuple[tuple[str, ...], ParameterNorms]] = []  # of the step that comes
         self._of_loop: dict[Key, TrainingFinding] = {}
         self._reported: dict[Key, _Reported] = {}
-        self._steps: dict[str, tuple[_Looks, StepHistory]] = {}
-        self._skips: dict[str, _Looks] = {}
+        self._steps: dict[str, tuple[_Judged, StepHistory]] = {}
+        self._skips: dict[str, _Judged] = {}
         self._models: dict[int, Sampled] = {}
-        self._samples: dict[tuple[int, str, bool], tuple[_Looks, SampleHistory]] = {}
+        self._samples: dict[tuple[int, str, bool], tuple[_Judged, SampleHistory]] = {}
         self._depths: dict[tuple[int, str], Depth] = {}
 
     def norms(self, record: NormNames | ParameterNorms) -> None:
@@ -128,10 +128,10 @@ class RunFindings:
             self._norms.append((self._names[record.names], record))
 
     def step(self, step: TrainingStep) -> tuple[TrainingFinding, ...]:
-        """Judge a step by its vital signs and those of the steps before."""
+        """Judge a step by its step metrics and those of the steps before."""
         known = self._steps.get(step.optimizer)
         if known is None:
-            known = self._steps[step.optimizer] = (_Looks(), StepHistory(step))
+            known = self._steps[step.optimizer] = (_Judged(), StepHistory(step))
         else:
             known[1].add(step, alone=len(self._steps) == 1)
         looks, history = known
@@ -153,12 +153,12 @@ class RunFindings:
             history.skip(step)
         else:
             history = StepHistory(step)
-            self._steps[step.optimizer] = (_Looks(), history)
+            self._steps[step.optimizer] = (_Judged(), history)
         found: Found = {}
         for find, limits, runs in self._over_steps:
             for finding in find(history, limits) if runs.skips else ():
                 found.setdefault(_key(finding, None, runs), (finding, runs))
-        looks = self._skips.setdefault(step.optimizer, _Looks())
+        looks = self._skips.setdefault(step.optimizer, _Judged())
         return tuple(self._judged(looks, step.step, None, found, steps=True))
 
     def sample(self, sample: StepSample) -> tuple[TrainingFinding, ...]:
@@ -167,7 +167,7 @@ class RunFindings:
         views = self._models.setdefault(model, Sampled()).views(sample)
         stepped = bool(views["stepped"].parameters)
         place = (model, sample.optimizer, stepped)
-        looks, history = self._samples.setdefault(place, (_Looks(), SampleHistory()))
+        looks, history = self._samples.setdefault(place, (_Judged(), SampleHistory()))
         history.add(sample)
         if history.weights:
             self._depths.setdefault((model, sample.optimizer), Depth()).add(history)
@@ -228,7 +228,7 @@ class RunFindings:
         return tuple(reported)
 
     def _judged(
-        self, looks: _Looks, at: int, model: int | None, found: Found, *, steps: bool
+        self, looks: _Judged, at: int, model: int | None, found: Found, *, steps: bool
     ) -> Iterator[TrainingFinding]:
         """What is to be given out after a look."""
         for key in [key for key in looks.streaks if key not in found]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from gradscope.records.norms import VALUES_EVERY
 from gradscope.records.training import TrainingStep
 from gradscope.training.current_step import CurrentStep
-from gradscope.training.optimizers import SeenOptimizer
+from gradscope.training.optimizers import ObservedOptimizer
 from gradscope.training.sample_schedule import Schedule
 
 #: Of the budget, the most that the records of steps may take.
@@ -88,7 +88,7 @@ class MetricsSchedule:
         self._renewed = 0
         self._own = 0.0  # gradscope's seconds in the last step without readings
 
-    def is_recorded(self, known: SeenOptimizer | None) -> bool:
+    def is_recorded(self, known: ObservedOptimizer | None) -> bool:
         """Whether the step that ends now is: all that stand out are, as by half another loss."""
         if self._records or self._current.nonfinite is not None:
             return True

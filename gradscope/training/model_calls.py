@@ -48,8 +48,8 @@ class ModelCalls:
         self._tracer = parts.tracer
         self._hooks: list[OwnHook] = []
 
-    def listen(self, models: Iterable[Model]) -> None:
-        """Listen to those of these models that can be hooked, and to no others."""
+    def observe(self, models: Iterable[Model]) -> None:
+        """Hook those of these models that can be hooked, and no others."""
         self.close()
         for model in models:
             outer = model.outer()
@@ -61,7 +61,7 @@ class ModelCalls:
                 self._hooks += hook_calls(outer, *hooks)
 
     def close(self) -> None:
-        """Listen to none."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

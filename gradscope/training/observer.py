@@ -21,26 +21,26 @@ from gradscope.training.discovery import live_optimizers, optimizers_of, steps_m
 from gradscope.training.guard import Guard
 from gradscope.training.limit import Limit
 from gradscope.training.loop.loop import Loop
-from gradscope.training.loop.patches import listen_to_loop
+from gradscope.training.loop.patches import observe_loop
 from gradscope.training.metrics_schedule import MetricsSchedule
 from gradscope.training.model_calls import ModelCalls
 from gradscope.training.models import Model, Models
-from gradscope.training.nan_detector.detector import Sentinel
+from gradscope.training.nan_detector.detector import NanDetector
 from gradscope.training.node_stacks import NodeStacks
-from gradscope.training.optimizer_turns import Sampling
-from gradscope.training.optimizers import Optimizers, SeenOptimizer
-from gradscope.training.patches import Root, listen, listen_to_stages
+from gradscope.training.optimizer_turns import OptimizerTurns
+from gradscope.training.optimizers import ObservedOptimizer, Optimizers
+from gradscope.training.patches import Root, observe, observe_stages
 from gradscope.training.pipeline_stages import stages_imported
 from gradscope.training.placements import Placements
 from gradscope.training.replicas import several_processes
 from gradscope.training.sample_schedule import Schedule
 from gradscope.training.steps import Parts, Steps
-from gradscope.training.traced_steps import DeepSteps
+from gradscope.training.traced_steps import TracedSteps
 from gradscope.training.unused import unused_parameters
 
 
 class Observer:
-    """Listens to PyTorch while a script trains; ``patches.Listener`` says to what.
+    """Listens to PyTorch while a script trains; ``patches.TrainingObserver`` says to what.
 
     Args:
         write: takes the records of each step.
@@ -89,10 +89,10 @@ class Observer:
             schedule=schedule,
             metrics=MetricsSchedule(schedule, current, checked=sentinel),
             current=current,
-            sampling=Sampling(layers, guard),
+            sampling=OptimizerTurns(layers, guard),
             stacks=NodeStacks(),
-            deep=DeepSteps(deep, guard),
-            sentinel=Sentinel(self._trained) if sentinel else None,
+            deep=TracedSteps(deep, guard),
+            sentinel=NanDetector(self._trained) if sentinel else None,
             loop=loop,
             tracer=CauseTracer(guard),
             placements=placements,
@@ -136,8 +136,8 @@ class Observer:
 
     def start(self) -> None:
         """Listen from now on."""
-        self._patches = listen(self)
-        self._loop_patches = listen_to_loop(self)
+        self._patches = observe(self)
+        self._loop_patches = observe_loop(self)
         self._guard.listening = True
 
     def adopt(self) -> int | None:
@@ -313,7 +313,7 @@ class Observer:
 
     # ---------------------------------------------------------------- models
 
-    def _held_others(self, known: SeenOptimizer) -> None:
+    def _held_others(self, known: ObservedOptimizer) -> None:
         """An optimizer holds other parameters than before: they may be of a model not yet found."""
         mine = {p for model in self.models for p in model.module.parameters()}
         if not known.held <= mine:
@@ -329,9 +329,9 @@ class Observer:
         imported = stages_imported()
         if imported is not None and self._patches is not None and not self._stages_imported:
             self._stages_imported = True
-            listen_to_stages(self._patches, self, imported)
+            observe_stages(self._patches, self, imported)
         if self.models.search():
-            self._listen_to_calls()
+            self._observe_calls()
             self._parts.sampling.end()
             self._prepare()
 
@@ -340,11 +340,11 @@ class Observer:
         if self._stages_imported:
             self._in_stages = self.models.settle() or self._in_stages
 
-    def _listen_to_calls(self) -> None:
+    def _observe_calls(self) -> None:
         self._calls.several = several_processes()
         models = () if self.models.traced else self.models
-        self._calls.listen(models)
-        self._loop.listen(models, self._guard)
+        self._calls.observe(models)
+        self._loop.observe(models, self._guard)
 
     def _trained(self) -> list[tuple[str, nn.Module]]:
         return [(model.name, model.module) for model in self.models]
@@ -353,7 +353,7 @@ class Observer:
         """Before a step begins: sample it, or not."""
         deep = self._parts.deep
         if self.models.stale and self.models.search():
-            self._listen_to_calls()
+            self._observe_calls()
         if deep.wanted:
             deep.arm(self.step + 1, self.models)
             self._steps.interrupt_rest()
@@ -370,6 +370,6 @@ class Observer:
             self._steps.interrupt_rest()
         if sampling.sampler is None and (self._parts.deep.watch or self.schedule.samples_next()):
             if several_processes() and not self._calls.several:  # since the models were made
-                self._listen_to_calls()
+                self._observe_calls()
             sampling.begin(models)
             self._steps.interrupt_rest()

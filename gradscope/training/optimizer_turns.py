@@ -12,14 +12,14 @@ from gradscope.records.training import TrainedModel, TrainingRecord, TrainingSte
 from gradscope.training.guard import Guard
 from gradscope.training.memory import give_back
 from gradscope.training.models import Model
-from gradscope.training.optimizers import SeenOptimizer
-from gradscope.training.sampled_step import Sampler
+from gradscope.training.optimizers import ObservedOptimizer
+from gradscope.training.sampled_step import SampledStep
 
 #: For so many steps at most one sample goes on, where several optimizers take turns.
 _LONGEST_ROUND = 8
 
 
-class Sampling:
+class OptimizerTurns:
     """The sampler of the step that is going on, where it is looked at.
 
     Args:
@@ -28,7 +28,7 @@ class Sampling:
     """
 
     def __init__(self, layers: Sequence[str], guard: Guard) -> None:
-        self.sampler: Sampler | None = None
+        self.sampler: SampledStep | None = None
         self.number = 0  # how many samplers there were
         #: Whether the lines of what the loss is made of are wanted: in the first sample alone.
         self.wants_lines = True
@@ -44,7 +44,7 @@ class Sampling:
         self._models = models
         self._optimizers, self._steps = set(), 0
         self.number += 1
-        self.sampler = Sampler(models, self._layers, self._guard)
+        self.sampler = SampledStep(models, self._layers, self._guard)
 
     def end(self) -> None:
         """Take every hook away."""
@@ -55,13 +55,13 @@ class Sampling:
     def records(
         self,
         step: TrainingStep,
-        optimizer: SeenOptimizer | None,
+        optimizer: ObservedOptimizer | None,
         held: Collection[nn.Parameter],
     ) -> list[TrainingRecord]:
         """What was seen in a step that has ended: models that were not recorded yet, and samples.
 
         Args:
-            step: its vital signs.
+            step: its step metrics.
             optimizer: the one that made it.
             held: the parameters of all optimizers that there are.
         """

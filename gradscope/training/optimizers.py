@@ -14,7 +14,7 @@ from gradscope.training.gradients import small
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
-class SeenOptimizer:
+class ObservedOptimizer:
     """An optimizer that was seen: what the run calls it, and how many steps it made."""
 
     name: str = ""
@@ -55,30 +55,30 @@ class Optimizers:
 
     any = False
 
-    def __init__(self, changed: Callable[[SeenOptimizer], None]) -> None:
+    def __init__(self, changed: Callable[[ObservedOptimizer], None]) -> None:
         self._changed = changed
-        self._seen: weakref.WeakKeyDictionary[Optimizer, SeenOptimizer] = (
+        self._seen: weakref.WeakKeyDictionary[Optimizer, ObservedOptimizer] = (
             weakref.WeakKeyDictionary()
         )
         # By name, one parameter of each optimizer that had it.
         self._named: dict[str, list[weakref.ref[nn.Parameter]]] = {}
         # The one that stepped last; weak, as it holds the parameters.
-        self._latest: tuple[weakref.ref[Optimizer], weakref.ref[SeenOptimizer]] | None = None
+        self._latest: tuple[weakref.ref[Optimizer], weakref.ref[ObservedOptimizer]] | None = None
 
-    def __iter__(self) -> Iterator[SeenOptimizer]:
+    def __iter__(self) -> Iterator[ObservedOptimizer]:
         return iter(self._seen.values())
 
     def alive(self) -> list[Optimizer]:
         """The optimizers themselves."""
         return list(self._seen)
 
-    def add(self, optimizer: Optimizer) -> SeenOptimizer:
+    def add(self, optimizer: Optimizer) -> ObservedOptimizer:
         """One was made."""
         self.any = True
-        seen = self._seen[optimizer] = SeenOptimizer()
+        seen = self._seen[optimizer] = ObservedOptimizer()
         return seen
 
-    def known(self, optimizer: Optimizer) -> SeenOptimizer:
+    def known(self, optimizer: Optimizer) -> ObservedOptimizer:
         """What is known of one whose parameters count now. It is asked in every step."""
         latest = self._latest
         known = latest[1]() if latest is not None and latest[0]() is optimizer else None
@@ -92,7 +92,7 @@ class Optimizers:
             self._changed(known)
         return known
 
-    def _name(self, optimizer: Optimizer, known: SeenOptimizer) -> str:
+    def _name(self, optimizer: Optimizer, known: ObservedOptimizer) -> str:
         """Its variable's, else its class.
 
         One that is made anew for the same parameters goes on under that name; one for others, as of

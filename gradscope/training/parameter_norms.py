@@ -13,7 +13,7 @@ from gradscope.records.norms import NONE, VALUES_EVERY, NormNames, ParameterNorm
 from gradscope.records.training import TrainedModel
 from gradscope.training.current_step import CurrentStep, Norms
 from gradscope.training.models import Models
-from gradscope.training.optimizers import SeenOptimizer
+from gradscope.training.optimizers import ObservedOptimizer
 
 #: A script that makes models again and again has norms of so many of them.
 _MOST = 1000
@@ -53,16 +53,16 @@ class ParameterNormRecords:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._names: dict[tuple[int, tuple[str, ...]], _Names] = {}
-        self._of: weakref.WeakKeyDictionary[SeenOptimizer, _Held] = weakref.WeakKeyDictionary()
+        self._of: weakref.WeakKeyDictionary[ObservedOptimizer, _Held] = weakref.WeakKeyDictionary()
 
-    def gradients_ready(self, known: SeenOptimizer | None, current: CurrentStep) -> None:
+    def gradients_ready(self, known: ObservedOptimizer | None, current: CurrentStep) -> None:
         """Before the update: read the weights too, where it is their turn."""
         for names, parameters in self._parts(known, current):
             if names.with_values:
                 current.measure_values(parameters)
 
     def records(
-        self, step: int, known: SeenOptimizer | None, current: CurrentStep
+        self, step: int, known: ObservedOptimizer | None, current: CurrentStep
     ) -> Iterator[Record]:
         """Those of a step that has ended, with the names and models that are not recorded yet."""
         got, left = current.got, current.left
@@ -102,7 +102,7 @@ class ParameterNormRecords:
                     yield news
 
     def _parts(
-        self, known: SeenOptimizer | None, current: CurrentStep
+        self, known: ObservedOptimizer | None, current: CurrentStep
     ) -> list[tuple[_Names, list[nn.Parameter]]]:
         """The models' parameters that an optimizer holds; without one, those with a gradient."""
         if known is None:

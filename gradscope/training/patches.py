@@ -24,7 +24,7 @@ Root = torch.Tensor | GradientEdge
 _INFERENCE = "_forward_metadata_inference"
 
 
-class Listener(Protocol):
+class TrainingObserver(Protocol):
     """What listens to the moments of a training. None of these methods raises."""
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
@@ -81,25 +81,25 @@ class Listener(Protocol):
         """A pipeline calls its stage on a tensor without content, to learn the results' shapes."""
 
 
-def listen(listener: Listener) -> ExitStack:
-    """Call ``listener`` at each of them from now on, until the stack is closed."""
+def observe(observer: TrainingObserver) -> ExitStack:
+    """Call ``observer`` at each of them from now on, until the stack is closed."""
     patches = ExitStack()
-    for handle in hook_optimizers(listener.step_begins, listener.step_ended):
+    for handle in hook_optimizers(observer.step_begins, observer.step_ended):
         patches.callback(handle.remove)
-    replace(patches, torch.autograd, "_make_grads", lambda f: _gradients_made(f, listener))
-    replace(patches, Optimizer, "_patch_step_function", lambda f: _optimizer_made(f, listener))
-    replace(patches, torch.amp.GradScaler, "scale", lambda f: _scaled(f, listener))
-    replace(patches, torch.amp.GradScaler, "step", lambda f: _scaler_step(f, listener))
-    replace(patches, torch, "compile", lambda f: _compiled(f, listener))
+    replace(patches, torch.autograd, "_make_grads", lambda f: _gradients_made(f, observer))
+    replace(patches, Optimizer, "_patch_step_function", lambda f: _optimizer_made(f, observer))
+    replace(patches, torch.amp.GradScaler, "scale", lambda f: _scaled(f, observer))
+    replace(patches, torch.amp.GradScaler, "step", lambda f: _scaler_step(f, observer))
+    replace(patches, torch, "compile", lambda f: _compiled(f, observer))
     replace(patches, nn.Module, "__getstate__", _own_hooks_left_out)
     return patches
 
 
-def listen_to_stages(patches: ExitStack, listener: Listener, stages: ModuleType) -> None:
+def observe_stages(patches: ExitStack, observer: TrainingObserver, stages: ModuleType) -> None:
     """The same of what runs a pipeline's stages: ``torch.distributed.pipelining.stage``."""
-    replace(patches, stages._PipelineStageBase, "scale_grads", lambda f: _divided(f, listener))
+    replace(patches, stages._PipelineStageBase, "scale_grads", lambda f: _divided(f, observer))
     if hasattr(stages.PipelineStage, _INFERENCE):  # earlier versions call it without gradients
-        replace(patches, stages.PipelineStage, _INFERENCE, lambda f: _aside(f, listener))
+        replace(patches, stages.PipelineStage, _INFERENCE, lambda f: _aside(f, observer))
 
 
 def replace(
@@ -116,7 +116,7 @@ def replace(
     patches.callback(put_back)
 
 
-def _gradients_made(original: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
+def _gradients_made(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
     """``backward`` makes the gradients that it starts with here, just before the engine runs.
 
     To stand around ``backward`` itself would put a frame into every traceback of a failing one.
@@ -135,16 +135,16 @@ def _gradients_made(original: Callable[..., Any], listener: Listener) -> Callabl
             for one in given:
                 if isinstance(one, torch.Tensor):
                     gradients.append(one)
-            if listener.backward_begins(roots, gradients, leaves) and roots:
-                _when_ended(roots[0], listener)
+            if observer.backward_begins(roots, gradients, leaves) and roots:
+                _when_ended(roots[0], observer)
         else:
-            listener.gradients_asked()
+            observer.gradients_asked()
         return original(outputs, given, *args, **kwargs)
 
     return make_gradients
 
 
-def _when_ended(root: Root, listener: Listener) -> None:
+def _when_ended(root: Root, observer: TrainingObserver) -> None:
     """The engine takes what is to be done at the end of a backward from inside of it only."""
     engine: Any = torch.autograd.Variable._execution_engine
     node = root.node if isinstance(root, GradientEdge) else root.grad_fn
@@ -153,23 +153,23 @@ def _when_ended(root: Root, listener: Listener) -> None:
     def began(gradients: object) -> None:
         handle.remove()
         # In two rounds: what averages gradients over processes does so in a callback of the first.
-        engine.queue_callback(lambda: engine.queue_callback(listener.backward_ended))
+        engine.queue_callback(lambda: engine.queue_callback(observer.backward_ended))
 
     handle = hook_node_before(node, began)
 
 
-def _optimizer_made(original: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
+def _optimizer_made(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
     """What ``Optimizer.__init__`` calls before it looks at its arguments; it does not fail."""
 
     @functools.wraps(original)
     def patch_step_function(self: Optimizer) -> None:
         original(self)
-        listener.optimizer_made(self)
+        observer.optimizer_made(self)
 
     return patch_step_function
 
 
-def _scaled(original: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
+def _scaled(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
     """An error of the scaler's has this frame in its traceback."""
 
     @functools.wraps(original)
@@ -177,53 +177,53 @@ def _scaled(original: Callable[..., Any], listener: Listener) -> Callable[..., A
         result = original(self, outputs)
         factor = getattr(self, "_scale", None)
         if isinstance(factor, torch.Tensor) and self.is_enabled():
-            listener.scaled(result, factor)
+            observer.scaled(result, factor)
         return result
 
     return scale
 
 
-def _scaler_step(original: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
+def _scaler_step(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
     """An error in the optimizer's step has this frame in its traceback."""
 
     @functools.wraps(original)
     def step(self: torch.amp.GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        listener.scaler_step_begins(optimizer)
+        observer.scaler_step_begins(optimizer)
         result = original(self, optimizer, *args, **kwargs)
-        listener.scaler_step_ended(optimizer)
+        observer.scaler_step_ended(optimizer)
         return result
 
     return step
 
 
-def _compiled(original: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
+def _compiled(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
     """An error of ``torch.compile``'s arguments has this frame in its traceback."""
 
     @functools.wraps(original)
     def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-        listener.compiled(model)
+        observer.compiled(model)
         return original(model, *args, **kwargs)
 
     return compile
 
 
-def _divided(original: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
+def _divided(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
     """It does not fail."""
 
     @functools.wraps(original)
     def scale_grads(self: Any, grad_scale_factor: int) -> None:
         original(self, grad_scale_factor)
-        listener.divided(grad_scale_factor)
+        observer.divided(grad_scale_factor)
 
     return scale_grads
 
 
-def _aside(original: Callable[..., Any], listener: Listener) -> Callable[..., Any]:
+def _aside(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
     """An error of a stage on such a tensor has this frame in its traceback."""
 
     @functools.wraps(original)
     def infer(*args: Any, **kwargs: Any) -> Any:
-        with listener.aside():
+        with observer.aside():
             return original(*args, **kwargs)
 
     return infer

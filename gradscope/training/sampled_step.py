@@ -33,12 +33,12 @@ from gradscope.records.training import Fingerprints, StepSample, TrainingStep
 from gradscope.training.guard import Guard
 from gradscope.training.memory import weight_copies
 from gradscope.training.models import Model
-from gradscope.training.optimizers import SeenOptimizer
+from gradscope.training.optimizers import ObservedOptimizer
 from gradscope.training.replicas import data_place, held_alike, input_digest, several_processes
 
 
 @dataclass(slots=True)
-class _Watched:
+class _SampledModel:
     """One model while a sample is taken."""
 
     model: Model
@@ -53,7 +53,7 @@ class _Watched:
     alike: list[Fingerprints] = field(default_factory=list)
 
 
-class Sampler:
+class SampledStep:
     """Looks at all models for one step, or for as many as it takes all optimizers to make one.
 
     Args:
@@ -121,14 +121,14 @@ class Sampler:
     def taken(
         self,
         step: TrainingStep,
-        optimizer: SeenOptimizer | None,
+        optimizer: ObservedOptimizer | None,
         *,
         elsewhere: Collection[nn.Parameter],
     ) -> list[StepSample]:
         """The samples of a step that has ended.
 
         Args:
-            step: its vital signs.
+            step: its step metrics.
             optimizer: the one that made it; None without one.
             elsewhere: the parameters that any optimizer has.
         """
@@ -189,7 +189,7 @@ class Sampler:
         self._stack.close()
         return [node for watched in self._watched for node in watched.recorder.take_nodes()]
 
-    def _of(self, held: Collection[nn.Parameter]) -> list[_Watched]:
+    def _of(self, held: Collection[nn.Parameter]) -> list[_SampledModel]:
         return [w for w in self._watched if any(p in held for p in w.model.module.parameters())]
 
 
@@ -199,7 +199,7 @@ def _turn(model: Model, step: int) -> int:
     return random.Random(step).getrandbits(32) if several_processes() else model.looks
 
 
-def _alike(watched: _Watched, held: Collection[nn.Parameter]) -> list[Fingerprints]:
+def _alike(watched: _SampledModel, held: Collection[nn.Parameter]) -> list[Fingerprints]:
     """Fingerprints of what this process holds, and of what the model was called on."""
     model = watched.model
     outer = model.outer()
@@ -214,7 +214,7 @@ def _alike(watched: _Watched, held: Collection[nn.Parameter]) -> list[Fingerprin
     return found
 
 
-def _watch(model: Model, layers: Sequence[str], guard: Guard) -> _Watched:
+def _watch(model: Model, layers: Sequence[str], guard: Guard) -> _SampledModel:
     module = model.module
     try:
         selected = select_layers(module, layers)
@@ -222,7 +222,7 @@ def _watch(model: Model, layers: Sequence[str], guard: Guard) -> _Watched:
         selected = {}
     hooks: list[nn.Module] = [] if model.compiled else watchable(module)
     recorder = Recorder(module, selected, hooks=hooks, only_training=True, saved=False, guard=guard)
-    return _Watched(model, selected, recorder, Buffers(module))
+    return _SampledModel(model, selected, recorder, Buffers(module))
 
 
 def _versions(module: nn.Module) -> dict[int, int]:
@@ -230,7 +230,9 @@ def _versions(module: nn.Module) -> dict[int, int]:
     return {id(p): hash(version_of(p.grad)) for p in module.parameters() if p.grad is not None}
 
 
-def _report(watched: _Watched, optimizer: SeenOptimizer | None, step: TrainingStep) -> Report:
+def _report(
+    watched: _SampledModel, optimizer: ObservedOptimizer | None, step: TrainingStep
+) -> Report:
     module, model, scale = watched.model.module, watched.model, step.loss_scale or 1.0
     model.autocast = model.autocast or watched.recorder.autocast
     watched.buffers.compare()

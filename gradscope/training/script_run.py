@@ -17,7 +17,7 @@ _CHECK_SECONDS = 60.0
 
 
 @dataclass(slots=True)
-class Launch:
+class ScriptRun:
     """A script that is ready to be run; called, it takes the process to its end.
 
     It is called where nothing stands around it that deals with exceptions, so that the interpreter

@@ -358,7 +358,7 @@ class Session:
         notices = []
         if records > 1:
             others = checked.format("it is only looked whether they are")
-            notices.append(f"to record vital signs {share} {records} has them{others}")
+            notices.append(f"to record step metrics {share} {records} has them{others}")
         if readings > records:
             others = checked.format("only those of biases and norms are checked to be")
             notices.append(

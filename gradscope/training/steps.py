@@ -27,15 +27,15 @@ from gradscope.training.limit import Limit
 from gradscope.training.loop.loop import Loop
 from gradscope.training.metrics_schedule import MetricsSchedule
 from gradscope.training.models import Models
-from gradscope.training.nan_detector.detector import Sentinel
+from gradscope.training.nan_detector.detector import NanDetector
 from gradscope.training.node_stacks import NodeStacks
-from gradscope.training.optimizer_turns import Sampling
-from gradscope.training.optimizers import Optimizers, SeenOptimizer, settings
+from gradscope.training.optimizer_turns import OptimizerTurns
+from gradscope.training.optimizers import ObservedOptimizer, Optimizers, settings
 from gradscope.training.parameter_norms import ParameterNormRecords
 from gradscope.training.patches import Root
 from gradscope.training.placements import Placements
 from gradscope.training.sample_schedule import Schedule, is_fixed, next_fixed
-from gradscope.training.traced_steps import DeepSteps
+from gradscope.training.traced_steps import TracedSteps
 
 #: The first step after which the loop is judged: a fact that held in fewer says little.
 _FIRST_JUDGED = 5
@@ -51,10 +51,10 @@ class Parts:
     schedule: Schedule
     metrics: MetricsSchedule
     current: CurrentStep
-    sampling: Sampling
+    sampling: OptimizerTurns
     stacks: NodeStacks
-    deep: DeepSteps
-    sentinel: Sentinel | None
+    deep: TracedSteps
+    sentinel: NanDetector | None
     loop: Loop
     tracer: CauseTracer
     placements: Placements | None
@@ -245,11 +245,11 @@ class Steps:
             return (args[0], followed, *args[2:]), kwargs
         return args, {**kwargs, "closure": followed}
 
-    def _closure_returned(self, optimizer: Optimizer, known: SeenOptimizer) -> None:
+    def _closure_returned(self, optimizer: Optimizer, known: ObservedOptimizer) -> None:
         self._parts.current.closure_returned()
         self._gradients_ready(optimizer, known)
 
-    def _gradients_ready(self, optimizer: Optimizer, known: SeenOptimizer) -> None:
+    def _gradients_ready(self, optimizer: Optimizer, known: ObservedOptimizer) -> None:
         """Before the optimizer moves the weights."""
         parts, current = self._parts, self._parts.current
         sampler, metrics = parts.sampling.sampler, parts.metrics
@@ -286,7 +286,7 @@ class Steps:
         self._parts.loop.step_ended(optimizer, known)
         self._end(optimizer, known)
 
-    def _end(self, optimizer: Optimizer | None, known: SeenOptimizer | None) -> None:
+    def _end(self, optimizer: Optimizer | None, known: ObservedOptimizer | None) -> None:
         """A step has ended: what is due of it is recorded, and what is kept of it let go.
 
         Where nothing is due, as little as can be is done: the rest is made up for at the next step
@@ -370,7 +370,7 @@ class Steps:
         if shown:
             self._judge(self.loop(ended=False))
 
-    def _let_go(self, known: SeenOptimizer | None) -> None:
+    def _let_go(self, known: ObservedOptimizer | None) -> None:
         """Of all that was kept for this step."""
         parts = self._parts
         if parts.stacks.kept:
@@ -384,7 +384,7 @@ class Steps:
     def _account(
         self,
         optimizer: Optimizer | None,
-        known: SeenOptimizer | None,
+        known: ObservedOptimizer | None,
         now: float,
         *,
         sampled: bool,

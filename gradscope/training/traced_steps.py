@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gradscope.explain.non_finite.script_steps import StepWatch
+from gradscope.explain.non_finite.script_steps import ScriptStepTracer
 from gradscope.training.guard import Guard
 from gradscope.training.launch import Script
 from gradscope.training.models import Models
 
 
-class DeepSteps:
+class TracedSteps:
     """Begins to watch before the first of them, and ends after the last.
 
     Attributes:
@@ -21,7 +21,7 @@ class DeepSteps:
     """
 
     def __init__(self, steps: tuple[int, int] | None, guard: Guard) -> None:
-        self.watch: StepWatch | None = None
+        self.watch: ScriptStepTracer | None = None
         self.wanted = steps is not None
         self._steps, self._guard = steps, guard
 
@@ -33,7 +33,7 @@ class DeepSteps:
         if self.watch is None and first <= upcoming <= last:
             named = {models.name(model): model.module for model in models}
             if named:
-                self.watch = StepWatch(named, Script.run.__code__)
+                self.watch = ScriptStepTracer(named, Script.run.__code__)
                 self._guard.around = self.watch.ignoring
         elif upcoming > last:
             self.end()

@@ -86,7 +86,7 @@ def installed() -> Parts:
     parts.wrap(observe, "Recorder", "setting up, tearing down")
     parts.wrap(observe, "Buffers", "facts about modules and buffers")
     parts.wrap(observe, "module_facts", "facts about modules and buffers")
-    parts.wrap_context(step, "kept_as_found", "leaving the model as found")
+    parts.wrap_context(step, "state_restored", "leaving the model as found")
     return parts
 
 

@@ -1,7 +1,7 @@
 """What a run file takes: of the script's time, of the thread's, of the disk, and of ``show``'s.
 
 ``python -m tests.benchmarks.runfile`` prints the microseconds of ``add``, the bytes and the
-thread's milliseconds of a sample of ResNet-50 and of GPT-2, the bytes of vital signs and of the
+thread's milliseconds of a sample of ResNet-50 and of GPT-2, the bytes of step metrics and of the
 norms of their parameters, and how long a run of 100,000 steps and 500 layers takes to read: seconds
 of the processor, and of the clock. Then it kills a run a hundred times, and prints how old the
 oldest step was that the file lacked.
@@ -38,7 +38,7 @@ RUN = TrainingRun("train.py", 1.7e9)
 
 
 def step(number: int, sampled: bool = False) -> TrainingStep:
-    """Vital signs with numbers of full length."""
+    """Step metrics with numbers of full length."""
     one = 1 / (number + 0.1)
     times = (number * 0.0171, 0.0171 + one / 1000)
     return TrainingStep(
@@ -59,7 +59,7 @@ def reports() -> dict[str, Report]:
 
 
 def stored(folder: Path, samples: list[StepSample], steps: int = 0) -> int:
-    """The size of a finished file with these samples and that many vital signs."""
+    """The size of a finished file with these samples and that many step metrics."""
     writer = RunWriter(folder / f"{time.monotonic_ns()}.db", RUN)
     for number in range(1, steps + 1):
         writer.add(step(number))
@@ -98,7 +98,7 @@ def main() -> None:
         for model, report in made.items():
             _sample(folder, model, report)
         empty, full = stored(folder, []), stored(folder, [], 100_000)
-        print(f"vital signs: {(full - empty) / 1e6:.1f} MB for 100,000 steps")
+        print(f"step metrics: {(full - empty) / 1e6:.1f} MB for 100,000 steps")
         for model, report in made.items():
             _norms(folder, model, [one.name for one in report.parameters])
         _reading(folder, made["ResNet-50"])

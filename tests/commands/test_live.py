@@ -122,7 +122,7 @@ def test_in_a_terminal_the_page_stands_until_ctrl_c(going_on: Path) -> None:
     assert "\x1b[?1049h" in drawn
     for text in (drawn, left):  # the page stays there once one has left
         assert "20 steps" in text
-        assert "vital signs" in text
+        assert "step metrics" in text
     assert "Traceback" not in terminal.text
 
 

@@ -40,7 +40,7 @@ def until(stream: Terminal, text: str) -> bool:
 def test_a_listener_hears_what_runs_within_what() -> None:
     stages: list[Stage] = []
     progress.begin("nobody listens")
-    with progress.listening(stages.append):
+    with progress.handled_by(stages.append):
         with progress.within("a.yaml (1 of 2)"):
             progress.begin("building")
             progress.count(1, 3)
@@ -92,7 +92,7 @@ def test_an_error_takes_the_line_away_too(monkeypatch) -> None:
 
 def stages(run) -> list[str]:
     names: list[str] = []
-    with progress.listening(lambda stage: names.append(": ".join(filter(None, stage.words)))):
+    with progress.handled_by(lambda stage: names.append(": ".join(filter(None, stage.words)))):
         run()
     return list(dict.fromkeys(names))
 
@@ -128,7 +128,7 @@ def test_many_models_and_steps_are_counted() -> None:
     loaded = [config.read("demo", ["steps=2"]) for _ in range(2)]
     wanted = [Candidate("demo", RuleSettings(), one) for one in loaded]
     stages: list[Stage] = []
-    with progress.listening(stages.append):
+    with progress.handled_by(stages.append):
         check_all(wanted, CheckOptions())
     assert {stage.words[0] for stage in stages} == {"demo (1 of 2)", "demo (2 of 2)"}
     steps = [s for s in stages if s.words[-1] == "optimizer steps" and s.whole]

@@ -13,7 +13,7 @@ from gradscope import cli
 from gradscope.commands._script_words import Restart
 from gradscope.errors import OptionError
 from gradscope.training.launch import Script
-from gradscope.training.script_run import Launch
+from gradscope.training.script_run import ScriptRun
 
 OTHER = f"python{sys.version_info.major}.{sys.version_info.minor + 1}"
 SAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -26,9 +26,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def asked(*words: str) -> Launch | Restart:
+def asked(*words: str) -> ScriptRun | Restart:
     made = get_command(cli.app())(["run", *words], standalone_mode=False)
-    assert isinstance(made, Launch | Restart)
+    assert isinstance(made, ScriptRun | Restart)
     return made
 
 
@@ -49,7 +49,7 @@ def asked(*words: str) -> Launch | Restart:
 def test_a_script(words: list[str]) -> None:
     for own in ([], ["-u", "--every", "3", "python", "-m", "x"]):
         made = asked("--every", "5", *words, *own)
-        assert isinstance(made, Launch)
+        assert isinstance(made, ScriptRun)
         assert made.script == Script("train.py", tuple(own))
         assert made.settings.every == 5
 
@@ -67,7 +67,7 @@ def test_a_script(words: list[str]) -> None:
 )
 def test_a_module(words: list[str]) -> None:
     made = asked(*words, "-m", "--lr", "1")
-    assert isinstance(made, Launch)
+    assert isinstance(made, ScriptRun)
     assert made.script == Script("pkg.train", ("-m", "--lr", "1"), is_module=True)
 
 
@@ -105,7 +105,7 @@ def test_pythons_own_options_and_other_interpreters_take_over(
 def test_a_script_that_is_called_python() -> None:
     Path("python").write_text("print('trained')\n")
     made = asked("python", "train.py")
-    assert isinstance(made, Launch)
+    assert isinstance(made, ScriptRun)
     assert made.script == Script("python", ("train.py",))
 
 
@@ -169,7 +169,7 @@ def test_a_run_is_no_page_and_no_picture(path: str, then: str | None) -> None:
 @pytest.mark.parametrize("path", ["one", "one.db", "lr0.01", "run.v2", "x.sqlite"])
 def test_other_names_are_a_runs(path: str) -> None:
     made = asked("-o", path, "train.py")
-    assert isinstance(made, Launch)
+    assert isinstance(made, ScriptRun)
     assert made.settings.out == Path(path)
 
 

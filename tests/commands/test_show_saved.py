@@ -10,13 +10,13 @@ import pytest
 from gradscope import cli, plugins
 from gradscope.records import json as record_json
 from gradscope.records.answers import Answer, WhyReport
-from gradscope.records.diff import CallDiff, DiffReport, Gap
+from gradscope.records.diff import CallDiff, DiffReport, TensorDiff
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.run import RunInfo
 
 Command = Callable[..., tuple[int, str, str]]
 RUN = RunInfo("net", "cpu", "float32", "train", seed=0, steps=1, loss="sum")
-GAP = Gap(error=0.5, cosine=0.9, largest=1.0)
+GAP = TensorDiff(error=0.5, cosine=0.9, largest=1.0)
 CALLS = tuple(CallDiff(name, "Linear", 0, "", (2, 2), GAP, GAP) for name in ("stem", "head"))
 RECORDS = {
     "diff.json": DiffReport("ok", RUN, RUN, calls=CALLS),

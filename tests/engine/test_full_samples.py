@@ -92,9 +92,11 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             found.append(look.words)
             return look.take(*arguments)
 
-        return full_samples._Look(look.names, look.words, take)
+        return full_samples._FullSample(look.names, look.words, take)
 
-    monkeypatch.setattr(full_samples, "_LOOKS", tuple(map(watched, full_samples._LOOKS)))
+    monkeypatch.setattr(
+        full_samples, "_FULL_SAMPLES", tuple(map(watched, full_samples._FULL_SAMPLES))
+    )
     return found
 
 
@@ -159,8 +161,11 @@ def test_a_deep_look_that_fails_leaves_the_rest(monkeypatch: pytest.MonkeyPatch)
     def fail(*arguments: Any) -> dict[str, Any]:
         raise ValueError("no such luck\nsecond line")
 
-    looks = tuple(full_samples._Look(look.names, look.words, fail) for look in full_samples._LOOKS)
-    monkeypatch.setattr(full_samples, "_LOOKS", looks)
+    looks = tuple(
+        full_samples._FullSample(look.names, look.words, fail)
+        for look in full_samples._FULL_SAMPLES
+    )
+    monkeypatch.setattr(full_samples, "_FULL_SAMPLES", looks)
     report = gradscope.check(Detached(), inputs())
     assert report.status == "findings"
     assert "GS401" in codes(report)
@@ -175,9 +180,10 @@ def test_ctrl_c_in_a_deep_look_keeps_what_was_found(
         raise KeyboardInterrupt
 
     looks = tuple(
-        full_samples._Look(look.names, look.words, interrupt) for look in full_samples._LOOKS
+        full_samples._FullSample(look.names, look.words, interrupt)
+        for look in full_samples._FULL_SAMPLES
     )
-    monkeypatch.setattr(full_samples, "_LOOKS", looks)
+    monkeypatch.setattr(full_samples, "_FULL_SAMPLES", looks)
     model = Detached()
     with unchanged(model), pytest.raises(Interrupted) as caught:
         gradscope.check(model, inputs())

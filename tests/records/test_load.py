@@ -84,7 +84,7 @@ class TestRun:
         assert Path("run.html").read_text(encoding="utf-8") == html.render(run, View())
         notebook = run._repr_html_()
         assert notebook.startswith('<div class="gradscope">')
-        assert "vital signs" in notebook
+        assert "step metrics" in notebook
 
     def test_its_tables_are_frames(self, run: RunHistory, monkeypatch: pytest.MonkeyPatch) -> None:
         pandas = types.ModuleType("pandas")  # a stand-in: it need not be installed here

@@ -18,7 +18,7 @@ ENTRIES = {entry.rule.code: entry for entry in entries()}
 NAMES = {field.name for field in fields(TrainingStep)}
 
 
-def seen_of(*codes: str, ranks: bool = False) -> Seen:
+def observed_of(*codes: str, ranks: bool = False) -> Seen:
     return Seen(RuleSettings.of(select=codes), ranks)
 
 
@@ -76,7 +76,7 @@ def test_a_rule_over_steps_speaks_as_soon_as_it_can_be_judged(code: str) -> None
     assert rule.runs is not None
     needed = rule.runs.steps_needed(rule.limits())
     for length, speaks in ((needed - 1, False), (needed, True)):
-        found, seen = RunFindings(RuleSettings.of(select=[code])), seen_of(code)
+        found, seen = RunFindings(RuleSettings.of(select=[code])), observed_of(code)
         for number in range(1, length + 1):
             one = make(number, number == length)
             found.step(one)
@@ -119,7 +119,7 @@ def test_a_rule_over_samples_speaks_as_soon_as_it_can_be_judged(code: str) -> No
     assert rule.runs is not None
     needed = rule.runs.samples_needed(rule.limits())
     for length, speaks in ((needed - 1, False), (needed, True)):
-        found, seen = RunFindings(RuleSettings.of(select=[code])), seen_of(code)
+        found, seen = RunFindings(RuleSettings.of(select=[code])), observed_of(code)
         for number in range(1, length + 1):
             one = make(number, number == length)
             held = replace(  # as a run's samples have it
@@ -148,38 +148,38 @@ def fill(seen: Seen, steps: Iterable[TrainingStep], samples: int = 0, first: int
 
 
 def test_the_optimizer_that_has_the_fewest_decides() -> None:
-    seen = fill(seen_of("GS601"), (step(n, losses=(1.0,)) for n in range(1, 50)))
+    seen = fill(observed_of("GS601"), (step(n, losses=(1.0,)) for n in range(1, 50)))
     assert judgement(seen).judged == ("GS601",)
     fill(seen, (step(n, "other", losses=(1.0,)) for n in range(1, 10)))
     assert lacking(seen)["GS601"] == NotJudged("GS601", "steps", 33, 9, "a run of 33 steps or more")
 
 
 def test_the_model_that_has_the_fewest_samples_decides() -> None:
-    seen = fill(seen_of("GS104"), (step(n) for n in range(1, 61)), samples=6)
+    seen = fill(observed_of("GS104"), (step(n) for n in range(1, 61)), samples=6)
     assert judgement(seen).judged == ("GS104",)
     seen.add_sample(9, 1, "o")
     assert lacking(seen)["GS104"] == NotJudged("GS104", "samples", 3, 1, "--every 20")
 
 
 def test_a_rule_of_the_loop_can_be_judged_without_a_sample() -> None:
-    seen = fill(seen_of("GS401", "GS801"), (step(n) for n in range(1, 61)))
+    seen = fill(observed_of("GS401", "GS801"), (step(n) for n in range(1, 61)))
     assert judgement(seen).judged == ("GS401", "GS801")
 
 
 def test_sums_of_as_many_backwards_are_counted_together() -> None:
     steps = [step(n, losses=(1.0,) * (1 + n % 3)) for n in range(1, 91)]
-    assert lacking(fill(seen_of("GS601"), steps))["GS601"].seen == 30
+    assert lacking(fill(observed_of("GS601"), steps))["GS601"].seen == 30
 
 
 def test_a_rule_without_anything_to_look_at_is_in_neither() -> None:
-    seen = fill(seen_of("GS609", "GS601"), (step(n) for n in range(1, 90)))
+    seen = fill(observed_of("GS609", "GS601"), (step(n) for n in range(1, 90)))
     found = judgement(seen)
     assert found.judged == found.not_judged == ()
 
 
 def test_one_interval_gives_enough_for_all() -> None:
     seen = fill(
-        seen_of("GS104", "GS603", "GS605"), (step(n, losses=(1.0,)) for n in range(1, 161)), 2
+        observed_of("GS104", "GS603", "GS605"), (step(n, losses=(1.0,)) for n in range(1, 161)), 2
     )
     helps = {code: one.help for code, one in lacking(seen).items()}
     assert helps == {
@@ -190,12 +190,12 @@ def test_one_interval_gives_enough_for_all() -> None:
 
 
 def test_a_longer_run_is_the_only_way_to_more_steps() -> None:
-    seen = fill(seen_of("GS605"), (step(n) for n in range(1, 5)), samples=4)
+    seen = fill(observed_of("GS605"), (step(n) for n in range(1, 5)), samples=4)
     assert lacking(seen)["GS605"].help == "a run of 16 steps or more"
 
 
 def test_the_first_step_must_be_sampled() -> None:
-    seen = fill(seen_of("GS506"), (step(n) for n in range(1, 90)), samples=8, first=2)
+    seen = fill(observed_of("GS506"), (step(n) for n in range(1, 90)), samples=8, first=2)
     assert lacking(seen)["GS506"] == NotJudged("GS506", "first-step", 1, 0, "--first 1")
     seen.add_sample(1, 0, "o")
     assert judgement(seen).judged == ("GS506",)
@@ -203,7 +203,7 @@ def test_the_first_step_must_be_sampled() -> None:
 
 @pytest.mark.parametrize(("compiled", "judged"), [(None, 3), ("parts", 1)])
 def test_of_compiled_modules_there_are_no_calls(compiled: str | None, judged: int) -> None:
-    seen = fill(seen_of("GS104", "GS101", "GS505"), (step(n) for n in range(1, 90)), samples=8)
+    seen = fill(observed_of("GS104", "GS101", "GS505"), (step(n) for n in range(1, 90)), samples=8)
     seen.add_model(TrainedModel(0, "m", "Net", 1, 1, 1, compiled=compiled))
     assert len(judgement(seen).judged) == judged
     assert {one.unit for one in lacking(seen).values()} <= {"calls"}
@@ -211,7 +211,7 @@ def test_of_compiled_modules_there_are_no_calls(compiled: str | None, judged: in
 
 @pytest.mark.parametrize("ranks", [False, True])
 def test_rules_over_ranks_read_the_files_of_several(ranks: bool) -> None:
-    seen = fill(seen_of("GS7"), [step(1)], samples=1)
+    seen = fill(observed_of("GS7"), [step(1)], samples=1)
     assert len(judgement(replace(seen, ranks=ranks)).judged) == 7 * ranks
     assert lacking(seen) == {}
 

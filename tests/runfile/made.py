@@ -134,7 +134,7 @@ def report(calls: int = 2, parameters: int = 2, seed: int = 0) -> Report:
 
 
 def step(number: int, *, sampled: bool = False) -> TrainingStep:
-    """The vital signs of one step."""
+    """The step metrics of one step."""
     return TrainingStep(
         *(number, "optimizer", number, number / 8, 0.125, (1 / number,), None, 2.5, 1.0, (0.1,)),
         sampled=sampled,

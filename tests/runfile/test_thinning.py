@@ -1,4 +1,4 @@
-"""Which samples and vital signs stay: over random sequences, what must hold of every one."""
+"""Which samples and step metrics stay: over random sequences, what must hold of every one."""
 
 from __future__ import annotations
 

@@ -67,11 +67,11 @@ WAYS = {
     "its forward": lambda d: lambda output: F.softplus(-d.forward(output)).mean(),
     "twice": lambda d: lambda output: softplus(d, output) + softplus(d, output),
 }
-LOOKS = [gradscope.inspect, gradscope.check, gradscope.why, gradscope.graph]
+FULL_SAMPLES = [gradscope.inspect, gradscope.check, gradscope.why, gradscope.graph]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", FULL_SAMPLES)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_a_discriminator_in_the_loss(way, look):
     critic = NAMED if way is WAYS["a global"] else Critic()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.running.state import kept_as_found, same_bits
+from gradscope.running.state import same_bits, state_restored
 from gradscope.running.verification import Verifier, _difference
 
 
@@ -106,7 +106,7 @@ def test_what_cannot_be_put_back_keeps_nothing_else_from_it():
     kept = {name: p for name, p in model.named_parameters() if name != "0.weight"}
     for parameter in kept.values():
         parameter.grad = torch.ones_like(parameter)
-    with pytest.raises(RuntimeError, match="not this one"), kept_as_found(model, weights=True):
+    with pytest.raises(RuntimeError, match="not this one"), state_restored(model, weights=True):
         model.eval()
     assert all(parameter.grad is not None for parameter in kept.values())
     assert model.training

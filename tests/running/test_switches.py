@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.running.switches import switches_kept
+from gradscope.running.switches import switches_restored
 
-LOOKS = pytest.mark.parametrize("look", [gradscope.graph, gradscope.inspect])
+FULL_SAMPLES = pytest.mark.parametrize("look", [gradscope.graph, gradscope.inspect])
 
 TURNS: dict[str, Callable[[], object]] = {
     "grad mode": lambda: torch.set_grad_enabled(False),
@@ -38,7 +38,7 @@ class Turns(nn.Module):
 
 
 @pytest.mark.slow
-@LOOKS
+@FULL_SAMPLES
 @pytest.mark.parametrize("switch", TURNS)
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled:UserWarning")
 def test_what_a_forward_turns_is_turned_back(look, switch: str) -> None:
@@ -49,13 +49,13 @@ def test_what_a_forward_turns_is_turned_back(look, switch: str) -> None:
 
 @pytest.mark.parametrize("switch", TURNS)
 def test_the_comparison_of_switches_can_fail(switch: str) -> None:
-    with switches_kept():
+    with switches_restored():
         before = guards.switches()
         TURNS[switch]()
         assert guards.switches() != before
 
 
-@LOOKS
+@FULL_SAMPLES
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_who_asks_for_gradients_gets_them(look, mode: Callable[[], object]) -> None:
     model = nn.Linear(3, 3)
@@ -72,7 +72,7 @@ def test_who_asks_for_gradients_gets_them(look, mode: Callable[[], object]) -> N
         assert all(p.gradient for p in one.parameters)
 
 
-@LOOKS
+@FULL_SAMPLES
 def test_a_model_of_inference_tensors_is_refused(look) -> None:
     with torch.inference_mode():
         model = nn.Linear(3, 3)

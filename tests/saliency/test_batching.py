@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gradscope.errors import OptionError
-from gradscope.progress import listening
+from gradscope.progress import handled_by
 from gradscope.saliency import _batching
 from gradscope.saliency._batching import Batches, is_out_of_memory, shares_statistics
 
@@ -193,7 +193,7 @@ def test_the_scores_may_be_computed_with():
 
 def test_progress_is_told():
     calls = []
-    with listening(lambda stage: calls.append((stage.done, stage.whole))):
+    with handled_by(lambda stage: calls.append((stage.done, stage.whole))):
         Batches(plain()).scores(lambda s: ITEMS[s], lambda made, s: made, 20)
     assert calls[-1] == (20, 20)
     assert all(a < b for a, b in itertools.pairwise(calls))

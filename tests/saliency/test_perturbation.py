@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import interpolate
 
 from gradscope.errors import OptionError
-from gradscope.progress import listening
+from gradscope.progress import handled_by
 from gradscope.saliency import occlusion, rise, score_cam
 from gradscope.saliency._subject import Objective, Subject
 
@@ -225,7 +225,7 @@ def test_score_cam_scores_constant_maps_once():
     with torch.no_grad():
         net.conv.weight[:4] = 0  # four maps show nothing
     calls = []
-    passes = listening(lambda stage: calls.append(stage.whole))
+    passes = handled_by(lambda stage: calls.append(stage.whole))
     with passes, Subject(net, x, Objective(torch.tensor([1])), layer="conv") as subject:
         ours = score_cam.attribute(subject)
         weights = torch.tensor([score_by_hand(net, 0 * x[0], 1)] * 4 + [0.0, 0.0])

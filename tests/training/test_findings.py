@@ -414,7 +414,7 @@ def test_looking_less_often_finds_no_other_steps():
 
 
 def test_order_does_not_matter_to_the_steps():
-    """A sample may come before its step's vital signs, and a late one after others."""
+    """A sample may come before its step's step metrics, and a late one after others."""
     found = only("GS101")
     for number in (5, 3, 4, 1, 2):
         found.sample(sample(number, VANISHING))

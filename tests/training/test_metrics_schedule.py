@@ -1,4 +1,4 @@
-"""Steps of which no vital signs are recorded, as to record all would take too long."""
+"""Steps of which no step metrics are recorded, as to record all would take too long."""
 
 from __future__ import annotations
 

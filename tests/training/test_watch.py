@@ -439,12 +439,12 @@ def test_copies_and_pickles_carry_nothing_of_gradscope(tmp_path):
 
 def test_a_fault_of_gradscopes_own_is_not_the_loops(tmp_path, monkeypatch, capsys):
     """It is said at the end; where nothing is to be said, it is a warning."""
-    from gradscope.training.sampled_step import Sampler
+    from gradscope.training.sampled_step import SampledStep
 
     def broken(self, *args, **named):
         raise RuntimeError("injected")
 
-    monkeypatch.setattr(Sampler, "backward_begins", broken)
+    monkeypatch.setattr(SampledStep, "backward_begins", broken)
     plain, watched = net(), net()
     train(plain)
     with gradscope.watch(net(), out=tmp_path / "said.db"):

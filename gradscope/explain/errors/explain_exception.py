@@ -23,9 +23,9 @@ from gradscope.explain.errors.failed_operation import NOTHING, FailedOperation
 from gradscope.explain.errors.kind import kind_of, kinds
 from gradscope.explain.errors.read_traceback import ModelNames, failed_operation
 from gradscope.explain.errors.recursion import once, recursion
-from gradscope.explain.errors.step_tracer import ErrorWatch
+from gradscope.explain.errors.step_tracer import ErrorTracer
 from gradscope.explain.shared.frames import PACKAGE, raised_at, user_frames
-from gradscope.explain.shared.tracing_modes import FunctionWatch
+from gradscope.explain.shared.tracing_modes import FunctionTracer
 from gradscope.loading.remedies import remedy
 from gradscope.records.errors import ErrorRecord
 from gradscope.references import as_written
@@ -99,7 +99,7 @@ def explain_again(record: ErrorRecord, failure: BaseException, again: Again) -> 
     case = Case(record.kind, record.message, failure, record.phase, again=again)
     if not kinds()[record.kind].watched:
         return _explained(record, case)
-    watch = ErrorWatch(again.model, _repeat.__code__)
+    watch = ErrorTracer(again.model, _repeat.__code__)
     repeated: BaseException | None = None
     try:
         repeated = _repeat(watch, again)
@@ -114,7 +114,7 @@ def explain_again(record: ErrorRecord, failure: BaseException, again: Again) -> 
         del repeated, case
 
 
-def _repeat(watch: ErrorWatch, again: Again) -> BaseException | None:
+def _repeat(watch: ErrorTracer, again: Again) -> BaseException | None:
     """What the second run raised."""
 
     def note(step: str) -> None:
@@ -124,14 +124,14 @@ def _repeat(watch: ErrorWatch, again: Again) -> BaseException | None:
     with hooked(watchable(again.model), calls.enter, calls.leave), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they have been seen
         try:
-            with FunctionWatch(watch.run):
+            with FunctionTracer(watch.run):
                 again.steps(note)
         except BaseException as failure:  # Ctrl-C too: the first explanation is there
             return failure
     return None
 
 
-def _operation(failure: BaseException, watch: ErrorWatch) -> FailedOperation:
+def _operation(failure: BaseException, watch: ErrorTracer) -> FailedOperation:
     """The operands: of a layer or a function of PyTorch from its frame, of others as they came."""
     read = failed_operation(failure.__traceback__, watch.names, watch.maker)
     if read is not None and (read.layer is not None or read.complete):

@@ -16,7 +16,7 @@ from gradscope.explain.shared.frames import shown, source
 from gradscope.records.errors import RelatedLine
 
 if TYPE_CHECKING:
-    from gradscope.explain.errors.step_tracer import ErrorWatch
+    from gradscope.explain.errors.step_tracer import ErrorTracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Case:
     phase: str
     failed: FailedOperation = NOTHING
     again: Again | None = None
-    watch: ErrorWatch | None = None
+    watch: ErrorTracer | None = None
 
 
 @dataclass(frozen=True, slots=True)

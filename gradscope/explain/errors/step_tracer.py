@@ -33,13 +33,13 @@ from gradscope.explain.shared.frames import outwards
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Trait, by_function, function_name
 from gradscope.explain.shared.tensors import memory_of, version_of
-from gradscope.explain.shared.tracing_modes import WatchedCall
+from gradscope.explain.shared.tracing_modes import TracedCall
 from gradscope.nesting import find
 
 _RUNS = ("backward", "grad")
 
 
-class ErrorWatch:
+class ErrorTracer:
     """Sees one run that is expected to raise.
 
     Args:
@@ -99,7 +99,7 @@ class ErrorWatch:
         """The parameter or buffer in whose memory a saved tensor lies."""
         return self._memory.get(kept.memory)
 
-    def run(self, call: WatchedCall) -> Any:
+    def run(self, call: TracedCall) -> Any:
         """Run the operation, then note what it made, saved and wrote."""
         name, args = function_name(call.function), call.args
         operation = by_function(name)
@@ -217,7 +217,7 @@ class ErrorWatch:
             self._gradients.append((leaf, leaf.grad))
             leaf.grad = None
 
-    def _backward(self, name: str, tensors: list[torch.Tensor], call: WatchedCall) -> Any:
+    def _backward(self, name: str, tensors: list[torch.Tensor], call: TracedCall) -> Any:
         kwargs = call.kwargs
         starts = call.args[0] if call.args else kwargs.get("outputs", kwargs.get("tensors"))
         given = _tensors(starts) or tensors[:1]

@@ -24,7 +24,7 @@ from gradscope.explain.shared.frames import is_hidden, is_ours
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Operation, Trait, by_function, function_name
 from gradscope.explain.shared.tensors import bare, memory_of, tensors_in, version_of
-from gradscope.explain.shared.tracing_modes import WatchedCall
+from gradscope.explain.shared.tracing_modes import TracedCall
 
 _CACHED_BITS = 11  # of the ints that Python makes only once, with room for later versions
 
@@ -59,7 +59,7 @@ class Tracer:
         self._plain: dict[int, tuple[float, int]] = {}
         self._disabled: str | None = None
 
-    def run(self, call: WatchedCall) -> Any:
+    def run(self, call: TracedCall) -> Any:
         """Run the operation, then note what it did."""
         name, args, kwargs = function_name(call.function), call.args, call.kwargs
         operation = by_function(name)

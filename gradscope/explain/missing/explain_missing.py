@@ -14,7 +14,7 @@ from gradscope.capture.names import parameters_by_name
 from gradscope.explain.missing.cut_messages import answer, uncalled
 from gradscope.explain.missing.cuts import Cut, find_cuts
 from gradscope.explain.missing.dataflow_tracer import Tracer
-from gradscope.explain.shared.tracing_modes import FunctionWatch, Guarding, unguarded
+from gradscope.explain.shared.tracing_modes import FunctionTracer, Guarding, unguarded
 from gradscope.records.answers import Answer
 
 
@@ -55,7 +55,7 @@ class MissingTrace:
         enter, leave = self._guarding.hook(calls.enter), self._guarding.hook(calls.leave)
         with (
             hooked(watchable(self._model), enter, leave),
-            FunctionWatch(self._guarding.listener(self._tracer.run)),
+            FunctionTracer(self._guarding.handler(self._tracer.run)),
         ):
             yield
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.autograd.function import BackwardCFunction
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gradscope.capture.live_objects import living
+from gradscope.capture.live_objects import live_objects
 from gradscope.explain.missing.disabled_gradients import called_at
 from gradscope.explain.missing.values import Flow, LiveMasks, Value
 from gradscope.explain.shared.module_calls import ModuleCalls
@@ -46,7 +46,7 @@ class ObservedTensors:
         self._noted: MutableMapping[torch.Tensor, tuple[int, int]] = WeakTensorKeyDictionary()
         self._holders: dict[int, int] = {}  # memory to the latest value in it
         self._writes: dict[int, int] = {}  # memory to the latest value written in place
-        self._existing = {id(tensor): weakref.ref(tensor) for tensor in living(torch.Tensor)}
+        self._existing = {id(tensor): weakref.ref(tensor) for tensor in live_objects(torch.Tensor)}
 
     def value_of(self, tensor: torch.Tensor) -> int | None:
         """The number of a tensor's present value; None where nothing that is followed went in."""

@@ -11,7 +11,7 @@ from torch import nn
 from gradscope.capture.hooks import hooked, watchable
 from gradscope.capture.names import buffer_names, first_names
 from gradscope.explain.non_finite.levels import level
-from gradscope.explain.non_finite.operation_tracer import NonFiniteWatch
+from gradscope.explain.non_finite.operation_tracer import NonFiniteTracer
 from gradscope.explain.non_finite.origin_messages import records, unseen
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.nesting import find
@@ -48,7 +48,7 @@ def explain_non_finite(
         One record per operation and place. Where something is not finite though no operation was
         seen to make it so, a record that says that. Where the run raises, what was found by then.
     """
-    watch = NonFiniteWatch(model, _run.__code__)
+    watch = NonFiniteTracer(model, _run.__code__)
     with watch.quiet():
         watch.external.before(inputs)
     left = _run(model, forward, backward, step, watch)
@@ -80,7 +80,7 @@ def explain_call(
         line: of the call, for what is written in no line of the user's.
     """
     calls = ModuleCalls(model, _run_call.__code__, line)
-    watch = NonFiniteWatch(model, calls.last, root, calls)
+    watch = NonFiniteTracer(model, calls.last, root, calls)
     with watch.quiet():
         watch.external.before(inputs)
     left = _run_call(model, forward, backward, watch)
@@ -92,7 +92,7 @@ def _run_call(
     model: nn.Module,
     forward: Callable[[], Any],
     backward: Callable[[Any], Iterable[tuple[str, torch.Tensor]]] | None,
-    watch: NonFiniteWatch,
+    watch: NonFiniteTracer,
 ) -> tuple[NonFiniteOrigin, ...]:
     """Run the call; what was found not finite without an origin."""
     left: list[NonFiniteOrigin] = []
@@ -113,7 +113,7 @@ def _run_call(
     return tuple(left)
 
 
-def _came_unseen(watch: NonFiniteWatch, output: Any) -> Iterator[NonFiniteOrigin]:
+def _came_unseen(watch: NonFiniteTracer, output: Any) -> Iterator[NonFiniteOrigin]:
     """What is not finite in what a call gave, and comes from no operation that was seen."""
     with watch.quiet():
         for name, tensor in find(output, torch.Tensor):
@@ -127,7 +127,7 @@ def _run(
     forward: Callable[[], torch.Tensor],
     backward: Callable[[torch.Tensor], None],
     step: Callable[[], None] | None,
-    watch: NonFiniteWatch,
+    watch: NonFiniteTracer,
 ) -> tuple[NonFiniteOrigin, ...]:
     """Run the step; what was found not finite without an origin."""
     left: list[NonFiniteOrigin] = []
@@ -160,7 +160,7 @@ def gradients(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 
 
 def stays(
-    watch: NonFiniteWatch, phase: str, tensors: Iterable[tuple[str, torch.Tensor]]
+    watch: NonFiniteTracer, phase: str, tensors: Iterable[tuple[str, torch.Tensor]]
 ) -> Iterator[NonFiniteOrigin]:
     """Note what of these is not finite; those of them that have no known origin."""
     with watch.quiet():

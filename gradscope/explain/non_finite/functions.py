@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gradscope.explain.shared.operations import function_name, written
-from gradscope.explain.shared.tracing_modes import WatchedCall
+from gradscope.explain.shared.tracing_modes import TracedCall
 
 #: Many operations of the engine's, none of them written by the user.
 _ENGINE = ("backward", "grad", "_set_grad_enabled")
@@ -21,7 +21,7 @@ class CurrentFunction:
         self.serial = 0  # of the latest call
         self.asleep = False  # while something of ours computes
 
-    def run(self, call: WatchedCall) -> Any:
+    def run(self, call: TracedCall) -> Any:
         """Run a function under its name."""
         if self.asleep:
             return call.run()

@@ -17,7 +17,7 @@ from gradscope.explain.non_finite.levels import INF, broken, level
 from gradscope.explain.non_finite.origin_messages import records
 from gradscope.explain.non_finite.origins import ObservedOrigin
 from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason
-from gradscope.explain.non_finite.replayed_lines import Places, Written
+from gradscope.explain.non_finite.replayed_lines import ReplayedLines, ReplayedOperation
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.node_forward import (
     NodeForward,
@@ -39,7 +39,7 @@ def explain_graph(
     roots: Sequence[torch.Tensor],
     nodes: Sequence[Node],
     known: Mapping[Edge, torch.Tensor],
-    written: Callable[[Node], Written],
+    written: Callable[[Node], ReplayedOperation],
 ) -> tuple[NonFiniteOrigin, ...]:
     """The operations of a graph that made a NaN or an infinity of finite numbers, oldest first.
 
@@ -62,10 +62,10 @@ class _Replay:
     """Runs the nodes of a graph forward, in turn, under the watch."""
 
     def __init__(
-        self, written: Callable[[Node], Written], known: Mapping[Edge, torch.Tensor]
+        self, written: Callable[[Node], ReplayedOperation], known: Mapping[Edge, torch.Tensor]
     ) -> None:
         self.written = written
-        self.places = Places()
+        self.places = ReplayedLines()
         self.watch = self.places.watch()
         self.values: dict[Edge, torch.Tensor] = dict(known)
         self.foreseen: dict[Edge, torch.Tensor] = {}
@@ -151,7 +151,7 @@ class _Replay:
             return leaf.detach()
         return self.values.get((following, number))
 
-    def _unseen(self, node: Node, at: Written) -> None:
+    def _unseen(self, node: Node, at: ReplayedOperation) -> None:
         """What came out of an operation that did not run again: was it finite before it?"""
         result = result_of(saved_by(node))
         origins = self._origins(node)
@@ -188,7 +188,7 @@ class _Replay:
             filter(None, (self.own.get((n, i), "") for n, i in node.next_functions if n)), ""
         )
 
-    def _made(self, node: Node, at: Written, value: torch.Tensor, found: int) -> int:
+    def _made(self, node: Node, at: ReplayedOperation, value: torch.Tensor, found: int) -> int:
         """An origin that is known by its result alone."""
         if own := self._own(node):
             return self.watch.origins.add(

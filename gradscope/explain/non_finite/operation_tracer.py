@@ -25,13 +25,13 @@ from gradscope.explain.non_finite.schemas import LEAVES_TORCH, OperatorSchema, e
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import node_name
 from gradscope.explain.shared.tensors import tensors_in
-from gradscope.explain.shared.tracing_modes import FunctionWatch, OperatorWatch, WatchedCall
+from gradscope.explain.shared.tracing_modes import FunctionTracer, OperatorTracer, TracedCall
 
 _COPIED = 1 << 20  # elements up to which what is about to be overwritten is kept for one operation
 _INPUTS = 4
 
 
-class NonFiniteWatch:
+class NonFiniteTracer:
     """Follows NaN and infinities while it is active.
 
     Args:
@@ -59,13 +59,13 @@ class NonFiniteWatch:
     @contextmanager
     def active(self) -> Iterator[None]:
         """What runs inside is watched."""
-        with FunctionWatch(self._function.run), OperatorWatch(self._operator):
+        with FunctionTracer(self._function.run), OperatorTracer(self._operator):
             yield
 
     @contextmanager
     def replaying(self, function: str | None) -> Iterator[None]:
         """The same of what is a part of one function that was called earlier, by its name."""
-        with self._function.named(function), OperatorWatch(self._operator):
+        with self._function.named(function), OperatorTracer(self._operator):
             yield
 
     @contextmanager
@@ -100,7 +100,7 @@ class NonFiniteWatch:
                 self.external.returned(call.name, module is self._root, output)
         self.calls.leave(module, args, kwargs, output)
 
-    def _operator(self, call: WatchedCall) -> Any:
+    def _operator(self, call: TracedCall) -> Any:
         """Run the operation, then look at what it made."""
         if self._function.asleep:
             return call.run()

@@ -7,25 +7,25 @@ from typing import Any
 
 from torch import nn
 
-from gradscope.explain.non_finite.operation_tracer import NonFiniteWatch
+from gradscope.explain.non_finite.operation_tracer import NonFiniteTracer
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.module_calls import ModuleCalls
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ReplayedOperation:
     """Where a node's operation stands in the script, and the function of PyTorch's that ran it."""
 
     site: CallSite = field(default_factory=CallSite)
     function: str | None = None
 
 
-class Places(ModuleCalls):
+class ReplayedLines(ModuleCalls):
     """In the place of module calls: the operation that runs stands where it is said to stand."""
 
     def __init__(self) -> None:
         module = nn.Module()
-        super().__init__(module, Places.__init__.__code__)
+        super().__init__(module, ReplayedLines.__init__.__code__)
         self.called.add(module)  # what runs outside of it now is the loss's
         self.at = CallSite()
         self._module = module
@@ -34,6 +34,6 @@ class Places(ModuleCalls):
         """Where the operation stands."""
         return self.at
 
-    def watch(self) -> NonFiniteWatch:
+    def watch(self) -> NonFiniteTracer:
         """A watch that asks here."""
-        return NonFiniteWatch(self._module, self.last, calls=self)
+        return NonFiniteTracer(self._module, self.last, calls=self)

@@ -12,12 +12,12 @@ from torch import nn
 from gradscope.capture.hooks import hooked, watchable
 from gradscope.capture.names import buffer_names, first_names
 from gradscope.explain.non_finite.explain_non_finite import gradients, stays
-from gradscope.explain.non_finite.operation_tracer import NonFiniteWatch
+from gradscope.explain.non_finite.operation_tracer import NonFiniteTracer
 from gradscope.explain.non_finite.origin_messages import records
 from gradscope.records.answers import NonFiniteOrigin
 
 
-class StepWatch:
+class ScriptStepTracer:
     """Looks at every operation from one moment of a training to another.
 
     Args:
@@ -28,7 +28,7 @@ class StepWatch:
 
     def __init__(self, models: Mapping[str, nn.Module], last: CodeType) -> None:
         self._model = _together(models)
-        self._watch = NonFiniteWatch(self._model, last)
+        self._watch = NonFiniteTracer(self._model, last)
         self._stack = ExitStack()
         self._left: list[NonFiniteOrigin] = []
         self._stack.enter_context(

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from gradscope.explain.non_finite.operation_tracer import NonFiniteWatch
+from gradscope.explain.non_finite.operation_tracer import NonFiniteTracer
 from gradscope.explain.non_finite.origin_messages import records
-from gradscope.explain.non_finite.replayed_lines import Places, Written
+from gradscope.explain.non_finite.replayed_lines import ReplayedLines, ReplayedOperation
 from gradscope.explain.shared.node_forward import NodeForward, bound, undone
 from gradscope.records.answers import NonFiniteOrigin
 
 
 @dataclass(frozen=True, slots=True)
-class KeptNode:
+class SavedNode:
     """A node whose slope may not be finite: what it saved, kept for when its graph is gone.
 
     Attributes:
@@ -27,15 +27,15 @@ class KeptNode:
     name: str
     saved: Mapping[str, Any]
     edges: int
-    written: Written
+    written: ReplayedOperation
 
 
-def explain_slopes(nodes: Iterable[KeptNode]) -> tuple[NonFiniteOrigin, ...]:
+def explain_singular_derivatives(nodes: Iterable[SavedNode]) -> tuple[NonFiniteOrigin, ...]:
     """Which operations have a slope that is not finite where they were taken, the latest first.
 
     Each is run again by itself, and a gradient of ones is sent into it.
     """
-    places = Places()
+    places = ReplayedLines()
     watch = places.watch()
     for kept in nodes:
         places.at = kept.written.site
@@ -45,7 +45,7 @@ def explain_slopes(nodes: Iterable[KeptNode]) -> tuple[NonFiniteOrigin, ...]:
     return records(watch.origins.reported(), ())
 
 
-def _back_and_forth(watch: NonFiniteWatch, kept: KeptNode, forward: NodeForward) -> bool:
+def _back_and_forth(watch: NonFiniteTracer, kept: SavedNode, forward: NodeForward) -> bool:
     """Whether the operation ran."""
     leaves: dict[str, torch.Tensor] = {}
     for name in forward.edges:

@@ -52,7 +52,7 @@ def forecast(
         a non-zero element are left out.
     """
     counter = Counter([Cast(d, s) for d in dtypes for s in sorted({1.0, *scales, *POWERS})])
-    watch = _CastWatch(model, counter)
+    watch = _CastTracer(model, counter)
     try:
         with hooked(watchable(model), watch.calls.enter, watch.leave):
             backward(forward())
@@ -79,7 +79,7 @@ def safest_scale(
     return min(safe, default=None)
 
 
-class _CastWatch:
+class _CastTracer:
     """The counts of each call's outputs and of their gradients; ``leave`` is for hooks."""
 
     def __init__(self, model: nn.Module, counter: Counter) -> None:

@@ -1,6 +1,6 @@
 """The two modes by which a run is watched: as Python calls PyTorch, and as ATen is called.
 
-Each hands a call to one listener, which runs it and gives its result.
+Each hands a call to one handler, which runs it and gives its result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @dataclass(slots=True)
-class WatchedCall:
+class TracedCall:
     """A call of a function or of an operator, which has not run yet."""
 
     function: Callable[..., Any]
@@ -27,13 +27,13 @@ class WatchedCall:
         return self.function(*self.args, **self.kwargs)
 
 
-Listener = Callable[[WatchedCall], Any]
+Handler = Callable[[TracedCall], Any]
 
 
-class _CalledOnce(WatchedCall):
+class _CalledOnce(TracedCall):
     """A call that runs once, however often it is asked to; ``error`` is what it raised."""
 
-    def __init__(self, call: WatchedCall) -> None:
+    def __init__(self, call: TracedCall) -> None:
         super().__init__(call.function, call.args, call.kwargs)
         self.error: BaseException | None = None
         self._result: tuple[Any] | None = None
@@ -49,29 +49,29 @@ class _CalledOnce(WatchedCall):
 
 
 def lent(
-    listener: Listener, ignores: Callable[[], bool], failed: Callable[[Exception], None]
-) -> Listener:
-    """A listener to calls that are somebody else's: each runs once, whatever becomes of itself.
+    handler: Handler, ignores: Callable[[], bool], failed: Callable[[Exception], None]
+) -> Handler:
+    """A handler to calls that are somebody else's: each runs once, whatever becomes of itself.
 
     Args:
-        listener: gets the calls.
+        handler: gets the calls.
         ignores: whether a call is none of theirs.
-        failed: takes an error of the listener's own.
+        failed: takes an error of the handler's own.
     """
 
-    def listen(call: WatchedCall) -> Any:
+    def handle(call: TracedCall) -> Any:
         if ignores():
             return call.run()
         once = _CalledOnce(call)
         try:
-            return listener(once)
+            return handler(once)
         except Exception as error:
             if error is once.error:
                 raise
             failed(error)
             return once.run()
 
-    return listen
+    return handle
 
 
 class Guarding(Protocol):
@@ -80,8 +80,8 @@ class Guarding(Protocol):
     def hook(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The hook, as one that may be set on the code's modules."""
 
-    def listener(self, listener: Listener) -> Listener:
-        """The listener, as one that may run the code's calls."""
+    def handler(self, handler: Handler) -> Handler:
+        """The handler, as one that may run the code's calls."""
 
 
 class _Unguarded:
@@ -90,19 +90,19 @@ class _Unguarded:
     def hook(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return function
 
-    def listener(self, listener: Listener) -> Listener:
-        return listener
+    def handler(self, handler: Handler) -> Handler:
+        return handler
 
 
 unguarded: Guarding = _Unguarded()
 
 
-class FunctionWatch(TorchFunctionMode):
+class FunctionTracer(TorchFunctionMode):
     """The functions of PyTorch's that the user's code and ``torch.nn`` call; none of their own."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, handler: Handler) -> None:
         super().__init__()
-        self._listener = listener
+        self._handler = handler
 
     def __torch_function__(
         self,
@@ -111,18 +111,18 @@ class FunctionWatch(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Let the listener run the function."""
-        return self._listener(WatchedCall(func, args, kwargs or {}))
+        """Let the handler run the function."""
+        return self._handler(TracedCall(func, args, kwargs or {}))
 
 
-class OperatorWatch(TorchDispatchMode):
+class OperatorTracer(TorchDispatchMode):
     """The operators of ATen that a run comes to, those of backward and the optimizer included."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, handler: Handler) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._listener = listener
+        self._handler = handler
 
     def __torch_dispatch__(
         self,
@@ -131,6 +131,6 @@ class OperatorWatch(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Let the listener run the operator; one of a higher order has no schema, and just runs."""
-        call = WatchedCall(func, args, kwargs or {})
-        return self._listener(call) if isinstance(func, OpOverload) else call.run()
+        """Let the handler run the operator; one of a higher order has no schema, and just runs."""
+        call = TracedCall(func, args, kwargs or {})
+        return self._handler(call) if isinstance(func, OpOverload) else call.run()

@@ -13,7 +13,7 @@ from gradscope.capture.hooks import hooked, watchable
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Trait, by_operator
-from gradscope.explain.shared.tracing_modes import OperatorWatch, WatchedCall
+from gradscope.explain.shared.tracing_modes import OperatorTracer, TracedCall
 from gradscope.explain.units.channels import Channels
 from gradscope.explain.units.nonlinear import Flat, ends, softmax_ends
 from gradscope.explain.units.reach import Reach
@@ -53,15 +53,15 @@ def unit_activity(
             only one entry is not masked.
         slope: the slope below which a smooth nonlinearity counts as flat.
     """
-    watch = _UnitWatch(model, Flat(sigmoid, tanh, softmax, slope))
+    watch = _UnitTracer(model, Flat(sigmoid, tanh, softmax, slope))
     with hooked(watchable(model), watch.calls.enter, watch.calls.leave):
         _run(forward, watch)
     return tuple(_record(key, seen, active) for key, seen in watch.seen.items())
 
 
-def _run(forward: Callable[[], Any], watch: _UnitWatch) -> None:
+def _run(forward: Callable[[], Any], watch: _UnitTracer) -> None:
     try:
-        with OperatorWatch(watch.run):
+        with OperatorTracer(watch.run):
             forward()
     except Exception:
         # The run that the user asked for has raised it already, and explained it.
@@ -92,14 +92,14 @@ class _Counts:
     asleep: torch.Tensor | None = None  # units that no input like these wakes
 
 
-class _UnitWatch:
+class _UnitTracer:
     def __init__(self, model: nn.Module, flat: Flat) -> None:
         self.calls = ModuleCalls(model, _run.__code__)
         self.seen: dict[_Key, _Counts] = {}
         self._flat = flat
         self._channels, self._reach = Channels(), Reach()
 
-    def run(self, call: WatchedCall) -> Any:
+    def run(self, call: TracedCall) -> Any:
         """Run the operator, and look at what it is given or gives."""
         function: Any = call.function
         operation = by_operator(function._schema.name.removeprefix("aten::"))

@@ -30,7 +30,7 @@ class Flat:
 
 
 @dataclass(slots=True)
-class Ends:
+class FlatRanges:
     """Which elements of an input are ``off``, ``flat``, or ``near`` to it; None: none can be."""
 
     op: str
@@ -39,12 +39,12 @@ class Ends:
     near: torch.Tensor | None = None
 
 
-Rule = Callable[[torch.Tensor, tuple[Any, ...], dict[str, Any], Flat], Ends | None]
+Rule = Callable[[torch.Tensor, tuple[Any, ...], dict[str, Any], Flat], FlatRanges | None]
 
 
 def ends(
     op: str, x: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], flat: Flat
-) -> Ends | None:
+) -> FlatRanges | None:
     """The ends of the nonlinearity ``op`` on its input; None where it is none.
 
     Args:
@@ -73,70 +73,74 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any], i: int, name: str, def
     return args[i] if len(args) > i else kwargs.get(name, default)
 
 
-def _between(op: str, x: torch.Tensor, low: float, high: float) -> Ends:
+def _between(op: str, x: torch.Tensor, low: float, high: float) -> FlatRanges:
     """A straight line between two bounds: off at a lower one of zero, flat at any other."""
     if low == 0:
-        return Ends(op, off=x <= 0, flat=x >= high)
-    return Ends(op, flat=(x <= low) | (x >= high))
+        return FlatRanges(op, off=x <= 0, flat=x >= high)
+    return FlatRanges(op, flat=(x <= low) | (x >= high))
 
 
-def _hardtanh(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
+def _hardtanh(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> FlatRanges:
     low = float(_given(args, kwargs, 0, "min_val", -1.0))
     high = float(_given(args, kwargs, 1, "max_val", 1.0))
     return _between("relu6" if (low, high) == (0.0, 6.0) else "hardtanh", x, low, high)
 
 
-def _threshold(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
+def _threshold(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> FlatRanges:
     below = x <= _given(args, kwargs, 0, "threshold", 0.0)
     value = _given(args, kwargs, 1, "value", 0.0)
-    return Ends("threshold", off=below) if value == 0 else Ends("threshold", flat=below)
+    return FlatRanges("threshold", off=below) if value == 0 else FlatRanges("threshold", flat=below)
 
 
-def _clamp(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends | None:
+def _clamp(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> FlatRanges | None:
     """A rectifier where the lower bound is zero, a hard tanh where both are given; else a guard."""
     low, high = _given(args, kwargs, 0, "min", None), _given(args, kwargs, 1, "max", None)
     if not x.requires_grad or isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor):
         return None
     if low == 0 and high is None:
-        return Ends("clamp", off=x <= 0)
+        return FlatRanges("clamp", off=x <= 0)
     if low is None or high is None:
         return None
     return _between("clamp", x, float(low), float(high))
 
 
-def _clamp_min(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends | None:
+def _clamp_min(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> FlatRanges | None:
     return _clamp(x, (_given(args, kwargs, 0, "min", None),), {}, flat)
 
 
-def _leaky(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
+def _leaky(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> FlatRanges:
     slope = _given(args, kwargs, 0, "negative_slope", 0.01)
-    return Ends("leaky_relu", off=x <= 0) if slope == 0 else Ends("leaky_relu")
+    return FlatRanges("leaky_relu", off=x <= 0) if slope == 0 else FlatRanges("leaky_relu")
 
 
-def _sigmoid(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
+def _sigmoid(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> FlatRanges:
     low, high = flat.sigmoid
-    return Ends("sigmoid", flat=(x < low) | (x > high), near=x.abs() > 2 * flat.near)
+    return FlatRanges("sigmoid", flat=(x < low) | (x > high), near=x.abs() > 2 * flat.near)
 
 
-def _elu(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
+def _elu(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> FlatRanges:
     alpha = float(_given(args, kwargs, 0, "alpha", 1.0))
     scale = float(_given(args, kwargs, 1, "scale", 1.0))
     inner = float(_given(args, kwargs, 2, "input_scale", 1.0))
     steepest = abs(alpha * scale * inner)
     if inner <= 0:
-        return Ends("elu")
+        return FlatRanges("elu")
     flat_from = math.log(flat.slope / steepest) / inner if steepest > flat.slope else 0.0
-    return Ends("elu", flat=x < flat_from)
+    return FlatRanges("elu", flat=x < flat_from)
 
 
-def _celu(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
+def _celu(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> FlatRanges:
     alpha = float(_given(args, kwargs, 0, "alpha", 1.0))
-    return Ends("celu", flat=x < math.log(flat.slope) * alpha) if alpha > 0 else Ends("celu")
+    return (
+        FlatRanges("celu", flat=x < math.log(flat.slope) * alpha)
+        if alpha > 0
+        else FlatRanges("celu")
+    )
 
 
-def _softplus(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> Ends:
+def _softplus(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> FlatRanges:
     beta = float(_given(args, kwargs, 0, "beta", 1.0))
-    return Ends("softplus", off=x * beta < _logit(flat.slope))
+    return FlatRanges("softplus", off=x * beta < _logit(flat.slope))
 
 
 def _logit(p: float) -> float:
@@ -171,24 +175,32 @@ def _edge(slope: Callable[[float], float], small: float) -> float:
 
 
 _RULES: dict[str, Rule] = {
-    "relu": lambda x, args, kwargs, flat: Ends("relu", off=x <= 0),
+    "relu": lambda x, args, kwargs, flat: FlatRanges("relu", off=x <= 0),
     "hardtanh": _hardtanh,
     "threshold": _threshold,
     "clamp": _clamp,
     "clamp_min": _clamp_min,
     "leaky_relu": _leaky,
-    "prelu_kernel": lambda x, args, kwargs, flat: Ends("prelu"),
-    "hardswish": lambda x, args, kwargs, flat: Ends("hardswish", off=x <= -3),
-    "hardsigmoid": lambda x, args, kwargs, flat: Ends("hardsigmoid", flat=x.abs() >= 3),
+    "prelu_kernel": lambda x, args, kwargs, flat: FlatRanges("prelu"),
+    "hardswish": lambda x, args, kwargs, flat: FlatRanges("hardswish", off=x <= -3),
+    "hardsigmoid": lambda x, args, kwargs, flat: FlatRanges("hardsigmoid", flat=x.abs() >= 3),
     "sigmoid": _sigmoid,
-    "tanh": lambda x, args, kwargs, flat: Ends(
+    "tanh": lambda x, args, kwargs, flat: FlatRanges(
         "tanh", flat=x.abs() > flat.tanh, near=x.abs() > flat.near
     ),
     "elu": _elu,
     "celu": _celu,
     "softplus": _softplus,
-    "log_sigmoid": lambda x, args, kwargs, flat: Ends("log_sigmoid", off=x > -_logit(flat.slope)),
-    "gelu": lambda x, args, kwargs, flat: Ends("gelu", off=x < _edge(_gelu_slope, flat.slope)),
-    "silu": lambda x, args, kwargs, flat: Ends("silu", off=x < _edge(_silu_slope, flat.slope)),
-    "mish": lambda x, args, kwargs, flat: Ends("mish", off=x < _edge(_mish_slope, flat.slope)),
+    "log_sigmoid": lambda x, args, kwargs, flat: FlatRanges(
+        "log_sigmoid", off=x > -_logit(flat.slope)
+    ),
+    "gelu": lambda x, args, kwargs, flat: FlatRanges(
+        "gelu", off=x < _edge(_gelu_slope, flat.slope)
+    ),
+    "silu": lambda x, args, kwargs, flat: FlatRanges(
+        "silu", off=x < _edge(_silu_slope, flat.slope)
+    ),
+    "mish": lambda x, args, kwargs, flat: FlatRanges(
+        "mish", off=x < _edge(_mish_slope, flat.slope)
+    ),
 }

@@ -15,16 +15,16 @@ from torch.autograd.graph import Node
 from gradscope.capture.graph import LEAF, free_nodes, storage_key
 from gradscope.capture.hooks import hooked, watchable
 from gradscope.capture.names import buffer_names, first_names, parameters_by_name
-from gradscope.capture.stacks import stacks_kept
+from gradscope.capture.stacks import stacks_recorded
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Trait, by_node
-from gradscope.explain.shared.tracing_modes import FunctionWatch, Guarding, unguarded
+from gradscope.explain.shared.tracing_modes import FunctionTracer, Guarding, unguarded
 from gradscope.explain.zero.backward_trace import BackwardTrace, ZeroPoint
 from gradscope.explain.zero.blockers import Blocker, Blockers
 from gradscope.explain.zero.causes import cause_of
 from gradscope.explain.zero.factors import FactorOrigins
 from gradscope.explain.zero.flat_activations import ZeroCause
-from gradscope.explain.zero.forward_tracer import ForwardWatch, ObservedValues, with_hooks
+from gradscope.explain.zero.forward_tracer import ForwardTracer, ObservedValues, with_hooks
 from gradscope.explain.zero.node_gradients import any_nonzero
 from gradscope.explain.zero.zero_messages import advice
 from gradscope.records.answers import Answer
@@ -60,7 +60,7 @@ class ZeroTrace:
         for name in zero:
             self._names.setdefault(owned[name], []).append(name)
         self._model, self._zero, self._guarding = model, tuple(zero), guarding
-        self._calls, self._watch = ModuleCalls(model, last), ForwardWatch()
+        self._calls, self._watch = ModuleCalls(model, last), ForwardTracer()
         self._blockers = Blockers(model)
 
     @contextmanager
@@ -77,8 +77,8 @@ class ZeroTrace:
         )
         with (
             hooked(watchable(self._model), enter, leave),
-            stacks_kept() if stacks else nullcontext(),
-            FunctionWatch(self._guarding.listener(self._watch.run)),
+            stacks_recorded() if stacks else nullcontext(),
+            FunctionTracer(self._guarding.handler(self._watch.run)),
         ):
             yield
 

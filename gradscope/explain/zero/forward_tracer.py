@@ -13,7 +13,7 @@ from torch.autograd.graph import Node
 from gradscope.explain.shared import tracing_modes
 from gradscope.explain.shared.frames import locate
 from gradscope.explain.shared.operations import function_name
-from gradscope.explain.shared.tracing_modes import WatchedCall
+from gradscope.explain.shared.tracing_modes import TracedCall
 from gradscope.explain.zero.node_gradients import any_nonzero
 
 _OWN = (__file__, str(tracing_modes.__file__))
@@ -30,7 +30,7 @@ class ObservedValues:
     dropped: bool = False  # by a dropout that leaves nothing
 
 
-class ForwardWatch:
+class ForwardTracer:
     """Notes, of every operation with a gradient that Python calls, what ``ObservedValues`` has."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class ForwardWatch:
         self.hooks = False  # whether a tensor got a hook of the user's
         self.recomputed = False  # whether something is not kept for backward, but made again then
 
-    def run(self, call: WatchedCall) -> Any:
+    def run(self, call: TracedCall) -> Any:
         """Run the operation and look at its result."""
         limits = _range(call.args)  # before: what works in place overwrites it
         result = call.run()
@@ -68,7 +68,7 @@ def _packs() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
-def _drops_all(call: WatchedCall) -> bool:
+def _drops_all(call: TracedCall) -> bool:
     p = call.args[1] if len(call.args) > 1 else call.kwargs.get("p")
     return "dropout" in function_name(call.function) and isinstance(p, int | float) and p == 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gradscope.records.diff import DiffReport, Gap
+from gradscope.records.diff import DiffReport, TensorDiff
 from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
 from gradscope.reporters.header import loss_facts, run_facts
@@ -74,7 +74,7 @@ def verdict(report: DiffReport) -> Iterator[Line]:
         yield Line(_NOISE[report.measured].format(step=report.step, factor=report.factor), "noise:")
 
 
-def _nearer(gaps: Iterable[Gap | None]) -> str:
+def _nearer(gaps: Iterable[TensorDiff | None]) -> str:
     """Which of the two the reference is nearer to, and in how many tensors."""
     pairs = [
         (gap.reference_a, gap.reference_b)
@@ -92,7 +92,7 @@ def _nearer(gaps: Iterable[Gap | None]) -> str:
     )
 
 
-def _errors(gaps: Iterable[Gap | None]) -> list[float | None]:
+def _errors(gaps: Iterable[TensorDiff | None]) -> list[float | None]:
     """Of those that were compared."""
     return [gap.error for gap in gaps if gap is not None and gap.note is None]
 

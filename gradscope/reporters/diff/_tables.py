@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from gradscope.records.diff import CallDiff, DiffReport, Gap, ParameterDiff
+from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDiff
 from gradscope.reporters.diff._view import DiffView
 from gradscope.reporters.labels import label
 from gradscope.typeset.numbers import NOT_THERE, count, number, plural, shape
@@ -103,7 +103,7 @@ def _worst_of_parameter(row: ParameterDiff) -> float:
     return max(_size(row.value), _size(row.gradient))
 
 
-def _size(gap: Gap | None) -> float:
+def _size(gap: TensorDiff | None) -> float:
     if gap is None:
         return 0.0
     return float("inf") if gap.note else gap.error or 0.0
@@ -120,7 +120,7 @@ def _headings(what: str, rank: int) -> tuple[Heading, ...]:
     )
 
 
-def _cells(gap: Gap | None) -> tuple[Cell, ...]:
+def _cells(gap: TensorDiff | None) -> tuple[Cell, ...]:
     if gap is None:
         return (Cell(""),) * 6
     cosine = NOT_THERE if gap.cosine is None else f"{gap.cosine:.4f}"
@@ -128,13 +128,13 @@ def _cells(gap: Gap | None) -> tuple[Cell, ...]:
     return (_error(gap), Cell(cosine), Cell(_figure(gap.largest)), _own(gap), *references)
 
 
-def _error(gap: Gap) -> Cell:
+def _error(gap: TensorDiff) -> Cell:
     if gap.note:
         return Cell(plain(gap.note), "warn")
     return _judged(gap.error, gap.noise, gap.departs and gap.own is None)
 
 
-def _own(gap: Gap) -> Cell:
+def _own(gap: TensorDiff) -> Cell:
     return _judged(gap.own, gap.own_noise, gap.departs)
 
 

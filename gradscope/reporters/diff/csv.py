@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from gradscope.records.diff import CallDiff, DiffReport, Gap, ParameterDiff
+from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDiff
 from gradscope.records.report import Finding
 from gradscope.reporters.csv_text import Field, written
 from gradscope.reporters.diff._view import DiffView
@@ -13,7 +13,7 @@ from gradscope.typeset.numbers import shape
 
 suffix = ".csv"
 
-_GAP = tuple(f.name for f in fields(Gap))
+_GAP = tuple(f.name for f in fields(TensorDiff))
 CALLS = (
     *("name", "name_b", "type", "call", "path", "shape"),
     *(f"activation_{name}" for name in _GAP),
@@ -58,5 +58,5 @@ def _parameter(row: ParameterDiff) -> list[Field]:
     return [*head, *_gap(row.value), *_gap(row.gradient)]
 
 
-def _gap(gap: Gap | None) -> list[Field]:
+def _gap(gap: TensorDiff | None) -> list[Field]:
     return [None if gap is None else getattr(gap, name) for name in _GAP]

@@ -40,8 +40,8 @@ def _parts(history: RunHistory, view: View) -> Iterator[Part]:
     if wanted is None:
         table = step_metrics.table(history, None)
         if table:
-            yield Part("vital signs", table.caption, panels=over_steps.panels(history))
-            yield Part("vital signs in figures", table=table, remarks=table.legend)
+            yield Part("step metrics", table.caption, panels=over_steps.panels(history))
+            yield Part("step metrics in figures", table=table, remarks=table.legend)
         drawn = tuple(over_steps.maps(history))
         if drawn:
             yield Part("layers over steps", "a row leads to the layer's figures", maps=drawn)

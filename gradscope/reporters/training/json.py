@@ -17,7 +17,7 @@ from gradscope.rules import explanations
 
 suffix = ".json"
 
-#: The vital signs, a column each, in the order of the steps.
+#: The step metrics, a column each, in the order of the steps.
 SIGNS = (
     *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "losses", "summed"),
     *("nonfinite", "gradient_norm", "clipped_norm", "learning_rates", "loss_scale", "sampled"),

@@ -1,4 +1,4 @@
-"""A training run as text for people: header, vital signs, findings, events, layers over steps."""
+"""A training run as text for people: header, step metrics, findings, events, layers over steps."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from gradscope.training.loop.rounds import Rounds
 from gradscope.training.loop.schedulers import Schedulers
 from gradscope.training.loop.script_lines import script_line
 from gradscope.training.models import Model, Models
-from gradscope.training.optimizers import Optimizers, SeenOptimizer
+from gradscope.training.optimizers import ObservedOptimizer, Optimizers
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -97,7 +97,7 @@ class Loop:
         self._last_backward: str | None = None
         self._scaled = self.changed = False
 
-    def listen(self, models: Iterable[Model], guard: Guard) -> None:
+    def observe(self, models: Iterable[Model], guard: Guard) -> None:
         """Notice the first call of each module that owns parameters, with gradients or without."""
         for model in models:
             outer = model.outer()
@@ -265,7 +265,7 @@ class Loop:
             self._every.append((weakref.ref(optimizer), mine))
         return mine
 
-    def step_begins(self, optimizer: Optimizer, known: SeenOptimizer) -> None:
+    def step_begins(self, optimizer: Optimizer, known: ObservedOptimizer) -> None:
         """Gradients are as the optimizer gets them."""
         mine = self._known(optimizer)
         if not mine.parameters.steps:
@@ -275,7 +275,9 @@ class Loop:
             known.held, optimizer.param_groups, cleared="cleared" in mine.facts
         )
 
-    def gradients_read(self, optimizer: Optimizer, known: SeenOptimizer, step: CurrentStep) -> None:
+    def gradients_read(
+        self, optimizer: Optimizer, known: ObservedOptimizer, step: CurrentStep
+    ) -> None:
         """All gradients of the step that is going on were read."""
         mine = self._of[optimizer].parameters
         mine.read(step.gradients.norms, known.held, self._steps + 1)
@@ -285,7 +287,7 @@ class Loop:
         if not mine.are_scaled(before, after, scale):
             self._clipping.measured(known.name, before, after)
 
-    def step_ended(self, optimizer: Optimizer, known: SeenOptimizer) -> None:
+    def step_ended(self, optimizer: Optimizer, known: ObservedOptimizer) -> None:
         """The weights have moved."""
         self._steps += 1
         mine = self._of[optimizer]

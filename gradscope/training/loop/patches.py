@@ -23,7 +23,7 @@ from gradscope.training.patches import replace
 _MADE = ((LRScheduler, "_initial_step"), (ReduceLROnPlateau, "_reset"))
 
 
-class LoopListener(Protocol):
+class LoopObserver(Protocol):
     """What listens to these moments. None of the methods raises."""
 
     def clearing(self) -> None:
@@ -59,24 +59,24 @@ class LoopListener(Protocol):
         """A gradient scaler chose the next loss scale."""
 
 
-def listen_to_loop(listener: LoopListener) -> ExitStack:
-    """Call ``listener`` at each of them from now on, until the stack is closed."""
+def observe_loop(observer: LoopObserver) -> ExitStack:
+    """Call ``observer`` at each of them from now on, until the stack is closed."""
     patches = ExitStack()
     for owner in (Optimizer, nn.Module):
-        replace(patches, owner, "zero_grad", lambda f: _clearing(f, listener))
-    replace(patches, nn.Module, "__setattr__", lambda f: _module_set(f, listener))
+        replace(patches, owner, "zero_grad", lambda f: _clearing(f, observer))
+    replace(patches, nn.Module, "__setattr__", lambda f: _module_set(f, observer))
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         by_norm = name == "clip_grad_norm_"
-        clip = _clipping(getattr(nn.utils.clip_grad, name), listener, by_norm)
+        clip = _clipping(getattr(nn.utils.clip_grad, name), observer, by_norm)
         for place in (nn.utils, nn.utils.clip_grad):
             replace(patches, place, name, functools.partial(_instead, clip))
     for kind, name in _MADE:
         if hasattr(kind, name):
-            replace(patches, kind, name, lambda f: _then(f, listener.scheduler_made))
-    replace(patches, DataLoader, "__iter__", lambda f: _before(f, listener.epoch_begins))
+            replace(patches, kind, name, lambda f: _then(f, observer.scheduler_made))
+    replace(patches, DataLoader, "__iter__", lambda f: _before(f, observer.epoch_begins))
     scaler = torch.amp.GradScaler
-    replace(patches, scaler, "unscale_", lambda f: _with_first(f, listener.unscaled))
-    replace(patches, scaler, "update", lambda f: _then(f, lambda _: listener.scale_updated()))
+    replace(patches, scaler, "unscale_", lambda f: _with_first(f, observer.unscaled))
+    replace(patches, scaler, "update", lambda f: _then(f, lambda _: observer.scale_updated()))
     return patches
 
 
@@ -96,12 +96,12 @@ def _then(original: Callable[..., Any], act: Callable[[Any], None]) -> Callable[
     return method
 
 
-def _clearing(original: Callable[..., Any], listener: LoopListener) -> Callable[..., Any]:
+def _clearing(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:
     @functools.wraps(original)
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-        listener.clearing()
+        observer.clearing()
         result = original(self, *args, **kwargs)
-        listener.cleared(self)
+        observer.cleared(self)
         return result
 
     return zero_grad
@@ -130,18 +130,18 @@ def _with_first(original: Callable[..., Any], act: Callable[[Any], None]) -> Cal
     return method
 
 
-def _module_set(original: Callable[..., Any], listener: LoopListener) -> Callable[..., Any]:
+def _module_set(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:
     @functools.wraps(original)
     def __setattr__(self: nn.Module, name: str, value: Any) -> None:
         if issubclass(type(value), nn.Module):
-            listener.module_set(self, name, value)
+            observer.module_set(self, name, value)
         original(self, name, value)
 
     return __setattr__
 
 
 def _clipping(
-    original: Callable[..., Any], listener: LoopListener, by_norm: bool
+    original: Callable[..., Any], observer: LoopObserver, by_norm: bool
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
@@ -149,10 +149,10 @@ def _clipping(
         if not one:
             parameters = list(parameters)  # what is used up by this, the original uses up, too
         given = [parameters] if one else parameters
-        listener.clipping(given, by_norm)
+        observer.clipping(given, by_norm)
         norm = original(parameters, *args, **kwargs)
         bound = args[0] if args else kwargs.get("max_norm")
-        listener.clipped(given, norm, bound)
+        observer.clipped(given, norm, bound)
         return norm
 
     return clip

@@ -1,8 +1,9 @@
-"""Where a NaN or an infinity of a training step came from, found in the step that made it.
+"""Finds the origin of a NaN or Inf in a training step, within the step that produced it.
 
-``sentinel.py`` sees each call and each backward. ``calls.py`` keeps what is needed to run a
-call again, with what ``habits.py`` has learned of its model, and ``rerun.py`` runs it. What lies
-between the calls and the loss nobody can run again: ``loss.py`` reads it off the graph while it is
-whole, and ``steep.py`` keeps what its backward may turn out to need. ``unlocated.py`` says what is
-known where nothing was found.
+``detector.py`` sees each call and each backward. ``recorded_calls.py`` saves what a replay of a
+call needs, ``side_effects.py`` learns which state a forward of the model changes, and
+``replayed_calls.py`` runs the call again. The operations between the calls and the loss cannot be
+replayed: ``loss_operations.py`` reads them off the loss graph while it exists, and
+``singular_nodes.py`` saves what their backward may need. ``unknown_origin.py`` reports what is
+known when no origin was found.
 """

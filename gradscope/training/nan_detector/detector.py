@@ -12,16 +12,16 @@ from torch import nn
 
 from gradscope.capture.graph import Edge, Span
 from gradscope.explain.non_finite.levels import FINITE, KINDS, NAN, level
-from gradscope.explain.non_finite.singular_derivatives import explain_slopes
+from gradscope.explain.non_finite.singular_derivatives import explain_singular_derivatives
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall
-from gradscope.training.nan_detector.first_module import first_seen, returned_finite
+from gradscope.training.nan_detector.first_module import first_non_finite_module, returned_finite
 from gradscope.training.nan_detector.loss_operations import LossLines, explain_loss, loss_part
-from gradscope.training.nan_detector.no_collectives import Alone, alone
+from gradscope.training.nan_detector.no_collectives import NoCollectives, no_collectives
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.nan_detector.replayed_calls import rerun, rerun_results
-from gradscope.training.nan_detector.side_effects import Habits
-from gradscope.training.nan_detector.singular_nodes import SteepPlans
+from gradscope.training.nan_detector.side_effects import SideEffects
+from gradscope.training.nan_detector.singular_nodes import SingularPlans
 from gradscope.training.nan_detector.unknown_origin import given, unlocated
 
 Models = Callable[[], Sequence[tuple[str, nn.Module]]]
@@ -33,7 +33,7 @@ _IN_A_ROW = 4
 _TASK, _NO_TASK = torch._C._current_graph_task_id, -1
 
 
-class Sentinel:
+class NanDetector:
     """Keeps what is needed to run the calls of a step again, until the step ends.
 
     All in the thread that trains; nothing of the script is changed.
@@ -45,14 +45,14 @@ class Sentinel:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._calls: list[RecordedCall] = []
-        self._habits: dict[tuple[int, bool], Habits] = {}
+        self._side_effects: dict[tuple[int, bool], SideEffects] = {}
         self._lines = LossLines()
-        self._plans = SteepPlans()
+        self._plans = SingularPlans()
         self._loss: list[NonFiniteOrigin] = []
         self._worst = FINITE
         self._in_a_row = 0
         self._external = FINITE
-        self._alone: Alone | None = None
+        self._alone: NoCollectives | None = None
         #: While a call is run again its hooks run too: whoever set them looks away.
         self.busy = False
 
@@ -62,10 +62,10 @@ class Sentinel:
         """An outermost call of a trained model begins, with gradients enabled."""
         if self.busy or _TASK() != _NO_TASK:
             return
-        habits = self._habits.get((id(module), module.training))
-        if habits is None or habits.module() is not module:
-            habits = self._learn(module)
-        self._calls.append(RecordedCall(name, module, args, kwargs, habits))
+        side_effects = self._side_effects.get((id(module), module.training))
+        if side_effects is None or side_effects.module() is not module:
+            side_effects = self._learn(module)
+        self._calls.append(RecordedCall(name, module, args, kwargs, side_effects))
 
     def call_ended(self, module: nn.Module, output: Any) -> None:
         """The call returned."""
@@ -133,7 +133,7 @@ class Sentinel:
             worst = self._worst or NAN
             repeats = all(call.repeats for call in calls)
             inside = () if seen is None or found or repeats else seen()
-            first = first_seen(inside, where, worst)
+            first = first_non_finite_module(inside, where, worst)
             if first is not None:
                 return (first,)
             # What the loss was given is known of calls that ran again, or were seen.
@@ -198,7 +198,7 @@ class Sentinel:
         for call in reversed(calls):
             if call.given_finite and (found := self._run(call, backward=True)):
                 return found
-        return explain_slopes(self._plans.nodes(self._lines))
+        return explain_singular_derivatives(self._plans.nodes(self._lines))
 
     def _known(self) -> Iterator[tuple[Edge, torch.Tensor]]:
         """What the calls returned, by the edges at which the loss took it."""
@@ -224,17 +224,19 @@ class Sentinel:
     def _spans(self) -> list[Span]:
         return [call.span for call in self._calls]
 
-    def _learn(self, module: nn.Module) -> Habits:
+    def _learn(self, module: nn.Module) -> SideEffects:
         """A model that was not called before in this mode."""
-        self._habits = {key: h for key, h in self._habits.items() if h.module() is not None}
-        habits = self._habits[id(module), module.training] = Habits(module)
-        return habits
+        self._side_effects = {
+            key: h for key, h in self._side_effects.items() if h.module() is not None
+        }
+        side_effects = self._side_effects[id(module), module.training] = SideEffects(module)
+        return side_effects
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
         self.busy = True
         try:
-            with alone() as self._alone:
+            with no_collectives() as self._alone:
                 yield
         finally:
             self.busy = False

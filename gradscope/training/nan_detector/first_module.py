@@ -22,7 +22,9 @@ _ADVICE = (
 )
 
 
-def first_seen(calls: Sequence[ModuleCall], where: str, worst: int) -> NonFiniteOrigin | None:
+def first_non_finite_module(
+    calls: Sequence[ModuleCall], where: str, worst: int
+) -> NonFiniteOrigin | None:
     """The first module that made it of finite numbers; None where nothing was seen of it.
 
     Args:

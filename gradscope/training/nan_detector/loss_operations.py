@@ -15,7 +15,7 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, Edge, Span
 from gradscope.explain.non_finite.graph_replay import explain_graph
-from gradscope.explain.non_finite.replayed_lines import Written
+from gradscope.explain.non_finite.replayed_lines import ReplayedOperation
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.frames import user_line
 from gradscope.explain.shared.operations import node_name
@@ -71,7 +71,7 @@ class LossLines:
     """Where the operations of a loss stand in the script, learned in steps that keep stacks."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, ...], list[Written]] = {}
+        self._known: dict[tuple[str, ...], list[ReplayedOperation]] = {}
 
     def learn(self, part: LossPart) -> None:
         """Remember the lines of nodes that have their stacks."""
@@ -79,7 +79,7 @@ class LossLines:
         if any(one.site.file for one in written):
             self._known[part.names] = written
 
-    def among(self, names: tuple[str, ...], number: int) -> Written:
+    def among(self, names: tuple[str, ...], number: int) -> ReplayedOperation:
         """The line of one of them; also in a loss of other length, where its kind has one line."""
         if names in self._known:
             return self._known[names][number]
@@ -89,20 +89,20 @@ class LossLines:
             for name, line in zip(known, written, strict=True)
             if name == names[number]
         }
-        return found.pop() if len(found) == 1 else Written()
+        return found.pop() if len(found) == 1 else ReplayedOperation()
 
 
-def _written(node: Node) -> Written:
+def _written(node: Node) -> ReplayedOperation:
     metadata: Any = node.metadata  # a property, which torch's types take for a method
     stack = metadata.get("traceback_")
     line = user_line(stack) if stack else None
     if line is None:
-        return Written()
+        return ReplayedOperation()
     file, number, function = line
     # An operator such as `**` stands behind a decorator of torch's, and goes by the node's name.
     named = function and not function.startswith("_") and function != "wrapped"
     public = function if named else None
-    return Written(CallSite(None, None, file, number), public)
+    return ReplayedOperation(CallSite(None, None, file, number), public)
 
 
 def explain_loss(

@@ -13,12 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"})
 
 
-class NeedsOthers(RuntimeError):
+class NeedsOtherRanks(RuntimeError):
     """An operation would have waited for other processes."""
 
 
-class Alone(TorchDispatchMode):
-    """Within it an operation that would communicate raises ``NeedsOthers`` instead.
+class NoCollectives(TorchDispatchMode):
+    """Within it an operation that would communicate raises ``NeedsOtherRanks`` instead.
 
     Attributes:
         refused: whether one has.
@@ -37,15 +37,15 @@ class Alone(TorchDispatchMode):
             return NotImplemented  # its own operations come first, and then this is asked again
         if func.namespace in _NAMESPACES and "wait_tensor" not in func.name():
             self.refused = True
-            raise NeedsOthers(f"{func.name()} waits for other processes")
+            raise NeedsOtherRanks(f"{func.name()} waits for other processes")
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
-def alone() -> Iterator[Alone | None]:
-    """``Alone`` in a process of several; nothing in one by itself."""
+def no_collectives() -> Iterator[NoCollectives | None]:
+    """``NoCollectives`` in a process of several; nothing in one by itself."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         yield None
         return
-    with Alone() as mode:
+    with NoCollectives() as mode:
         yield mode

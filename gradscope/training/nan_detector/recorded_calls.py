@@ -25,7 +25,7 @@ from gradscope.explain.non_finite.levels import level
 from gradscope.explain.shared.frames import is_hidden
 from gradscope.explain.shared.tensors import version_of
 from gradscope.nesting import find, replaced
-from gradscope.training.nan_detector.side_effects import Habits, PutBack
+from gradscope.training.nan_detector.side_effects import PutBack, SideEffects
 
 _PLAIN = (int, float, str, type(None))
 _SEQUENCE = torch._C._autograd._get_sequence_nr
@@ -39,7 +39,7 @@ class RecordedCall:
 
     Attributes:
         name: of the model, as the script has it.
-        habits: of the model: they say what else of its surroundings is kept.
+        side_effects: of the model: they say what else of its surroundings is kept.
         autocast: the kinds of device that it was on for, with the dtype.
         before: what puts the rest of the surroundings back, part by part.
         copied: the arguments are copies, for its forward writes to what it is given.
@@ -71,11 +71,11 @@ class RecordedCall:
         module: nn.Module,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        habits: Habits,
+        side_effects: SideEffects,
     ) -> None:
-        self.name, self.module, self.habits = name, module, habits
+        self.name, self.module, self.side_effects = name, module, side_effects
         self.args, self.kwargs = args, kwargs
-        self.line = habits.line or _line()
+        self.line = side_effects.line or _line()
         if any_autocast():
             self.autocast = autocast_dtypes()
         given: list[torch.Tensor] = []
@@ -89,12 +89,12 @@ class RecordedCall:
                 given += found
                 versions += map(version_of, found)
         self._given, self._versions = given, versions
-        if habits.keeps:
-            self.before = habits.snapshot()
-            if habits.writes_arguments:
+        if side_effects.keeps:
+            self.before = side_effects.snapshot()
+            if side_effects.writes_arguments:
                 self.args, self.kwargs = cloned(args, kwargs)
                 self.copied = True
-        trained = habits.trained()
+        trained = side_effects.trained()
         self._weights = -1 if trained is None else trained._version
         self.hooks: list[Handle | dict[int, Any]] = []
         self.nodes: dict[Node, list[Arrived]] = {}
@@ -115,8 +115,8 @@ class RecordedCall:
         else:
             self.results = [(weakref.ref(t), _edge(t)) for t in tensors_of((output,))]
             self.listen_last()
-        if self.habits.learning:
-            self.habits.learn(self.overwritten, self.line)
+        if self.side_effects.learning:
+            self.side_effects.learn(self.overwritten, self.line)
         if self.copied:
             self._given.clear()
             self._versions.clear()
@@ -155,7 +155,7 @@ class RecordedCall:
     @property
     def moved(self) -> bool:
         """Whether the weights are others by now."""
-        trained = self.habits.trained()
+        trained = self.side_effects.trained()
         return trained is not None and self._weights != trained._version
 
     @property
@@ -206,7 +206,7 @@ class RecordedCall:
     def surroundings(self) -> Iterator[None]:
         """Random states, modes, buffers and autocast as they were at its entry.
 
-        Only autocast is put back after the block: the rest is for ``kept_as_found`` around it.
+        Only autocast is put back after the block: the rest is for ``state_restored`` around it.
         """
         for put_back in self.before:
             put_back()

@@ -18,11 +18,11 @@ from gradscope.nesting import find
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.running.state import (
     deeper_recursion,
-    kept_as_found,
     post_accumulate_hooks_disabled,
     run_eagerly,
+    state_restored,
 )
-from gradscope.training.nan_detector.no_collectives import NeedsOthers
+from gradscope.training.nan_detector.no_collectives import NeedsOtherRanks
 from gradscope.training.nan_detector.recorded_calls import RecordedCall, cloned, tensors_of
 
 
@@ -66,7 +66,7 @@ def rerun_results(call: RecordedCall) -> list[torch.Tensor] | None:
     with _as_it_began(call) as (module, args, kwargs), torch.no_grad():
         try:
             results = tensors_of((module(*args, **kwargs),))
-        except NeedsOthers:
+        except NeedsOtherRanks:
             call.refused = True
             return None
     return None if call.drew else results
@@ -82,7 +82,7 @@ def _as_it_began(call: RecordedCall) -> Iterator[tuple[nn.Module, Any, Any]]:
     module, _ = unwrapped(call.module)
     with ExitStack() as kept:
         kept.enter_context(_silent())
-        kept.enter_context(kept_as_found(module, weights=call.habits.writes_parameters))
+        kept.enter_context(state_restored(module, weights=call.side_effects.writes_parameters))
         kept.enter_context(run_eagerly())
         kept.enter_context(deeper_recursion())
         kept.enter_context(post_accumulate_hooks_disabled(module))
@@ -90,7 +90,7 @@ def _as_it_began(call: RecordedCall) -> Iterator[tuple[nn.Module, Any, Any]]:
         kept.enter_context(call.surroundings())
         state = torch.default_generator.get_state()
         yield module, args, kwargs
-        if not call.habits.draws:
+        if not call.side_effects.draws:
             call.drew = not torch.equal(state, torch.default_generator.get_state())
 
 

@@ -22,7 +22,7 @@ PutBack = Callable[[], None]
 LEARNED = 3
 
 
-class Habits:
+class SideEffects:
     """What is kept at the entry of a call of a model in one of its modes.
 
     A model may do something for the first time after these calls: what it did is then not put back
@@ -31,8 +31,8 @@ class Habits:
     Attributes:
         trained: a parameter by whose version it is seen that the weights have moved: an optimizer
             moves all.
-        module: whose habits these are. Weak, as all references here: a script may make its models
-            anew in each step.
+        module: whose side effects these are. Weak, as all references here: a script may build a
+            new model in each step.
         learning: calls are still compared.
         keeps: there is something to keep.
         writes_arguments: its forward writes to what it is given.

@@ -15,7 +15,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import Span
-from gradscope.explain.non_finite.singular_derivatives import KeptNode
+from gradscope.explain.non_finite.singular_derivatives import SavedNode
 from gradscope.explain.shared.node_forward import saved_by
 from gradscope.explain.shared.operations import Trait, by_node
 from gradscope.training.nan_detector.loss_operations import LossLines, LossPart, loss_part
@@ -35,7 +35,7 @@ _WALKS, _SELDOM = 64, 32
 
 
 @dataclass(slots=True)
-class SteepNodes:
+class SingularNodes:
     """The nodes of a loss whose slope may not be finite, and the way to them.
 
     Attributes:
@@ -55,7 +55,7 @@ class SteepNodes:
     age: int = 0
 
     @staticmethod
-    def of(part: LossPart, made: int) -> SteepNodes:
+    def of(part: LossPart, made: int) -> SingularNodes:
         """Those of a loss."""
         wanted = [i for i, node in enumerate(part.nodes) if _steep(node)][:_MOST]
         kept = set(range(min(_COMPARED, len(part.nodes))))
@@ -81,7 +81,7 @@ class SteepNodes:
             edges = len(node.next_functions)
             if saved:
                 steep.append((places[number], number, by_node(node).name, saved, edges))
-        return SteepNodes(part.names, made, path, steep)
+        return SingularNodes(part.names, made, path, steep)
 
     def follow(self, roots: Sequence[torch.Tensor]) -> list[Node] | None:
         """The nodes of the path in the graph of these roots; None where it is another one."""
@@ -102,12 +102,12 @@ class SteepNodes:
         return nodes
 
 
-class SteepPlans:
+class SingularPlans:
     """The losses of a script, and what is ``held`` of their steep nodes until the step ends."""
 
     def __init__(self) -> None:
-        self._plans: list[SteepNodes] = []
-        self.held: list[tuple[SteepNodes, list[dict[str, Any]]]] = []
+        self._plans: list[SingularNodes] = []
+        self.held: list[tuple[SingularNodes, list[dict[str, Any]]]] = []
         self._walks = 0
         self._missed = 0
 
@@ -130,7 +130,7 @@ class SteepPlans:
 
     def _another(
         self, roots: Sequence[torch.Tensor], made: int, calls: Callable[[], list[Span]]
-    ) -> tuple[SteepNodes, list[Node] | None]:
+    ) -> tuple[SingularNodes, list[Node] | None]:
         """A loss that is none of those that are known, and is walked unless each is another."""
         self._missed += 1
         if self._walks > _WALKS and self._missed % _SELDOM:
@@ -141,17 +141,17 @@ class SteepPlans:
         plan = self.learn(loss_part(roots, calls()), made)
         return plan, plan.follow(roots)
 
-    def learn(self, part: LossPart, made: int) -> SteepNodes:
+    def learn(self, part: LossPart, made: int) -> SingularNodes:
         """Remember the way in a loss."""
         self._walks += 1
-        plan = SteepNodes.of(part, made)
+        plan = SingularNodes.of(part, made)
         self._plans = [plan, *(p for p in self._plans if p.names != plan.names)][:_PLANS]
         return plan
 
-    def nodes(self, lines: LossLines) -> list[KeptNode]:
+    def nodes(self, lines: LossLines) -> list[SavedNode]:
         """What is held, the latest backward's first."""
         return [
-            KeptNode(name, saved, edges, lines.among(plan.names, number))
+            SavedNode(name, saved, edges, lines.among(plan.names, number))
             for plan, held in reversed(self.held)
             for (_, number, name, _, edges), saved in zip(plan.steep, held, strict=True)
         ]
@@ -173,7 +173,7 @@ def _steep(node: Node) -> bool:
     return True
 
 
-def _saved(plan: SteepNodes, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+def _saved(plan: SingularNodes, nodes: Sequence[Node]) -> list[dict[str, Any]]:
     """What the steep nodes saved; nothing where that is too large to be held."""
     held, total = [], 0
     for place, _, _, names, _ in plan.steep:

@@ -18,7 +18,7 @@ from explain.non_finite import backward, forward, loss, outside
 from explain.non_finite.cases import ORIGINS, Program, broken_in
 from gradscope.explain.non_finite.explain_non_finite import explain_non_finite
 from gradscope.records.answers import NonFiniteOrigin
-from gradscope.running.state import kept_as_found
+from gradscope.running.state import state_restored
 
 # Importing them fills the table.
 PROGRAMS = (forward, loss, backward, outside)
@@ -35,7 +35,7 @@ def origins_of(program: Program) -> tuple[NonFiniteOrigin, ...]:
         loss.backward()
 
     model, forward, step, inputs = program
-    with kept_as_found(model, weights=True):
+    with state_restored(model, weights=True):
         return explain_non_finite(model, forward, backward, step, inputs=inputs)
 
 
@@ -106,7 +106,7 @@ def test_a_tensor_of_nobodys_is_counted() -> None:
     outside = torch.full((2, 4), 1.0)
     outside[1, 2] = float("nan")
     net = nn.Linear(4, 2)
-    with kept_as_found(net, weights=False):
+    with state_restored(net, weights=False):
         (origin,) = explain_non_finite(
             net,
             lambda: (net(outside.new_ones(2, 4)) * outside[:, :2]).sum() + outside.sum(),

@@ -16,7 +16,7 @@ from gradscope.explain.shared.operations import (
     function_name,
     node_name,
 )
-from gradscope.explain.shared.tracing_modes import FunctionWatch, OperatorWatch, WatchedCall
+from gradscope.explain.shared.tracing_modes import FunctionTracer, OperatorTracer, TracedCall
 
 X = torch.randn(2, 3, 4, 4, requires_grad=True)
 FLAT = torch.randn(3, 4, requires_grad=True)
@@ -43,11 +43,11 @@ RUNS = {
 def test_the_operator_and_the_node_are_one_operation(name: str) -> None:
     seen = []
 
-    def listen(call: WatchedCall) -> object:
+    def handle(call: TracedCall) -> object:
         seen.append(by_operator(call.function._schema.name.split("::")[1]).name)  # type: ignore[attr-defined]
         return call.run()
 
-    with OperatorWatch(listen):
+    with OperatorTracer(handle):
         result = RUNS[name]()
     assert name in seen
     assert result.grad_fn is not None
@@ -70,12 +70,12 @@ def test_the_operator_and_the_node_are_one_operation(name: str) -> None:
 def test_the_function_that_python_calls(run, name) -> None:
     seen = []
 
-    def listen(call: WatchedCall) -> object:
+    def handle(call: TracedCall) -> object:
         seen.append(by_function(function_name(call.function)).name)
         return call.run()
 
     x = torch.ones(3, 3)
-    with FunctionWatch(listen):
+    with FunctionTracer(handle):
         run(x)
     assert seen[0] == name
 

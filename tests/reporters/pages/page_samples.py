@@ -11,7 +11,7 @@ from PIL import Image
 from reporters import report_samples, run_samples
 
 from gradscope.records.answers import Answer, WhyReport
-from gradscope.records.diff import CallDiff, DiffReport, Gap, ParameterDiff
+from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDiff
 from gradscope.records.modules import ModuleCall
 from gradscope.records.report import CheckedModel, CheckReport, Finding, Report
 from gradscope.records.saliency import Attribution, ClassScore, ImageAttribution, SaliencyReport
@@ -67,7 +67,10 @@ def why() -> WhyReport:
 
 def diff() -> DiffReport:
     """A comparison in which one call departs."""
-    gap, off = Gap(1e-7, 1.0, 1e-6, own=1e-8, own_noise=1e-8), Gap(0.5, 0.8, 1.0, own=0.1)
+    gap, off = (
+        TensorDiff(1e-7, 1.0, 1e-6, own=1e-8, own_noise=1e-8),
+        TensorDiff(0.5, 0.8, 1.0, own=0.1),
+    )
     run = report_samples.small().run
     return DiffReport(
         "findings",

@@ -127,7 +127,7 @@ def test_of_a_run_of_which_not_every_step_is_kept_it_is_said() -> None:
     history = small()
     thinned = replace(history, steps=history.steps[::2][:-1] + history.steps[-1:])
     text = terminal.render(thinned, View())
-    assert "vital signs  at the 600 of 1,200 steps that are kept\n" in text
+    assert "step metrics  at the 600 of 1,200 steps that are kept\n" in text
     assert "optimizer: 1,200 steps\n" in text
 
 

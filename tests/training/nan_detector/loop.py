@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.capture.stacks import stacks_kept
+from gradscope.capture.stacks import stacks_recorded
 from gradscope.records.answers import NonFiniteOrigin
-from gradscope.training.nan_detector.detector import Sentinel
+from gradscope.training.nan_detector.detector import NanDetector
 
 #: The step at which the broken programs break, counted from 1.
 BAD = 6
@@ -80,13 +80,13 @@ class Loop:
 
     program: Program
     sampled: Sequence[int] = (1, 2)
-    sentinel: Sentinel = field(init=False)
+    sentinel: NanDetector = field(init=False)
     number: int = 0
     where: str | None = None
     non_finite: tuple[NonFiniteOrigin, ...] = ()
 
     def __post_init__(self) -> None:
-        self.sentinel = Sentinel(lambda: list(self.program.models.items()))
+        self.sentinel = NanDetector(lambda: list(self.program.models.items()))
 
     def run(self, around: Around = lambda locate: locate()) -> int | None:
         """Train; the step that was not finite. ``around`` runs the call of ``locate``."""
@@ -102,7 +102,7 @@ class Loop:
         for number in range(1, STEPS + 1):
             self.number, self.where = number, None
             optimizer.zero_grad()
-            with stacks_kept() if number in self.sampled else nullcontext():
+            with stacks_recorded() if number in self.sampled else nullcontext():
                 self.program.step(self, number)
             gradients = [p.grad for p in parameters if p.grad is not None]
             if self.where is None and not all(bool(g.isfinite().all()) for g in gradients):

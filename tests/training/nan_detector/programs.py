@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from training.sentinel.loop import BAD, Loop, Program, located
+from training.nan_detector.loop import BAD, Loop, Program, located
 
 
 def data(number: int, rows: int = 6) -> tuple[torch.Tensor, torch.Tensor]:

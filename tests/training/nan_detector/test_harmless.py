@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from gradscope.running.state import same_bits
-from training.sentinel.loop import CASES, Loop, Program
-from training.sentinel.programs import data
+from training.nan_detector.loop import CASES, Loop, Program
+from training.nan_detector.programs import data
 
 
 class Busy(nn.Module):

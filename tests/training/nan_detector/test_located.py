@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from training.sentinel import programs
-from training.sentinel.loop import BAD, CASES, Loop
+from training.nan_detector import programs
+from training.nan_detector.loop import BAD, CASES, Loop
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:std.*degrees of freedom is <= 0:UserWarning"),

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from gradscope.records.answers import NonFiniteOrigin
-from training.sentinel.loop import BAD, Loop, Program
-from training.sentinel.programs import data, scored
+from training.nan_detector.loop import BAD, Loop, Program
+from training.nan_detector.programs import data, scored
 
 
 def origins(program: Program) -> tuple[NonFiniteOrigin, ...]:

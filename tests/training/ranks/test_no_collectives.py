@@ -32,7 +32,7 @@ from gradscope.runfile.reader import RunFile
 from gradscope.training import memory
 from gradscope.training.current_step import loss_of
 from gradscope.training.gradients import are_finite
-from gradscope.training.nan_detector.no_collectives import NeedsOthers, alone
+from gradscope.training.nan_detector.no_collectives import NeedsOtherRanks, no_collectives
 
 
 class Collectives(TorchDispatchMode):
@@ -90,11 +90,11 @@ def test_a_sum_that_is_still_to_be_taken_is_no_loss():
 
 
 def test_what_would_wait_is_refused():
-    with alone() as mode:
+    with no_collectives() as mode:
         assert torch.ones(2).sum().item() == 2.0
-        with pytest.raises(NeedsOthers, match="allreduce"):
+        with pytest.raises(NeedsOtherRanks, match="allreduce"):
             dist.all_reduce(torch.ones(2))
-        with pytest.raises(NeedsOthers):
+        with pytest.raises(NeedsOtherRanks):
             spread(Shard(0)).full_tensor()
     assert mode is not None and mode.refused
 

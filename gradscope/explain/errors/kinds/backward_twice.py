@@ -10,7 +10,7 @@ from gradscope.capture.nodes import ordered
 from gradscope.explain.errors.events import BackwardRun, CarriedTensor, Event
 from gradscope.explain.errors.explanation import Case, Explanation, line
 from gradscope.explain.errors.kind import Kind
-from gradscope.explain.errors.step_tracer import ErrorWatch
+from gradscope.explain.errors.step_tracer import ErrorTracer
 from gradscope.explain.shared.operations import node_name
 
 _ADVICE_REPEATS = (
@@ -63,7 +63,7 @@ def _run(run: BackwardRun) -> str:
     return f"the backward of {event.step}" if event.step else "the backward"
 
 
-def _bridge(watch: ErrorWatch, failing: BackwardRun, node: Node) -> CarriedTensor | None:
+def _bridge(watch: ErrorTracer, failing: BackwardRun, node: Node) -> CarriedTensor | None:
     """The tensor by which what was made since leads to the node; the one found last counts."""
     inside = set(failing.nodes)
     found = [c for n, c in watch.carried.items() if n in inside and node in ordered([n])]
@@ -87,7 +87,7 @@ def _used(bridge: CarriedTensor) -> str:
 
 
 def _advice(
-    watch: ErrorWatch, failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor | None
+    watch: ErrorTracer, failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor | None
 ) -> str:
     if run.event.op == "grad":
         return "pass `create_graph=True` to `torch.autograd.grad`, which then keeps the graph"
@@ -132,7 +132,7 @@ def _two_losses(failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor) -
     return not bridge.attribute and here and one.step == other.step
 
 
-def _before(watch: ErrorWatch, failing: BackwardRun) -> Explanation | None:
+def _before(watch: ErrorTracer, failing: BackwardRun) -> Explanation | None:
     """The graph was freed before this run began: by whom, nobody saw."""
     old = [c for n, c in watch.carried.items() if watch.made[n].epoch < 0 and n in failing.nodes]
     if not old:

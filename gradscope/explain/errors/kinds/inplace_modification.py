@@ -13,7 +13,7 @@ from gradscope.errors import message_of
 from gradscope.explain.errors.events import Event, SavedTensor, Write
 from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, line
 from gradscope.explain.errors.kind import Kind
-from gradscope.explain.errors.step_tracer import ErrorWatch
+from gradscope.explain.errors.step_tracer import ErrorTracer
 from gradscope.explain.shared.operations import by_function, node_name
 
 _VERSIONS = re.compile(
@@ -48,7 +48,7 @@ def _between(writes: Sequence[Write], then: int, now: int) -> list[Write]:
     return [found[after] for after in sorted(found)] if now in found else []
 
 
-def _unseen(watch: ErrorWatch, shape: list[int], then: int, now: int) -> Explanation | None:
+def _unseen(watch: ErrorTracer, shape: list[int], then: int, now: int) -> Explanation | None:
     """Nobody was seen to save it, as in a function of the user's own: who wrote tells itself."""
     size = math.prod(shape)
     fits = [
@@ -89,7 +89,7 @@ def _is_broken(node: Node) -> bool:
 
 
 def _explained(
-    watch: ErrorWatch, saver: Event, node: str, kept: SavedTensor, writes: list[Write]
+    watch: ErrorTracer, saver: Event, node: str, kept: SavedTensor, writes: list[Write]
 ) -> Explanation:
     wrote, owner = writes[0].event, watch.owner(kept)
     op = saver.op.strip("_") or node.removesuffix("0").removesuffix("Backward")

@@ -1,4 +1,4 @@
-"""A run → charts over its steps: vital signs with what happened, and layers as maps."""
+"""A run → charts over its steps: step metrics with what happened, and layers as maps."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gradscope.records.norms import MEASURES
 from gradscope.records.training import TrainingFinding
 from gradscope.reporters.labels import TONES, label
 from gradscope.reporters.steps_in_words import stretches as stretches_of
-from gradscope.reporters.training.tables.metric_values import Sign, signs
+from gradscope.reporters.training.tables.metric_values import Metric, metrics
 from gradscope.typeset.numbers import count
 from gradscope.typeset.text import plain
 
 #: So many findings and events are shown on a line of time.
 _MOST = 60
-#: A sign that is drawn with the one before it.
+#: A metric that is drawn with the one before it.
 _BESIDE = "after clipping"
 #: Each map's title, what its values are, of which series, and the measure.
 _MAPS = (
@@ -35,31 +35,31 @@ _MOST_PLACES = 4 * PLACES
 
 
 def panels(history: RunHistory) -> tuple[Panel, ...]:
-    """The vital signs, each over all steps."""
+    """The step metrics, each over all steps."""
     found: list[Panel] = []
     heading = ""
     happened = stretches(history)
-    for sign in signs(history):
-        if sign.heading:
-            heading = f"{sign.label}: "
-        elif sign.label == _BESIDE and found:
+    for metric in metrics(history):
+        if metric.heading:
+            heading = f"{metric.label}: "
+        elif metric.label == _BESIDE and found:
             before = found[-1]
-            found[-1] = replace(before, curves=(*before.curves, _curve(sign)))
+            found[-1] = replace(before, curves=(*before.curves, _curve(metric)))
         else:
-            title = heading + sign.label
-            found.append(Panel(title, "step", sign.note, (_curve(sign),), stretches=happened))
+            title = heading + metric.label
+            found.append(Panel(title, "step", metric.note, (_curve(metric),), stretches=happened))
     return tuple(panel for panel in found if panel.said)
 
 
 def together(a: RunHistory, b: RunHistory) -> tuple[Panel, ...]:
-    """The vital signs that both runs have, over each other."""
+    """The step metrics that both runs have, over each other."""
     theirs = {panel.title: panel for panel in panels(b)}
     found = []
     for panel in panels(a):
         if panel.title in theirs:
             curves_of = (("A", panel.curves), ("B", theirs[panel.title].curves))
             numbered = [(i, run, one) for run, each in curves_of for i, one in enumerate(each)]
-            # A has the first colour and B the second, of every sign.
+            # A has the first colour and B the second, of every metric.
             pairs = [(run, one) for _, run, one in sorted(numbered, key=lambda one: one[:2])]
             several = len(pairs) > 2
             curves = [
@@ -107,10 +107,10 @@ def _what(one: TrainingFinding) -> str:
     return f"{plain(finding.code)} {label(finding.name, finding.call)}: {stretches_of(one.steps)}"
 
 
-def _curve(sign: Sign) -> Curve:
-    lost = set(sign.lost)
-    points = (_point(x, y, x in lost) for x, y in zip(sign.steps, sign.values, strict=True))
-    return Curve(sign.label, tuple(points))
+def _curve(metric: Metric) -> Curve:
+    lost = set(metric.lost)
+    points = (_point(x, y, x in lost) for x, y in zip(metric.steps, metric.values, strict=True))
+    return Curve(metric.label, tuple(points))
 
 
 def _point(step: int, value: float | None, lost: bool) -> Point:

@@ -15,7 +15,7 @@ def step_title(run: TrainingRun, step: int) -> str:
 
 
 def facts_of_step(step: TrainingStep) -> list[str]:
-    """The vital signs of one step."""
+    """The step metrics of one step."""
     facts = []
     if step.optimizer and step.optimizer_step != step.step:
         facts.append(f"{plain(step.optimizer)} step {count(step.optimizer_step)}")

@@ -1,1 +1,1 @@
-"""The tables of a training run: vital signs, steps, and layers over steps."""
+"""The tables of a training run: step metrics, steps, and layers over steps."""

@@ -1,4 +1,4 @@
-"""Steps → vital signs: the course of each figure that every step has."""
+"""Steps → step metrics: the course of each figure that every step has."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gradscope.typeset.text import plain
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
-    """One vital sign: its value at each step, and the steps where it was not finite.
+class Metric:
+    """One vital metric: its value at each step, and the steps where it was not finite.
 
     One without steps is the heading of those that follow. ``note`` says what the values are.
     """
@@ -47,25 +47,25 @@ LOSS = "loss"
 _Values = tuple[float | None, ...]
 
 
-def signs(history: RunHistory) -> list[Sign]:
-    """Every sign that was measured; of several optimizers one after the other."""
+def metrics(history: RunHistory) -> list[Metric]:
+    """Every metric that was measured; of several optimizers one after the other."""
     by_optimizer: dict[str, list[TrainingStep]] = {}
     for step in history.steps:
         by_optimizer.setdefault(step.optimizer, []).append(step)
     of_all = _measured(history.steps, _of_all(history.steps))
     if len(by_optimizer) < 2:
         return [*_measured(history.steps, _of_optimizer(history.steps)), *of_all]
-    found: list[Sign] = []
+    found: list[Metric] = []
     for optimizer, steps in by_optimizer.items():
-        found.append(Sign(plain(optimizer) or "without an optimizer"))
+        found.append(Metric(plain(optimizer) or "without an optimizer"))
         found += _measured(steps, _of_optimizer(steps))
-    return [*found, Sign("all together"), *of_all]
+    return [*found, Metric("all together"), *of_all]
 
 
 def _measured(
     steps: Sequence[TrainingStep], series: Iterable[tuple[str, _Values, Collection[int]]]
-) -> list[Sign]:
-    """A sign for each series that holds anything; what is named as lost has no value."""
+) -> list[Metric]:
+    """A metric for each series that holds anything; what is named as lost has no value."""
     numbers = tuple(step.step for step in steps)
     found = []
     for label, values, without in series:
@@ -73,7 +73,7 @@ def _measured(
         lost = {*without, *(n for n, x in pairs if x is not None and not math.isfinite(x))}
         if lost or any(x is not None for x in values):
             note = backwards_over(steps) if label == LOSS else ""
-            found.append(Sign(label, numbers, values, tuple(sorted(lost)), note))
+            found.append(Metric(label, numbers, values, tuple(sorted(lost)), note))
     return found
 
 

@@ -44,7 +44,7 @@ def series_legend(
     curves = [row[i].text for row in texts for i in drawn]
     over = f"over the {plural(len(looked), 'step')} looked at" if len(looked) > 1 else ""
     over = "over these steps" if steps[1:] else over
-    explained = view.table is None and bool(history.steps)  # under the vital signs
+    explained = view.table is None and bool(history.steps)  # under the step metrics
     return [*lines, *curve_legend(curves, over, explained=explained)]
 
 

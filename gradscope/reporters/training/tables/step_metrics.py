@@ -1,4 +1,4 @@
-"""The vital signs of a run as a table: each over all steps, first, last, lowest and highest."""
+"""The step metrics of a run as a table: each over all steps, first, last, lowest and highest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gradscope.records.history import RunHistory
 from gradscope.reporters.training.tables.legend import curve_legend, losses, span
-from gradscope.reporters.training.tables.metric_values import Sign, clipping, signs
+from gradscope.reporters.training.tables.metric_values import Metric, clipping, metrics
 from gradscope.typeset.curves import NOT_FINITE, curve
 from gradscope.typeset.numbers import NOT_THERE, count, number
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table, plan
@@ -15,7 +15,7 @@ from gradscope.typeset.tables import KEEP, Cell, Heading, Table, plan
 #: and in a pipe.
 _WIDTHS, _NARROW, _PIPED = (64, 56, 48, 40, 32), (40, 32, 24, 20, 16, 12), 48
 _HEADINGS = (
-    Heading("sign", right=False, prose=True),
+    Heading("metric", right=False, prose=True),
     Heading("first", keep=90),
     Heading("last", keep=KEEP),
     Heading("min", keep=70),
@@ -31,19 +31,19 @@ _PLACES = {"min_at", "max_at"}
 
 
 def table(history: RunHistory, width: int | None) -> Table | None:
-    """The signs at a width: the curves take what the figures leave."""
-    rows = signs(history)
+    """The metrics at a width: the curves take what the figures leave."""
+    rows = metrics(history)
     if not rows:
         return None
-    figures = [_figures(sign) for sign in rows]
+    figures = [_figures(metric) for metric in rows]
     for room, hideable in _layouts(width):
         blank = _table(rows, figures, ["▁" * room for _ in rows], history)
         if {*plan(blank, width).hidden} <= hideable:
             break
     first, last = span(history)
     curves = [
-        curve(sign.steps, sign.values, sign.lost, first=first, last=last, width=room)
-        for sign in rows
+        curve(metric.steps, metric.values, metric.lost, first=first, last=last, width=room)
+        for metric in rows
     ]
     return _table(rows, figures, curves, history)
 
@@ -56,47 +56,47 @@ def _layouts(width: int | None) -> list[tuple[int, set[str]]]:
     return [*wide, *((room, _PLACES) for room in _NARROW)]
 
 
-def _figures(sign: Sign) -> list[str]:
-    if sign.heading:
+def _figures(metric: Metric) -> list[str]:
+    if metric.heading:
         return [""] * (len(_HEADINGS) - 2)
-    figures = [_text(sign, 0), _text(sign, -1)]
+    figures = [_text(metric, 0), _text(metric, -1)]
     for which in (min, max):
-        found = sign.extreme(which)
+        found = metric.extreme(which)
         figures += [number(found[0]), count(found[1])] if found else [NOT_THERE, ""]
-    return [*figures, losses(sign.lost)]
+    return [*figures, losses(metric.lost)]
 
 
-def _text(sign: Sign, i: int) -> str:
-    lost = sign.values[i] is None and sign.steps[i] in sign.lost
-    return NOT_FINITE if lost else number(sign.values[i])
+def _text(metric: Metric, i: int) -> str:
+    lost = metric.values[i] is None and metric.steps[i] in metric.lost
+    return NOT_FINITE if lost else number(metric.values[i])
 
 
 def _table(
-    of: Sequence[Sign],
+    of: Sequence[Metric],
     figures: Sequence[Sequence[str]],
     curves: Sequence[str],
     history: RunHistory,
 ) -> Table:
     several = len(history.steps) > 1
-    unsaid = set() if any(sign.lost for sign in of) else {"nonfinite"}
+    unsaid = set() if any(metric.lost for metric in of) else {"nonfinite"}
     unsaid |= set() if several else _COURSE
     shown = [i for i, heading in enumerate(_HEADINGS) if heading.key not in unsaid]
-    indent = "  " if any(sign.heading for sign in of) else ""
+    indent = "  " if any(metric.heading for metric in of) else ""
     rows = []
-    for sign, texts, drawn in zip(of, figures, curves, strict=True):
+    for metric, texts, drawn in zip(of, figures, curves, strict=True):
         *known, gone = texts
         cells = [
-            Cell(sign.label if sign.heading else indent + sign.label),
+            Cell(metric.label if metric.heading else indent + metric.label),
             *(Cell(text, "bad" if text == NOT_FINITE else "") for text in known),
             Cell(gone, "bad" if gone else ""),
-            Cell("" if sign.heading else drawn, "bad" if NOT_FINITE in drawn else ""),
+            Cell("" if metric.heading else drawn, "bad" if NOT_FINITE in drawn else ""),
         ]
         rows.append(tuple(cells[i] for i in shown))
     remarks = [*_notes(of), *filter(None, [clipping(history)])]
     first, last = span(history)
     over = f"steps {count(first)} to {count(last)}" if several else ""
     return Table(
-        "vital signs",
+        "step metrics",
         tuple(_HEADINGS[i] for i in shown),
         tuple(rows),
         _caption(history),
@@ -104,14 +104,14 @@ def _table(
     )
 
 
-def _notes(of: Sequence[Sign]) -> Iterator[str]:
-    """What the values of some signs are: ``loss: sum of 4 backwards``."""
+def _notes(of: Sequence[Metric]) -> Iterator[str]:
+    """What the values of some metrics are: ``loss: sum of 4 backwards``."""
     whose = ""
-    for sign in of:
-        if sign.heading:
-            whose = f" of {sign.label}"
-        elif sign.note:
-            yield f"{sign.label}{whose}: {sign.note}"
+    for metric in of:
+        if metric.heading:
+            whose = f" of {metric.label}"
+        elif metric.note:
+            yield f"{metric.label}{whose}: {metric.note}"
 
 
 def _caption(history: RunHistory) -> str:

@@ -1,4 +1,4 @@
-"""The steps of a run as a table, a row for each: its vital signs in figures."""
+"""The steps of a run as a table, a row for each: its step metrics in figures."""
 
 from __future__ import annotations
 
