@@ -145,7 +145,9 @@ def test_a_hook_on_a_module_is_told_as_one() -> None:
         ("0.weight", "0.bias"),
     )
     assert "a backward hook" in answer.message and "autograd function" not in answer.message
-    assert (answer.location or "").endswith(f"test_messages.py:{quiet.__code__.co_firstlineno}")
+    assert (answer.location or "").endswith(
+        f"test_zero_messages.py:{quiet.__code__.co_firstlineno}"
+    )
 
 
 def test_one_logit_under_cross_entropy() -> None:
