@@ -1,4 +1,4 @@
-"""The tables of a run file, as docs/runs.md describes them."""
+"""The tables of a run file, as docs/run-file.md describes them."""
 
 from __future__ import annotations
 

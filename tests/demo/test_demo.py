@@ -17,7 +17,7 @@ from gradscope.demo import train as training
 
 pytestmark = pytest.mark.slow
 
-README = Path(__file__).parents[2] / "README.md"
+TOUR = Path(__file__).parents[2] / "docs" / "tour.md"
 SPECS = tuple(WEIGHTS)
 STORY = ("demo", "demo:lecture")
 SCOUTERS = ("demo:scouter", "demo:scouter-negative")
@@ -52,11 +52,11 @@ def test_every_network_that_is_trained_is_shipped():
 
 
 @pytest.mark.parametrize("spec", STORY)
-def test_shipped_accuracy_is_the_one_that_the_readme_states(spec, split):
+def test_shipped_accuracy_is_the_one_that_the_tour_states(spec, split):
     shown = re.search(
-        rf"`{spec}`(?:\s+is\s+right)?\s+in\s+(\d+\.\d) %", README.read_text(encoding="utf-8")
+        rf"`{spec}`(?:\s+is\s+right)?\s+in\s+(\d+\.\d) %", TOUR.read_text(encoding="utf-8")
     )
-    assert shown, f"the README states no accuracy of {spec}"
+    assert shown, f"the tour states no accuracy of {spec}"
     assert f"{training.accuracy(trained(spec), split) * 100:.1f}" == shown[1]
 
 

@@ -1,4 +1,4 @@
-"""The schema as docs/runs.md shows it: its tables, and its SQL, which finds something."""
+"""The schema as docs/run-file.md shows it: its tables, and its SQL, which finds something."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runfile.made import (
     sample,
 )
 
-PAGE = (Path(__file__).parents[2] / "docs" / "runs.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "run-file.md").read_text(encoding="utf-8")
 SQL = blocks("sql", PAGE)
 
 
