@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import re
 import shlex
+from pathlib import Path
 
 import pytest
+from pages import all_pages, blocks
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -50,10 +53,25 @@ def invocations(text: str):
 
 
 EXAMPLES = [text for file in FILES.values() for text, _ in file.EXAMPLES]
+PAGES = all_pages(Path(__file__).parents[2])
+#: The commands that pages show and do not run: those in the README's sentences, those for a shell.
+SHOWN = sorted(
+    {
+        *re.findall(r"`(gradscope \w+ [^`]+)`", PAGES["README.md"]),
+        *(
+            line.partition("#")[0].strip()
+            for page in PAGES.values()
+            for block in blocks("sh", page)
+            for line in block.splitlines()
+            if line.startswith("gradscope ")
+        ),
+    }
+    - {"gradscope COMMAND --help"}
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", [*EXAMPLES, *(text for text, _ in cli._EXAMPLES)])
+@pytest.mark.parametrize("text", [*EXAMPLES, *(text for text, _ in cli._EXAMPLES), *SHOWN])
 def test_an_example_can_be_typed(text: str) -> None:
     parsed = list(invocations(text))
     assert parsed
