@@ -16,18 +16,31 @@ from gradscope.records.showing import shown_by
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.api import check, diff, features, graph, inspect, load, saliency, watch, why
+    from gradscope.api import (
+        check,
+        diff,
+        features,
+        graph,
+        inspect,
+        leaks,
+        load,
+        saliency,
+        watch,
+        why,
+    )
     from gradscope.errors import GradscopeError
     from gradscope.records.answers import WhyReport
     from gradscope.records.diff import DiffReport
     from gradscope.records.graph import AutogradGraph
     from gradscope.records.history import RunHistory
+    from gradscope.records.leaks import LeaksReport
     from gradscope.records.report import Report
 
 __all__ = [
     "AutogradGraph",
     "DiffReport",
     "GradscopeError",
+    "LeaksReport",
     "Report",
     "RunHistory",
     "WhyReport",
@@ -37,6 +50,7 @@ __all__ = [
     "features",
     "graph",
     "inspect",
+    "leaks",
     "load",
     "saliency",
     "watch",
@@ -47,6 +61,7 @@ _HOMES = {
     "AutogradGraph": "records.graph",
     "DiffReport": "records.diff",
     "GradscopeError": "errors",
+    "LeaksReport": "records.leaks",
     "Report": "records.report",
     "RunHistory": "records.history",
     "WhyReport": "records.answers",
@@ -55,6 +70,7 @@ _HOMES = {
     "features": "api",
     "graph": "api",
     "inspect": "api",
+    "leaks": "api",
     "load": "api",
     "watch": "api",
     "saliency": "api",
@@ -65,11 +81,11 @@ shown_by("gradscope.api.showing")
 
 
 class _Package(ModuleType):
-    """This package, of which ``saliency`` and ``features`` are entries, not the rooms below it."""
+    """This package, of which ``saliency``, ``features`` and ``leaks`` are entries, not rooms."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Python binds a room here when it is imported; it stays in ``sys.modules``.
-        if not (name in ("saliency", "features") and isinstance(value, ModuleType)):
+        if not (name in ("saliency", "features", "leaks") and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
 

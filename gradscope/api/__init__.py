@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gradscope.api.feature_arrays import features
     from gradscope.api.graphing import graph, graph_config
     from gradscope.api.inspecting import inspect, inspect_config
+    from gradscope.api.leaking import leaks, leaks_config
     from gradscope.api.listing import layers
     from gradscope.api.pictures import picture_files, read_pictures
     from gradscope.api.reading import load
@@ -44,6 +45,8 @@ __all__ = [
     "inspect",
     "inspect_config",
     "layers",
+    "leaks",
+    "leaks_config",
     "load",
     "picture_files",
     "read_pictures",
@@ -57,6 +60,7 @@ __all__ = [
 _HOMES = {
     "answering": ("why", "why_config"),
     "inspecting": ("inspect", "inspect_config"),
+    "leaking": ("leaks", "leaks_config"),
     "listing": ("layers",),
     "reading": ("load",),
     "checking": ("check", "check_config"),

@@ -26,6 +26,7 @@ from gradscope.loading.live import adopt
 from gradscope.loading.processes import processes_of
 from gradscope.records.answers import WhyReport
 from gradscope.records.graph import AutogradGraph
+from gradscope.records.leaks import LeaksReport
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
 from gradscope.running.state import random_state_restored, state_restored
@@ -105,7 +106,7 @@ def without(layers: Sequence[str], exclude: Sequence[str]) -> tuple[str, ...]:
 def opened(
     source: nn.Module | LoadedConfig,
     options: Options,
-    report: type[Report | AutogradGraph | WhyReport],
+    report: type[Report | AutogradGraph | WhyReport | LeaksReport],
     *,
     parallel: bool = False,
 ) -> Iterator[Workload]:
@@ -176,8 +177,10 @@ def _adopted(model: nn.Module, options: Options) -> Iterator[Workload]:
 
 
 def _unbuilt(
-    loaded: LoadedConfig, error: BaseException, report: type[Report | AutogradGraph | WhyReport]
-) -> Report | AutogradGraph | WhyReport:
+    loaded: LoadedConfig,
+    error: BaseException,
+    report: type[Report | AutogradGraph | WhyReport | LeaksReport],
+) -> Report | AutogradGraph | WhyReport | LeaksReport:
     """The record of a run that failed before there was a model."""
     config = loaded.config
     run = RunInfo(

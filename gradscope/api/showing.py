@@ -22,6 +22,7 @@ from gradscope.records.data import to_data
 from gradscope.records.diff import DiffReport
 from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.records.history import RunHistory
+from gradscope.records.leaks import LeaksReport
 from gradscope.records.report import CheckReport, Finding, Report
 from gradscope.records.saliency import SaliencyReport
 from gradscope.records.showing import Shown
@@ -36,6 +37,7 @@ _ROOMS: dict[type[Shown], str] = {
     SaliencyReport: "gradscope.reporters.saliency",
     AutogradGraph: "gradscope.diagrams",
     DiffReport: "gradscope.reporters.diff",
+    LeaksReport: "gradscope.reporters.leaks",
     CheckReport: "gradscope.reporters.report",
     RunHistory: "gradscope.reporters.training",
 }

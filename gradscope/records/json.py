@@ -18,6 +18,7 @@ from gradscope.records.data import excerpt, from_data, to_data
 from gradscope.records.diff import DiffReport
 from gradscope.records.features import FeaturesReport
 from gradscope.records.graph import AutogradGraph
+from gradscope.records.leaks import LeaksReport
 from gradscope.records.report import CheckReport, Report
 from gradscope.records.saliency import SaliencyReport
 from gradscope.records.soundness import faults
@@ -44,7 +45,8 @@ def dumps(
     | SaliencyReport
     | FeaturesReport
     | WhyReport
-    | DiffReport,
+    | DiffReport
+    | LeaksReport,
 ) -> str:
     """The record as one JSON document, keys in the order of the records."""
     data = to_data(record)

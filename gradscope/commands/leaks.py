@@ -1,0 +1,141 @@
+"""``gradscope leaks``: what each output depends on and must not."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gradscope import plugins
+from gradscope.commands import _completing as completing
+from gradscope.commands._findings import fail_on_option
+from gradscope.commands._model import importing_torch, read_model
+from gradscope.commands._options import (
+    DisplayOptions,
+    FileOptions,
+    ModelOptions,
+    Words,
+    format_option,
+    takes_groups,
+)
+from gradscope.commands._progress import shown_progress
+from gradscope.commands._time_limit import time_limit
+from gradscope.commands._views import Destination, choose_destination
+from gradscope.commands._write import keep_stdout_clean
+from gradscope.errors import ModelError, OptionError, did_you_mean, refuse_unknown
+from gradscope.records.leaks import AXES, LeaksReport
+from gradscope.reporters.text_view import TextView
+from gradscope.rules import FAIL_ON, SEVERITIES
+
+ROOM = "gradscope.reporters.leaks"
+EXAMPLES = (
+    ("gradscope leaks ./net.py:Decoder --causal", "Does a position see later ones? Which line?"),
+    ("gradscope leaks hf:gpt2", "A causal language model: time, batch, padding, mask."),
+    ("gradscope leaks ./net.py:Conv --causal --axis time=2", "Time is the last of [N, C, T]."),
+    (
+        "gradscope leaks model.yaml --only batch -f json",
+        "One axis, for CI: exit code 1 if it leaks.",
+    ),
+)
+
+
+@takes_groups
+def run(
+    words: Words = None,
+    *,
+    model: ModelOptions,
+    causal: Annotated[
+        bool | None,
+        typer.Option(
+            "--causal/--no-causal",
+            help="Whether output t may depend on inputs up to t only (default: as the model says).",
+            show_default=False,
+        ),
+    ] = None,
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=DIM",
+            help="Which dimension of the inputs is time, batch, or the elements of a set (order). "
+            "Repeatable.",
+        ),
+    ] = None,
+    padding: Annotated[
+        int | None,
+        typer.Option(metavar="VALUE", help="The token that stands for padding."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AXIS",
+            help=f"Judge these axes only: {', '.join(AXES)}. Repeatable.",
+            autocompletion=completing.one_of(AXES),
+        ),
+    ] = None,
+    maps: Annotated[
+        bool, typer.Option("--map", help="Also show which input each output depends on.")
+    ] = False,
+    fail_on: Annotated[str, fail_on_option("a finding")] = "error",
+    format: Annotated[
+        str | None,
+        format_option("terminal, json or markdown. Wins over -o's suffix.", ROOM),
+    ] = None,
+    file: FileOptions,
+    display: DisplayOptions,
+) -> None:
+    """Say what each output depends on and must not: later inputs, other samples, padding.
+
+    Forward passes that differ in one place must agree everywhere else, bit by bit; gradients say
+    the same a second time. A leak is shown with the first call that lets it through, and its line.
+    The model runs in eval mode. Exit code 1: an axis leaks.
+    """
+    refuse_unknown("severity", fail_on, FAIL_ON)
+    dims = _dims(axis or [])
+    for name in only or ():
+        _check_axis(name)
+    destination = choose_destination(format, file, display, ROOM)
+    loaded = read_model(words, model.settings, {"mode": "eval", **model.keys})
+    with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
+        with importing_torch():
+            from gradscope.api import leaks_config
+            from gradscope.leaks.judge import Wishes
+        wishes = Wishes(causal, dims, padding, tuple(only or ()), maps)
+        try:
+            report = leaks_config(loaded, wishes, allow=model.allow or ())
+        except ModelError as error:
+            _write(error.report, destination)
+            raise
+    _write(report, destination)
+    counting = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on in SEVERITIES else ()
+    if any(one.severity in counting for one in report.axes):
+        raise typer.Exit(1)
+
+
+def _write(report: object, destination: Destination) -> None:
+    """Render and write a report; nothing where a failed run left none."""
+    if isinstance(report, LeaksReport):
+        view = TextView(width=destination.width, color=destination.color)
+        destination.write(plugins.load(ROOM, destination.format).render(report, view))
+
+
+def _dims(words: list[str]) -> dict[str, int]:
+    found = {}
+    for word in words:
+        name, sign, dim = word.partition("=")
+        _check_axis(name)
+        try:
+            found[name] = int(dim)
+        except ValueError:
+            raise OptionError(
+                f"`--axis {word}` names no dimension" if sign else f"`--axis {word}` has no `=`",
+                help=f"count from 0: `--axis {name}=1`",
+            ) from None
+    return found
+
+
+def _check_axis(name: str) -> None:
+    if name not in AXES:
+        raise OptionError(
+            f"there is no axis `{name}`",
+            help=did_you_mean(name, AXES) or f"one of {', '.join(AXES)}",
+        )

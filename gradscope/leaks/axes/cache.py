@@ -1,0 +1,150 @@
+"""Does decoding step by step, with a cache, give what the full forward pass gives?"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradscope.leaks.changes import Change, Kept, Layout, Outputs, change, ordered, unless_rounding
+from gradscope.leaks.findings import clean, doubtful, leak, not_judged
+from gradscope.leaks.forwards import Forwards, detached, widened
+from gradscope.leaks.meaning import Given
+from gradscope.leaks.rows import Tensors, tile, unmasked
+from gradscope.leaks.subject import Subject
+from gradscope.loading import Batch
+from gradscope.records.leaks import AxisResult
+from gradscope.running.plain_calls import StepFailed
+from gradscope.running.step import Step
+
+#: What models call the argument with the keys and values of before.
+NAMES = ("past_key_values", "cache", "kv_cache", "past", "past_kv", "layer_past", "state")
+_ADVICE = "check the positions, the mask and the order of the cached keys at each step"
+
+
+def cache_argument(called: Callable[..., Any]) -> str | None:
+    """The argument of the model's that takes a cache."""
+    try:
+        parameters = inspect.signature(getattr(called, "forward", called)).parameters
+    except (TypeError, ValueError):
+        return None
+    return next((name for name in NAMES if name in parameters), None)
+
+
+def judge(subject: Subject) -> AxisResult:
+    """A beginning at once, the rest one by one: each output must be that of the full pass."""
+    name = cache_argument(subject.forwards.workload.called())
+    if name is None:
+        return not_judged("cache", "the model takes no cache")
+    if subject.causal is False or not subject.meaning.sequences or subject.meaning.decoder:
+        return not_judged("cache", "only a causal model of one sequence decodes step by step")
+    if subject.positions < 4 or not subject.rows.tiled:
+        return not_judged("cache", "the sequence has fewer than four positions")
+    count = 2
+    base = unmasked(subject.meaning, tile(subject.meaning, count))
+    layout = Layout.of(subject.meaning, count)
+    start = subject.positions - min(3, subject.positions // 2)
+
+    def pair(forwards: Forwards) -> tuple[Outputs, Outputs]:
+        own = base if forwards is subject.forwards else widened(base)
+        full = ordered(forwards.again(own), layout, subject.positions)
+        stepped = _stepped(forwards, own, name, start, layout)
+        whole = {path: t for path, t in full.items() if path in stepped and t.dim() == 3}
+        return whole, {path: stepped[path] for path in whole}
+
+    kept = Kept(torch.ones(count, subject.positions, dtype=torch.bool), None)
+    own_layout = Layout(count, subject.positions)
+    try:
+        one, other = pair(subject.forwards)
+    except StepFailed as failure:
+        return not_judged("cache", f"a step with the cache failed: {failure.__cause__}")
+    except _NoCache:
+        return not_judged("cache", "the model returned no cache that could be given to it again")
+    if not one:
+        return not_judged("cache", "no output has an entry for each position")
+    found: Change | None = change(one, other, own_layout, kept)
+    found = unless_rounding(subject.forwards, found, pair, own_layout, kept)
+    steps = subject.positions - start
+    if found is None:
+        return clean(
+            "cache", f"{start} tokens at once and {steps} one by one give what the full pass gives"
+        )
+    if found.doubt:
+        return doubtful("cache", found)
+    first = start if found.where is None else int(found.where.any(0).nonzero()[0])
+    words = (
+        f"decoding with the cache gives another result than the full pass, from position {first}"
+    )
+    return leak(subject, "cache", words, found, None, reach=f"position {first}", advice=_ADVICE)
+
+
+class _NoCache(Exception):
+    """No output is a cache."""
+
+
+def _stepped(
+    forwards: Forwards, base: Tensors, name: str, start: int, layout: Layout
+) -> dict[str, torch.Tensor]:
+    """The outputs of the beginning and of single steps, joined along the positions."""
+    meaning = forwards.meaning
+    assert meaning.positions is not None
+    bounds = [(0, start), *((n, n + 1) for n in range(start, meaning.positions))]
+    cache: Any = None
+    parts: list[dict[str, torch.Tensor]] = []
+    for begin, end in bounds:
+        batch = _part(forwards, base, begin, end)
+        if name == "past_key_values":
+            batch.kwargs["use_cache"] = True
+        if cache is not None:
+            batch.kwargs[name] = cache
+
+        def done(output: Any, step: Step) -> tuple[dict[str, torch.Tensor], Any]:
+            return detached(_without_cache(output, name)), _cache_in(output, name)
+
+        outputs, cache = forwards.run({}, done, batch=batch)
+        if cache is None:
+            raise _NoCache
+        own = Layout(layout.rows, end - begin, layout.batch, layout.time)
+        parts.append(ordered(outputs, own, end - begin))
+    return {
+        path: torch.cat([part[path] for part in parts], dim=1)
+        for path in parts[0]
+        if all(path in part and part[path].dim() == 3 for part in parts)
+    }
+
+
+def _part(forwards: Forwards, base: Tensors, begin: int, end: int) -> Batch:
+    """The batch from one position up to another; a mask from the beginning on."""
+    new = {}
+    length = forwards.meaning.positions
+    for one in forwards.meaning.given:
+        tensor = base[one.path]
+        if one.time is not None and tensor.size(one.time) == length:
+            first = 0 if _is_mask(one) else begin
+            tensor = tensor.narrow(one.time, first, end - first)
+        new[one.path] = tensor
+    batch = forwards.meaning.with_tensors(new)
+    return Batch(batch.args, dict(batch.kwargs))
+
+
+def _is_mask(one: Given) -> bool:
+    return one.role == "mask"
+
+
+def _cache_in(output: Any, name: str) -> Any:
+    """The cache that a model returned: by its name, or as the last of a tuple."""
+    for key in (name, *NAMES):
+        found = output.get(key) if isinstance(output, dict) else getattr(output, key, None)
+        if found is not None:
+            return found
+    if isinstance(output, tuple | list) and len(output) > 1:
+        return output[-1]
+    return None
+
+
+def _without_cache(output: Any, name: str) -> Any:
+    if isinstance(output, tuple | list) and not hasattr(output, "_fields") and len(output) > 1:
+        return output[0]
+    return output

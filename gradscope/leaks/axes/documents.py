@@ -1,0 +1,74 @@
+"""In a packed sequence: does a document see another?"""
+
+from __future__ import annotations
+
+import torch
+
+from gradscope.leaks.changes import Kept, judged_outputs, tried
+from gradscope.leaks.findings import clean, doubtful, leak, not_judged
+from gradscope.leaks.first_call import Trial
+from gradscope.leaks.meaning import DOCUMENTS, Given
+from gradscope.leaks.rows import Tensors, tile, unmasked
+from gradscope.leaks.subject import Subject
+from gradscope.records.leaks import AxisResult
+
+_ADVICE = "mask all pairs of positions whose document differs"
+
+
+def judge(subject: Subject) -> AxisResult:
+    """In each row one document gets other content: the others may not change."""
+    named = [one for one in subject.meaning.of(DOCUMENTS) if one.time is not None]
+    if not named:
+        return not_judged("documents", "no input says which document a position belongs to")
+    if subject.positions < 4 or not subject.meaning.sequences:
+        return not_judged("documents", "the sequence has fewer than four positions")
+    count = 4 if subject.rows.tiled and subject.positions != 4 else subject.rows.count
+    if not subject.rows.tiled:
+        return not_judged("documents", "the model takes no batch of another size")
+    base = _packed(subject, named, count)
+    documents = _by_row(named[0], base[named[0].path], count)
+    kinds = documents[0].unique().tolist()
+    if len(kinds) < 2:
+        return not_judged("documents", "the sequence holds one document")
+    picked = torch.stack([documents[r] == kinds[r % len(kinds)] for r in range(count)])
+    changed = subject.differing({one.path: picked for one in subject.meaning.sequences}, base)
+    layout = type(subject.layout).of(subject.meaning, count)
+    kept = Kept(~picked, None)
+    if not judged_outputs(subject.forwards.outputs(base), layout, kept):
+        return not_judged("documents", "no output has an entry for each position")
+    found = tried(subject.forwards, base, changed, layout, kept)
+    if found is None:
+        return clean("documents", f"{len(kinds)} documents in a row keep every bit of one another")
+    if found.doubt:
+        return doubtful("documents", found)
+    row = int(found.rows.nonzero()[0])
+    where = picked[row][None].expand(count, -1)
+    own = subject.differing({one.path: where for one in subject.meaning.sequences}, base)
+    trial = Trial.of(subject, base, own, Kept(~where, None), picked[row], count)
+    words, reach = "lets a document see another", "other documents of the row"
+    return leak(subject, "documents", words, found, trial, reach=reach, advice=_ADVICE)
+
+
+def _packed(subject: Subject, named: list[Given], count: int) -> Tensors:
+    """Rows of at least two documents: as the batch has them, or in halves."""
+    base = unmasked(subject.meaning, tile(subject.meaning, count))
+    for one in named:
+        tensor = base[one.path]
+        assert one.time is not None
+        if len(_by_row(one, tensor, count)[0].unique()) < 2:
+            half = tensor.size(one.time) // 2
+            tensor = tensor.clone()
+            part = tensor.narrow(one.time, half, tensor.size(one.time) - half)
+            part.add_(1)
+            base[one.path] = tensor
+    return base
+
+
+def _by_row(one: Given, tensor: torch.Tensor, count: int) -> torch.Tensor:
+    assert one.time is not None
+    if one.batch is None:
+        flat = tensor.movedim(one.time, 0).reshape(tensor.size(one.time), -1)[:, 0]
+        return flat[None].expand(count, -1)
+    return tensor.movedim((one.batch, one.time), (0, 1)).reshape(count, tensor.size(one.time), -1)[
+        ..., 0
+    ]

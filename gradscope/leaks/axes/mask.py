@@ -1,0 +1,85 @@
+"""Do masked tokens matter, where they lie between others?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gradscope.leaks.changes import Change, Kept, judged_outputs, tried
+from gradscope.leaks.findings import clean, doubtful, leak, not_judged
+from gradscope.leaks.first_call import Trial
+from gradscope.leaks.meaning import LENGTHS
+from gradscope.leaks.rows import tile, unmasked
+from gradscope.leaks.subject import Masked, Subject, with_masks
+from gradscope.records.leaks import AxisResult
+
+_ADVICE = "give the mask to every operation that mixes positions"
+
+
+def judge(subject: Subject) -> AxisResult:
+    """Masked tokens between others get other content: nothing that is not masked may change."""
+    if subject.mask is None or subject.mask.role == LENGTHS:
+        return not_judged("mask", "no input is a mask")
+    inside = [one for one in subject.masked if one.kind == "inside"]
+    if not subject.hides or not inside:
+        return not_judged("mask", "the mask belongs to no input whose positions it could mask")
+    kept = kept_places(subject, inside)
+    outputs = subject.gradients.outputs
+    subject.forwards.remember(subject.rows.base, outputs)
+    if not judged_outputs(outputs, subject.layout, kept):
+        return not_judged("mask", "no output has an entry for each position or sample")
+    found = tried(subject.forwards, subject.rows.base, subject.changed, subject.layout, kept)
+    if found is None:
+        return clean("mask", "other content in masked places keeps every bit of the rest")
+    if found.doubt:
+        return doubtful("mask", found)
+    return leak(
+        subject,
+        "mask",
+        "lets masked tokens change the others",
+        found,
+        trial_of(subject, inside, found),
+        reach="masked tokens",
+        advice=_ADVICE,
+    )
+
+
+def kept_places(subject: Subject, masked: Sequence[Masked]) -> Kept:
+    """What is not masked in these rows; all positions, where the mask is another input's."""
+    count, positions = subject.rows.count, subject.positions
+    rows = torch.zeros(count, dtype=torch.bool)
+    rows[[one.row for one in masked]] = True
+    if not positions:
+        return Kept(None, rows)
+    places = rows[:, None].expand(-1, positions).clone()
+    if subject.hidden.shape[1] == positions and _masks_main(subject):
+        places &= ~subject.hidden
+    return Kept(places, rows)
+
+
+def _masks_main(subject: Subject) -> bool:
+    main = subject.meaning.sequences
+    return any(one in main for one in subject.hides)
+
+
+def trial_of(subject: Subject, masked: Sequence[Masked], found: Change) -> Trial | None:
+    """Few rows, all with the places masked that were in a row where the leak shows."""
+    rows, meaning, mask = subject.rows, subject.meaning, subject.mask
+    shows = [one for one in masked if bool(found.rows[one.row])]
+    if mask is None or not shows or not rows.tiled:
+        return None
+    one = shows[0]
+    count = 3 if one.where.numel() != 3 else 2
+    base = unmasked(meaning, tile(meaning, count))
+    own = tuple(Masked(row, one.kind, one.where) for row in range(count))
+    base = with_masks(base, mask, own, subject.hole)
+    where = one.where[None].expand(count, -1)
+    changed = subject.differing({source.path: where for source in subject.hides}, base)
+    places = None
+    if subject.positions:
+        places = torch.ones(count, subject.positions, dtype=torch.bool)
+        if where.shape[1] == subject.positions and _masks_main(subject):
+            places &= ~where
+    kept = Kept(places, torch.ones(count, dtype=torch.bool))
+    return Trial.of(subject, base, changed, kept, one.where, count)

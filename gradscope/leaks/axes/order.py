@@ -1,0 +1,56 @@
+"""Does the order of a set matter? On demand: `--axis order=1` says where its elements lie."""
+
+from __future__ import annotations
+
+import torch
+
+from gradscope.leaks.changes import Change, Kept, Outputs, change, unless_rounding
+from gradscope.leaks.findings import clean, doubtful, leak, not_judged
+from gradscope.leaks.forwards import Forwards, widened
+from gradscope.leaks.subject import Subject
+from gradscope.records.leaks import AxisResult
+
+_ADVICE = "leave out positions, and reduce with what does not know an order: sum, mean, max"
+
+
+def judge(subject: Subject) -> AxisResult:
+    """The elements change places: the outputs must do so too, or stay as they are."""
+    if "order" not in subject.asked:
+        return not_judged("order", "judged on demand only", "say so: `--axis order=1`")
+    dim = subject.dims.get("order", 1)
+    base = subject.rows.base
+    sizes = {
+        base[one.path].size(dim) for one in subject.meaning.sources if base[one.path].dim() > dim
+    }
+    if len(sizes) != 1 or (size := sizes.pop()) < 2:
+        return not_judged("order", f"no input has two elements or more along dimension {dim}")
+    places = torch.randperm(size, generator=torch.Generator().manual_seed(11))
+    if bool((places == torch.arange(size)).any()):
+        places = torch.arange(size).roll(1)
+    moved = {
+        path: t.index_select(dim, places.to(t.device))
+        if t.dim() > dim and t.size(dim) == size
+        else t
+        for path, t in base.items()
+    }
+
+    def pair(forwards: Forwards) -> tuple[Outputs, Outputs]:
+        wide = forwards is not subject.forwards
+        one, other = (widened(t) if wide else t for t in (base, moved))
+        expected = {
+            path: t.index_select(dim, places.to(t.device))
+            if t.dim() > dim and t.size(dim) == size
+            else t
+            for path, t in forwards.again(one).items()
+        }
+        return expected, forwards.again(other)
+
+    kept = Kept(None, torch.ones(subject.rows.count, dtype=torch.bool))
+    found: Change | None = change(*pair(subject.forwards), subject.layout, kept)
+    found = unless_rounding(subject.forwards, found, pair, subject.layout, kept)
+    if found is None:
+        return clean("order", f"the {size} elements in another order give the same results")
+    if found.doubt:
+        return doubtful("order", found)
+    words = "another order of the elements gives other results"
+    return leak(subject, "order", words, found, None, reach="all elements", advice=_ADVICE)

@@ -1,0 +1,141 @@
+"""Does padding, by its content or by how much of it there is, change what is not padding?"""
+
+from __future__ import annotations
+
+import torch
+
+from gradscope.leaks.axes.mask import kept_places, trial_of
+from gradscope.leaks.changes import (
+    Change,
+    Kept,
+    Layout,
+    Outputs,
+    change,
+    judged_outputs,
+    ordered,
+    tried,
+    unless_rounding,
+)
+from gradscope.leaks.findings import clean, doubtful, leak, not_judged
+from gradscope.leaks.first_call import Trial
+from gradscope.leaks.forwards import Forwards, widened
+from gradscope.leaks.meaning import CONSTANT, LENGTHS, MASK
+from gradscope.leaks.rows import Tensors, tile, unmasked
+from gradscope.leaks.subject import Subject
+from gradscope.records.leaks import AxisResult
+from gradscope.running.plain_calls import StepFailed
+
+_ADVICE = "mask the padding wherever positions are mixed: attention, pooling, normalisation"
+
+
+def judge(subject: Subject) -> AxisResult:
+    """Padded places get other content, and then there is less padding."""
+    rows = subject.rows
+    if subject.mask is None and rows.padding is None:
+        why = "no input is a mask or a length, and no token is known to be padding"
+        return not_judged("padding", why, "say which it is: `--padding 0`")
+    content = ""
+    if subject.mask is not None:
+        ends = [one for one in subject.masked if one.kind != "inside"]
+        if not subject.hides or not ends:
+            return not_judged("padding", "the mask belongs to no input that could be padded")
+        kept = kept_places(subject, ends)
+        outputs = subject.gradients.outputs
+        subject.forwards.remember(rows.base, outputs)
+        if not judged_outputs(outputs, subject.layout, kept):
+            return not_judged("padding", "no output has an entry for each position or sample")
+        found = tried(subject.forwards, rows.base, subject.changed, subject.layout, kept)
+        if found is not None and found.doubt:
+            return doubtful("padding", found)
+        if found is not None:
+            sides = sorted({one.kind for one in ends if bool(found.rows[one.row])})
+            return leak(
+                subject,
+                "padding",
+                "lets what is padded change what is not",
+                found,
+                trial_of(subject, ends, found),
+                reach=f"padding on the {' and the '.join(sides)}",
+                advice=_ADVICE,
+            )
+        content = "other content in padded places keeps every bit; "
+    return _of_amount(subject, content)
+
+
+def _of_amount(subject: Subject, content: str) -> AxisResult:
+    """Whether less padding on the right changes what is not padded."""
+    length = subject.positions
+    of_main = subject.mask is None or subject.hidden.shape[1] == length
+    why = "the amount of padding was not changed: "
+    found: Change | None = None
+    if length < 3 or not of_main:
+        why += "the mask is not the main input's" if length >= 3 else "the sequence is too short"
+    elif not subject.rows.tiled:
+        why += "the model takes no batch of another size"
+    else:
+        real = length // 2 + 1
+        try:
+            found = _fewer(subject, real)
+            why = "less padding changes no output by more than rounding"
+        except StepFailed:
+            why += "the model takes sequences of one length only"
+    if found is None and why.startswith("the amount") and not content:
+        return not_judged("padding", why)
+    if found is None:
+        return clean("padding", f"{content}{why}")
+    if found.doubt:
+        return doubtful("padding", found)
+    words = "gives another result where there is more padding"
+    trial = _trial(subject, length // 2 + 1)
+    reach = "the amount of padding"
+    return leak(subject, "padding", words, found, trial, reach=reach, advice=_ADVICE)
+
+
+def _fewer(subject: Subject, real: int) -> Change | None:
+    """What changes where a row has no padding on the right."""
+    padded, short = _pair(subject, real)
+    long_layout = Layout.of(subject.meaning, 1)
+    short_layout = Layout(long_layout.rows, real, long_layout.batch, long_layout.time)
+
+    def pair(forwards: Forwards) -> tuple[Outputs, Outputs]:
+        wide = forwards is not subject.forwards
+        one, other = (widened(t) if wide else t for t in (padded, short))
+        return (
+            ordered(forwards.again(one), long_layout, real),
+            ordered(forwards.again(other), short_layout, real),
+        )
+
+    layout = Layout(1, real)
+    kept = Kept(torch.ones(1, real, dtype=torch.bool), torch.ones(1, dtype=torch.bool))
+    found = change(*pair(subject.forwards), layout, kept)
+    return unless_rounding(subject.forwards, found, pair, layout, kept)
+
+
+def _pair(subject: Subject, real: int) -> tuple[Tensors, Tensors]:
+    """One row padded on the right, and the same row without its padding."""
+    meaning, rows, length = subject.meaning, subject.rows, subject.positions
+    base = unmasked(meaning, tile(meaning, 1))
+    padded, short = dict(base), dict(base)
+    for one in meaning.given:
+        tensor = base[one.path]
+        if one.role == LENGTHS:
+            padded[one.path] = short[one.path] = torch.full_like(tensor, real)
+        elif one.role == CONSTANT:
+            for dim in range(tensor.dim()):
+                if tensor.size(dim) == length:
+                    short[one.path] = short[one.path].narrow(dim, 0, real)
+        elif one.time is not None and tensor.size(one.time) == length:
+            short[one.path] = tensor.narrow(one.time, 0, real)
+            fill = subject.hole if one.role == MASK else rows.padding
+            if one.role == MASK or (one in meaning.sequences and fill is not None):
+                padded[one.path] = tensor.clone()
+                padded[one.path].narrow(one.time, real, length - real).fill_(fill)
+    return padded, short
+
+
+def _trial(subject: Subject, real: int) -> Trial:
+    """The short row first: what it has too may not change where there is padding behind it."""
+    padded, short = _pair(subject, real)
+    kept = Kept(torch.ones(1, real, dtype=torch.bool), torch.ones(1, dtype=torch.bool))
+    crop = (subject.positions, real)
+    return Trial(short, padded, Layout(1, real), kept, torch.zeros(0, dtype=torch.bool), crop=crop)

@@ -1,0 +1,133 @@
+"""The second instrument: where the gradient of an output with respect to an input is not zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradscope.leaks.forwards import detached, predictions
+
+if TYPE_CHECKING:
+    from gradscope.leaks.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """What one forward pass and up to two backward passes found.
+
+    Attributes:
+        outputs: of the pass.
+        time: [rows, positions], the size of the gradient from the row's own position (its cut) to
+            each input position; None: not taken.
+        samples: [rows], of the gradient from the control row to every row; None: not taken.
+        reason: why none was taken.
+    """
+
+    outputs: dict[str, torch.Tensor]
+    time: torch.Tensor | None = None
+    samples: torch.Tensor | None = None
+    reason: str | None = None
+
+
+def gradients(subject: Subject) -> Gradients:
+    """Run the base once, with a graph that begins at the sources."""
+    return subject.forwards.embedded(
+        subject.rows.base, lambda output, leaves: _taken(subject, output, leaves)
+    )
+
+
+def _taken(subject: Subject, output: Any, leaves: dict[str, list[torch.Tensor]]) -> Gradients:
+    outputs = detached(output)
+    found = [
+        (path, tensor)
+        for path, tensor in predictions(output)
+        if tensor.requires_grad and tensor.is_floating_point()
+    ]
+    targets = [leaf for path in leaves for leaf in leaves[path] if leaf.requires_grad]
+    if not found or not targets:
+        what = "no output has a graph" if not found else "no embedding took the tokens"
+        return Gradients(outputs, reason=f"no gradient: {what}")
+    layout = subject.layout
+    time = samples = None
+    try:
+        if subject.causal and subject.positions > 1:
+            time = _over_time(subject, [t for _, t in found], leaves)
+        if layout.rows is not None and layout.rows > 1:
+            samples = _over_samples(subject, [t for _, t in found], leaves)
+    except RuntimeError as error:  # an operation whose backward is not there
+        return Gradients(outputs, time, samples, f"no gradient: {str(error).splitlines()[0]}")
+    return Gradients(outputs, time, samples)
+
+
+def _weights(tensor: torch.Tensor) -> torch.Tensor:
+    coins = torch.Generator().manual_seed(7)
+    weights = torch.rand(tensor.shape, generator=coins) + 0.5
+    signs = torch.randint(0, 2, tensor.shape, generator=coins) * 2 - 1
+    return (weights * signs).to(tensor)
+
+
+def _over_time(
+    subject: Subject, outputs: list[torch.Tensor], leaves: dict[str, list[torch.Tensor]]
+) -> torch.Tensor | None:
+    layout, parts = subject.layout, []
+    for output in outputs:
+        aligned = layout.by_position(output)
+        if aligned is None:
+            continue
+        for row, cut in enumerate(subject.cuts):
+            if cut is not None and row < aligned.shape[0]:
+                picked = aligned[row, cut]
+                parts.append((picked * _weights(picked)).sum())
+    own = [
+        (one, leaf)
+        for one in subject.meaning.sequences
+        for leaf in leaves.get(one.path, ())
+        if leaf.requires_grad
+    ]
+    if not parts or not own:
+        return None
+    total = torch.zeros(subject.rows.count, subject.positions, dtype=torch.float64)
+    for (one, _), sent in zip(own, _sent(subject, parts, own), strict=True):
+        if sent is None:
+            continue
+        moved = sent.abs().to(torch.float64).nan_to_num(0.0)
+        if one.batch is None:
+            total[:1] += moved.movedim(one.time, 0).reshape(subject.positions, -1).sum(1)[None]
+            continue
+        moved = moved.movedim((one.batch, one.time), (0, 1))
+        total += moved.reshape(*total.shape, -1).sum(-1).cpu()
+    return total
+
+
+def _over_samples(
+    subject: Subject, outputs: list[torch.Tensor], leaves: dict[str, list[torch.Tensor]]
+) -> torch.Tensor | None:
+    layout, control, parts = subject.layout, subject.rows.control, []
+    for output in outputs:
+        by_row = layout.by_row(output)
+        if by_row is not None:
+            parts.append((by_row[control] * _weights(by_row[control])).sum())
+    own = [
+        (one, leaf)
+        for one in subject.meaning.sources
+        if one.batch is not None
+        for leaf in leaves.get(one.path, ())
+        if leaf.requires_grad
+    ]
+    if not parts or not own:
+        return None
+    total = torch.zeros(subject.rows.count, dtype=torch.float64)
+    for (one, _), sent in zip(own, _sent(subject, parts, own), strict=True):
+        if sent is not None and sent.size(one.batch) == subject.rows.count:
+            moved = sent.abs().to(torch.float64).nan_to_num(0.0).movedim(one.batch, 0)
+            total += moved.reshape(subject.rows.count, -1).sum(-1).cpu()
+    return total
+
+
+def _sent(subject: Subject, parts: list[torch.Tensor], own: list[Any]) -> list[Any]:
+    subject.forwards.backwards += 1
+    leaves = [leaf for _, leaf in own]
+    start = torch.stack([part.to(torch.float64) for part in parts]).sum()
+    return list(torch.autograd.grad(start, leaves, retain_graph=True, allow_unused=True))

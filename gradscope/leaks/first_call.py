@@ -1,0 +1,281 @@
+"""The first operation that lets a leak through: two forward passes compared result by result.
+
+What differs where nothing may is a candidate. It is the one if the leak changes when the unchanged
+result is put in its place: most results that differ have no part in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradscope.capture.hooks import hooked, watchable
+from gradscope.explain.shared.call_site import CallSite
+from gradscope.explain.shared.frames import shown, source
+from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.explain.shared.operations import by_function, function_name, written
+from gradscope.explain.shared.watches import FunctionWatch, WatchedCall
+from gradscope.leaks.changes import Kept, Layout, change, ordered, spread, unequal
+from gradscope.leaks.forwards import Forwards, detached
+from gradscope.leaks.positions import excused
+from gradscope.nesting import find, replaced
+
+if TYPE_CHECKING:
+    from gradscope.leaks.subject import Subject
+
+#: So many candidates are tried.
+TRIES = 16
+#: Where two batches are of different lengths, a smaller share of the spread is rounding.
+ROUNDING = 1e-5
+_Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Two small batches between which the leak shows.
+
+    Attributes:
+        base, changed: the batches.
+        layout: of their outputs.
+        kept: what must not change.
+        dirty: bool over the axis that was changed: which entries.
+        slack: as for ``excused``.
+        crop: how long the axis is in the changed batch, and in the base, where that is shorter;
+            then the two are compared as far as both go, and rounding is passed over.
+    """
+
+    base: _Tensors
+    changed: _Tensors
+    layout: Layout
+    kept: Kept
+    dirty: torch.Tensor
+    slack: int = 0
+    crop: tuple[int, int] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        subject: Subject,
+        base: _Tensors,
+        changed: _Tensors,
+        kept: Kept,
+        dirty: torch.Tensor,
+        count: int,
+        slack: int = 0,
+    ) -> Trial:
+        """With the outputs' layout for so many rows."""
+        layout = Layout.of(subject.meaning, count)
+        return cls(base, changed, layout, kept, dirty, slack)
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Where a leak crosses.
+
+    Attributes:
+        layer, call: the innermost module call.
+        operation: its name.
+        file, line, text: the nearest line of the user's, as it is shown.
+    """
+
+    layer: str
+    call: int
+    operation: str
+    file: str | None = None
+    line: int | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A result: which of which function, in which module's call."""
+
+    module: str
+    call: int
+    function: str
+    number: int
+
+
+@dataclass
+class _Log:
+    """Listens to every function of a forward pass, and to every module's result.
+
+    Attributes:
+        known: results of the base; None: this is the base, and they are kept.
+        patch: the result that is replaced by the base's where it must not differ.
+    """
+
+    trial: Trial
+    calls: ModuleCalls
+    known: Mapping[_Key, list[torch.Tensor]] | None = None
+    patch: _Key | None = None
+    kept: dict[_Key, list[torch.Tensor]] = field(default_factory=dict)
+    candidates: dict[_Key, CallSite] = field(default_factory=dict)
+    _counts: Counter[tuple[str, int, str]] = field(default_factory=Counter)
+
+    def listen(self, call: WatchedCall) -> Any:
+        """Run a function, and look at its result and at what it wrote to."""
+        result = call.run()
+        name = function_name(call.function)
+        written_to = _written(name, call)
+        made = result if written_to is None else written_to
+        if not any(True for _ in find(made, torch.Tensor)):
+            return result
+        innermost = self.calls.innermost()
+        module, number = ("", 0) if innermost is None else (innermost.name, innermost.number)
+        new = self._seen(module, number, name, made, in_place=written_to is not None)
+        return result if written_to is not None else new
+
+    def returned(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        """A module returns: what no function made, such as a script's result, is seen here."""
+        innermost = self.calls.innermost(module)
+        if innermost is not None:
+            name = f"{type(module).__name__}.forward"
+            self._seen(innermost.name, innermost.number, name, output, in_place=True, patch=False)
+        self.calls.leave(module, args, kwargs, output)
+
+    def _seen(
+        self, module: str, call: int, name: str, made: Any, *, in_place: bool, patch: bool = True
+    ) -> Any:
+        self._counts[module, call, name] += 1
+        key = _Key(module, call, name, self._counts[module, call, name])
+        tensors = [t for _, t in find(made, torch.Tensor)]
+        if self.known is None:
+            self.kept[key] = [t.detach().clone() for t in tensors]
+            return made
+        before = self.known.get(key)
+        if before is None or len(before) != len(tensors):
+            return made
+        if self.patch is not None:
+            return self._patched(key, made, tensors, before, in_place=in_place) if patch else made
+        if any(bool(self._crossed(a, b).any()) for a, b in zip(before, tensors, strict=True)):
+            self.candidates.setdefault(key, self.calls.site())
+        return made
+
+    def _crossed(self, before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
+        """Where two results differ and must not."""
+        none = torch.zeros((), dtype=torch.bool)
+        now = self._cropped(now.detach(), before)
+        plain = before.layout == now.layout == torch.strided
+        if before.shape != now.shape or not plain or before.dtype != now.dtype:
+            return none
+        differs = unequal(before, now)
+        if self.trial.crop is not None and now.is_floating_point():
+            differs &= (before - now).abs() > ROUNDING * (spread(before) + before.abs())
+        if not bool(differs.any()):
+            return none
+        allowed = excused(tuple(now.shape), self.trial.dirty, self.trial.slack)
+        return differs & ~allowed.to(differs.device)
+
+    def _cropped(self, now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        """A result as far as the base's goes."""
+        crop = self.trial.crop
+        if crop is None or now.dim() != before.dim():
+            return now
+        for dim in range(now.dim()):
+            if (now.size(dim), before.size(dim)) == crop:
+                now = now.narrow(dim, 0, crop[1])
+        return now
+
+    def _patched(
+        self,
+        key: _Key,
+        made: Any,
+        tensors: list[torch.Tensor],
+        before: list[torch.Tensor],
+        *,
+        in_place: bool,
+    ) -> Any:
+        if key != self.patch:
+            return made
+        new: dict[int, torch.Tensor] = {}
+        for old, now in zip(before, tensors, strict=True):
+            crossed = self._crossed(old, now)
+            if not bool(crossed.any()):
+                continue
+            with torch.no_grad():
+                target = now.detach() if in_place else now.detach().clone()
+                part = self._cropped(target, old)
+                part.copy_(torch.where(crossed, old, part))
+            new[id(now)] = target
+        if in_place or not new:
+            return made
+        return replaced(made, torch.Tensor, lambda t: new.get(id(t), t))
+
+
+def first_call(forwards: Forwards, trial: Trial) -> Crossing | None:
+    """The first operation whose result carries the leak; None where no single one does."""
+    base, clean = _watched(forwards, trial, trial.base)
+    log, leaking = _watched(forwards, trial, trial.changed, known=base.kept)
+    if not _differ(trial, clean, leaking):
+        return None  # it does not show between these two
+    tries = list(log.candidates.items())[:TRIES]
+    for key, site in tries:
+        if key.function.endswith(".forward"):
+            return _crossing(key, site)
+        _, patched = _watched(forwards, trial, trial.changed, known=base.kept, patch=key)
+        if _differ(trial, leaking, patched):
+            return _crossing(key, site)
+    return None
+
+
+def _differ(trial: Trial, one: _Tensors, other: _Tensors) -> bool:
+    """Whether the outputs differ where they must not."""
+    if trial.crop is None:
+        return change(one, other, trial.layout, trial.kept) is not None
+    length, real = trial.crop
+    one, other = (ordered(o, Layout(1, length), real) for o in (one, other))
+    found = change(one, other, trial.layout, trial.kept)
+    return found is not None and found.effect > ROUNDING
+
+
+def _watched(
+    forwards: Forwards,
+    trial: Trial,
+    tensors: _Tensors,
+    known: Mapping[_Key, list[torch.Tensor]] | None = None,
+    patch: _Key | None = None,
+) -> tuple[_Log, dict[str, torch.Tensor]]:
+    """A forward pass under the log, and its outputs."""
+    model = forwards.workload.model
+    calls = ModuleCalls(model, _watched.__code__)
+    log = _Log(trial, calls, known, patch)
+
+    def around() -> AbstractContextManager[Any]:
+        kept = ExitStack()
+        kept.enter_context(hooked(watchable(model), calls.enter, log.returned))
+        kept.enter_context(FunctionWatch(log.listen))
+        return kept
+
+    outputs = forwards.run(tensors, lambda out, step: detached(out), around)
+    return log, outputs
+
+
+def _written(name: str, call: WatchedCall) -> Any:
+    """What a function wrote to, where that is not its result."""
+    if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
+        return call.args[0] if call.args else None
+    if written(name).startswith("i") and name in _IN_PLACE:
+        return call.args[0]
+    return call.kwargs.get("out")
+
+
+_IN_PLACE = {
+    *("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__ipow__"),
+    *("__iand__", "__ior__", "__ixor__", "__imod__"),
+}
+
+
+def _crossing(key: _Key, site: CallSite) -> Crossing:
+    operation = by_function(key.function)
+    name = key.function.removesuffix(".forward") if "." in key.function else operation.name
+    file = None if site.file is None else shown(site.file)
+    text = None
+    if site.file is not None and site.line is not None:
+        text = source(site.file, site.line)
+    return Crossing(key.module, key.call, name, file, site.line, text)

@@ -1,0 +1,192 @@
+"""Runs the model on batches that differ in one place, each from the same state and seed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from gradscope.capture.hooks import change_calls
+from gradscope.leaks.meaning import Meaning
+from gradscope.loading import Batch, Workload
+from gradscope.nesting import find
+from gradscope.running.plain_calls import StepFailed
+from gradscope.running.rerun import rerun
+from gradscope.running.step import GraphRoot, Observer, Step
+
+_Result = TypeVar("_Result")
+
+#: Outputs that are no prediction: their path's last part.
+_ASIDE = {"loss", "aux_loss", "past_key_values", "cache", "attentions", "router_logits"}
+
+
+@dataclass(kw_only=True)
+class _OutputKept(Observer):
+    """Keeps what the model returned; no loss is computed."""
+
+    output: Any = None
+
+    def root(self, step: Step, output: Any) -> GraphRoot:
+        self.output = output
+        return torch.zeros(())
+
+
+@dataclass
+class Forwards:
+    """Runs of one model.
+
+    Attributes:
+        workload: with the model, in the mode of the run.
+        meaning: of its batch.
+        forwards, backwards: how many were run.
+        training: modules that run in training mode, whatever the mode of the model.
+    """
+
+    workload: Workload
+    meaning: Meaning
+    forwards: int = 0
+    backwards: int = 0
+    training: tuple[nn.Module, ...] = ()
+    _known: dict[int, tuple[Mapping[str, torch.Tensor], dict[str, torch.Tensor]]] = field(
+        default_factory=dict
+    )
+
+    def outputs(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The model's outputs on a batch, by their paths; the same mapping runs once."""
+        if id(tensors) not in self._known:
+            self._known[id(tensors)] = tensors, self.run(tensors, lambda out, step: detached(out))
+        return self._known[id(tensors)][1]
+
+    def remember(
+        self, tensors: Mapping[str, torch.Tensor], outputs: dict[str, torch.Tensor]
+    ) -> None:
+        """What a pass on a batch gave, which somebody else ran."""
+        self._known.setdefault(id(tensors), (tensors, outputs))
+
+    def again(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The same, run anew."""
+        return self.run(tensors, lambda out, step: detached(out))
+
+    def run(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        then: Callable[[Any, Step], _Result],
+        around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        batch: Batch | None = None,
+    ) -> _Result:
+        """One forward pass; ``then`` gets its output while everything still stands.
+
+        Args:
+            tensors: what stands in the place of the batch's own, by path.
+            then: makes the result.
+            around: what observes the pass.
+            batch: in the place of the meaning's own.
+
+        Raises:
+            StepFailed: the model raised.
+        """
+        self.forwards += 1
+        batch = self.meaning.with_tensors(tensors) if batch is None else batch
+        workload = replace(
+            self.workload,
+            batches=lambda: iter([batch]),
+            steps=1,
+            accumulate=1,
+            repeats=1,
+            make_optimizer=None,
+        )
+        observer = _OutputKept()
+        with rerun(workload, observer=observer, weights=False) as step:
+            for module in self.training:
+                module.training = True
+            try:
+                with around():
+                    step.forward()
+            except Exception as failure:
+                raise StepFailed(workload, "forward") from failure
+            return then(observer.output, step)
+
+    def embedded(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        then: Callable[[Any, dict[str, list[torch.Tensor]]], _Result],
+    ) -> _Result:
+        """A forward pass whose graph begins at the sources: tokens at their embeddings.
+
+        ``then`` gets the output, and of each source the tensors that gradients can be taken to.
+        """
+        leaves: dict[str, list[torch.Tensor]] = {}
+        own = {one.path: _leaf(tensors.get(one.path, one.tensor)) for one in self.meaning.sources}
+        tokens = {path: t for path, t in own.items() if not t.is_floating_point()}
+
+        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+            return None
+
+        def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+            taken = [t for _, t in find((args, kwargs), torch.Tensor)]
+            for path, ids in tokens.items():
+                for t in taken:
+                    if t.shape == ids.shape and t.dtype == ids.dtype and torch.equal(t, ids):
+                        output = output if output.requires_grad else output.requires_grad_()
+                        leaves.setdefault(path, []).append(output)
+                        return output
+            return None
+
+        def around() -> AbstractContextManager[Any]:
+            kept = ExitStack()
+            for module in self.workload.model.modules():
+                if isinstance(module, nn.Embedding):
+                    for handle in change_calls(module, before, after):
+                        kept.callback(handle.remove)
+            return kept
+
+        def done(output: Any, step: Step) -> _Result:
+            inputs = dict(find((step.clone.args, step.clone.kwargs), torch.Tensor))
+            for path, tensor in own.items():
+                if tensor.is_floating_point():
+                    leaves[path] = [inputs[path]]
+            return then(output, leaves)
+
+        return self.run({**tensors, **own}, done, around)
+
+    def wide(self) -> Forwards | None:
+        """The same in float64, on a copy of the model; None where it cannot be copied so."""
+        try:
+            model = copy.deepcopy(self.workload.model).double()
+        except Exception:
+            return None  # then rounding cannot be told from a leak, and the caller says so
+        workload = replace(
+            self.workload, model=model, dtype=torch.float64, autocast=None, compiled=None
+        )
+        names = dict(zip(self.workload.model.modules(), model.modules(), strict=True))
+        return Forwards(
+            workload, self.meaning, training=tuple(names[module] for module in self.training)
+        )
+
+
+def widened(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Floating tensors in float64."""
+    return {path: t.double() if t.is_floating_point() else t for path, t in tensors.items()}
+
+
+def detached(output: Any) -> dict[str, torch.Tensor]:
+    """The tensors in an output, by path, on memory of their own."""
+    return {path: tensor.detach().clone() for path, tensor in predictions(output)}
+
+
+def predictions(output: Any) -> list[tuple[str, torch.Tensor]]:
+    """The tensors in an output that predict something: no loss, no cache, no attention map."""
+    return [
+        (path, tensor)
+        for path, tensor in find(output, torch.Tensor)
+        if tensor.dim() > 0 and not _ASIDE & set(path.split("."))
+    ]
+
+
+def _leaf(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.is_floating_point())

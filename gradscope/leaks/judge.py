@@ -1,0 +1,235 @@
+"""Every axis of a model: the rows are made, each axis is judged, the worst is told first."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from gradscope import plugins
+from gradscope.errors import OptionError, did_you_mean
+from gradscope.leaks.forwards import Forwards
+from gradscope.leaks.meaning import LENGTHS, MASK, Meaning, read_meaning
+from gradscope.leaks.rows import Rows, cuts, tile, unmasked, vocabularies
+from gradscope.leaks.subject import Subject, hole_of, masked_rows, with_masks
+from gradscope.loading import Batch, Workload
+from gradscope.records.leaks import AXES, AxisResult, DependencyMap
+from gradscope.running.plain_calls import StepFailed
+
+#: Axes that are judged where the user asks for them.
+ON_DEMAND = ("order",)
+#: So many rows with padding and holes.
+_MASKED = 6
+#: Attributes by which a module says that it is causal.
+_FLAGS = ("is_causal", "causal", "is_decoder")
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user said.
+
+    Attributes:
+        causal: whether the model is meant to be; None: it is found out.
+        axes: which dimension an axis is.
+        padding: the token that stands for padding.
+        only: the axes that are judged; none: all.
+        maps: make dependency maps.
+    """
+
+    causal: bool | None = None
+    axes: Mapping[str, int] = field(default_factory=dict)
+    padding: int | None = None
+    only: Sequence[str] = ()
+    maps: bool = False
+
+    def check(self) -> None:
+        """Refuse axes that there are not.
+
+        Raises:
+            OptionError: names the closest.
+        """
+        for name in (*self.axes, *self.only):
+            if name not in AXES:
+                raise OptionError(
+                    f"there is no axis `{name}`", help=did_you_mean(name, AXES) or ", ".join(AXES)
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was found."""
+
+    axes: tuple[AxisResult, ...]
+    maps: tuple[DependencyMap, ...]
+    notices: tuple[str, ...]
+    forwards: int
+    backwards: int
+
+
+def judge(workload: Workload, wishes: Wishes) -> Judged:
+    """Judge all axes of a workload's model, on its first batch.
+
+    Raises:
+        OptionError: an axis that no input has.
+        StepFailed: the model raised on its own batch.
+    """
+    batch = next(iter(workload.batches()))
+    batch = _with_mask(workload, batch)
+    meaning = read_meaning(workload.model, workload.called(), batch, wishes.axes)
+    forwards = Forwards(workload, meaning)
+    subject = _subject(forwards, wishes)
+    wanted = [axis for axis in AXES if not wishes.only or axis in wishes.only]
+    found: dict[str, AxisResult] = {}
+    # Samples first: where they depend on one another the others have to know.
+    for axis in sorted(wanted, key=lambda axis: axis != "batch"):
+        if axis in ON_DEMAND and axis not in subject.asked:
+            continue
+        found[axis] = plugins.load("gradscope.leaks.axes", axis).judge(subject)
+    maps = _maps(subject) if wishes.maps else ()
+    axes = tuple(found[axis] for axis in AXES if axis in found)
+    counts = forwards.forwards, forwards.backwards
+    return Judged(axes, maps, tuple(subject.notices), *counts)
+
+
+def _subject(forwards: Forwards, wishes: Wishes) -> Subject:
+    """What is judged, with its first pass: rows of one sample, or the batch's own rows."""
+    meaning = forwards.meaning
+    if meaning.samples is not None:
+        subject = _of_rows(forwards, wishes, tiled=True)
+        try:
+            _ = subject.gradients
+        except StepFailed:
+            pass  # the model takes no such number of rows, or fails on its own batch too
+        else:
+            return subject
+    subject = _of_rows(forwards, wishes, tiled=False)
+    _ = subject.gradients
+    if meaning.samples is not None:
+        only = f"the model takes batches of {meaning.samples} only: axes are judged on these"
+        subject.notices.append(only)
+    return subject
+
+
+def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool) -> Subject:
+    model, meaning = forwards.workload.model, forwards.meaning
+    notices: list[str] = []
+    causal = wishes.causal
+    if causal is None and (why := causal_by(model)):
+        causal = True
+        notices.append(f"time is judged, because {why}")
+    mask = next(iter(meaning.of(MASK, LENGTHS)), None)
+    if mask is not None and mask.role == LENGTHS and meaning.positions is None:
+        mask = None
+    padding = wishes.padding if wishes.padding is not None else _padding(model)
+    count, number = _numbers(meaning, masks=mask is not None, causal=bool(causal))
+    if not tiled:
+        count = meaning.samples or 1
+        number = min(number, count // 2) if count > 2 else 0
+    base = tile(meaning, count) if tiled else {one.path: one.tensor for one in meaning.given}
+    rows = Rows(
+        meaning, count, unmasked(meaning, base), tiled, vocabularies(model, meaning), padding
+    )
+    subject = Subject(
+        forwards=forwards,
+        rows=rows,
+        causal=causal,
+        asked=frozenset((*wishes.axes, *wishes.only)),
+        dims=wishes.axes,
+        mask=mask,
+        notices=notices,
+    )
+    if mask is not None and number:
+        length = (meaning.positions or 0) if mask.time is None else mask.tensor.size(mask.time)
+        masked = masked_rows(length, first=count - number, count=number)
+        if mask.role == LENGTHS:
+            masked = tuple(one for one in masked if one.kind == "right")
+        else:
+            subject.hole = hole_of(mask)
+        subject.masked = masked
+        rows.base = with_masks(rows.base, mask, masked, subject.hole)
+    return subject
+
+
+def _numbers(meaning: Meaning, *, masks: bool, causal: bool) -> tuple[int, int]:
+    """So many rows in all, and of these so many with padding and holes."""
+    positions = meaning.positions or 0
+    number = _MASKED if masks else 0
+    plain = max(len(cuts(positions)), 2) + 1 if causal and positions > 1 else 3
+    sizes = {n for one in meaning.given for n in one.tensor.shape}
+    while plain + number in sizes:  # a number of rows that is no other size
+        plain += 1
+    return plain + number, number
+
+
+def causal_by(model: nn.Module) -> str | None:
+    """What says that a model is causal; None: nothing does."""
+    name = type(model).__name__
+    config = getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        return f"{name} has a decoder"
+    if "ForCausalLM" in name or name.endswith("LMHeadModel"):
+        return f"{name} is a causal language model"
+    if getattr(config, "is_decoder", False):
+        return "its config says `is_decoder`"
+    for module in model.modules():
+        for flag in _FLAGS:
+            if getattr(module, flag, None) is True:
+                return f"`{type(module).__name__}.{flag}` is set"
+        for key, buffer in module.named_buffers(recurse=False):
+            if "causal" in key.lower() or _triangular(buffer):
+                return f"`{type(module).__name__}` holds a causal mask, `{key}`"
+    return None
+
+
+def _triangular(buffer: torch.Tensor) -> bool:
+    """Whether a buffer masks the future: equal above the diagonal, and another value below."""
+    if buffer.dim() < 2 or buffer.size(-1) != buffer.size(-2) or buffer.size(-1) < 3:
+        return False
+    if buffer.numel() != buffer.size(-1) ** 2 or buffer.device.type == "meta":
+        return False
+    square = buffer.reshape(buffer.shape[-2:])
+    size = square.size(0)
+    above = square[torch.ones(size, size, dtype=torch.bool).triu(1).to(square.device)]
+    below = square[torch.ones(size, size, dtype=torch.bool).tril().to(square.device)]
+    if not (len(above.unique()) == len(below.unique()) == 1):
+        return False
+    return bool(above[0] != below[0])
+
+
+def _padding(model: nn.Module) -> int | None:
+    """The token that stands for padding, as the config or an embedding says."""
+    known = getattr(getattr(model, "config", None), "pad_token_id", None)
+    if isinstance(known, int):
+        return known
+    for module in model.modules():
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            return int(module.padding_idx)
+    return None
+
+
+def _with_mask(workload: Workload, batch: Batch) -> Batch:
+    """The batch with an ``attention_mask`` of ones, where the model takes one and has none."""
+    called = workload.called()
+    try:
+        parameters = inspect.signature(getattr(called, "forward", called)).parameters
+    except (TypeError, ValueError):
+        return batch
+    if "attention_mask" not in parameters or "attention_mask" in batch.kwargs:
+        return batch
+    position = list(parameters).index("attention_mask")
+    if position < len(batch.args):
+        return batch
+    ids = batch.kwargs.get("input_ids")
+    if ids is None and batch.args and next(iter(parameters)) == "input_ids":
+        ids = batch.args[0]
+    if not isinstance(ids, torch.Tensor) or ids.dim() != 2:
+        return batch
+    mask = torch.ones_like(ids)
+    return Batch(batch.args, {**batch.kwargs, "attention_mask": mask}, batch.target)
+
+
+def _maps(subject: Subject) -> tuple[DependencyMap, ...]:
+    return ()

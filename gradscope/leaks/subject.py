@@ -1,0 +1,205 @@
+"""What every axis is judged on: the model, rows of one sample, and what was found before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from gradscope.capture.names import named_modules
+from gradscope.leaks.changes import Layout
+from gradscope.leaks.dependencies import Gradients, gradients
+from gradscope.leaks.forwards import Forwards
+from gradscope.leaks.meaning import LENGTHS, MASK, Given, Meaning
+from gradscope.leaks.rows import Rows, Tensors, cuts, future
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """A row with masked places: ``kind`` is right, left or inside."""
+
+    row: int
+    kind: str
+    where: torch.Tensor  # bool [positions], what is masked
+
+
+@dataclass
+class Subject:
+    """What is judged.
+
+    Attributes:
+        forwards: runs the model.
+        rows: of one sample.
+        causal: whether it is meant to be; None: nobody says.
+        cache: whether the model takes the keys and values of before.
+        mixes: whether rows were found to depend on one another.
+        asked: the axes that the user named.
+        dims: which dimension an axis is, where the user said.
+    """
+
+    forwards: Forwards
+    rows: Rows
+    causal: bool | None
+    asked: frozenset[str] = frozenset()
+    dims: Mapping[str, int] = field(default_factory=dict)
+    mixes: bool = False
+    masked: tuple[Masked, ...] = ()
+    mask: Given | None = None
+    hole: Any = 0
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def model(self) -> nn.Module:
+        return self.forwards.workload.model
+
+    @property
+    def meaning(self) -> Meaning:
+        return self.forwards.meaning
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Of the outputs."""
+        return Layout.of(self.meaning, self.rows.count)
+
+    @property
+    def positions(self) -> int:
+        """Along the time axis; 0 where there is none."""
+        return self.meaning.positions or 0
+
+    @cached_property
+    def cuts(self) -> list[int | None]:
+        """After which position the future begins, for each row; None: it is left alone."""
+        found: list[int | None] = [None] * self.rows.count
+        masked = {one.row for one in self.masked}
+        free = [row for row in range(self.rows.count) if row not in masked]
+        if self.rows.count > 2:
+            free.remove(self.rows.control)
+        wanted = cuts(self.positions)
+        if len(free) < len(wanted):  # few rows: the ends and what lies between, oddly
+            order = [(len(wanted) * n) // len(free) + n % 2 for n in range(len(free))]
+            wanted = [wanted[min(n, len(wanted) - 1)] for n in order]
+        for row, cut in zip(free, wanted, strict=False):
+            found[row] = cut
+        return found
+
+    @cached_property
+    def gradients(self) -> Gradients:
+        """Of the base, with its outputs."""
+        return gradients(self)
+
+    @cached_property
+    def hidden(self) -> torch.Tensor:
+        """Bool [rows, positions]: what is masked in the base."""
+        length = 0
+        if self.mask is not None:
+            length = self.positions
+            if self.mask.time is not None:
+                length = self.mask.tensor.size(self.mask.time)
+        hidden = torch.zeros(self.rows.count, length, dtype=torch.bool)
+        for one in self.masked:
+            hidden[one.row] = one.where
+        return hidden
+
+    @cached_property
+    def hides(self) -> list[Given]:
+        """The sources whose positions the mask is about."""
+        if self.mask is None:
+            return []
+        length = self.hidden.shape[1]
+        own = [
+            one
+            for one in self.meaning.sources
+            if one.time is not None and one.tensor.size(one.time) == length
+        ]
+        side = [one for one in own if _side(one) == _side(self.mask)]
+        return side or own
+
+    @cached_property
+    def changed(self) -> Tensors:
+        """The base with other content in the future of some rows, and in the masked of others.
+
+        Where rows depend on one another an axis makes its own.
+        """
+        where: dict[str, torch.Tensor] = {}
+        if self.causal and self.positions > 1:
+            later = future(self.rows.count, self.positions, self.cuts)
+            where |= {one.path: later for one in self.meaning.sequences}
+        for one in self.hides:
+            own = where.get(one.path)
+            where[one.path] = self.hidden if own is None else own | self.hidden
+        return self.differing(where)
+
+    def differing(self, where: Mapping[str, torch.Tensor], base: Tensors | None = None) -> Tensors:
+        """A batch with other content at these places of its sources, by their paths."""
+        base = self.rows.base if base is None else base
+        new = {
+            one.path: self.rows.changed(one, where[one.path], base)
+            for one in self.meaning.sources
+            if one.path in where
+        }
+        return {**base, **new}
+
+    @cached_property
+    def normalisers(self) -> list[tuple[str, nn.Module]]:
+        """Modules that in training normalise over the batch."""
+        return [
+            (named.name, module)
+            for module, named in named_modules(self.model).items()
+            if isinstance(module, _BatchNorm)
+        ]
+
+
+def _side(one: Given) -> bool:
+    return one.name.startswith(("decoder", "tgt", "dec_"))
+
+
+def masked_rows(positions: int, *, first: int, count: int) -> tuple[Masked, ...]:
+    """Rows from ``first`` on with padding on the right, on the left, and with holes."""
+    half = positions // 2 + 1
+    found = []
+    for n in range(count):
+        kind = ("right", "left", "inside", "right", "left", "inside")[n % 6]
+        where = torch.zeros(positions, dtype=torch.bool)
+        if kind == "right":
+            where[half if n < 3 else positions - 1 :] = True
+        elif kind == "left":
+            where[: positions - half if n < 3 else 1] = True
+        else:
+            where[1 : positions - 1 : 2 if n < 3 else 3] = True
+        if positions > 1 and bool(where.any()):
+            found.append(Masked(first + n, kind, where))
+    return tuple(found)
+
+
+def with_masks(base: Tensors, mask: Given, masked: tuple[Masked, ...], hole: Any) -> Tensors:
+    """The base with those places masked, by what stands in the mask there."""
+    tensor = base[mask.path].clone()
+    for one in masked:
+        if mask.role == LENGTHS:
+            if one.kind == "right":
+                tensor[one.row] = int((~one.where).sum())
+            continue
+        assert mask.role == MASK and mask.batch is not None and mask.time is not None
+        row = tensor.select(mask.batch, one.row)
+        time = mask.time - (mask.batch < mask.time)
+        index = one.where.nonzero().squeeze(1).to(tensor.device)
+        row.index_fill_(time, index, hole)
+    return {**base, mask.path: tensor}
+
+
+def hole_of(mask: Given) -> Any:
+    """What a mask holds where something is masked."""
+    keep, tensor = mask.keep, mask.tensor
+    others = [value for value in tensor.unique().tolist() if value != keep]
+    if others:
+        return others[0]
+    if isinstance(keep, bool) or tensor.dtype == torch.bool:
+        return not keep
+    if tensor.is_floating_point() and keep == 0:
+        return float("-inf")
+    return 0 if keep else 1

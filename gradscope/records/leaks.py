@@ -1,0 +1,123 @@
+"""What each output of a model may depend on, and what it does depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradscope.records.errors import ErrorRecord
+from gradscope.records.fields import SPARSE
+from gradscope.records.run import RunInfo
+from gradscope.records.shown import Shown
+
+#: In the order in which they are judged and shown. ``order`` is judged on demand only.
+AXES = ("time", "batch", "padding", "mask", "label", "documents", "cache", "order")
+#: The worst first.
+VERDICTS = ("leaks", "by-design", "not-judged", "clean")
+#: The rule of each axis.
+RULES = {
+    "time": ("GS901", "sees-the-future"),
+    "batch": ("GS902", "sees-other-samples"),
+    "padding": ("GS903", "sees-padding"),
+    "mask": ("GS904", "sees-masked-tokens"),
+    "label": ("GS905", "sees-the-label"),
+    "documents": ("GS906", "sees-other-documents"),
+    "cache": ("GS907", "cache-disagrees"),
+    "order": ("GS908", "depends-on-order"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of code; ``text`` is None where the file cannot be read."""
+
+    file: str
+    line: int
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AxisResult:
+    """One axis: whether the outputs depend on what they must not see along it.
+
+    Attributes:
+        axis: one of ``AXES``.
+        verdict: one of ``VERDICTS``.
+        message: what was found, or why it could not be judged, in one line.
+        effect: the largest forbidden change of an output, as a share of the outputs' spread.
+        reach: how far it sees: ``63 tokens ahead``, ``all other samples``.
+        layer: the innermost module of the first call that lets it through; "" is the root.
+        call: the number of that call.
+        operation: what mixes there: ``softmax``.
+        source: its line.
+        advice: the next step.
+        finite: whether forward passes that differ in one place see it; None: not asked.
+        gradient: whether the gradient sees it; None: it was not taken, or could not be.
+    """
+
+    axis: str
+    verdict: str
+    message: str
+    effect: float | None = None
+    reach: str | None = None
+    layer: str | None = None
+    call: int | None = None
+    operation: str | None = None
+    source: SourceLine | None = None
+    advice: str | None = None
+    finite: bool | None = None
+    gradient: bool | None = None
+    severity: str | None = field(default=None, metadata=SPARSE)
+
+    @property
+    def code(self) -> str:
+        """Of the rule that a leak of this axis breaks."""
+        return RULES[self.axis][0]
+
+    @property
+    def rule(self) -> str:
+        """Its name."""
+        return RULES[self.axis][1]
+
+
+@dataclass(frozen=True, slots=True)
+class DependencyMap:
+    """How much each output position depends on each input position along an axis.
+
+    Attributes:
+        axis: the axis of both.
+        instrument: ``gradient`` or ``finite``.
+        outputs, inputs: the positions of rows and columns.
+        values: a row for each output: the size of the dependency, 0 where there is none. None is
+            not known.
+    """
+
+    axis: str
+    instrument: str
+    outputs: tuple[int, ...]
+    inputs: tuple[int, ...]
+    values: tuple[tuple[float | None, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LeaksReport(Shown):
+    """Everything one ``gradscope leaks`` learned.
+
+    ``forwards`` and ``backwards`` count what was run.
+    """
+
+    run: RunInfo
+    schema: str = "gradscope.leaks/1"
+    status: str = "ok"  # ok | findings | failed
+    versions: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    axes: tuple[AxisResult, ...] = ()
+    maps: tuple[DependencyMap, ...] = ()
+    forwards: int = 0
+    backwards: int = 0
+    error: ErrorRecord | None = None
+
+    @property
+    def leaks(self) -> tuple[AxisResult, ...]:
+        """The axes that leak."""
+        return tuple(one for one in self.axes if one.verdict == "leaks")

@@ -1,0 +1,1 @@
+"""Formats of what ``leaks`` found: each has ``suffix`` and ``render(report, view)``."""
