@@ -117,10 +117,13 @@ class _Log:
     kept: dict[_Key, list[torch.Tensor]] = field(default_factory=dict)
     candidates: dict[_Key, CallSite] = field(default_factory=dict)
     _counts: Counter[tuple[str, int, str]] = field(default_factory=Counter)
+    _busy: bool = False
 
     def listen(self, call: WatchedCall) -> Any:
         """Run a function, and look at its result and at what it wrote to."""
         result = call.run()
+        if self._busy:
+            return result
         name = function_name(call.function)
         written_to = _written(name, call)
         made = result if written_to is None else written_to
@@ -141,6 +144,15 @@ class _Log:
 
     def _seen(
         self, module: str, call: int, name: str, made: Any, *, in_place: bool, patch: bool = True
+    ) -> Any:
+        self._busy = True
+        try:
+            return self._compared(module, call, name, made, in_place=in_place, patch=patch)
+        finally:
+            self._busy = False
+
+    def _compared(
+        self, module: str, call: int, name: str, made: Any, *, in_place: bool, patch: bool
     ) -> Any:
         self._counts[module, call, name] += 1
         key = _Key(module, call, name, self._counts[module, call, name])

@@ -18,8 +18,8 @@ def excused(shape: Sequence[int], dirty: torch.Tensor, slack: int = 0) -> torch.
     Args:
         shape: of the tensor.
         dirty: bool over the axis: which entries were changed.
-        slack: by how many entries a dimension may be shorter or longer than the axis, as slices and
-            paddings are.
+        slack: by how many entries a dimension may be shorter than the axis, as slices are; with
+            any it may be longer too, as what was padded is.
     """
     found = torch.zeros(tuple(shape), dtype=torch.bool)
     for dim, size in enumerate(shape):
@@ -41,10 +41,9 @@ def labelled(size: int, dirty: torch.Tensor, slack: int = 0) -> torch.Tensor | N
     if size % length == 0:  # several entries side by side, or the whole axis several times
         times = size // length
         return dirty.repeat(times) | dirty.repeat_interleave(times)
-    if length % size == 0:  # blocks, or strides
-        blocks = dirty.reshape(size, -1).any(1)
-        return blocks | dirty.reshape(-1, size).any(0)
-    if abs(size - length) <= slack:
+    if length % size == 0:  # blocks
+        return dirty.reshape(size, -1).any(1)
+    if slack and -min(slack, length // 3) <= size - length <= length:
         found = torch.zeros(size, dtype=torch.bool)
         for offset in range(min(0, length - size), max(0, length - size) + 1):
             place = torch.arange(size) + offset
@@ -55,7 +54,7 @@ def labelled(size: int, dirty: torch.Tensor, slack: int = 0) -> torch.Tensor | N
         return found
     if size % 2 == 0 and size > length:  # several rows of an axis that was padded or cut
         for parts in range(2, min(size // 2, 64) + 1):
-            if size % parts == 0 and abs(size // parts - length) <= slack:
+            if slack and size % parts == 0 and 0 < size // parts - length <= slack:
                 inner = labelled(size // parts, dirty, slack)
                 return None if inner is None else inner.repeat(parts)
     return None

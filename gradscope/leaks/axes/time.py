@@ -188,5 +188,4 @@ def _trial(subject: Subject, cut: int) -> Trial:
     where = future(count, subject.positions, at)
     changed = subject.differing({one.path: where for one in meaning.sequences}, base)
     dirty = torch.arange(subject.positions) > cut
-    slack = max(2, subject.positions // 2)
-    return Trial.of(subject, base, changed, Kept(~where, None), dirty, count, slack=slack)
+    return Trial.of(subject, base, changed, Kept(~where, None), dirty, count, slack=4)
