@@ -72,6 +72,13 @@ class Subject:
         return self.meaning.positions or 0
 
     @cached_property
+    def few(self) -> int:
+        """A few rows: a number that is no factor of other sizes, as far as that can be had."""
+        sizes = [n for one in self.meaning.given for n in one.tensor.shape[1:]]
+        sizes += [n for p in self.model.parameters() for n in p.shape]
+        return min((5, 7, 3, 11), key=lambda count: sum(n % count == 0 for n in sizes))
+
+    @cached_property
     def cuts(self) -> list[int | None]:
         """After which position the future begins, for each row; None: it is left alone."""
         found: list[int | None] = [None] * self.rows.count

@@ -51,8 +51,7 @@ def judge(subject: Subject) -> AxisResult:
     if found.doubt:
         return doubtful("batch", found)
     subject.mixes = True
-    own = Kept(places[:3] if places is not None else None, control[:3])
-    trial = _trial(subject, own)
+    trial = _trial(subject)
     return leak(
         subject,
         "batch",
@@ -91,11 +90,11 @@ def _by_design(subject: Subject) -> AxisResult | None:
     )
 
 
-def _trial(subject: Subject, kept: Kept) -> Trial | None:
-    """Three samples, of which the middle one stays."""
+def _trial(subject: Subject) -> Trial | None:
+    """Few samples, of which the middle one stays."""
     rows = subject.rows
-    count = 3 if rows.tiled else rows.count
-    control = 1 if rows.tiled else rows.control
+    count = subject.few if rows.tiled else rows.count
+    control = count // 2 if rows.tiled else rows.control
     base = unmasked(subject.meaning, tile(subject.meaning, count)) if rows.tiled else rows.base
     dirty = torch.ones(count, dtype=torch.bool)
     dirty[control] = False

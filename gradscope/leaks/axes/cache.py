@@ -49,7 +49,8 @@ def judge(subject: Subject) -> AxisResult:
 
     def pair(forwards: Forwards) -> tuple[Outputs, Outputs]:
         own = base if forwards is subject.forwards else widened(base)
-        full = ordered(forwards.again(own), layout, subject.positions)
+        full = forwards.run(own, lambda output, step: detached(_without_cache(output, name)))
+        full = ordered(full, layout, subject.positions)
         stepped = _stepped(forwards, own, name, start, layout)
         whole = {path: t for path, t in full.items() if path in stepped and t.dim() == 3}
         return whole, {path: stepped[path] for path in whole}

@@ -22,7 +22,7 @@ def judge(subject: Subject) -> AxisResult:
         return not_judged("documents", "no input says which document a position belongs to")
     if subject.positions < 4 or not subject.meaning.sequences:
         return not_judged("documents", "the sequence has fewer than four positions")
-    count = 4 if subject.rows.tiled and subject.positions != 4 else subject.rows.count
+    count = subject.few
     if not subject.rows.tiled:
         return not_judged("documents", "the model takes no batch of another size")
     base = _packed(subject, named, count)

@@ -79,7 +79,7 @@ def _changed(
 def _trial(subject: Subject, labels: list[Given], start: int | None) -> Trial | None:
     """Few rows; of sequences the labels from a position on, else all."""
     rows = subject.rows
-    count = 3 if rows.tiled and subject.positions != 3 else rows.count
+    count = subject.few if rows.tiled else rows.count
     base = unmasked(subject.meaning, tile(subject.meaning, count)) if rows.tiled else rows.base
     changed = _changed(subject, labels, base, start)
     if start is None:

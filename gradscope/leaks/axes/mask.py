@@ -70,7 +70,7 @@ def trial_of(subject: Subject, masked: Sequence[Masked], found: Change) -> Trial
     if mask is None or not shows or not rows.tiled:
         return None
     one = shows[0]
-    count = 3 if one.where.numel() != 3 else 2
+    count = subject.few
     base = unmasked(meaning, tile(meaning, count))
     own = tuple(Masked(row, one.kind, one.where) for row in range(count))
     base = with_masks(base, mask, own, subject.hole)

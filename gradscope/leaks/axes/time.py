@@ -59,7 +59,7 @@ def _found(
     subject: Subject, found: Change, at: int | None, seen: bool | None, *, training: bool
 ) -> AxisResult:
     worst = _worst(subject, found) if at is None else at
-    ahead = _ahead(subject, found, worst, training=training)
+    ahead = _ahead(subject, found) if at is None else _at_one_cut(found, at)
     reach = f"{plural(ahead, 'token')} ahead"
     words = "lets a position see later ones" + (" in training" if training else "")
     trial = _trial(subject, worst)
@@ -130,24 +130,29 @@ def _worst(subject: Subject, found: Change) -> int:
     return at[len(at) // 2] if at else (subject.positions - 1) // 2
 
 
-def _ahead(subject: Subject, found: Change, worst: int, *, training: bool) -> int:
+def _at_one_cut(found: Change, cut: int) -> int:
+    """How far ahead an output sees at least, where all rows are cut at one position."""
+    if found.where is None or not bool(found.where.any()):
+        return 1
+    return cut + 1 - int(found.where.any(0).nonzero().min())
+
+
+def _ahead(subject: Subject, found: Change) -> int:
     """How far ahead an output sees, at the most, by single inputs that are changed alone."""
     positions = subject.positions
     least = 1
     if found.where is not None:
         for row, cut in enumerate(subject.cuts):
             own = found.where[row].nonzero()
-            if cut is not None and own.numel() and not subject.mixes and not training:
+            if cut is not None and own.numel():
                 least = max(least, cut + 1 - int(own.min()))
     sent = subject.gradients.time
-    if sent is not None and not training and not subject.mixes:
+    if sent is not None:
         later = nonzero(sent) & future(subject.rows.count, positions, subject.cuts)
         for row, cut in enumerate(subject.cuts):
             own = later[row].nonzero()
             if cut is not None and own.numel():
                 least = max(least, int(own.max()) - cut)
-    if subject.rows.count < 3 or subject.mixes or training:
-        return least
     return max(least, _alone(subject))
 
 
@@ -180,9 +185,7 @@ def _alone(subject: Subject) -> int:
 def _trial(subject: Subject, cut: int) -> Trial:
     """Few rows, all cut at one position."""
     rows, meaning = subject.rows, subject.meaning
-    count = 3 if rows.tiled else rows.count
-    if rows.tiled and subject.positions == 3:
-        count = 2
+    count = subject.few if rows.tiled else rows.count
     base: Tensors = unmasked(meaning, tile(meaning, count)) if rows.tiled else rows.base
     at: list[int | None] = [cut] * count
     where = future(count, subject.positions, at)
