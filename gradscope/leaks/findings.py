@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from gradscope.leaks.changes import Change
-from gradscope.leaks.first_call import Crossing, Trial, first_call
+from gradscope.leaks.first_call import Crossing, first_call
 from gradscope.leaks.subject import Subject
+from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult, SourceLine
 
 #: A gradient below this share of the largest is rounding of the backward pass.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -20,57 +20,16 @@ from gradscope.explain.shared.frames import shown, source
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import by_function, function_name, written
 from gradscope.explain.shared.watches import FunctionWatch, WatchedCall
-from gradscope.leaks.changes import Kept, Layout, change, ordered, spread, unequal
+from gradscope.leaks.changes import Outputs, spread, unequal
 from gradscope.leaks.forwards import Forwards, detached
 from gradscope.leaks.positions import excused
+from gradscope.leaks.trials import ROUNDING, Run, Tensors, Trial
 from gradscope.nesting import find, replaced
-
-if TYPE_CHECKING:
-    from gradscope.leaks.subject import Subject
 
 #: So many candidates are tried.
 TRIES = 16
-#: Where two batches are of different lengths, a smaller share of the spread is rounding.
-ROUNDING = 1e-5
-_Tensors = Mapping[str, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """Two small batches between which the leak shows.
-
-    Attributes:
-        base, changed: the batches.
-        layout: of their outputs.
-        kept: what must not change.
-        dirty: bool over the axis that was changed: which entries.
-        slack: as for ``excused``.
-        crop: how long the axis is in the changed batch, and in the base, where that is shorter;
-            then the two are compared as far as both go, and rounding is passed over.
-    """
-
-    base: _Tensors
-    changed: _Tensors
-    layout: Layout
-    kept: Kept
-    dirty: torch.Tensor
-    slack: int = 0
-    crop: tuple[int, int] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        subject: Subject,
-        base: _Tensors,
-        changed: _Tensors,
-        kept: Kept,
-        dirty: torch.Tensor,
-        count: int,
-        slack: int = 0,
-    ) -> Trial:
-        """With the outputs' layout for so many rows."""
-        layout = Layout.of(subject.meaning, count)
-        return cls(base, changed, layout, kept, dirty, slack)
+#: A patched result has to change the leak by such a share: the rest is rounding.
+MATTERS = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,27 +131,18 @@ class _Log:
     def _crossed(self, before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
         """Where two results differ and must not."""
         none = torch.zeros((), dtype=torch.bool)
-        now = self._cropped(now.detach(), before)
-        plain = before.layout == now.layout == torch.strided
-        if before.shape != now.shape or not plain or before.dtype != now.dtype:
+        if before.layout != torch.strided or now.layout != torch.strided:
+            return none
+        before, now = self.trial.pairing(before, now.detach())
+        if before.shape != now.shape or before.dtype != now.dtype:
             return none
         differs = unequal(before, now)
-        if self.trial.crop is not None and now.is_floating_point():
+        if not self.trial.exact and now.is_floating_point():
             differs &= (before - now).abs() > ROUNDING * (spread(before) + before.abs())
         if not bool(differs.any()):
             return none
         allowed = excused(tuple(now.shape), self.trial.dirty, self.trial.slack)
         return differs & ~allowed.to(differs.device)
-
-    def _cropped(self, now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-        """A result as far as the base's goes."""
-        crop = self.trial.crop
-        if crop is None or now.dim() != before.dim():
-            return now
-        for dim in range(now.dim()):
-            if (now.size(dim), before.size(dim)) == crop:
-                now = now.narrow(dim, 0, crop[1])
-        return now
 
     def _patched(
         self,
@@ -212,8 +162,8 @@ class _Log:
                 continue
             with torch.no_grad():
                 target = now.detach() if in_place else now.detach().clone()
-                part = self._cropped(target, old)
-                part.copy_(torch.where(crossed, old, part))
+                right, part = self.trial.pairing(old, target)
+                part.copy_(torch.where(crossed, right, part))
             new[id(now)] = target
         if in_place or not new:
             return made
@@ -224,35 +174,36 @@ def first_call(forwards: Forwards, trial: Trial) -> Crossing | None:
     """The first operation whose result carries the leak; None where no single one does."""
     base, clean = _watched(forwards, trial, trial.base)
     log, leaking = _watched(forwards, trial, trial.changed, known=base.kept)
-    if not _differ(trial, clean, leaking):
+    found = trial.gap(clean, leaking)
+    if found is None:
         return None  # it does not show between these two
-    tries = list(log.candidates.items())[:TRIES]
-    for key, site in tries:
+    candidates = log.candidates
+    if trial.beside is not None:
+        mixed = replace(trial, dirty=torch.zeros(0, dtype=torch.bool))
+        other, _ = _watched(forwards, mixed, trial.beside, known=base.kept)
+        candidates = {key: site for key, site in candidates.items() if key in other.candidates}
+    for key, site in list(candidates.items())[:TRIES]:
         if key.function.endswith(".forward"):
             return _crossing(key, site)
         _, patched = _watched(forwards, trial, trial.changed, known=base.kept, patch=key)
-        if _differ(trial, leaking, patched):
+        if trial.restores:
+            left = trial.gap(clean, patched)
+            accepted = left is None or left.effect < found.effect / 2
+        else:
+            moves = trial.gap(leaking, patched)
+            accepted = moves is not None and moves.effect > MATTERS * found.effect
+        if accepted:
             return _crossing(key, site)
     return None
-
-
-def _differ(trial: Trial, one: _Tensors, other: _Tensors) -> bool:
-    """Whether the outputs differ where they must not."""
-    if trial.crop is None:
-        return change(one, other, trial.layout, trial.kept) is not None
-    length, real = trial.crop
-    one, other = (ordered(o, Layout(1, length), real) for o in (one, other))
-    found = change(one, other, trial.layout, trial.kept)
-    return found is not None and found.effect > ROUNDING
 
 
 def _watched(
     forwards: Forwards,
     trial: Trial,
-    tensors: _Tensors,
+    run: Tensors | Run,
     known: Mapping[_Key, list[torch.Tensor]] | None = None,
     patch: _Key | None = None,
-) -> tuple[_Log, dict[str, torch.Tensor]]:
+) -> tuple[_Log, Outputs]:
     """A forward pass under the log, and its outputs."""
     model = forwards.workload.model
     calls = ModuleCalls(model, _watched.__code__)
@@ -264,8 +215,9 @@ def _watched(
         kept.enter_context(FunctionWatch(log.listen))
         return kept
 
-    outputs = forwards.run(tensors, lambda out, step: detached(out), around)
-    return log, outputs
+    if isinstance(run, Mapping):
+        return log, forwards.run(run, lambda out, step: detached(out), around)
+    return log, run(forwards, around)
 
 
 def _written(name: str, call: WatchedCall) -> Any:

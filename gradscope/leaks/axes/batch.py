@@ -6,9 +6,9 @@ import torch
 
 from gradscope.leaks.changes import Kept, judged_outputs, tried
 from gradscope.leaks.findings import clean, doubtful, leak, nonzero, not_judged
-from gradscope.leaks.first_call import Trial
 from gradscope.leaks.rows import tile, unmasked
 from gradscope.leaks.subject import Subject
+from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
 
 _ADVICE = "compute each sample from its own entries: check reshapes, and what is reduced over"

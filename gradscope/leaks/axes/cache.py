@@ -14,6 +14,7 @@ from gradscope.leaks.forwards import Forwards, detached, widened
 from gradscope.leaks.meaning import Given
 from gradscope.leaks.rows import Tensors, tile, unmasked
 from gradscope.leaks.subject import Subject
+from gradscope.leaks.trials import Around, Trial, last_of
 from gradscope.loading import Batch
 from gradscope.records.leaks import AxisResult
 from gradscope.running.plain_calls import StepFailed
@@ -74,11 +75,58 @@ def judge(subject: Subject) -> AxisResult:
         )
     if found.doubt:
         return doubtful("cache", found)
-    first = start if found.where is None else int(found.where.any(0).nonzero()[0])
-    words = (
-        f"decoding with the cache gives another result than the full pass, from position {first}"
-    )
-    return leak(subject, "cache", words, found, None, reach=f"position {first}", advice=_ADVICE)
+    first = _first_off(one, other)
+    trial = _trial(subject, base, name, max(first, 1), layout)
+    words = "gives another result step by step, with the cache, than in the full pass"
+    reach = f"position {first}, of {start} decoded at once and {steps} one by one"
+    return leak(subject, "cache", words, found, trial, reach=reach, advice=_ADVICE)
+
+
+def _first_off(one: Outputs, other: Outputs) -> int:
+    """The first position at which two outputs are apart by more than rounding."""
+    gaps = [
+        (t.to(torch.float64) - other[path].to(torch.float64)).abs().amax((0, 2))
+        for path, t in one.items()
+    ]
+    gap = torch.stack(gaps).amax(0).nan_to_num(0.0)
+    return int((gap > 0.01 * gap.max()).nonzero()[0])
+
+
+def _trial(subject: Subject, base: Tensors, name: str, at: int, layout: Layout) -> Trial:
+    """The full pass up to a position, and the step with which the cached decoding reaches it."""
+    length = at + 1
+    own = Layout(layout.rows, length, layout.batch, layout.time)
+    single = Layout(layout.rows, 1, layout.batch, layout.time)
+
+    def full(forwards: Forwards, around: Around) -> Outputs:
+        batch = _part(forwards, base, 0, length)
+        found = forwards.run({}, _outputs_of(name), around, batch)
+        return {path: t[:, -1:] for path, t in ordered(found, own, length).items() if t.dim() == 3}
+
+    def step(forwards: Forwards, around: Around) -> Outputs:
+        begin = _part(forwards, base, 0, at)
+        _with_cache(begin, name, None)
+        cache = forwards.run({}, lambda out, _: _cache_in(out, name), batch=begin)
+        batch = _part(forwards, base, at, length)
+        _with_cache(batch, name, cache)
+        found = forwards.run({}, _outputs_of(name), around, batch)
+        return ordered(found, single, 1)
+
+    assert layout.rows is not None
+    kept = Kept(torch.ones(layout.rows, 1, dtype=torch.bool), None)
+    place = Layout(layout.rows, 1)
+    return Trial(*(full, step, place, kept), pairing=last_of(length), exact=False, restores=True)
+
+
+def _outputs_of(name: str) -> Callable[[Any, Step], dict[str, torch.Tensor]]:
+    return lambda output, step: detached(_without_cache(output, name))
+
+
+def _with_cache(batch: Batch, name: str, cache: Any) -> None:
+    if name == "past_key_values":
+        batch.kwargs["use_cache"] = True
+    if cache is not None:
+        batch.kwargs[name] = cache
 
 
 class _NoCache(Exception):
@@ -96,10 +144,7 @@ def _stepped(
     parts: list[dict[str, torch.Tensor]] = []
     for begin, end in bounds:
         batch = _part(forwards, base, begin, end)
-        if name == "past_key_values":
-            batch.kwargs["use_cache"] = True
-        if cache is not None:
-            batch.kwargs[name] = cache
+        _with_cache(batch, name, cache)
 
         def done(output: Any, step: Step) -> tuple[dict[str, torch.Tensor], Any]:
             return detached(_without_cache(output, name)), _cache_in(output, name)

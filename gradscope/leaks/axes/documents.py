@@ -6,10 +6,10 @@ import torch
 
 from gradscope.leaks.changes import Kept, judged_outputs, tried
 from gradscope.leaks.findings import clean, doubtful, leak, not_judged
-from gradscope.leaks.first_call import Trial
 from gradscope.leaks.meaning import DOCUMENTS, Given
 from gradscope.leaks.rows import Tensors, tile, unmasked
 from gradscope.leaks.subject import Subject
+from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
 
 _ADVICE = "mask all pairs of positions whose document differs"

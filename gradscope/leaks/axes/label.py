@@ -6,10 +6,10 @@ import torch
 
 from gradscope.leaks.changes import Kept, judged_outputs, tried
 from gradscope.leaks.findings import clean, doubtful, leak, not_judged
-from gradscope.leaks.first_call import Trial
 from gradscope.leaks.meaning import LABELS, Given
 from gradscope.leaks.rows import Tensors, tile, unmasked
 from gradscope.leaks.subject import Subject
+from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
 
 _ADVICE = "compute the prediction without the label; of teacher forcing, from the labels before it"
@@ -82,10 +82,17 @@ def _trial(subject: Subject, labels: list[Given], start: int | None) -> Trial | 
     count = subject.few if rows.tiled else rows.count
     base = unmasked(subject.meaning, tile(subject.meaning, count)) if rows.tiled else rows.base
     changed = _changed(subject, labels, base, start)
+    every = torch.ones(count, dtype=torch.bool)
+    beside = dict(base)  # a result that does not differ here is made of labels alone
+    for one in subject.meaning.sources:
+        if one.batch is not None:
+            beside[one.path] = rows.changed(one, every, base)
     if start is None:
         kept = _everything(subject, count)
-        return Trial.of(subject, base, changed, kept, torch.zeros(0, dtype=torch.bool), count)
+        none = torch.zeros(0, dtype=torch.bool)
+        return Trial.of(subject, base, changed, kept, none, count, beside=beside)
     places = torch.zeros(count, subject.positions, dtype=torch.bool)
     places[:, : start + 1] = True
     dirty = torch.arange(subject.positions) > start  # from the next position on it may be seen
-    return Trial.of(subject, base, changed, Kept(places, None), dirty, count, slack=2)
+    kept = Kept(places, None)
+    return Trial.of(subject, base, changed, kept, dirty, count, slack=2, beside=beside)

@@ -8,10 +8,10 @@ import torch
 
 from gradscope.leaks.changes import Change, Kept, judged_outputs, tried
 from gradscope.leaks.findings import clean, doubtful, leak, not_judged
-from gradscope.leaks.first_call import Trial
 from gradscope.leaks.meaning import LENGTHS
 from gradscope.leaks.rows import tile, unmasked
 from gradscope.leaks.subject import Masked, Subject, with_masks
+from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
 
 _ADVICE = "give the mask to every operation that mixes positions"

@@ -8,6 +8,7 @@ from gradscope.leaks.changes import Change, Kept, Outputs, change, unless_roundi
 from gradscope.leaks.findings import clean, doubtful, leak, not_judged
 from gradscope.leaks.forwards import Forwards, widened
 from gradscope.leaks.subject import Subject
+from gradscope.leaks.trials import Trial, moved
 from gradscope.records.leaks import AxisResult
 
 _ADVICE = "leave out positions, and reduce with what does not know an order: sum, mean, max"
@@ -27,7 +28,7 @@ def judge(subject: Subject) -> AxisResult:
     places = torch.randperm(size, generator=torch.Generator().manual_seed(11))
     if bool((places == torch.arange(size)).any()):
         places = torch.arange(size).roll(1)
-    moved = {
+    moved_base = {
         path: t.index_select(dim, places.to(t.device))
         if t.dim() > dim and t.size(dim) == size
         else t
@@ -36,7 +37,7 @@ def judge(subject: Subject) -> AxisResult:
 
     def pair(forwards: Forwards) -> tuple[Outputs, Outputs]:
         wide = forwards is not subject.forwards
-        one, other = (widened(t) if wide else t for t in (base, moved))
+        one, other = (widened(t) if wide else t for t in (base, moved_base))
         expected = {
             path: t.index_select(dim, places.to(t.device))
             if t.dim() > dim and t.size(dim) == size
@@ -52,5 +53,7 @@ def judge(subject: Subject) -> AxisResult:
         return clean("order", f"the {size} elements in another order give the same results")
     if found.doubt:
         return doubtful("order", found)
-    words = "another order of the elements gives other results"
-    return leak(subject, "order", words, found, None, reach="all elements", advice=_ADVICE)
+    none = torch.zeros(0, dtype=torch.bool)
+    trial = Trial(base, moved_base, subject.layout, kept, none, pairing=moved(places), exact=False)
+    words = "gives other results where the elements come in another order"
+    return leak(subject, "order", words, found, trial, reach="all elements", advice=_ADVICE)

@@ -17,11 +17,11 @@ from gradscope.leaks.changes import (
     unless_rounding,
 )
 from gradscope.leaks.findings import clean, doubtful, leak, not_judged
-from gradscope.leaks.first_call import Trial
-from gradscope.leaks.forwards import Forwards, widened
+from gradscope.leaks.forwards import Forwards, detached, widened
 from gradscope.leaks.meaning import CONSTANT, LENGTHS, MASK
 from gradscope.leaks.rows import Tensors, tile, unmasked
 from gradscope.leaks.subject import Subject
+from gradscope.leaks.trials import Around, Run, Trial, cropped
 from gradscope.records.leaks import AxisResult
 from gradscope.running.plain_calls import StepFailed
 
@@ -136,6 +136,17 @@ def _pair(subject: Subject, real: int) -> tuple[Tensors, Tensors]:
 def _trial(subject: Subject, real: int) -> Trial:
     """The short row first: what it has too may not change where there is padding behind it."""
     padded, short = _pair(subject, real)
+    long_layout = Layout.of(subject.meaning, 1)
+    short_layout = Layout(long_layout.rows, real, long_layout.batch, long_layout.time)
+
+    def run(tensors: Tensors, layout: Layout) -> Run:
+        def one(forwards: Forwards, around: Around) -> Outputs:
+            outputs = forwards.run(tensors, lambda out, step: detached(out), around)
+            return ordered(outputs, layout, real)
+
+        return one
+
     kept = Kept(torch.ones(1, real, dtype=torch.bool), torch.ones(1, dtype=torch.bool))
-    crop = (subject.positions, real)
-    return Trial(short, padded, Layout(1, real), kept, torch.zeros(0, dtype=torch.bool), crop=crop)
+    runs = run(short, short_layout), run(padded, long_layout)
+    pairing = cropped(subject.positions, real)
+    return Trial(*runs, Layout(1, real), kept, pairing=pairing, exact=False)

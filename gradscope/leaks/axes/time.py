@@ -6,9 +6,9 @@ import torch
 
 from gradscope.leaks.changes import Change, Kept, judged_outputs, tried
 from gradscope.leaks.findings import clean, doubtful, leak, nonzero, not_judged
-from gradscope.leaks.first_call import Trial
 from gradscope.leaks.rows import Tensors, future, tile, unmasked
 from gradscope.leaks.subject import Subject
+from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
 from gradscope.typeset.numbers import plural
 

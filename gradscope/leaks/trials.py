@@ -1,0 +1,136 @@
+"""Two small runs between which a leak shows, and how a result of one is held against the other's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradscope.leaks.changes import Change, Kept, Layout, Outputs, change
+from gradscope.leaks.forwards import Forwards
+
+if TYPE_CHECKING:
+    from gradscope.leaks.subject import Subject
+
+Tensors = Mapping[str, torch.Tensor]
+Around = Callable[[], AbstractContextManager[Any]]
+#: A run under observation, which gives the outputs.
+Run = Callable[[Forwards, Around], Outputs]
+#: The base's result and the other's, of one shape; of the second a view.
+Pairing = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+#: Where two runs differ in shape or order, a smaller share of the spread is rounding.
+ROUNDING = 1e-5
+
+
+def as_they_are(before: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both runs have the same shapes."""
+    return before, now
+
+
+def cropped(long: int, short: int) -> Pairing:
+    """The base has ``short`` entries along an axis, the other ``long``."""
+
+    def pair(before: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if now.dim() == before.dim():
+            for dim in range(now.dim()):
+                if (now.size(dim), before.size(dim)) == (long, short):
+                    now = now.narrow(dim, 0, short)
+        return before, now
+
+    return pair
+
+
+def last_of(length: int) -> Pairing:
+    """The base has ``length`` entries along an axis, the other the last of them."""
+
+    def pair(before: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if now.dim() == before.dim():
+            for dim in range(now.dim()):
+                if (now.size(dim), before.size(dim)) == (1, length):
+                    before = before.narrow(dim, length - 1, 1)
+        return before, now
+
+    return pair
+
+
+def moved(places: torch.Tensor) -> Pairing:
+    """The other has the base's entries along an axis in this order; or it knows no order."""
+
+    def pair(before: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if now.shape != before.shape:
+            return before, now
+        best, gap = before, _gap(before, now)
+        for dim in range(now.dim()):
+            if now.size(dim) == places.numel():
+                other = before.index_select(dim, places.to(before.device))
+                if (own := _gap(other, now)) < gap:
+                    best, gap = other, own
+        return best, now
+
+    return pair
+
+
+def _gap(one: torch.Tensor, other: torch.Tensor) -> float:
+    if not one.numel() or one.dtype != other.dtype:
+        return 0.0
+    gap = (one.to(torch.float64) - other.detach().to(torch.float64)).abs()
+    return float(gap.nan_to_num(0.0).max())
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Two small runs between which the leak shows.
+
+    Attributes:
+        base, changed: the batches, or what runs them.
+        layout: of their outputs.
+        kept: what must not change.
+        dirty: bool over the axis that was changed: which entries; empty: nothing may differ.
+        slack: as for ``excused``.
+        pairing: makes of two results what can be compared.
+        exact: whether equal means equal bits; else rounding is passed over.
+        restores: whether the right result, put in its place, must undo the leak; else it has to
+            change it.
+        beside: a batch with other content of everything that may be seen: what does not differ in
+            it has nothing to do with what is predicted.
+    """
+
+    base: Tensors | Run
+    changed: Tensors | Run
+    layout: Layout
+    kept: Kept
+    dirty: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    slack: int = 0
+    pairing: Pairing = as_they_are
+    exact: bool = True
+    restores: bool = False
+    beside: Tensors | None = None
+
+    @classmethod
+    def of(
+        cls,
+        subject: Subject,
+        base: Tensors,
+        changed: Tensors,
+        kept: Kept,
+        dirty: torch.Tensor,
+        count: int,
+        slack: int = 0,
+        beside: Tensors | None = None,
+    ) -> Trial:
+        """With the outputs' layout for so many rows."""
+        layout = Layout.of(subject.meaning, count)
+        return cls(base, changed, layout, kept, dirty, slack, beside=beside)
+
+    def gap(self, one: Outputs, other: Outputs) -> Change | None:
+        """The forbidden change between two runs' outputs."""
+        if not self.exact:
+            paired = {
+                path: self.pairing(t, other[path]) for path, t in one.items() if path in other
+            }
+            one = {path: pair[0] for path, pair in paired.items()}
+            other = {path: pair[1] for path, pair in paired.items()}
+        return change(one, other, self.layout, self.kept)
