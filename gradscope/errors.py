@@ -38,10 +38,13 @@ if TYPE_CHECKING:
     from gradscope.records.answers import WhyReport
     from gradscope.records.features import FeaturesReport
     from gradscope.records.graph import AutogradGraph
+    from gradscope.records.leaks import LeaksReport
     from gradscope.records.report import Report
     from gradscope.records.saliency import SaliencyReport
 
-    AnyReport: TypeAlias = Report | AutogradGraph | SaliencyReport | FeaturesReport | WhyReport
+    AnyReport: TypeAlias = (
+        Report | AutogradGraph | SaliencyReport | FeaturesReport | WhyReport | LeaksReport
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,7 @@ def _triangular(buffer: torch.Tensor) -> bool:
     size = square.size(0)
     above = square[torch.ones(size, size, dtype=torch.bool).triu(1).to(square.device)]
     below = square[torch.ones(size, size, dtype=torch.bool).tril().to(square.device)]
-    if not (len(above.unique()) == len(below.unique()) == 1):
+    if bool((above != above[0]).any()) or bool((below != below[0]).any()):
         return False
     return bool(above[0] != below[0])
 

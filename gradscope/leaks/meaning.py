@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -226,22 +226,21 @@ def _kept_value(mask: Given) -> Any:
     """The value of what is not masked: by what a given mask holds, else by its name."""
     tensor = mask.tensor
     assert mask.time is not None
-    first, last = tensor.select(mask.time, 0), tensor.select(mask.time, -1)
     one: Any = False if tensor.dtype == torch.bool else 0
-    values = tensor.unique().tolist()
-    if len(values) == 1 and values[0] in (0, 1, False, True):
+    first = values_of(tensor.select(mask.time, 0))
+    last = values_of(tensor.select(mask.time, -1))
+    values = values_of(tensor)
+    if len(values) == 1 and values[0] in (0, 1):
         return values[0]
     if len(values) == 2:
-        if len(first.unique()) == 1 and len(last.unique()) == 2:  # padded on the right
-            return first.unique().item()
-        if len(last.unique()) == 1 and len(first.unique()) == 2:  # on the left
-            return last.unique().item()
-        if len(first.unique()) == 1 and len(last.unique()) == 1 and bool((first != last).any()):
-            return first.unique().item()
+        if len(first) == 1 and (len(last) == 2 or first != last):  # padded on the right
+            return first[0]
+        if len(last) == 1 and len(first) == 2:  # on the left
+            return last[0]
     ignored = "pad" in mask.name.lower() or "ignore" in mask.name.lower()
     return one if ignored else type(one)(True)
 
 
-def dimensions(shape: Sequence[int], size: int, *, but: Sequence[int] = ()) -> Iterator[int]:
-    """The dimensions of that size."""
-    return (d for d, n in enumerate(shape) if n == size and d not in but)
+def values_of(tensor: torch.Tensor) -> list[Any]:
+    """The different values in a tensor, in their order."""
+    return sorted(set(tensor.reshape(-1).tolist()))

@@ -15,7 +15,7 @@ from gradscope.capture.names import named_modules
 from gradscope.leaks.changes import Layout
 from gradscope.leaks.dependencies import Gradients, gradients
 from gradscope.leaks.forwards import Forwards
-from gradscope.leaks.meaning import LENGTHS, MASK, Given, Meaning
+from gradscope.leaks.meaning import LENGTHS, MASK, Given, Meaning, values_of
 from gradscope.leaks.rows import Rows, Tensors, cuts, future
 
 
@@ -202,7 +202,7 @@ def with_masks(base: Tensors, mask: Given, masked: tuple[Masked, ...], hole: Any
 def hole_of(mask: Given) -> Any:
     """What a mask holds where something is masked."""
     keep, tensor = mask.keep, mask.tensor
-    others = [value for value in tensor.unique().tolist() if value != keep]
+    others = [value for value in values_of(tensor) if value != keep]
     if others:
         return others[0]
     if isinstance(keep, bool) or tensor.dtype == torch.bool:

@@ -1,4 +1,4 @@
-"""Two small runs between which a leak shows, and how a result of one is held against the other's."""
+"""Two small runs between which a leak shows, and how results of the two are compared."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import torch
 
 from gradscope.leaks.changes import Kept, judged_outputs, tried
 from gradscope.leaks.findings import clean, doubtful, leak, not_judged
-from gradscope.leaks.meaning import DOCUMENTS, Given
+from gradscope.leaks.meaning import DOCUMENTS, Given, values_of
 from gradscope.leaks.rows import Tensors, tile, unmasked
 from gradscope.leaks.subject import Subject
 from gradscope.leaks.trials import Trial
@@ -27,7 +27,7 @@ def judge(subject: Subject) -> AxisResult:
         return not_judged("documents", "the model takes no batch of another size")
     base = _packed(subject, named, count)
     documents = _by_row(named[0], base[named[0].path], count)
-    kinds = documents[0].unique().tolist()
+    kinds = values_of(documents[0])
     if len(kinds) < 2:
         return not_judged("documents", "the sequence holds one document")
     picked = torch.stack([documents[r] == kinds[r % len(kinds)] for r in range(count)])
@@ -55,7 +55,7 @@ def _packed(subject: Subject, named: list[Given], count: int) -> Tensors:
     for one in named:
         tensor = base[one.path]
         assert one.time is not None
-        if len(_by_row(one, tensor, count)[0].unique()) < 2:
+        if len(values_of(_by_row(one, tensor, count)[0])) < 2:
             half = tensor.size(one.time) // 2
             tensor = tensor.clone()
             part = tensor.narrow(one.time, half, tensor.size(one.time) - half)

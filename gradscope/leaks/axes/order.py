@@ -48,7 +48,7 @@ def judge(subject: Subject) -> AxisResult:
 
     kept = Kept(None, torch.ones(subject.rows.count, dtype=torch.bool))
     found: Change | None = change(*pair(subject.forwards), subject.layout, kept)
-    found = unless_rounding(subject.forwards, found, pair, subject.layout, kept)
+    found = unless_rounding(subject.forwards, found, pair, subject.layout, kept, shapes=True)
     if found is None:
         return clean("order", f"the {size} elements in another order give the same results")
     if found.doubt:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from gradscope.leaks.axes.mask import kept_places, trial_of
@@ -97,18 +99,29 @@ def _fewer(subject: Subject, real: int) -> Change | None:
     long_layout = Layout.of(subject.meaning, 1)
     short_layout = Layout(long_layout.rows, real, long_layout.batch, long_layout.time)
 
+    known = _in_base(subject, real)
+
     def pair(forwards: Forwards) -> tuple[Outputs, Outputs]:
         wide = forwards is not subject.forwards
         one, other = (widened(t) if wide else t for t in (padded, short))
-        return (
-            ordered(forwards.again(one), long_layout, real),
-            ordered(forwards.again(other), short_layout, real),
-        )
+        short_outputs = ordered(forwards.again(other), short_layout, real)
+        if known is not None and not wide:
+            return known, short_outputs
+        return ordered(forwards.again(one), long_layout, real), short_outputs
 
     layout = Layout(1, real)
     kept = Kept(torch.ones(1, real, dtype=torch.bool), torch.ones(1, dtype=torch.bool))
     found = change(*pair(subject.forwards), layout, kept)
-    return unless_rounding(subject.forwards, found, pair, layout, kept)
+    return unless_rounding(subject.forwards, found, pair, layout, kept, shapes=True)
+
+
+def _in_base(subject: Subject, real: int) -> Outputs | None:
+    """The outputs of a row of the base that is padded in that way; None: there is none."""
+    for one in subject.masked:
+        if one.kind == "right" and int((~one.where).sum()) == real:
+            outputs = ordered(subject.gradients.outputs, subject.layout, real)
+            return {path: t[one.row : one.row + 1] for path, t in outputs.items()}
+    return None
 
 
 def _pair(subject: Subject, real: int) -> tuple[Tensors, Tensors]:
@@ -126,10 +139,10 @@ def _pair(subject: Subject, real: int) -> tuple[Tensors, Tensors]:
                     short[one.path] = short[one.path].narrow(dim, 0, real)
         elif one.time is not None and tensor.size(one.time) == length:
             short[one.path] = tensor.narrow(one.time, 0, real)
-            fill = subject.hole if one.role == MASK else rows.padding
+            fill: Any = subject.hole if one.role == MASK else rows.padding
             if one.role == MASK or (one in meaning.sequences and fill is not None):
                 padded[one.path] = tensor.clone()
-                padded[one.path].narrow(one.time, real, length - real).fill_(fill)
+                padded[one.path].narrow(one.time, real, length - real).fill_(fill or 0)
     return padded, short
 
 
