@@ -15,7 +15,7 @@ from gradscope.api.opened import Options, opened, read
 from gradscope.api.runs import run_info, versions
 from gradscope.config import LoadedConfig
 from gradscope.errors import GradscopeError, ModelError, OptionError
-from gradscope.explain.errors.explain import explain_error
+from gradscope.explain.errors.explain_exception import explain_error
 from gradscope.leaks.judge import Judged, Wishes, judge
 from gradscope.loading import Workload
 from gradscope.records.leaks import LeaksReport

@@ -19,7 +19,7 @@ from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.frames import shown, source
 from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import by_function, function_name, written
-from gradscope.explain.shared.watches import FunctionWatch, WatchedCall
+from gradscope.explain.shared.tracing_modes import FunctionTracer, TracedCall
 from gradscope.leaks.changes import Outputs, spread, unequal
 from gradscope.leaks.forwards import Forwards, detached
 from gradscope.leaks.positions import excused
@@ -78,7 +78,7 @@ class _Log:
     _counts: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     _busy: bool = False
 
-    def listen(self, call: WatchedCall) -> Any:
+    def listen(self, call: TracedCall) -> Any:
         """Run a function, and look at its result and at what it wrote to."""
         result = call.run()
         if self._busy:
@@ -212,7 +212,7 @@ def _watched(
     def around() -> AbstractContextManager[Any]:
         kept = ExitStack()
         kept.enter_context(hooked(watchable(model), calls.enter, log.returned))
-        kept.enter_context(FunctionWatch(log.listen))
+        kept.enter_context(FunctionTracer(log.listen))
         return kept
 
     if isinstance(run, Mapping):
@@ -220,7 +220,7 @@ def _watched(
     return log, run(forwards, around)
 
 
-def _written(name: str, call: WatchedCall) -> Any:
+def _written(name: str, call: TracedCall) -> Any:
     """What a function wrote to, where that is not its result."""
     if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
         return call.args[0] if call.args else None

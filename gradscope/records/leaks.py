@@ -8,7 +8,7 @@ from typing import Any
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.fields import SPARSE
 from gradscope.records.run import RunInfo
-from gradscope.records.shown import Shown
+from gradscope.records.showing import Shown
 
 #: In the order in which they are judged and shown. ``order`` is judged on demand only.
 AXES = ("time", "batch", "padding", "mask", "label", "documents", "cache", "order")
