@@ -26,7 +26,9 @@ TRIALS = 2
 def effects(model: nn.Module, inputs: Inputs, options: dict[str, object]) -> dict[str, float]:
     axis = dict(options.get("axis", {}))
     time, batch = axis.get("time", 1), axis.get("batch", 0)
-    found = {"batch": max([0.0, *_batch(model, inputs, batch), *_documents(model, inputs)])}
+    found = {"batch": max([0.0, *_batch(model, inputs, batch)])}
+    if DOCUMENTS & inputs.keys():
+        found["documents"] = max(_documents(model, inputs))
     if options.get("causal"):
         found["time"] = max(_time(model, inputs, time))
     if PADDED & inputs.keys() or "padding" in options:
@@ -118,7 +120,7 @@ def _batch(model: nn.Module, inputs: Inputs, dim: int) -> Iterator[float]:
 
 
 def _documents(model: nn.Module, inputs: Inputs) -> Iterator[float]:
-    """Documents packed in one row are samples too."""
+    """Documents packed in one row must not see one another."""
     for name in DOCUMENTS & inputs.keys():
         before = output(model, inputs)
         for document in inputs[name].unique():

@@ -3,14 +3,15 @@
 A program has ``Leaky`` and ``Mended``, ``inputs()``, and ``OPTIONS``: what a user must say.
 What is wrong with it:
 
-- ``AXIS``: time, batch, padding, mask, label, order or cache; ``ALSO``: other axes that leak too.
+- ``AXIS``: one of ``AXES``; ``ALSO``: other axes that leak too.
 - ``CALL``: the innermost module whose own forward first lets the information through.
 - ``# leak`` on a line: the fault, or the operation by which the information passes. Where the two
   are lines apart (a wrong mask, and the softmax under it) both are marked, and either is right.
 
-``OPTIONS["axis"]["order"]`` is the dimension of a set's members. Documents packed in one row are
-samples: one that sees another leaks on the axis ``batch``. ``labels`` of a sequence may be seen
-after their position, never at it (teacher forcing).
+``OPTIONS["axis"]["order"]`` is the dimension of a set's members. ``labels`` of a sequence may be
+seen after their position, never at it (teacher forcing). Here ``mask`` is what a model should
+predict unseen (``bool_masked_pos``, True where hidden); an ``attention_mask`` that is ignored is
+``padding``, and an instrument may say ``mask`` as well. Padding is added on the side that has it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import torch
 from torch import nn
 
 HERE = Path(__file__).parent
-AXES = frozenset({"time", "batch", "padding", "mask", "label", "order", "cache"})
+AXES = frozenset({"time", "batch", "documents", "padding", "mask", "label", "order", "cache"})
 
 
 @dataclass(frozen=True)

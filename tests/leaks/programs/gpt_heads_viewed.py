@@ -18,17 +18,17 @@ class Attention(nn.Module):
         return states.view(bsz, self.num_heads, seq, -1)  # leak
 
     def attend(self, q, k, v):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)  # leak
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)  # leak
 
     def forward(self, hidden_states):
-        bsz, seq, width = hidden_states.size()
+        bsz, seq, _ = hidden_states.size()
         q = self.shape(self.q_proj(hidden_states), bsz, seq)
         k = self.shape(self.k_proj(hidden_states), bsz, seq)
         v = self.shape(self.v_proj(hidden_states), bsz, seq)
-        return self.merge(self.attend(q, k, v), bsz, seq, width)
+        return self.o_proj(self.merge(self.attend(q, k, v)))
 
-    def merge(self, out, bsz, seq, width):
-        return self.o_proj(out.reshape(bsz, seq, width))
+    def merge(self, out):
+        return out.transpose(1, 2).flatten(2)  # leak
 
 
 class MendedAttention(Attention):
@@ -36,7 +36,10 @@ class MendedAttention(Attention):
         return states.view(bsz, seq, self.num_heads, -1).transpose(1, 2)
 
     def attend(self, q, k, v):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def merge(self, out):
+        return out.transpose(1, 2).flatten(2)
 
 
 class Leaky(nn.Module):

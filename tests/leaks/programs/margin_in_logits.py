@@ -14,19 +14,20 @@ class ArcFace(nn.Module):
     def cosine(self, z):
         return F.linear(F.normalize(z), F.normalize(self.weight)).clamp(-0.999, 0.999)
 
-    def margin(self, cos, labels):
-        onehot = F.one_hot(labels, cos.size(1)).to(cos.dtype)
-        return torch.cos(torch.acos(cos) + self.m * onehot)
+    def margins(self, cos, labels):
+        return self.m * F.one_hot(labels, cos.size(1))
 
     def forward(self, z, labels):
-        logits = self.s * self.margin(self.cosine(z), labels)  # leak
+        cos = self.cosine(z)
+        logits = self.s * torch.cos(torch.acos(cos) + self.margins(cos, labels))  # leak
         return logits, F.cross_entropy(logits, labels)
 
 
 class MendedArcFace(ArcFace):
     def forward(self, z, labels):
         cos = self.cosine(z)
-        return self.s * cos, F.cross_entropy(self.s * self.margin(cos, labels), labels)
+        harder = torch.cos(torch.acos(cos) + self.margins(cos, labels))
+        return self.s * cos, F.cross_entropy(self.s * harder, labels)
 
 
 class Leaky(nn.Module):

@@ -58,5 +58,5 @@ def inputs() -> dict[str, torch.Tensor]:
 
 
 OPTIONS: dict[str, object] = {"causal": True}
-AXIS = "batch"
+AXIS = "documents"
 CALL = "layers.0"

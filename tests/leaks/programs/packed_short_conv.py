@@ -55,5 +55,5 @@ def inputs() -> dict[str, torch.Tensor]:
 
 
 OPTIONS: dict[str, object] = {"causal": True}
-AXIS = "batch"
+AXIS = "documents"
 CALL = "conv1d"
