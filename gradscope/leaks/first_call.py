@@ -93,26 +93,24 @@ class _Log:
         new = self._seen(module, number, name, made, in_place=written_to is not None)
         return result if written_to is not None else new
 
-    def returned(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+    def returned(self, module: Any, args: Any, kwargs: Any, output: Any) -> Any:
         """A module returns: what no function made, such as a script's result, is seen here."""
         innermost = self.calls.innermost(module)
+        new = output
         if innermost is not None:
             name = f"{type(module).__name__}.forward"
-            self._seen(innermost.name, innermost.number, name, output, in_place=True, patch=False)
+            new = self._seen(innermost.name, innermost.number, name, output, in_place=False)
         self.calls.leave(module, args, kwargs, output)
+        return new if new is not output else None
 
-    def _seen(
-        self, module: str, call: int, name: str, made: Any, *, in_place: bool, patch: bool = True
-    ) -> Any:
+    def _seen(self, module: str, call: int, name: str, made: Any, *, in_place: bool) -> Any:
         self._busy = True
         try:
-            return self._compared(module, call, name, made, in_place=in_place, patch=patch)
+            return self._compared(module, call, name, made, in_place=in_place)
         finally:
             self._busy = False
 
-    def _compared(
-        self, module: str, call: int, name: str, made: Any, *, in_place: bool, patch: bool
-    ) -> Any:
+    def _compared(self, module: str, call: int, name: str, made: Any, *, in_place: bool) -> Any:
         self._counts[module, call, name] += 1
         key = _Key(module, call, name, self._counts[module, call, name])
         tensors = [t for _, t in find(made, torch.Tensor)]
@@ -123,7 +121,7 @@ class _Log:
         if before is None or len(before) != len(tensors):
             return made
         if self.patch is not None:
-            return self._patched(key, made, tensors, before, in_place=in_place) if patch else made
+            return self._patched(key, made, tensors, before, in_place=in_place)
         if any(bool(self._crossed(a, b).any()) for a, b in zip(before, tensors, strict=True)):
             self.candidates.setdefault(key, self.calls.site())
         return made
@@ -142,7 +140,8 @@ class _Log:
         if not bool(differs.any()):
             return none
         allowed = excused(tuple(now.shape), self.trial.dirty, self.trial.slack)
-        return differs & ~allowed.to(differs.device)
+        left = [differs & ~one.to(differs.device) for one in allowed]
+        return min(left, key=lambda one: int(one.sum()))
 
     def _patched(
         self,
@@ -183,8 +182,6 @@ def first_call(forwards: Forwards, trial: Trial) -> Crossing | None:
         other, _ = _watched(forwards, mixed, trial.beside, known=base.kept)
         candidates = {key: site for key, site in candidates.items() if key in other.candidates}
     for key, site in list(candidates.items())[:TRIES]:
-        if key.function.endswith(".forward"):
-            return _crossing(key, site)
         _, patched = _watched(forwards, trial, trial.changed, known=base.kept, patch=key)
         if trial.restores:
             left = trial.gap(clean, patched)

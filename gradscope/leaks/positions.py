@@ -8,12 +8,15 @@ such excuse carries a leak: softmax over all keys changes the past queries' weig
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from itertools import combinations, product
+from operator import or_
 
 import torch
 
 
-def excused(shape: Sequence[int], dirty: torch.Tensor, slack: int = 0) -> torch.Tensor:
-    """Bool of that shape: what may differ.
+def excused(shape: Sequence[int], dirty: torch.Tensor, slack: int = 0) -> list[torch.Tensor]:
+    """What may differ, as bools of that shape: one for each way to read the dimensions.
 
     Args:
         shape: of the tensor.
@@ -21,28 +24,44 @@ def excused(shape: Sequence[int], dirty: torch.Tensor, slack: int = 0) -> torch.
         slack: by how many entries a dimension may be shorter than the axis, as slices are; with
             any it may be longer too, as what was padded is.
     """
-    found = torch.zeros(tuple(shape), dtype=torch.bool)
+    fixed = torch.zeros(tuple(shape), dtype=torch.bool)
+    readings: list[list[torch.Tensor]] = []
+    length, blocked = dirty.numel(), set()
+    for one, other in combinations(range(len(shape)), 2):
+        if shape[one] * shape[other] == length and min(shape[one], shape[other]) > 1:
+            # The axis in blocks: the block's number and the place in it.
+            fixed |= _placed(dirty.reshape(shape[one], shape[other]), shape, one, other)
+            blocked.update((one, other))
+    exact = bool(blocked) or length in shape  # then a near fit is one by chance
     for dim, size in enumerate(shape):
-        labels = labelled(size, dirty, slack)
-        if labels is not None:
-            view = [1] * len(shape)
-            view[dim] = size
-            found |= labels.reshape(view)
-    return found
+        if dim not in blocked and (not exact or size % max(length, 1) == 0):
+            ways = [_placed(way, shape, dim) for way in readings_of(size, dirty, slack)]
+            if len(ways) == 1:
+                fixed |= ways[0]
+            elif ways:
+                readings.append(ways)
+    return [reduce(or_, chosen, fixed) for chosen in product(*readings[:3])]
 
 
-def labelled(size: int, dirty: torch.Tensor, slack: int = 0) -> torch.Tensor | None:
-    """For a dimension of that size which entries may belong to what was changed; None: none."""
+def _placed(labels: torch.Tensor, shape: Sequence[int], *dims: int) -> torch.Tensor:
+    view = [1] * len(shape)
+    for dim in dims:
+        view[dim] = shape[dim]
+    return labels.reshape(view)
+
+
+def readings_of(size: int, dirty: torch.Tensor, slack: int = 0) -> list[torch.Tensor]:
+    """For a dimension of that size, which entries may belong to what was changed."""
     length = dirty.numel()
     if size == length:
-        return dirty
+        return [dirty]
     if size < 2 or length < 2:
-        return None
-    if size % length == 0:  # several entries side by side, or the whole axis several times
+        return []
+    if size % length == 0:  # several entries side by side, or the axis several times
         times = size // length
-        return dirty.repeat(times) | dirty.repeat_interleave(times)
+        return [dirty.repeat(times), dirty.repeat_interleave(times)]
     if length % size == 0:  # blocks
-        return dirty.reshape(size, -1).any(1)
+        return [dirty.reshape(size, -1).any(1)]
     if slack and -min(slack, length // 3) <= size - length <= length:
         found = torch.zeros(size, dtype=torch.bool)
         for offset in range(min(0, length - size), max(0, length - size) + 1):
@@ -51,10 +70,9 @@ def labelled(size: int, dirty: torch.Tensor, slack: int = 0) -> torch.Tensor | N
             found |= inside & dirty[place.clamp(0, length - 1)]
             if bool(dirty[-1]):  # beyond the end is later than all
                 found |= place >= length
-        return found
-    if size % 2 == 0 and size > length:  # several rows of an axis that was padded or cut
+        return [found]
+    if slack:  # several rows of an axis that was padded
         for parts in range(2, min(size // 2, 64) + 1):
-            if slack and size % parts == 0 and 0 < size // parts - length <= slack:
-                inner = labelled(size // parts, dirty, slack)
-                return None if inner is None else inner.repeat(parts)
-    return None
+            if size % parts == 0 and 0 < size // parts - length <= slack:
+                return [one.repeat(parts) for one in readings_of(size // parts, dirty, slack)]
+    return []
