@@ -28,7 +28,7 @@ def leaks(
     *,
     causal: bool | None = None,
     axes: Mapping[str, int] | None = None,
-    padding: int | None = None,
+    padding: float | None = None,
     only: Sequence[str] | str = (),
     maps: bool = False,
     mode: str | None = None,

@@ -61,8 +61,8 @@ def run(
         ),
     ] = None,
     padding: Annotated[
-        int | None,
-        typer.Option(metavar="VALUE", help="The token that stands for padding."),
+        float | None,
+        typer.Option(metavar="VALUE", help="The token, or the number, that stands for padding."),
     ] = None,
     only: Annotated[
         list[str] | None,

@@ -258,13 +258,19 @@ def _last_bit(forwards: Forwards) -> float:
     return max(torch.finfo(dtype).eps for dtype in dtypes)
 
 
-def ordered(outputs: Outputs, layout: Layout, positions: int) -> dict[str, torch.Tensor]:
-    """Outputs as [rows, positions, rest], of which the first ``positions``, or as [rows, rest]."""
+def ordered(
+    outputs: Outputs, layout: Layout, positions: int, side: str = "right"
+) -> dict[str, torch.Tensor]:
+    """Outputs as [rows, positions, rest], or as [rows, rest].
+
+    Of more positions the first are taken, or the last where the padding is on the left ``side``.
+    """
     found = {}
     for path, tensor in outputs.items():
         aligned, by_row = layout.by_position(tensor), layout.by_row(tensor)
         if aligned is not None:
-            found[path] = aligned[:, :positions]
+            left = side == "left"
+            found[path] = aligned[:, -positions:] if left else aligned[:, :positions]
         elif by_row is not None:
             found[path] = by_row
     return found

@@ -12,17 +12,15 @@ from torch import nn
 from gradscope import plugins
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.leaks.forwards import Forwards
-from gradscope.leaks.meaning import LENGTHS, MASK, Meaning, read_meaning
+from gradscope.leaks.meaning import HIDDEN, LENGTHS, MASK, Meaning, read_meaning
 from gradscope.leaks.rows import Rows, cuts, tile, unmasked, vocabularies
-from gradscope.leaks.subject import Subject, hole_of, masked_rows, with_masks
+from gradscope.leaks.subject import Subject, hole_of, kinds_of, masked_rows, with_masks
 from gradscope.loading import Batch, Workload
 from gradscope.records.leaks import AXES, AxisResult, DependencyMap
 from gradscope.running.plain_calls import StepFailed
 
 #: Axes that are judged where the user asks for them.
 ON_DEMAND = ("order",)
-#: So many rows with padding and holes.
-_MASKED = 6
 #: Attributes by which a module says that it is causal.
 _FLAGS = ("is_causal", "causal", "is_decoder")
 
@@ -41,7 +39,7 @@ class Wishes:
 
     causal: bool | None = None
     axes: Mapping[str, int] = field(default_factory=dict)
-    padding: int | None = None
+    padding: float | None = None
     only: Sequence[str] = ()
     maps: bool = False
 
@@ -120,11 +118,14 @@ def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool) -> Subject:
     if causal is None and (why := causal_by(model)):
         causal = True
         notices.append(f"time is judged, because {why}")
-    mask = next(iter(meaning.of(MASK, LENGTHS)), None)
+    mask = next(iter(meaning.of(MASK, LENGTHS, HIDDEN)), None)
     if mask is not None and mask.role == LENGTHS and meaning.positions is None:
         mask = None
     padding = wishes.padding if wishes.padding is not None else _padding(model)
-    count, number = _numbers(meaning, masks=mask is not None, causal=bool(causal))
+    kinds: tuple[str, ...] = ()
+    if mask is not None:
+        kinds = kinds_of(mask, general="mask" in wishes.only or _takes_any_mask(model))
+    count, number = _numbers(meaning, 2 * len(kinds), causal=bool(causal))
     if not tiled:
         count = meaning.samples or 1
         number = min(number, count // 2) if count > 2 else 0
@@ -143,20 +144,22 @@ def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool) -> Subject:
     )
     if mask is not None and number:
         length = (meaning.positions or 0) if mask.time is None else mask.tensor.size(mask.time)
-        masked = masked_rows(length, first=count - number, count=number)
-        if mask.role == LENGTHS:
-            masked = tuple(one for one in masked if one.kind == "right")
-        else:
+        masked = masked_rows(length, kinds[: (number + 1) // 2], first=count - number)
+        if mask.role != LENGTHS:
             subject.hole = hole_of(mask)
         subject.masked = masked
         rows.base = with_masks(rows.base, mask, masked, subject.hole)
     return subject
 
 
-def _numbers(meaning: Meaning, *, masks: bool, causal: bool) -> tuple[int, int]:
+def _takes_any_mask(model: nn.Module) -> bool:
+    """Whether a model's mask may hide anything: those of transformers say so of theirs."""
+    return any(kind.__module__.startswith("transformers.") for kind in type(model).__mro__)
+
+
+def _numbers(meaning: Meaning, number: int, *, causal: bool) -> tuple[int, int]:
     """So many rows in all, and of these so many with padding and holes."""
     positions = meaning.positions or 0
-    number = _MASKED if masks else 0
     plain = max(len(cuts(positions)), 2) + 1 if causal and positions > 1 else 3
     sizes = {n for one in meaning.given for n in one.tensor.shape}
     while plain + number in sizes:  # a number of rows that is no other size

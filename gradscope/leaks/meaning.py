@@ -18,12 +18,16 @@ from gradscope.nesting import find, replaced
 #: Roles of tensors in a batch.
 TOKENS, VALUES, MASK, LENGTHS = "tokens", "values", "mask", "lengths"
 LABELS, DOCUMENTS, POSITIONS, CONSTANT = "labels", "documents", "positions", "constant"
+#: What is to be predicted, and must not be read; how many positions see one another.
+HIDDEN, PREFIX = "hidden", "prefix"
 
 #: The role that a name gives a tensor; the first that fits.
 _NAMED: tuple[tuple[str, str], ...] = (
     (LABELS, r"(?:.*_)?(?:labels?|targets?|lm_labels)|y|answer|ground_truth"),
+    (HIDDEN, r"(?:.*_)?masked(?:_.*)?|mask_(?:time_|feature_)?(?:indices|index|positions?)"),
+    (PREFIX, r"prefix(?:_?(?:len|length)s?)?"),
     (DOCUMENTS, r".*(?:doc|document|segment|seq|sequence|sample|pack)s?_?(?:ids?|idx|index)s?"),
-    (DOCUMENTS, r"(?:documents?|docs?|segments?)(?:_mask)?"),
+    (DOCUMENTS, r"(?:documents?|docs?|segments?)(?:_mask)?|seq_idx"),
     (LENGTHS, r".*(?:lengths?|lens?)"),
     (POSITIONS, r".*(?:positions?|position_ids|pos_ids|pos|cache_position)"),
     (POSITIONS, r"token_type_ids"),
@@ -214,7 +218,14 @@ def _settled(
     order = [axes["time"]] if "time" in axes else []
     order += [1, 0, len(shape) - 1]
     time = next((d for d in order if d < len(shape) and d != batch and shape[d] == positions), None)
+    if one.role == LABELS:  # of a sequence that need not be the input's
+        time = next((d for d in (1, 0) if d < len(shape) and d != batch), None)
+        return replace(one, batch=batch, time=time if len(shape) > 1 else None)
     one = replace(one, batch=batch, time=time)
+    if one.role == HIDDEN:
+        if time is None:
+            return replace(one, role=CONSTANT)
+        return replace(one, keep=False if one.tensor.dtype == torch.bool else 0)
     if one.role == MASK:
         if square or (len(shape) > 2 and time is None) or time is None:
             return replace(one, role=CONSTANT)  # of pairs of positions, or of something else

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from gradscope.leaks.meaning import MASK, TOKENS, Given, Meaning
+from gradscope.leaks.meaning import HIDDEN, MASK, TOKENS, Given, Meaning
 
 Tensors = dict[str, torch.Tensor]
 
@@ -34,7 +34,7 @@ class Rows:
     base: Tensors
     tiled: bool
     vocabulary: dict[str, int]
-    padding: int | None = None
+    padding: float | None = None
     _coins: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(20260901))
 
     @property
@@ -123,7 +123,7 @@ def unmasked(meaning: Meaning, tensors: Tensors) -> Tensors:
     """With masks that mask nothing."""
     return {
         **tensors,
-        **{m.path: torch.full_like(tensors[m.path], m.keep) for m in meaning.of(MASK)},
+        **{m.path: torch.full_like(tensors[m.path], m.keep) for m in meaning.of(MASK, HIDDEN)},
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from gradscope.capture.names import named_modules
 from gradscope.leaks.changes import Layout
 from gradscope.leaks.dependencies import Gradients, gradients
 from gradscope.leaks.forwards import Forwards
-from gradscope.leaks.meaning import LENGTHS, MASK, Given, Meaning, values_of
+from gradscope.leaks.meaning import HIDDEN, LENGTHS, MASK, PREFIX, Given, Meaning, values_of
 from gradscope.leaks.rows import Rows, Tensors, cuts, future
 
 
@@ -79,6 +79,12 @@ class Subject:
         return min((5, 7, 3, 11), key=lambda count: sum(n % count == 0 for n in sizes))
 
     @cached_property
+    def prefix(self) -> int:
+        """So many first positions see one another, as an input says."""
+        given = self.meaning.of(PREFIX)
+        return max((int(one.tensor.max()) for one in given if one.tensor.numel()), default=0)
+
+    @cached_property
     def cuts(self) -> list[int | None]:
         """After which position the future begins, for each row; None: it is left alone."""
         found: list[int | None] = [None] * self.rows.count
@@ -86,8 +92,8 @@ class Subject:
         free = [row for row in range(self.rows.count) if row not in masked]
         if self.rows.count > 2:
             free.remove(self.rows.control)
-        wanted = cuts(self.positions)
-        if len(free) < len(wanted):  # few rows: the ends and what lies between, oddly
+        wanted = [cut for cut in cuts(self.positions) if cut >= self.prefix - 1]
+        if wanted and len(free) < len(wanted):  # few rows: the ends and what lies between, oddly
             order = [(len(wanted) * n) // len(free) + n % 2 for n in range(len(free))]
             wanted = [wanted[min(n, len(wanted) - 1)] for n in order]
         for row, cut in zip(free, wanted, strict=False):
@@ -165,22 +171,56 @@ def _side(one: Given) -> bool:
     return one.name.startswith(("decoder", "tgt", "dec_"))
 
 
-def masked_rows(positions: int, *, first: int, count: int) -> tuple[Masked, ...]:
-    """Rows from ``first`` on with padding on the right, on the left, and with holes."""
-    half = positions // 2 + 1
+def half(positions: int) -> int:
+    """So many positions are left where a row is padded by half."""
+    return max(1, positions // 2)
+
+
+def masked_rows(positions: int, kinds: Sequence[str], *, first: int) -> tuple[Masked, ...]:
+    """Two rows of each kind, from ``first`` on: padded on a side, or with holes."""
     found = []
-    for n in range(count):
-        kind = ("right", "left", "inside", "right", "left", "inside")[n % 6]
+    for n, kind in enumerate(kind for kind in kinds for _ in range(2)):
         where = torch.zeros(positions, dtype=torch.bool)
+        much = n % 2 == 0
         if kind == "right":
-            where[half if n < 3 else positions - 1 :] = True
+            where[half(positions) if much else positions - 1 :] = True
         elif kind == "left":
-            where[: positions - half if n < 3 else 1] = True
+            where[: positions - half(positions) if much else 1] = True
         else:
-            where[1 : positions - 1 : 2 if n < 3 else 3] = True
+            where[1 : positions - 1 : 2 if much else 3] = True
         if positions > 1 and bool(where.any()):
             found.append(Masked(first + n, kind, where))
     return tuple(found)
+
+
+def kinds_of(mask: Given, *, general: bool) -> tuple[str, ...]:
+    """What the mask may hide: what it hides in the batch; where that is nothing, the end of a row.
+
+    ``general`` says that the model takes any mask.
+    """
+    if mask.role == HIDDEN:
+        return ("inside",)
+    if mask.role == LENGTHS or mask.time is None:
+        return ("right",)
+    if general:
+        return ("right", "left", "inside")
+    dims = (mask.time,) if mask.batch is None else (mask.batch, mask.time)
+    hidden = (mask.tensor != mask.keep).movedim(dims, tuple(range(len(dims))))
+    rows = hidden.reshape(-1 if mask.batch is not None else 1, mask.tensor.size(mask.time))
+    shown = dict.fromkeys(kind for row in rows for kind in _shown(row))
+    return tuple(shown) or ("right",)
+
+
+def _shown(row: torch.Tensor) -> Iterator[str]:
+    kept = (~row).nonzero().reshape(-1).tolist()
+    if not kept or len(kept) == len(row):
+        return
+    if kept[-1] < len(row) - 1:
+        yield "right"
+    if kept[0] > 0:
+        yield "left"
+    if kept[-1] - kept[0] + 1 > len(kept):
+        yield "inside"
 
 
 def with_masks(base: Tensors, mask: Given, masked: tuple[Masked, ...], hole: Any) -> Tensors:
@@ -191,7 +231,7 @@ def with_masks(base: Tensors, mask: Given, masked: tuple[Masked, ...], hole: Any
             if one.kind == "right":
                 tensor[one.row] = int((~one.where).sum())
             continue
-        assert mask.role == MASK and mask.batch is not None and mask.time is not None
+        assert mask.role in (MASK, HIDDEN) and mask.batch is not None and mask.time is not None
         row = tensor.select(mask.batch, one.row)
         time = mask.time - (mask.batch < mask.time)
         index = one.where.nonzero().squeeze(1).to(tensor.device)

@@ -30,27 +30,29 @@ def as_they_are(before: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, 
     return before, now
 
 
-def cropped(long: int, short: int) -> Pairing:
-    """The base has ``short`` entries along an axis, the other ``long``."""
+def cropped(long: int, short: int, side: str) -> Pairing:
+    """The base has ``short`` entries along an axis, the other ``long``, padded on a side."""
+    start = long - short if side == "left" else 0
 
     def pair(before: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if now.dim() == before.dim():
             for dim in range(now.dim()):
                 if (now.size(dim), before.size(dim)) == (long, short):
-                    now = now.narrow(dim, 0, short)
+                    now = now.narrow(dim, start, short)
         return before, now
 
     return pair
 
 
 def last_of(length: int) -> Pairing:
-    """The base has ``length`` entries along an axis, the other the last of them."""
+    """The base has ``length`` entries or more along an axis, the other the last of them."""
 
     def pair(before: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if now.dim() == before.dim():
             for dim in range(now.dim()):
-                if (now.size(dim), before.size(dim)) == (1, length):
-                    before = before.narrow(dim, length - 1, 1)
+                own, whole = now.size(dim), before.size(dim)
+                if own < whole and whole >= length:
+                    before = before.narrow(dim, whole - own, own)
         return before, now
 
     return pair

@@ -8,8 +8,8 @@ import torch
 
 from gradscope.leaks.changes import Change, Kept, judged_outputs, tried
 from gradscope.leaks.findings import clean, doubtful, leak, not_judged
-from gradscope.leaks.meaning import LENGTHS
-from gradscope.leaks.rows import tile, unmasked
+from gradscope.leaks.meaning import HIDDEN, LENGTHS
+from gradscope.leaks.rows import Tensors, tile, unmasked
 from gradscope.leaks.subject import Masked, Subject, with_masks
 from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
@@ -21,6 +21,9 @@ def judge(subject: Subject) -> AxisResult:
     """Masked tokens between others get other content: nothing that is not masked may change."""
     if subject.mask is None or subject.mask.role == LENGTHS:
         return not_judged("mask", "no input is a mask")
+    if not any(one.kind == "inside" for one in subject.masked):
+        why = "the mask hides nothing between other tokens"
+        return not_judged("mask", why, "judge it all the same: `--only mask`")
     inside = [one for one in subject.masked if one.kind == "inside"]
     if not subject.hides or not inside:
         return not_judged("mask", "the mask belongs to no input whose positions it could mask")
@@ -59,6 +62,9 @@ def kept_places(subject: Subject, masked: Sequence[Masked]) -> Kept:
 
 
 def _masks_main(subject: Subject) -> bool:
+    """Whether outputs at masked positions do not count: what is hidden to be predicted does."""
+    if subject.mask is None or subject.mask.role == HIDDEN:
+        return False
     main = subject.meaning.sequences
     return any(one in main for one in subject.hides)
 
@@ -82,4 +88,19 @@ def trial_of(subject: Subject, masked: Sequence[Masked], found: Change) -> Trial
         if where.shape[1] == subject.positions and _masks_main(subject):
             places &= ~where
     kept = Kept(places, torch.ones(count, dtype=torch.bool))
-    return Trial.of(subject, base, changed, kept, one.where, count)
+    dirty = one.where
+    if mask.role == HIDDEN:
+        return _of_hidden(subject, base, changed, kept, dirty, count)
+    return Trial.of(subject, base, changed, kept, dirty, count)
+
+
+def _of_hidden(
+    subject: Subject,
+    base: Tensors,
+    changed: Tensors,
+    kept: Kept,
+    dirty: torch.Tensor,
+    count: int,
+) -> Trial:
+    """What is hidden may not be read at all: the first result that is mixed with what is not."""
+    return Trial.of(subject, base, changed, kept, torch.zeros_like(dirty), count)

@@ -20,24 +20,28 @@ from gradscope.leaks.changes import (
 )
 from gradscope.leaks.findings import clean, doubtful, leak, not_judged
 from gradscope.leaks.forwards import Forwards, detached, widened
-from gradscope.leaks.meaning import CONSTANT, LENGTHS, MASK
+from gradscope.leaks.meaning import CONSTANT, HIDDEN, LENGTHS, MASK
 from gradscope.leaks.rows import Tensors, tile, unmasked
-from gradscope.leaks.subject import Subject
+from gradscope.leaks.subject import Subject, half
 from gradscope.leaks.trials import Around, Run, Trial, cropped
 from gradscope.records.leaks import AxisResult
 from gradscope.running.plain_calls import StepFailed
 
 _ADVICE = "mask the padding wherever positions are mixed: attention, pooling, normalisation"
 
+#: So many contents a row is tried with: a maximum, say, seldom shows its padding.
+_ROWS = 7
+
 
 def judge(subject: Subject) -> AxisResult:
     """Padded places get other content, and then there is less padding."""
     rows = subject.rows
-    if subject.mask is None and rows.padding is None:
+    hidden = subject.mask is not None and subject.mask.role == HIDDEN
+    if (subject.mask is None or hidden) and rows.padding is None:
         why = "no input is a mask or a length, and no token is known to be padding"
         return not_judged("padding", why, "say which it is: `--padding 0`")
     content = ""
-    if subject.mask is not None:
+    if subject.mask is not None and not hidden:
         ends = [one for one in subject.masked if one.kind != "inside"]
         if not subject.hides or not ends:
             return not_judged("padding", "the mask belongs to no input that could be padded")
@@ -75,9 +79,8 @@ def _of_amount(subject: Subject, content: str) -> AxisResult:
     elif not subject.rows.tiled:
         why += "the model takes no batch of another size"
     else:
-        real = length // 2 + 1
         try:
-            found = _fewer(subject, real)
+            found = _fewer(subject, half(length))
             why = "less padding changes no output by more than rounding"
         except StepFailed:
             why += "the model takes sequences of one length only"
@@ -88,18 +91,24 @@ def _of_amount(subject: Subject, content: str) -> AxisResult:
     if found.doubt:
         return doubtful("padding", found)
     words = "gives another result where there is more padding"
-    trial = _trial(subject, length // 2 + 1)
+    trial = _trial(subject, half(length))
     reach = "the amount of padding"
     return leak(subject, "padding", words, found, trial, reach=reach, advice=_ADVICE)
 
 
-def _fewer(subject: Subject, real: int) -> Change | None:
-    """What changes where a row has no padding on the right."""
-    padded, short = _pair(subject, real)
-    long_layout = Layout.of(subject.meaning, 1)
-    short_layout = Layout(long_layout.rows, real, long_layout.batch, long_layout.time)
+def _side(subject: Subject) -> str:
+    """The side on which the batch is padded; the right one where it is not."""
+    kinds = [one.kind for one in subject.masked]
+    return "left" if "left" in kinds and "right" not in kinds else "right"
 
-    known = _in_base(subject, real)
+
+def _fewer(subject: Subject, real: int) -> Change | None:
+    """What changes where rows have no padding."""
+    known = _in_base(subject, real) if subject.causal else None
+    count = _ROWS if known is None else 1
+    padded, short = _pair(subject, real, count)
+    long_layout, short_layout = _layouts(subject, real, count)
+    side = _side(subject)
 
     def pair(forwards: Forwards) -> tuple[Outputs, Outputs]:
         wide = forwards is not subject.forwards
@@ -107,27 +116,39 @@ def _fewer(subject: Subject, real: int) -> Change | None:
         short_outputs = ordered(forwards.again(other), short_layout, real)
         if known is not None and not wide:
             return known, short_outputs
-        return ordered(forwards.again(one), long_layout, real), short_outputs
+        return ordered(forwards.again(one), long_layout, real, side), short_outputs
 
-    layout = Layout(1, real)
-    kept = Kept(torch.ones(1, real, dtype=torch.bool), torch.ones(1, dtype=torch.bool))
+    layout = Layout(count, real)
+    kept = Kept(torch.ones(count, real, dtype=torch.bool), torch.ones(count, dtype=torch.bool))
     found = change(*pair(subject.forwards), layout, kept)
     return unless_rounding(subject.forwards, found, pair, layout, kept, shapes=True)
 
 
+def _layouts(subject: Subject, real: int, count: int) -> tuple[Layout, Layout]:
+    long = Layout.of(subject.meaning, count)
+    return long, Layout(long.rows, real, long.batch, long.time)
+
+
 def _in_base(subject: Subject, real: int) -> Outputs | None:
     """The outputs of a row of the base that is padded in that way; None: there is none."""
+    side = _side(subject)
     for one in subject.masked:
-        if one.kind == "right" and int((~one.where).sum()) == real:
-            outputs = ordered(subject.gradients.outputs, subject.layout, real)
+        if one.kind == side and int((~one.where).sum()) == real:
+            outputs = ordered(subject.gradients.outputs, subject.layout, real, side)
             return {path: t[one.row : one.row + 1] for path, t in outputs.items()}
     return None
 
 
-def _pair(subject: Subject, real: int) -> tuple[Tensors, Tensors]:
-    """One row padded on the right, and the same row without its padding."""
+def _pair(subject: Subject, real: int, count: int) -> tuple[Tensors, Tensors]:
+    """Rows of several contents that are padded, and the same rows without their padding."""
     meaning, rows, length = subject.meaning, subject.rows, subject.positions
-    base = unmasked(meaning, tile(meaning, 1))
+    base = unmasked(meaning, tile(meaning, count))
+    others = torch.arange(count) > 0
+    for one in meaning.sources:
+        if count > 1 and one.batch is not None:
+            base[one.path] = rows.changed(one, others, base)
+    start = length - real if _side(subject) == "left" else 0
+    end = 0 if start else real
     padded, short = dict(base), dict(base)
     for one in meaning.given:
         tensor = base[one.path]
@@ -136,30 +157,30 @@ def _pair(subject: Subject, real: int) -> tuple[Tensors, Tensors]:
         elif one.role == CONSTANT:
             for dim in range(tensor.dim()):
                 if tensor.size(dim) == length:
-                    short[one.path] = short[one.path].narrow(dim, 0, real)
+                    short[one.path] = short[one.path].narrow(dim, start, real)
         elif one.time is not None and tensor.size(one.time) == length:
-            short[one.path] = tensor.narrow(one.time, 0, real)
+            short[one.path] = tensor.narrow(one.time, start, real)
             fill: Any = subject.hole if one.role == MASK else rows.padding
             if one.role == MASK or (one in meaning.sequences and fill is not None):
                 padded[one.path] = tensor.clone()
-                padded[one.path].narrow(one.time, real, length - real).fill_(fill or 0)
+                padded[one.path].narrow(one.time, end, length - real).fill_(fill or 0)
     return padded, short
 
 
 def _trial(subject: Subject, real: int) -> Trial:
-    """The short row first: what it has too may not change where there is padding behind it."""
-    padded, short = _pair(subject, real)
-    long_layout = Layout.of(subject.meaning, 1)
-    short_layout = Layout(long_layout.rows, real, long_layout.batch, long_layout.time)
+    """The short rows first: what they have too may not change where there is padding."""
+    count, side = subject.few, _side(subject)
+    padded, short = _pair(subject, real, count)
+    long_layout, short_layout = _layouts(subject, real, count)
 
     def run(tensors: Tensors, layout: Layout) -> Run:
         def one(forwards: Forwards, around: Around) -> Outputs:
             outputs = forwards.run(tensors, lambda out, step: detached(out), around)
-            return ordered(outputs, layout, real)
+            return ordered(outputs, layout, real, side)
 
         return one
 
-    kept = Kept(torch.ones(1, real, dtype=torch.bool), torch.ones(1, dtype=torch.bool))
+    kept = Kept(torch.ones(count, real, dtype=torch.bool), torch.ones(count, dtype=torch.bool))
     runs = run(short, short_layout), run(padded, long_layout)
-    pairing = cropped(subject.positions, real)
-    return Trial(*runs, Layout(1, real), kept, pairing=pairing, exact=False)
+    pairing = cropped(subject.positions, real, side)
+    return Trial(*runs, Layout(count, real), kept, pairing=pairing, exact=False)

@@ -26,7 +26,7 @@ def judge(subject: Subject) -> AxisResult:
         return not_judged("time", why, "judge it with `--causal`")
     if not meaning.sequences or not subject.positions:
         return not_judged("time", "no input has a time axis", "say which it is: `--axis time=1`")
-    if subject.positions < 2:
+    if subject.positions - subject.prefix < 2:
         return not_judged("time", "the sequence has one position: nothing comes later")
     outputs = subject.gradients.outputs
     subject.forwards.remember(rows.base, outputs)
@@ -83,7 +83,8 @@ def _one_cut_for_all(subject: Subject) -> tuple[Change | None, int | None]:
     """Where rows are not independent, all are cut at one position: at several, one by one."""
     last = subject.positions - 1
     best: tuple[Change | None, int | None] = None, None
-    for cut in dict.fromkeys((last // 2, last - 1, 0, last // 3)):
+    tries = dict.fromkeys((last // 2, last - 1, 0, last // 3))
+    for cut in (cut for cut in tries if cut >= subject.prefix - 1):
         found = _cut_all(subject, cut)
         if found is not None and (best[0] is None or best[0].doubt):
             best = found, cut
@@ -162,7 +163,9 @@ def _alone(subject: Subject) -> int:
     masked = {one.row for one in subject.masked}
     free = [row for row in range(rows.count) if row not in masked]
     step = max(1, -(-(positions - 1) // len(free)))
-    single = {row: positions - 1 - n * step for n, row in enumerate(free) if n * step < positions}
+    single = {
+        row: at for n, row in enumerate(free) if (at := positions - 1 - n * step) >= subject.prefix
+    }
     where = torch.zeros(rows.count, positions, dtype=torch.bool)
     places = torch.zeros(rows.count, positions, dtype=torch.bool)
     for row, at in single.items():
