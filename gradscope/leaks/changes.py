@@ -258,17 +258,34 @@ def _last_bit(forwards: Forwards) -> float:
     return max(torch.finfo(dtype).eps for dtype in dtypes)
 
 
+def with_positions(
+    one: Outputs, layout: Layout, other: Outputs, other_layout: Layout
+) -> dict[str, bool]:
+    """Which outputs have positions in two runs of different lengths: a size may fit by chance."""
+    return {
+        path: layout.by_position(t) is not None
+        and other_layout.by_position(other[path]) is not None
+        for path, t in one.items()
+        if path in other
+    }
+
+
 def ordered(
-    outputs: Outputs, layout: Layout, positions: int, side: str = "right"
+    outputs: Outputs,
+    layout: Layout,
+    positions: int,
+    side: str = "right",
+    like: Mapping[str, bool] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Outputs as [rows, positions, rest], or as [rows, rest].
 
     Of more positions the first are taken, or the last where the padding is on the left ``side``.
+    ``like`` says which have positions, where another run has told.
     """
     found = {}
     for path, tensor in outputs.items():
         aligned, by_row = layout.by_position(tensor), layout.by_row(tensor)
-        if aligned is not None:
+        if aligned is not None and (like is None or like.get(path, True)):
             left = side == "left"
             found[path] = aligned[:, -positions:] if left else aligned[:, :positions]
         elif by_row is not None:

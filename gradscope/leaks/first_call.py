@@ -18,7 +18,7 @@ from gradscope.capture.hooks import hooked, watchable
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.frames import shown, source
 from gradscope.explain.shared.module_calls import ModuleCalls
-from gradscope.explain.shared.operations import by_function, function_name, written
+from gradscope.explain.shared.operations import Trait, by_function, function_name, written
 from gradscope.explain.shared.tracing_modes import FunctionTracer, TracedCall
 from gradscope.leaks.changes import Outputs, spread, unequal
 from gradscope.leaks.forwards import Forwards, detached
@@ -66,6 +66,9 @@ class _Log:
 
     Attributes:
         known: results of the base; None: this is the base, and they are kept.
+        candidates: what differs and must not, and where it is.
+        weights: of those that are products with attention weights, the softmax that made these: it
+            decides what is seen.
         patch: the result that is replaced by the base's where it must not differ.
     """
 
@@ -75,8 +78,10 @@ class _Log:
     patch: _Key | None = None
     kept: dict[_Key, list[torch.Tensor]] = field(default_factory=dict)
     candidates: dict[_Key, CallSite] = field(default_factory=dict)
+    weights: dict[_Key, tuple[_Key, CallSite]] = field(default_factory=dict)
     _counts: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     _busy: bool = False
+    _soft: dict[int, tuple[torch.Tensor, _Key, CallSite]] = field(default_factory=dict)
 
     def listen(self, call: TracedCall) -> Any:
         """Run a function, and look at its result and at what it wrote to."""
@@ -91,7 +96,21 @@ class _Log:
         innermost = self.calls.innermost()
         module, number = ("", 0) if innermost is None else (innermost.name, innermost.number)
         new = self._seen(module, number, name, made, in_place=written_to is not None)
+        if self.known is not None:
+            key = _Key(module, number, name, self._counts[module, number, name])
+            self._follow(key, call, new)
         return result if written_to is not None else new
+
+    def _follow(self, key: _Key, call: TracedCall, made: Any) -> None:
+        """Remember what softmax made, as far as it is only carried on."""
+        operation = by_function(key.function)
+        given = [self._soft[id(t)] for _, t in find(call.args, torch.Tensor) if id(t) in self._soft]
+        if operation.has(Trait.SOFTMAX) and isinstance(made, torch.Tensor):
+            self._soft[id(made)] = made, key, self.calls.site()
+        elif given and key.function in _CARRY and isinstance(made, torch.Tensor):
+            self._soft[id(made)] = made, *given[0][1:]
+        elif given and key in self.candidates and operation.name in _PRODUCTS:
+            self.weights[key] = given[0][1:]
 
     def returned(self, module: Any, args: Any, kwargs: Any, output: Any) -> Any:
         """A module returns: what no function made, such as a script's result, is seen here."""
@@ -174,24 +193,26 @@ def first_call(forwards: Forwards, trial: Trial) -> Crossing | None:
     base, clean = _watched(forwards, trial, trial.base)
     log, leaking = _watched(forwards, trial, trial.changed, known=base.kept)
     found = trial.gap(clean, leaking)
-    if found is None:
+    if found is None and trial.proves:
         return None  # it does not show between these two
-    candidates = log.candidates
+    candidates = {k: s for k, s in log.candidates.items() if k.function not in trial.passes}
     if trial.beside is not None:
         mixed = replace(trial, dirty=torch.zeros(0, dtype=torch.bool))
         other, _ = _watched(forwards, mixed, trial.beside, known=base.kept)
         candidates = {key: site for key, site in candidates.items() if key in other.candidates}
+    moving = None
     for key, site in list(candidates.items())[:TRIES]:
-        _, patched = _watched(forwards, trial, trial.changed, known=base.kept, patch=key)
-        if trial.restores:
-            left = trial.gap(clean, patched)
-            accepted = left is None or left.effect < found.effect / 2
-        else:
-            moves = trial.gap(leaking, patched)
-            accepted = moves is not None and moves.effect > MATTERS * found.effect
-        if accepted:
+        if found is None:
             return _crossing(key, site)
-    return None
+        _, patched = _watched(forwards, trial, trial.changed, known=base.kept, patch=key)
+        moves = trial.gap(leaking, patched)
+        if moves is None or moves.effect <= MATTERS * found.effect:
+            continue
+        left = trial.gap(clean, patched) if trial.restores else None
+        if left is None or left.effect < found.effect / 2:
+            return _crossing(*log.weights.get(key, (key, site)))
+        moving = moving or _crossing(key, site)
+    return moving
 
 
 def _watched(
@@ -226,6 +247,9 @@ def _written(name: str, call: TracedCall) -> Any:
     return call.kwargs.get("out")
 
 
+#: Functions after which attention weights are still attention weights, and those that use them.
+_CARRY = {"dropout", "to", "type_as", "contiguous", "float", "half", "nan_to_num", "expand"}
+_PRODUCTS = {"matmul", "bmm", "einsum"}
 _IN_PLACE = {
     *("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__ipow__"),
     *("__iand__", "__ior__", "__ixor__", "__imod__"),

@@ -26,7 +26,8 @@ def excused(shape: Sequence[int], dirty: torch.Tensor, slack: int = 0) -> list[t
     """
     fixed = torch.zeros(tuple(shape), dtype=torch.bool)
     readings: list[list[torch.Tensor]] = []
-    length, blocked = dirty.numel(), set()
+    length = dirty.numel()
+    blocked: set[int] = set()
     for one, other in combinations(range(len(shape)), 2):
         if shape[one] * shape[other] == length and min(shape[one], shape[other]) > 1:
             # The axis in blocks: the block's number and the place in it.

@@ -98,6 +98,8 @@ class Trial:
             change it.
         beside: a batch with other content of everything that may be seen: what does not differ in
             it has nothing to do with what is predicted.
+        proves: whether the leak shows in the outputs, so that a candidate can be proved.
+        passes: functions that are no candidates.
     """
 
     base: Tensors | Run
@@ -110,6 +112,8 @@ class Trial:
     exact: bool = True
     restores: bool = False
     beside: Tensors | None = None
+    proves: bool = True
+    passes: frozenset[str] = frozenset()
 
     @classmethod
     def of(

@@ -2,97 +2,174 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 
-from gradscope.leaks.changes import Kept, judged_outputs, tried
+from gradscope.leaks.changes import Kept, Layout, judged_outputs, tried
 from gradscope.leaks.findings import clean, doubtful, leak, not_judged
+from gradscope.leaks.forwards import predictions
 from gradscope.leaks.meaning import LABELS, Given
 from gradscope.leaks.rows import Tensors, tile, unmasked
 from gradscope.leaks.subject import Subject
 from gradscope.leaks.trials import Trial
+from gradscope.nesting import find
 from gradscope.records.leaks import AxisResult
+from gradscope.running.step import Step
 
 _ADVICE = "compute the prediction without the label; of teacher forcing, from the labels before it"
+_SHIFT = "shift the labels: the output at position t is compared with the token at t + 1"
 
 
 def judge(subject: Subject) -> AxisResult:
-    """Labels get other values: the outputs may not change, but for a decoder's later ones."""
+    """Each row has another label somewhere: outputs at and before its position may not change."""
     labels = subject.meaning.of(LABELS)
     if not labels:
         return not_judged("label", "no input is a label")
-    rows, layout = subject.rows, subject.layout
+    rows = subject.rows
     outputs = subject.gradients.outputs
     subject.forwards.remember(rows.base, outputs)
-    everything = _everything(subject, rows.count)
-    if not judged_outputs(outputs, layout, everything):
+    layout, places = _layout(subject, labels[0])
+    changed = _changed(subject, labels, rows.base, places.where)
+    if not judged_outputs(outputs, layout, places.kept):
         return not_judged("label", "no output has an entry for each position or sample")
-    changed = _changed(subject, labels, rows.base)
-    found = tried(subject.forwards, rows.base, changed, layout, everything)
+    found = tried(subject.forwards, rows.base, changed, layout, places.kept)
     if found is None:
-        return clean("label", "the outputs keep every bit when the labels change")
+        return _paired(subject, labels, changed, layout, places) or clean(
+            "label", "no output sees its own label or a later one"
+        )
     if found.doubt:
         return doubtful("label", found)
-    where = None
-    if all(one.time is not None for one in labels) and found.where is not None:
-        cut = subject.positions // 2
-        later = _changed(subject, labels, rows.base, start=cut)
-        places = torch.zeros(rows.count, subject.positions, dtype=torch.bool)
-        places[:, : cut + 1] = True
-        own = tried(subject.forwards, rows.base, later, layout, Kept(places, None))
-        if own is None:
-            message = "an output sees the labels before it, as teacher forcing does, and no others"
-            return AxisResult("label", "clean", message, finite=False)
-        found, where = own, cut
-    return leak(
-        subject,
-        "label",
-        "lets the prediction see its label",
-        found,
-        _trial(subject, labels, where),
-        reach="the label",
-        advice=_ADVICE,
-    )
+    trial = _trial(subject, labels)
+    words = "lets the prediction see its label"
+    return leak(subject, "label", words, found, trial, reach="the label", advice=_ADVICE)
 
 
-def _everything(subject: Subject, count: int) -> Kept:
-    places = None
-    if subject.positions:
-        places = torch.ones(count, subject.positions, dtype=torch.bool)
-    return Kept(places, torch.ones(count, dtype=torch.bool))
+@dataclass(frozen=True)
+class _Places:
+    """Which labels change, as [rows, positions] or [rows], and which outputs may not."""
+
+    where: torch.Tensor
+    kept: Kept
 
 
-def _changed(
-    subject: Subject, labels: list[Given], base: Tensors, start: int | None = None
-) -> Tensors:
-    """Other labels, of sequences from a position on."""
+def _layout(subject: Subject, label: Given, count: int | None = None) -> tuple[Layout, _Places]:
+    """The outputs along the label's own positions: those of a decoder are not the input's."""
+    rows = subject.rows.count if count is None else count
+    own = Layout.of(subject.meaning, rows)
+    if label.time is None:
+        layout = Layout(own.rows, subject.meaning.positions, own.batch, own.time)
+        places = None
+        if layout.positions is not None:
+            places = torch.ones(rows, layout.positions, dtype=torch.bool)
+        every = torch.ones(rows, dtype=torch.bool)
+        return layout, _Places(every, Kept(places, every))
+    length = label.tensor.size(label.time)
+    at = [n % length for n in range(rows)] if count is None else [length // 2] * rows
+    where = torch.zeros(rows, length, dtype=torch.bool)
+    kept = torch.zeros(rows, length, dtype=torch.bool)
+    for row, position in enumerate(at):
+        where[row, position] = True
+        kept[row, : position + 1] = True
+    # What has no positions, a pooled prediction, may see no label of its sequence.
+    every = torch.ones(rows, dtype=torch.bool)
+    return Layout(own.rows, length, own.batch, label.time), _Places(where, Kept(kept, every))
+
+
+def _changed(subject: Subject, labels: list[Given], base: Tensors, where: torch.Tensor) -> Tensors:
+    """Other labels at these places."""
     new = {}
     for one in labels:
         tensor = base[one.path]
         other = subject.rows.other_label(tensor)
-        if start is not None and one.time is not None:
-            other = other.clone()
-            other.narrow(one.time, 0, start).copy_(tensor.narrow(one.time, 0, start))
+        if where.dim() == 2 and one.time is not None:
+            dims = (0, one.time) if one.batch is None else (one.batch, one.time)
+            view = [1] * tensor.dim()
+            for dim, size in zip(dims, where.shape, strict=True):
+                view[dim] = size
+            other = torch.where(where.reshape(view).to(tensor.device), other, tensor)
         new[one.path] = other
     return {**base, **new}
 
 
-def _trial(subject: Subject, labels: list[Given], start: int | None) -> Trial | None:
-    """Few rows; of sequences the labels from a position on, else all."""
+def _trial(subject: Subject, labels: list[Given]) -> Trial:
+    """Few rows; of sequences one label in the middle is another, else all are."""
     rows = subject.rows
     count = subject.few if rows.tiled else rows.count
     base = unmasked(subject.meaning, tile(subject.meaning, count)) if rows.tiled else rows.base
-    changed = _changed(subject, labels, base, start)
+    layout, places = _layout(subject, labels[0], count)
+    changed = _changed(subject, labels, base, places.where)
+    dirty = torch.zeros(0, dtype=torch.bool)
+    if places.where.dim() == 2:  # from the next position on it may be seen
+        dirty = torch.arange(places.where.shape[1]) > int(places.where[0].nonzero()[0])
+    beside = _beside(subject, base, count) if labels[0].time is None else None
+    return Trial(base, changed, layout, places.kept, dirty, slack=0, beside=beside)
+
+
+def _beside(subject: Subject, base: Tensors, count: int) -> Tensors:
+    """Other inputs: a result that does not differ here is made of labels alone."""
     every = torch.ones(count, dtype=torch.bool)
-    beside = dict(base)  # a result that does not differ here is made of labels alone
+    new = dict(base)
     for one in subject.meaning.sources:
         if one.batch is not None:
-            beside[one.path] = rows.changed(one, every, base)
-    if start is None:
-        kept = _everything(subject, count)
-        none = torch.zeros(0, dtype=torch.bool)
-        return Trial.of(subject, base, changed, kept, none, count, beside=beside)
-    places = torch.zeros(count, subject.positions, dtype=torch.bool)
-    places[:, : start + 1] = True
-    dirty = torch.arange(subject.positions) > start  # from the next position on it may be seen
-    kept = Kept(places, None)
-    return Trial.of(subject, base, changed, kept, dirty, count, slack=2, beside=beside)
+            new[one.path] = subject.rows.changed(one, every, base)
+    return new
+
+
+def _paired(
+    subject: Subject, labels: list[Given], changed: Tensors, layout: Layout, places: _Places
+) -> AxisResult | None:
+    """Where the labels are the inputs: does the loss compare one with an output that has read it?
+
+    The gradient of the loss at the outputs says which of them a label is compared with.
+    """
+    label = labels[0]
+    same = [
+        one
+        for one in subject.meaning.sequences
+        if one.tensor.shape == label.tensor.shape and torch.equal(one.tensor, label.tensor)
+    ]
+    if label.time is None or not same or layout.rows is None:
+        return None
+    base = subject.rows.base
+    pulls = subject.forwards.run(base, _pulled)
+    other = subject.forwards.run(changed, _pulled)
+    read = {one.path: subject.rows.changed(one, places.where) for one in same}
+    found = None
+    for path, pull in pulls.items():
+        one, two = (layout.by_position(p) for p in (pull, other.get(path, pull)))
+        if one is None or two is None:
+            continue
+        compared = (one != two).any(dim=-1)
+        if not bool(compared.any()):
+            continue
+        kept = Kept(compared.cpu(), None)
+        found = tried(subject.forwards, base, {**base, **read}, layout, kept)
+        if found is not None and not found.doubt:
+            break
+    if found is None or found.doubt:
+        return None
+    trial = _trial(subject, labels)
+    count = trial.kept.rows.numel() if trial.kept.rows is not None else 1
+    assert isinstance(trial.base, dict)
+    beside = _beside(subject, trial.base, count)
+    none = torch.zeros(0, dtype=torch.bool)
+    trial = Trial(
+        *(trial.base, trial.changed, layout, trial.kept, none), beside=beside, proves=False
+    )
+    words = "compares a label with an output that has read it"
+    return leak(subject, "label", words, found, trial, reach="the label", advice=_SHIFT)
+
+
+def _pulled(output: Any, step: Step) -> dict[str, torch.Tensor]:
+    """The gradient of the model's own loss at each of its outputs."""
+    losses = [t for path, t in find(output, torch.Tensor) if t.dim() == 0 and t.requires_grad]
+    targets = [(path, t) for path, t in predictions(output) if t.requires_grad]
+    if not losses or not targets:
+        return {}
+    sent = torch.autograd.grad(
+        losses[0], [t for _, t in targets], retain_graph=True, allow_unused=True
+    )
+    pairs = zip(targets, sent, strict=True)
+    return {path: gradient.detach() for (path, _), gradient in pairs if gradient is not None}

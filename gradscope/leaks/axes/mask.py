@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gradscope.leaks.changes import Change, Kept, judged_outputs, tried
+from gradscope.leaks.changes import Change, Kept, Layout, judged_outputs, tried
 from gradscope.leaks.findings import clean, doubtful, leak, not_judged
 from gradscope.leaks.meaning import HIDDEN, LENGTHS
 from gradscope.leaks.rows import Tensors, tile, unmasked
@@ -15,6 +15,15 @@ from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
 
 _ADVICE = "give the mask to every operation that mixes positions"
+
+#: What only moves elements: the content is not read there.
+_MOVES = frozenset(
+    {
+        *(".mT", ".T", "transpose", "permute", "movedim", "view", "reshape", "flatten"),
+        *("unflatten", "contiguous", "to", "float", "__getitem__", "unsqueeze", "squeeze"),
+        *("clone", "detach"),
+    }
+)
 
 
 def judge(subject: Subject) -> AxisResult:
@@ -103,4 +112,6 @@ def _of_hidden(
     count: int,
 ) -> Trial:
     """What is hidden may not be read at all: the first result that is mixed with what is not."""
-    return Trial.of(subject, base, changed, kept, torch.zeros_like(dirty), count)
+    none = torch.zeros_like(dirty)
+    layout = Layout.of(subject.meaning, count)
+    return Trial(base, changed, layout, kept, none, passes=_MOVES)

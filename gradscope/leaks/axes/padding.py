@@ -17,6 +17,7 @@ from gradscope.leaks.changes import (
     ordered,
     tried,
     unless_rounding,
+    with_positions,
 )
 from gradscope.leaks.findings import clean, doubtful, leak, not_judged
 from gradscope.leaks.forwards import Forwards, detached, widened
@@ -108,15 +109,17 @@ def _fewer(subject: Subject, real: int) -> Change | None:
     count = _ROWS if known is None else 1
     padded, short = _pair(subject, real, count)
     long_layout, short_layout = _layouts(subject, real, count)
-    side = _side(subject)
 
     def pair(forwards: Forwards) -> tuple[Outputs, Outputs]:
         wide = forwards is not subject.forwards
         one, other = (widened(t) if wide else t for t in (padded, short))
-        short_outputs = ordered(forwards.again(other), short_layout, real)
-        if known is not None and not wide:
-            return known, short_outputs
-        return ordered(forwards.again(one), long_layout, real, side), short_outputs
+        with_padding = known if known is not None and not wide else forwards.again(one)
+        without = forwards.again(other)
+        like = with_positions(with_padding, long_layout, without, short_layout)
+        return (
+            ordered(with_padding, long_layout, real, _side(subject), like),
+            ordered(without, short_layout, real, like=like),
+        )
 
     layout = Layout(count, real)
     kept = Kept(torch.ones(count, real, dtype=torch.bool), torch.ones(count, dtype=torch.bool))
@@ -131,11 +134,14 @@ def _layouts(subject: Subject, real: int, count: int) -> tuple[Layout, Layout]:
 
 def _in_base(subject: Subject, real: int) -> Outputs | None:
     """The outputs of a row of the base that is padded in that way; None: there is none."""
-    side = _side(subject)
+    batch = subject.layout.batch
     for one in subject.masked:
-        if one.kind == side and int((~one.where).sum()) == real:
-            outputs = ordered(subject.gradients.outputs, subject.layout, real, side)
-            return {path: t[one.row : one.row + 1] for path, t in outputs.items()}
+        if one.kind == _side(subject) and int((~one.where).sum()) == real:
+            return {
+                path: t.narrow(batch, one.row, 1)
+                for path, t in subject.gradients.outputs.items()
+                if t.dim() > batch and t.size(batch) == subject.rows.count
+            }
     return None
 
 
@@ -173,10 +179,13 @@ def _trial(subject: Subject, real: int) -> Trial:
     padded, short = _pair(subject, real, count)
     long_layout, short_layout = _layouts(subject, real, count)
 
+    found = [subject.forwards.outputs(t) for t in (padded, short)]
+    like = with_positions(found[0], long_layout, found[1], short_layout)
+
     def run(tensors: Tensors, layout: Layout) -> Run:
         def one(forwards: Forwards, around: Around) -> Outputs:
             outputs = forwards.run(tensors, lambda out, step: detached(out), around)
-            return ordered(outputs, layout, real, side)
+            return ordered(outputs, layout, real, side, like)
 
         return one
 
