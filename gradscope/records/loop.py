@@ -86,6 +86,8 @@ class LoopParameter:
         optimizers: the names of those that hold it.
         steps: in how many steps it was looked at, or moved.
         since: the step from which on the fact holds.
+        made: the line of the script that made it, where that is known; ``late`` whether that was
+            after an optimizer.
     """
 
     name: str
@@ -95,6 +97,8 @@ class LoopParameter:
     optimizers: tuple[str, ...] = ()
     steps: int = 0
     since: int = 1
+    made: str | None = None
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,7 @@ class LoopOptimizer:
         sizes: by group, how many parameters.
         backwards: how many there were while its parameters had gradients, and it made no step.
         reached: where the first of these backwards is, where that is known.
+        stepping: the line of the script that would have it make a step, where it is written.
         shared: how many of its parameters another optimizer holds too.
         peak: the highest learning rate of its first group so far; ``rate``: the latest.
         gone: the number of its step from which on the rate was below a hundredth of the highest; 0
@@ -129,6 +134,7 @@ class LoopOptimizer:
     sizes: tuple[int, ...] = ()
     backwards: int = 0
     reached: str | None = None
+    stepping: str | None = None
     shared: int = 0
     peak: float = 0.0
     rate: float = 0.0
@@ -182,6 +188,7 @@ class LoopScheduler:
         optimizer: the name of the one whose rate it sets.
         steps: how many it made.
         settings: the plain numbers that it was made with: ``step_size``, ``gamma``, …
+        made: where it was made.
     """
 
     name: str
@@ -190,6 +197,7 @@ class LoopScheduler:
     optimizer: str
     steps: int
     settings: dict[str, float] = field(default_factory=dict)
+    made: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

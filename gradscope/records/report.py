@@ -33,7 +33,11 @@ from gradscope.typeset.numbers import plural
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a rule says: the layer where the trouble starts, the figures, and the next step."""
+    """What a rule says: the layer where the trouble starts, the figures, and the next step.
+
+    ``location`` is the line that does what the finding is about; ``made`` the line of a training
+    script that made the module or the parameter ``name``.
+    """
 
     code: str
     rule: str
@@ -47,6 +51,7 @@ class Finding:
     source: str | None = None
     cause: str | None = None
     location: str | None = field(default=None, metadata=SPARSE)
+    made: str | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

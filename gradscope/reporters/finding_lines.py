@@ -108,15 +108,23 @@ def place(finding: Finding) -> str:
 
 
 def facts(finding: Finding) -> list[str]:
-    """The user's line, what was measured, and what it was held against.
+    """The lines of the script, what was measured, and what it was held against.
 
     A figure that nothing is held against stands in the message already.
     """
-    known = [f"at {plain(finding.location)}"] if finding.location else []
+    known = places(finding)
     if finding.value is not None and finding.threshold is not None:
         held = f"measured {figure(finding.value)}, threshold {finding.threshold:.6g}"
         known.append(held + (f" ({plain(finding.source)})" if finding.source else ""))
     return known
+
+
+def places(finding: Finding) -> list[str]:
+    """The line that does it, and the line that made what it names, where that is another."""
+    found = [f"at {plain(finding.location)}"] if finding.location else []
+    if finding.made and finding.made != finding.location:
+        found.append(f"`{plain(finding.name)}` is made at {plain(finding.made)}")
+    return found
 
 
 def also(group: SimilarFindings, known: Known = nothing) -> str:

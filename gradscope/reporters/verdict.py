@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from gradscope.records.judgement import Judgement
 from gradscope.records.training import TrainedModel, TrainingFinding, TrainingRun
+from gradscope.reporters.finding_lines import places
 from gradscope.reporters.judged_lines import in_short
 from gradscope.reporters.labels import TONES
 from gradscope.reporters.steps_in_words import stretches
@@ -99,9 +100,8 @@ class Verdict:
         return below(model if len(names) > 1 or not found.name else None, found.name)
 
     def _where(self, found: TrainingFinding) -> str:
-        """The line of the script, and how often it held."""
-        place = f"at {plain(found.location)}" if found.location else ""
-        return ", ".join(filter(None, (place, self._how_often(found))))
+        """The lines of the script, and how often it held."""
+        return ", ".join(filter(None, (*places(found.finding), self._how_often(found))))
 
     def _how_often(self, found: TrainingFinding) -> str:
         """``in all 600 steps``, ``since step 44 of 64``, ``in 7 of 7 samples``; "" where the

@@ -76,9 +76,15 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             f"no optimizer holds {names}, though {'it gets' if len(members) == 1 else 'they get'} "
             f"gradients {in_steps(steps, steps)}; there {_are(len(loop.optimizers))}: {held}.",
             value=float(len(members)),
-            location=loop.optimizers[0].location,
+            location=_place(members, loop),
         )
         yield at(finding, loop, model=model, parameters=concerned(members, loop))
+
+
+def _place(members: Sequence[LoopParameter], loop: LoopRecord) -> str | None:
+    """Where the optimizer was made; of what was made after it, that line."""
+    late = (one.made for one in members if one.late)
+    return next(late, loop.optimizers[0].location)
 
 
 def _outside(kind: str, members: Sequence[LoopParameter], loop: LoopRecord, steps: int) -> Finding:
@@ -95,7 +101,7 @@ def _outside(kind: str, members: Sequence[LoopParameter], loop: LoopRecord, step
         advice="Keep modules in an attribute, an nn.ModuleList or an nn.ModuleDict of the model, "
         "or give their parameters to the optimizer.",
         value=float(len(members)),
-        location=loop.optimizers[0].location,
+        location=next((one.made for one in members if one.made), loop.optimizers[0].location),
     )
 
 

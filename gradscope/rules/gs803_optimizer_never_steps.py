@@ -42,17 +42,24 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 optimizer.name,
                 f"`{optimizer.name}` makes no step, though its "
                 f"{plural(optimizer.parameters, 'parameter')} get gradients: "
-                f"{plural(optimizer.backwards, 'backward')} so far.{_scheduled(loop, optimizer)}",
+                f"{plural(optimizer.backwards, 'backward')} so far."
+                f"{_unreached(optimizer)}{_scheduled(loop, optimizer)}",
                 advice=f"Call `{optimizer.name}.step()`, with the parentheses, after `backward`.",
                 value=float(optimizer.backwards),
                 threshold=float(STEPS),
-                location=optimizer.reached
+                location=optimizer.stepping
+                or optimizer.reached
                 or first_location(loop, "backward")
                 or optimizer.location,
             ),
             loop,
             parameters=held_by(optimizer, loop),
         )
+
+
+def _unreached(optimizer: LoopOptimizer) -> str:
+    """That the line is there, and was not run."""
+    return f" `{optimizer.name}.step()` is never reached." if optimizer.stepping else ""
 
 
 def _scheduled(loop: LoopRecord, optimizer: LoopOptimizer) -> str:

@@ -49,7 +49,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 severity="error" if every else "warning",
                 value=0.0,
                 cause=None if every else "group",
-                location=optimizer.location,
+                location=(scheduler.made if scheduler else None) or optimizer.location,
             ),
             loop,
             parameters=held_by(optimizer, loop, () if every else zero),

@@ -92,8 +92,8 @@ TABLES: Final = (
     """CREATE TABLE finding (
         id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, code TEXT, rule TEXT, severity TEXT,
         model INTEGER, name TEXT, call INTEGER, message TEXT, advice TEXT, value REAL,
-        threshold REAL, source TEXT, cause TEXT, location TEXT, first_step INTEGER,
-        last_step INTEGER, steps TEXT, origin TEXT, parameters TEXT
+        threshold REAL, source TEXT, cause TEXT, location TEXT, made TEXT,
+        first_step INTEGER, last_step INTEGER, steps TEXT, origin TEXT, parameters TEXT
     )""",
     """CREATE TABLE event (
         id INTEGER PRIMARY KEY, step INTEGER, time REAL, kind TEXT NOT NULL, message TEXT,

@@ -7,7 +7,7 @@ taken to have held throughout. No torch here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gradscope.records.answers import NonFiniteOrigin
@@ -81,7 +81,13 @@ class RunFindings:
     ``step`` costs microseconds, ``sample`` what the rules alone cost ``check``. Both return the
     findings that are new and those that held in more steps than were returned before; one that
     holds step after step is returned every 64 of them. ``all`` is exact.
+
+    Attributes:
+        made_at: gives the line of the script that made a module or a parameter of a model, by the
+            model's number.
     """
+
+    made_at: Callable[[int, str], str | None] | None = None
 
     def __init__(self, settings: RuleSettings) -> None:
         active = tuple(settings.active())
@@ -190,7 +196,11 @@ class RunFindings:
         """
         depths = [depth.record(*place) for place, depth in self._depths.items()]
         record = replace(record, depths=tuple(depths))
-        found = {one.key: one for find, limits in self._in_loop for one in find(record, limits)}
+        found = {
+            one.key: replace(one, finding=self._placed(one.finding, one.model, one.key))
+            for find, limits in self._in_loop
+            for one in find(record, limits)
+        }
         gone = [replace(one, steps=()) for key, one in self._of_loop.items() if key not in found]
         news = [one for key, one in found.items() if self._of_loop.get(key) != one]
         self._of_loop = found
@@ -227,6 +237,15 @@ class RunFindings:
         )
         return tuple(reported)
 
+    def _placed(self, finding: Finding, model: int | None, key: Key) -> Finding:
+        """With the line that made what it names: as it was known first, for a model may be gone."""
+        before = self._of_loop.get(key)
+        if before is not None:
+            return replace(finding, made=before.finding.made)
+        if self.made_at is None or model is None or not finding.name:
+            return finding
+        return replace(finding, made=self.made_at(model, finding.name))
+
     def _judged(
         self, looks: _Judged, at: int, model: int | None, found: Found, *, steps: bool
     ) -> Iterator[TrainingFinding]:
@@ -249,11 +268,15 @@ class RunFindings:
             ):
                 continue
             if reported is None:
-                reported = self._reported[key] = _Reported(streak.finding, model)
+                placed = self._placed(streak.finding, model, key)
+                reported = self._reported[key] = _Reported(placed, model)
             elif _worse(finding, reported.finding):
                 # Under its first name: that is what a record is known by.
-                name, cause = reported.finding.name, reported.finding.cause
-                reported.finding, reported.given = replace(finding, name=name, cause=cause), 0
+                first = reported.finding
+                reported.given = 0
+                reported.finding = replace(
+                    finding, name=first.name, cause=first.cause, made=first.made
+                )
             yield from self._holds(reported, streak.first, at, steps=steps)
         looks.any = True
 

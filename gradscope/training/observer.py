@@ -127,6 +127,7 @@ class Observer:
         self.scheduler_made = guard(loop.scheduler_made)
         self.epoch_begins = guard(loop.epoch_begins)
         self.module_set = guard(loop.module_set)
+        self.parameter_set = guard(loop.parameter_set)
         self.unscaled = guard(self._unscaled)
         self.scale_updated = guard(loop.scale_updated)
         #: The script raises this, and its models are still there.
@@ -210,6 +211,10 @@ class Observer:
     def loop(self) -> LoopRecord:
         """The loop as it went, once the script has ended."""
         return self._steps.loop(ended=True)
+
+    def made_at(self, model: int, name: str) -> str | None:
+        """The line of the script that made a module or a parameter of a model, where known."""
+        return self._loop.made_at(model, name)
 
     @property
     def cut(self) -> bool:

@@ -198,6 +198,7 @@ class Session:
                 limit=self.limit if self.settings.is_limited else None,
                 failed=self._failed,
             )
+            self._findings.made_at = self.observer.made_at
             self.observer.start()
             _observing.append(self)
             steps = self.observer.adopt() if late else None

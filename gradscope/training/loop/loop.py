@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ from gradscope.training.current_step import CurrentStep
 from gradscope.training.guard import Guard
 from gradscope.training.loop.batches import Batches
 from gradscope.training.loop.clipping import Clipping
+from gradscope.training.loop.construction import Construction, Made
 from gradscope.training.loop.gradient_use import GradientUse
 from gradscope.training.loop.held_parameters import HeldParameters
 from gradscope.training.loop.kept_graphs import KeptGraphs
@@ -39,7 +40,7 @@ from gradscope.training.loop.model_use import ModelUse, twins
 from gradscope.training.loop.modes import Modes
 from gradscope.training.loop.rounds import Rounds
 from gradscope.training.loop.schedulers import Schedulers
-from gradscope.training.loop.script_lines import script_line
+from gradscope.training.loop.script_lines import ScriptLine, call_of, script_line
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import ObservedOptimizer, Optimizers
 
@@ -49,8 +50,8 @@ _NOTHING: frozenset[str] = frozenset()
 class _Optimizer:
     """What is known of an optimizer beside its name."""
 
-    def __init__(self, made: str | None) -> None:
-        self.made = made
+    def __init__(self, made: ScriptLine | None, number: int) -> None:
+        self.made, self.number = made, number
         self.use, self.parameters = GradientUse(), HeldParameters()
         self.facts = _NOTHING
         self.backwards = 0  # after which its parameters had gradients, before its first step
@@ -87,6 +88,7 @@ class Loop:
         self._last_models: dict[int, LoopModel] = {}
         self._last_unheld: dict[int, LoopParameter] = {}
         self._calls: dict[int, ModelUse] = {}
+        self._construction = Construction()
         self._set: list[tuple[weakref.ref[nn.Module], str, weakref.ref[nn.Module], str | None]] = []
         self._clips: dict[tuple[int, int], tuple[str, frozenset[str]]] = {}
         self._noticed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -125,18 +127,30 @@ class Loop:
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
         """It has no parameters yet."""
-        line = script_line()
-        self._known(optimizer, None if line is None else str(line))
+        self._known(optimizer, script_line())
 
     def module_set(self, owner: nn.Module, name: str, module: nn.Module) -> None:
         """A module becomes the child of another: of interest where an optimizer was made before.
 
         What it is set in may train from now on, and be a model that was none.
         """
+        self._construction.module_set(owner, module)
         if self._of and not self._steps:
             line = script_line()
             self._set.append((weakref.ref(owner), name, weakref.ref(module), str(line)))
             self.changed = True
+
+    def parameter_set(self, owner: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        """A parameter becomes one of a module's own."""
+        self._construction.parameter_set(owner, name)
+
+    def made_at(self, model: int, name: str) -> str | None:
+        """The line of the script that made a module or a parameter of a model, by its number."""
+        for one in self._models:
+            if one.id == model:
+                made = self._construction.places(one.module)(name)
+                return None if made is None else made.line
+        return None
 
     @property
     def wants_models(self) -> bool:
@@ -258,10 +272,10 @@ class Loop:
             known.backwards += 1
             known.reached = known.reached or self._last_backward
 
-    def _known(self, optimizer: Optimizer, made: str | None = None) -> _Optimizer:
+    def _known(self, optimizer: Optimizer, made: ScriptLine | None = None) -> _Optimizer:
         mine = self._of.get(optimizer)
         if mine is None:
-            mine = self._of[optimizer] = _Optimizer(made)
+            mine = self._of[optimizer] = _Optimizer(made, self._construction.now())
             self._every.append((weakref.ref(optimizer), mine))
         return mine
 
@@ -366,13 +380,14 @@ class Loop:
             mine.record = LoopOptimizer(
                 name=known.name,
                 kind=type(optimizer).__name__,
-                location=mine.made,
+                location=None if mine.made is None else str(mine.made),
                 steps=known.steps,
                 parameters=len(known.held),
                 zero_rates=tuple(of.zero_rates),
                 sizes=tuple(len(group["params"]) for group in optimizer.param_groups),
                 backwards=mine.backwards + _unused(optimizer, mine),
                 reached=mine.reached,
+                stepping=None if of.steps else _written_step(known.name, mine.made),
                 shared=sum(counts[id(parameter)] > 1 for parameter in known.held),
                 peak=of.peak,
                 rate=of.rate,
@@ -458,6 +473,7 @@ class Loop:
     def _alive_parameters(self) -> Iterator[tuple[int, LoopParameter]]:
         names: dict[int, tuple[str, str]] = {}
         models: dict[int, nn.Module] = {}
+        places: dict[int, Callable[[str], Made | None]] = {}
         alive: dict[int, nn.Parameter] = {}
         ran: set[int] = set()
         for model in self._models:
@@ -491,6 +507,7 @@ class Loop:
             for number in here & of.moved.keys():
                 facts.setdefault(number, set()).add("moved")
                 steps[number] = of.moved[number]
+        first = [mine.number for _, mine in self._every]
         for number, parameter in alive.items():
             found = facts.setdefault(number, set())
             if parameter.requires_grad and number not in holders and number in ran:
@@ -506,6 +523,13 @@ class Loop:
             if number in self._idle():
                 found.add("idle")
             name, of_model = names.get(number, ("", ""))
+            made = None
+            if number in models:
+                within = models[number]
+                place = places.get(id(within))
+                if place is None:
+                    place = places[id(within)] = self._construction.places(within)
+                made = place(name)
             if "no-gradient" in found and number in models and of_library(models[number], name):
                 found.add("library")
             yield (
@@ -518,6 +542,8 @@ class Loop:
                     optimizers=tuple(holders.get(number, ())),
                     steps=steps.get(number, 0),
                     since=since.get(number, 1),
+                    made=None if made is None else made.line,
+                    late=made is not None and made.number > min(first),
                 ),
             )
 
@@ -550,6 +576,11 @@ class Loop:
             if owner is model.module_ref() or owner is model.outer():
                 return self._models.name(model)
         return type(owner).__name__
+
+
+def _written_step(name: str, made: ScriptLine | None) -> str | None:
+    """The line that would have an optimizer make a step, in the file that made it."""
+    return None if made is None else call_of(name, "step", made.file)
 
 
 def _unused(optimizer: Optimizer, known: _Optimizer) -> bool:

@@ -17,13 +17,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
+from gradscope.training.loop.construction import RegistrationObserver, observe_registrations
 from gradscope.training.patches import replace
 
 #: What the constructor of a scheduler calls; PyTorch's own, private names.
 _MADE = ((LRScheduler, "_initial_step"), (ReduceLROnPlateau, "_reset"))
 
 
-class LoopObserver(Protocol):
+class LoopObserver(RegistrationObserver, Protocol):
     """What listens to these moments. None of the methods raises."""
 
     def clearing(self) -> None:
@@ -49,9 +50,6 @@ class LoopObserver(Protocol):
     def epoch_begins(self, loader: DataLoader[Any]) -> None:
         """A data loader is iterated over anew."""
 
-    def module_set(self, owner: nn.Module, name: str, module: nn.Module) -> None:
-        """A module is about to become the child of another under this name."""
-
     def unscaled(self, optimizer: Optimizer) -> None:
         """A gradient scaler divided the gradients of an optimizer by the loss scale."""
 
@@ -64,7 +62,7 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
     patches = ExitStack()
     for owner in (Optimizer, nn.Module):
         replace(patches, owner, "zero_grad", lambda f: _clearing(f, observer))
-    replace(patches, nn.Module, "__setattr__", lambda f: _module_set(f, observer))
+    observe_registrations(observer, patches)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         by_norm = name == "clip_grad_norm_"
         clip = _clipping(getattr(nn.utils.clip_grad, name), observer, by_norm)
@@ -128,16 +126,6 @@ def _with_first(original: Callable[..., Any], act: Callable[[Any], None]) -> Cal
         return result
 
     return method
-
-
-def _module_set(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __setattr__(self: nn.Module, name: str, value: Any) -> None:
-        if issubclass(type(value), nn.Module):
-            observer.module_set(self, name, value)
-        original(self, name, value)
-
-    return __setattr__
 
 
 def _clipping(

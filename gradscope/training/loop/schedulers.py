@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
-import re
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,10 +9,9 @@ from dataclasses import replace
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from gradscope.explain.shared.frames import shown
 from gradscope.records.loop import LoopScheduler
 from gradscope.training.discovery import variable_name
-from gradscope.training.loop.script_lines import ScriptLine, script_line
+from gradscope.training.loop.script_lines import ScriptLine, call_of, script_line
 
 
 class _Seen:
@@ -73,7 +70,8 @@ class Schedulers:
                 seen.record = LoopScheduler(
                     name=name,
                     kind=type(scheduler).__name__,
-                    location=_call(name, seen.made) or made,
+                    location=(call_of(name, "step", seen.made.file) if seen.made else None) or made,
+                    made=made,
                     optimizer=name_of(inner(scheduler.optimizer)),
                     steps=seen.steps,
                     settings=_settings(scheduler),
@@ -95,14 +93,3 @@ def _settings(scheduler: LRScheduler) -> dict[str, float]:
         for key, value in found.items()
         if isinstance(value, int | float) and not key.startswith("_") and key != "last_epoch"
     }
-
-
-def _call(name: str, made: ScriptLine | None) -> str | None:
-    """The line of the script, in the file that made it, that has it make a step."""
-    if made is None:
-        return None
-    pattern = re.compile(rf"\b{re.escape(name)}\s*\.\s*step\s*\(")
-    for number, line in enumerate(linecache.getlines(made.file), 1):
-        if pattern.search(line):
-            return f"{shown(made.file)}:{number}"
-    return None

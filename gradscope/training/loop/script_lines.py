@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 import sys
 from dataclasses import dataclass
+from types import FrameType
 
 from gradscope.explain.shared.frames import nearest, shown
 
@@ -19,7 +22,21 @@ class ScriptLine:
         return f"{shown(self.file)}:{self.line}"
 
 
-def script_line() -> ScriptLine | None:
-    """The innermost line of the script's own that runs now; else a library's."""
-    frame = nearest(sys._getframe(1))
+def script_line(within: FrameType | None = None) -> ScriptLine | None:
+    """The innermost line of the script's own that runs now, or called a frame; else a library's."""
+    frame = nearest(within or sys._getframe(1))
     return None if frame is None else ScriptLine(frame.f_code.co_filename, frame.f_lineno)
+
+
+def written(pattern: str, file: str) -> str | None:
+    """The first line of a file that has the pattern, as ``train.py:31``."""
+    wanted = re.compile(pattern)
+    for number, line in enumerate(linecache.getlines(file), 1):
+        if wanted.search(line) and not line.lstrip().startswith("#"):
+            return f"{shown(file)}:{number}"
+    return None
+
+
+def call_of(name: str, method: str, file: str) -> str | None:
+    """The first line of a file that calls a method of the variable ``name``, or of an attribute."""
+    return written(rf"\b{re.escape(name)}\s*\.\s*{method}\s*\(", file)

@@ -1,0 +1,148 @@
+"""Where in the script each module and each parameter was made."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import NamedTuple, Protocol
+
+from torch import nn
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+
+from gradscope.capture.names import modules_by_name
+from gradscope.explain.shared.frames import outwards
+from gradscope.training.loop.script_lines import script_line
+
+
+class Made(NamedTuple):
+    """A line, as ``net.py:12``, and a number that grows with what is made."""
+
+    line: str
+    number: int
+
+
+class RegistrationObserver(Protocol):
+    """What observes registrations. None of the methods raises."""
+
+    def module_set(self, owner: nn.Module, name: str, module: nn.Module) -> None:
+        """A module is about to become the child of another under this name."""
+
+    def parameter_set(self, owner: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        """A parameter is about to become one of a module's own."""
+
+
+def observe_registrations(observer: RegistrationObserver, patches: ExitStack) -> None:
+    """Call ``observer`` at each registration until the stack is closed, by PyTorch's own hooks."""
+
+    def module(owner: nn.Module, name: str, child: nn.Module | None) -> None:
+        if child is not None:
+            observer.module_set(owner, name, child)
+
+    def parameter(owner: nn.Module, name: str, of: nn.Parameter | None) -> None:
+        if of is not None:
+            observer.parameter_set(owner, name, of)
+
+    patches.callback(register_module_module_registration_hook(module).remove)
+    patches.callback(register_module_parameter_registration_hook(parameter).remove)
+
+
+@dataclass(slots=True)
+class _Lines:
+    """Of one module: the line that called its class, the first that made it another's child, and
+    those that set its parameters."""
+
+    of: weakref.ref[nn.Module]
+    called: Made | None = None
+    child: Made | None = None
+    own: dict[str, Made] = field(default_factory=dict)
+
+
+class Construction:
+    """Remembers lines by the modules, of which it keeps none alive.
+
+    No weak reference is made to a parameter: ``torch.utils.swap_tensors`` refuses tensors that have
+    one. A copy (``copy.deepcopy``) or what was unpickled registers nothing: its line is not known.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[int, _Lines] = {}
+        self._count = itertools.count()
+
+    def now(self) -> int:
+        """A number that is higher than those of all that was made before."""
+        return next(self._count)
+
+    def module_set(self, owner: nn.Module, module: nn.Module) -> None:
+        """A module gets a child; of one that is a child already the first line stays."""
+        self._lines_of(owner)
+        lines = self._lines_of(module)
+        if lines.child is None:
+            lines.child = self._made(sys._getframe(1))
+
+    def parameter_set(self, owner: nn.Module, name: str) -> None:
+        """A module gets a parameter, or another one, under this name."""
+        made = self._made(sys._getframe(1))
+        if made is not None:
+            self._lines_of(owner).own[name] = made
+
+    def _made(self, frame: FrameType | None) -> Made | None:
+        line = None if frame is None else script_line(frame)
+        return None if line is None else Made(str(line), next(self._count))
+
+    def _lines_of(self, module: nn.Module) -> _Lines:
+        number = id(module)
+        known = self._lines.get(number)
+        if known is not None and known.of() is module:
+            return known
+
+        def forget(gone: weakref.ref[nn.Module]) -> None:
+            mine = self._lines.get(number)
+            if mine is not None and mine.of is gone:
+                del self._lines[number]
+
+        called = self._made(_caller(module, sys._getframe(1)))
+        known = self._lines[number] = _Lines(weakref.ref(module, forget), called)
+        return known
+
+    def places(self, model: nn.Module) -> Callable[[str], Made | None]:
+        """What tells the line of a module or a parameter of a model by its name."""
+        modules = modules_by_name(model)
+
+        def lines(name: str) -> _Lines | None:
+            module = modules.get(name)
+            known = None if module is None else self._lines.get(id(module))
+            return known if known is not None and known.of() is module else None
+
+        def place(name: str) -> Made | None:
+            if name in modules:
+                known = lines(name)
+                return None if known is None else known.called or known.child
+            owner, _, last = name.rpartition(".")
+            known = lines(owner)
+            return None if known is None else known.own.get(last)
+
+        return place
+
+
+def _caller(module: nn.Module, frame: FrameType | None) -> FrameType | None:
+    """The frame that called the class of a module that is under construction; else None.
+
+    Its ``__init__`` is known by its qualified name: to read a frame's variables would keep them
+    alive before Python 3.13.
+    """
+    own = {f"{kind.__qualname__}.__init__" for kind in type(module).__mro__}
+    inside = False
+    for around in outwards(frame):
+        if around.f_code.co_qualname in own:
+            inside = True
+        elif inside:
+            return around
+    return None
