@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from gradscope.records.answers import Answer
 from gradscope.records.loop_gradients import LoopClipping, LoopDepth
-from gradscope.records.loop_losses import Course, LossOperation, LossTargets
+from gradscope.records.loop_losses import Course, Draw, LossOperation, LossTargets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,6 +121,8 @@ class LoopOptimizer:
         gone: the number of its step from which on the rate was below a hundredth of the highest; 0
             where it is not.
         held: by group, the parameters that are of a model: its number, and the name there.
+        mixed: where the two backwards are whose gradients its steps use together, though another
+            optimizer made a step between them; None where that never came.
         readings: in how many of its steps all gradients were read; ``scaled``: in how many of these
             a gradient scaler's factor was in them.
     """
@@ -140,6 +142,7 @@ class LoopOptimizer:
     rate: float = 0.0
     gone: int = 0
     held: tuple[tuple[tuple[int, str], ...], ...] = ()
+    mixed: tuple[str | None, str | None] | None = None
     readings: int = 0
     scaled: int = 0
 
@@ -234,12 +237,16 @@ class LoopRecord:
         kept_since: the step of the first of them.
         kept_of: how many backwards there were since that.
         kept_by: the variable that keeps them, and where it does.
+        kept_evaluations: of how many calls in eval mode, with gradients enabled, the graph is kept
+            alive by something else; ``evaluations_since`` is the step of the first.
         causes: why parameters get no useful gradient, as far as steps were traced for it.
         untraced: why no step can be traced; "" where one can.
         batches_differ: whether the models were given others than the first.
         graphs: of how many backwards the graph of the loss was read, and ``operations``,
             ``targets`` what was seen in them.
         clippings: of each optimizer whose gradients are clipped, or were looked at.
+        draws: samples of distributions that let no gradient through, and whose ``log_prob`` nobody
+            used.
         course: of the losses of all backwards; None where there were too few.
         depths: of each model and optimizer, over the samples.
         ended: whether the script has ended.
@@ -263,6 +270,8 @@ class LoopRecord:
     kept_since: int = 0
     kept_of: int = 0
     kept_by: tuple[str, str | None] | None = None
+    kept_evaluations: int = 0
+    evaluations_since: int = 0
     causes: tuple[LoopCause, ...] = ()
     untraced: str = ""
     batches_differ: bool = False
@@ -270,6 +279,7 @@ class LoopRecord:
     operations: tuple[LossOperation, ...] = ()
     targets: tuple[LossTargets, ...] = ()
     clippings: tuple[LoopClipping, ...] = ()
+    draws: tuple[Draw, ...] = ()
     course: Course | None = None
     depths: tuple[LoopDepth, ...] = ()
     ended: bool = False

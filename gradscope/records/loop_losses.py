@@ -10,9 +10,10 @@ class LossOperation:
     """An operation between the models and the loss that no script can mean.
 
     Attributes:
-        kind: "broadcast" ([N, 1] was put together with [N]), or "single-softmax" (over an axis of
-            size one).
-        name: the operation's.
+        kind: "broadcast" ([N, 1] was put together with [N]), "single-softmax" (over an axis of
+            size one), "softmax-axis" (over another axis than the classes' of the loss behind it),
+            or "number" (a term of the loss is a Python number that a tensor gave).
+        name: the operation's; of a number what gave it.
         shapes: of a broadcast the column, the row and the result; of a softmax the result.
         count: in how many of the graphs that were read.
         alone: whether nothing beside it links the loss with a model.
@@ -26,6 +27,21 @@ class LossOperation:
     count: int
     alone: bool = False
     inside: bool = False
+    location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """``sample()`` of a distribution that has ``rsample()``, whose parameters want a gradient.
+
+    Attributes:
+        kind: the distribution's class.
+        steps: in how many steps it was called.
+        location: where it was first.
+    """
+
+    kind: str
+    steps: int
     location: str | None = None
 
 

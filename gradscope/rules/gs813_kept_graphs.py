@@ -17,11 +17,14 @@ RULE = Rule(
     summary="the autograd graphs of old steps are kept alive",
     what=(
         "Marks the graph of each step's loss, and looks which are alive. A script holds the last "
-        "one or two. It fires where nearly all since some step are, and looks for the variable "
-        "that holds them."
+        "one or two. It fires where nearly all since some step are, or those of as many calls in "
+        "eval mode, and looks for the variable that holds them."
     ),
     why="Memory grows with every step, until there is none left.",
-    fix="Keep numbers: `total += loss.item()`, or `loss.detach()` for a tensor.",
+    fix=(
+        "Keep numbers: `total += loss.item()`, or `loss.detach()` for a tensor; evaluate under "
+        "`torch.no_grad()`."
+    ),
     sources=(
         "PyTorch FAQ: don't accumulate history across your training loop (total_loss += loss)",
         "discuss.pytorch.org 197063: accumulating model output blows up CUDA memory",
@@ -41,6 +44,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     least = max(limits["graphs"], limits["share"] * loop.kept_of)
     # Without a step all backwards are of the first, which is under observation to its end.
     if loop.kept_graphs < least or not loop.steps:
+        yield from _evaluations(loop, limits)
         return
     name, where = loop.kept_by or ("", None)
     by = f" by `{name}`" if name else ""
@@ -58,4 +62,27 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         ),
         loop,
         loop.kept_since,
+    )
+
+
+def _evaluations(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """The graphs of a validation that runs with gradients enabled."""
+    if loop.kept_evaluations < limits["graphs"]:
+        return
+    name, where = loop.kept_by or ("", None)
+    by = f" by `{name}`" if name else ""
+    since = max(1, loop.evaluations_since)
+    yield at(
+        RULE.finding(
+            name,
+            f"the graphs of {plural(loop.kept_evaluations, 'call')} in eval mode, since step "
+            f"{since:,}, are kept alive{by}: memory grows with every evaluation.",
+            advice="Evaluate under `torch.no_grad()`, and keep numbers: `loss.item()`.",
+            value=float(loop.kept_evaluations),
+            limit=limits.of("graphs"),
+            cause="evaluation",
+            location=where,
+        ),
+        loop,
+        since,
     )

@@ -15,9 +15,9 @@ RULE = Rule(
     severity="warning",
     summary="the same gradient is added twice, or used by two steps",
     what=(
-        "Notices a backward that begins with the same tensor as the one before, without "
-        "`zero_grad` in between, and a step without a backward since the last, whose gradients "
-        "nobody has written to."
+        "Notices a backward that begins with the same tensor as the one before, or with a sum that "
+        "has it for a term, without `zero_grad` in between, and a step without a backward since "
+        "the last, whose gradients nobody has written to."
     ),
     why=(
         "A loss that goes backward twice doubles its gradients. A step on old gradients goes on "
@@ -35,13 +35,13 @@ RULE = Rule(
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for backwards, and one for each optimizer."""
-    count, first, event = _repeated(loop)
+    count, first, event, before = _repeated(loop)
     if event is not None and enough(loop, count) and count > limits["share"] * loop.steps:
         yield at(
             RULE.finding(
                 "",
-                f"the same loss goes backward twice before the step {in_steps(count, loop.steps)}: "
-                "its gradients are added twice.",
+                f"the same loss goes backward twice before the step {in_steps(count, loop.steps)}"
+                f"{_alone(event, before)}: its gradients are added twice.",
                 advice="Call `backward` once for each loss; add losses before it.",
                 value=float(count),
                 threshold=limits["share"],
@@ -72,12 +72,25 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         )
 
 
-def _repeated(loop: LoopRecord) -> tuple[int, int, LoopEvent | None]:
-    count, first, found = 0, 0, None
+def _alone(event: LoopEvent, before: LoopEvent | None) -> str:
+    """That it goes backward alone, and then as a term of another."""
+    if "part" not in event.facts:
+        return ""
+    where = f", at {before.location}" if before is not None and before.location else ""
+    return f", alone{where}, and as a term of the loss at {event.location}"
+
+
+def _repeated(loop: LoopRecord) -> tuple[int, int, LoopEvent | None, LoopEvent | None]:
+    """In how many steps, the first, the second backward and the one before it."""
+    count, first = 0, 0
+    found = before = None
     for one in loop.rounds:
-        again = [e for e in one.events if e.kind == "backward" and "repeated" in e.facts]
+        backwards = [e for e in one.events if e.kind == "backward"]
+        again = [n for n, e in enumerate(backwards) if e.facts & {"repeated", "part"}]
         if again:
             count += one.count
             first = min(first or one.first, one.first)
-            found = found or again[0]
-    return count, first, found
+            if found is None:
+                found = backwards[again[0]]
+                before = backwards[again[0] - 1] if again[0] else None
+    return count, first, found, before

@@ -103,7 +103,7 @@ class ModelCalls:
     def _ended(self, model: Model, outer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if self.aside or not _GRADIENTS() or _TRANSFORMED():
             return
-        self._loop.returned()
+        self._loop.returned(model, output)
         if self._sentinel is not None:
             module = model.module_ref()
             assert module is not None

@@ -128,6 +128,8 @@ class Observer:
         self.epoch_begins = guard(loop.epoch_begins)
         self.module_set = guard(loop.module_set)
         self.parameter_set = guard(loop.parameter_set)
+        self.drew = guard(loop.drew)
+        self.scored = guard(loop.scored)
         self.unscaled = guard(self._unscaled)
         self.scale_updated = guard(loop.scale_updated)
         #: The script raises this, and its models are still there.

@@ -23,6 +23,12 @@ class GradientUse:
     - "none": no parameter has a gradient, though backward was called
     - "again": there was no backward since the step before, and the gradients are as it left them
     - "unreached": there was one, and it has left them as they were
+    - "mixed": another optimizer made a step on a loss that gave gradients to these, too, and a
+      loss of another line was added to them
+
+    Attributes:
+        backwards: since the last step.
+        mixed: the lines of the two backwards of such a step.
     """
 
     def __init__(self) -> None:
@@ -30,12 +36,22 @@ class GradientUse:
         self._used: State = None  # what the last step left
         self._stale = False  # a backward adds to that
         self._cleared = False  # something was, since the last backward
-        self.backwards = 0  # since the last step
+        self.backwards = 0
+        self.mixed: tuple[str | None, str | None] | None = None
+        self._clear: State = None  # what clearing left
+        self._other: tuple[State, str | None] | None = None  # what was there as another stepped
+        self._adds: tuple[str | None, str | None] | None = None
 
-    def backward_begins(self) -> None:
-        """Gradients will be added to what is there."""
+    def backward_begins(self, line: str | None) -> None:
+        """Gradients will be added to what is there, by the backward of this line."""
         self.backwards += 1
         self._cleared = False
+        if self._other is not None:
+            state, before = self._other
+            if self._state() != state:
+                self._other = None
+            elif before != line:
+                self._adds = before, line
         if self._used is None:
             return
         now = self._state()
@@ -46,9 +62,16 @@ class GradientUse:
 
     def cleared(self) -> None:
         """``zero_grad`` was called, perhaps on other parameters."""
-        self._cleared = True
+        self._cleared, self._other, self._adds = True, None, None
+        self._clear = self._state()
         if self._used is not None and self._state() != self._used:
             self._stale, self._used = False, None
+
+    def other_stepped(self, line: str | None) -> None:
+        """Another optimizer has made a step; the last backward was that of this line."""
+        now = self._state()
+        if self.backwards and now is not None and now not in (self._used, self._clear):
+            self._other = now, line
 
     def step_begins(self, held: Iterable[nn.Parameter]) -> frozenset[str]:
         """The facts of the step that begins, with the gradients as they are now."""
@@ -66,11 +89,15 @@ class GradientUse:
             facts.add("cleared")
         elif self._stale:
             facts.add("uncleared")
+        elif self._adds is not None and self._other is not None and now != self._other[0]:
+            facts.add("mixed")
+            self.mixed = self.mixed or self._adds
         return frozenset(facts)
 
     def step_ended(self) -> None:
         """The optimizer has used them."""
         self._used, self._stale, self._cleared, self.backwards = self._state(), False, False, 0
+        self._other = self._adds = None
 
     def _state(self) -> State:
         gradient = self._gradient()

@@ -18,7 +18,7 @@ from gradscope.explain.shared.frames import in_library, is_hidden, shown
 #: So many steps are known at most; so many nodes are gone through from a variable.
 _MOST, _NODES = 4096, 64
 #: In the metadata of a node, which lives as long as the node.
-_KEY = "gradscope.step"
+_KEY, _OF_CALL = "gradscope.step", "gradscope.call"
 
 
 class _Token:
@@ -33,7 +33,27 @@ class KeptGraphs:
     def __init__(self) -> None:
         #: Step, backward and sample of each.
         self._tokens: deque[tuple[int, int, int, weakref.ref[_Token]]] = deque(maxlen=_MOST)
+        #: The step of each call in eval mode.
+        self._evaluations: deque[tuple[int, weakref.ref[_Token]]] = deque(maxlen=_MOST)
         self._sample = 0
+
+    def evaluated(self, output: object, step: int) -> None:
+        """A model in eval mode has returned, in this step, with gradients enabled."""
+        if isinstance(output, dict):
+            output = next(iter(output.values()), None)
+        if isinstance(output, list | tuple):
+            output = next(iter(output), None)
+        node = output.grad_fn if isinstance(output, torch.Tensor) else None
+        if node is not None:
+            token = _Token()
+            _metadata(node)[_OF_CALL] = token
+            while self._evaluations and self._evaluations[0][-1]() is None:
+                self._evaluations.popleft()
+            self._evaluations.append((step, weakref.ref(token)))
+
+    def alive_evaluations(self, step: int) -> list[int]:
+        """The steps before this one of the calls in eval mode whose graph is alive."""
+        return [one for one, token in self._evaluations if one < step and token() is not None]
 
     def backward_begins(self, roots: Sequence[Any], step: int, backward: int, sample: int) -> None:
         """The backward of this number, in the step of that.
@@ -106,7 +126,8 @@ def _steps_behind(value: Any) -> Iterator[int]:
             node, seen = nodes.pop(), seen + 1
             if node is None:
                 continue
-            token = _metadata(node).get(_KEY)
+            kept = _metadata(node)
+            token = kept.get(_KEY) or kept.get(_OF_CALL)
             if token is not None:
                 yield id(token)
             nodes += [one for one, _ in node.next_functions]

@@ -31,6 +31,7 @@ from gradscope.training.guard import Guard
 from gradscope.training.loop.batches import Batches
 from gradscope.training.loop.clipping import Clipping
 from gradscope.training.loop.construction import Construction, Made
+from gradscope.training.loop.draws import Draws
 from gradscope.training.loop.gradient_use import GradientUse
 from gradscope.training.loop.held_parameters import HeldParameters
 from gradscope.training.loop.kept_graphs import KeptGraphs
@@ -39,7 +40,7 @@ from gradscope.training.loop.losses import Losses
 from gradscope.training.loop.model_use import ModelUse, twins
 from gradscope.training.loop.modes import Modes
 from gradscope.training.loop.rounds import Rounds
-from gradscope.training.loop.schedulers import Schedulers
+from gradscope.training.loop.schedulers import Schedulers, inner
 from gradscope.training.loop.script_lines import ScriptLine, call_of, script_line
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import ObservedOptimizer, Optimizers
@@ -83,6 +84,7 @@ class Loop:
         self._batches, self._losses, self._modes = Batches(), Losses(), Modes()
         self._graphs, self._schedulers = KeptGraphs(), Schedulers()
         self._loss_graphs, self._clipping = LossGraphs(), Clipping()
+        self._draws = Draws()
         self._of: weakref.WeakKeyDictionary[Optimizer, _Optimizer] = weakref.WeakKeyDictionary()
         self._every: list[tuple[weakref.ref[Optimizer], _Optimizer]] = []
         self._last_models: dict[int, LoopModel] = {}
@@ -204,9 +206,20 @@ class Loop:
             facts = self._modes.evaluation(module, args, kwargs)
             self._rounds.add("evaluation", self._models.name(model), facts)
 
-    def returned(self) -> None:
+    def returned(self, model: Model, output: object) -> None:
         """A model that was called with gradients has returned."""
         self._loss_graphs.returned()
+        module = model.module_ref()
+        if module is not None and not module.training:
+            self._graphs.evaluated(output, self._steps)
+
+    def drew(self, distribution: object, drawn: object) -> None:
+        """``sample`` of a distribution has returned."""
+        self._draws.drew(distribution, drawn, self._steps)
+
+    def scored(self, distribution: object, value: object) -> None:
+        """``log_prob`` of a distribution was called."""
+        self._draws.scored(distribution, value)
 
     @property
     def wants_stacks(self) -> bool:
@@ -225,16 +238,17 @@ class Loop:
         """
         self.backwards += 1
         self._scaled = self._scaled or scale is not None
-        for optimizer, known in self._of.items():
-            self._count_unused(optimizer, known)
-            known.fresh = True
-            known.use.backward_begins()
-        self._graphs.backward_begins(roots, self._steps + 1, self.backwards, sample)
-        self._loss_graphs.backward_begins(roots, sampled=sample > 0)
         if loss is not None and scale:
             loss = loss / scale
         facts = self._losses.backward_begins(roots, loss)
-        self._last_backward = self._rounds.add("backward", "", facts).location
+        line = self._rounds.add("backward", "", facts).location
+        for optimizer, known in self._of.items():
+            self._count_unused(optimizer, known)
+            known.fresh = True
+            known.use.backward_begins(line)
+        self._last_backward = line
+        self._graphs.backward_begins(roots, self._steps + 1, self.backwards, sample)
+        self._loss_graphs.backward_begins(roots, sampled=sample > 0)
 
     def clipped(self, parameters: Sequence[torch.Tensor], norm: object, bound: object) -> None:
         """The gradients of these were clipped; ``norm`` is what they had."""
@@ -307,6 +321,9 @@ class Loop:
         mine = self._of[optimizer]
         mine.parameters.step_ended()
         mine.use.step_ended()
+        for other in self._of.values():
+            if other is not mine:
+                other.use.other_stepped(self._last_backward)
         for name in self._schedulers.stepped():
             self._rounds.add("schedule", name)
         self._rounds.end(self._steps, known.name, mine.facts)
@@ -325,6 +342,7 @@ class Loop:
     ) -> LoopRecord:
         """The loop as it went so far; the arguments are the record's."""
         kept = self._graphs.alive()
+        evaluations = self._graphs.alive_evaluations(self._steps)
         self._schedulers.stepped()
         return LoopRecord(
             steps=self._steps,
@@ -343,7 +361,9 @@ class Loop:
             kept_graphs=len(kept),
             kept_since=kept[0][0] if kept else 0,
             kept_of=self.backwards - kept[0][1] + 1 if kept else 0,
-            kept_by=self._graphs.keeper() if len(kept) > 4 else None,
+            kept_by=self._graphs.keeper() if max(len(kept), len(evaluations)) > 4 else None,
+            kept_evaluations=len(evaluations),
+            evaluations_since=evaluations[0] if evaluations else 0,
             causes=tuple(causes),
             untraced=untraced,
             batches_differ=self._batches.differ,
@@ -351,6 +371,7 @@ class Loop:
             operations=self._loss_graphs.operations(),
             targets=self._loss_graphs.targets(),
             clippings=tuple(self._clipping.records()),
+            draws=self._draws.records(),
             course=self._losses.course,
             ended=ended,
             cut=cut,
@@ -358,7 +379,8 @@ class Loop:
 
     def _optimizer_records(self) -> Iterator[LoopOptimizer]:
         """Those that are alive, and those that were at the last record, in the order made."""
-        counts = Counter(id(parameter) for known in self._optimizers for parameter in known.held)
+        alive = [one for one in self._optimizers.alive() if inner(one) is one]
+        counts = Counter(id(p) for one in alive for p in self._optimizers.known(one).held)
         names = self._named_parameters()
         for reference, mine in self._every:
             optimizer, of = reference(), mine.parameters
@@ -389,6 +411,7 @@ class Loop:
                 reached=mine.reached,
                 stepping=None if of.steps else _written_step(known.name, mine.made),
                 shared=sum(counts[id(parameter)] > 1 for parameter in known.held),
+                mixed=mine.use.mixed,
                 peak=of.peak,
                 rate=of.rate,
                 gone=of.gone,

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.explain.shared.frames import locate
+from gradscope.explain.shared.frames import locate, shown, user_line
 from gradscope.records.loop_losses import LossOperation, LossTargets
 from gradscope.training.loop.broadcasting import broadcast
 from gradscope.training.loop.loss_walk import (
+    CLASSES,
     SOFTMAX,
     Shape,
     dim_of,
@@ -20,11 +21,14 @@ from gradscope.training.loop.loss_walk import (
     operations,
     shape_of,
 )
+from gradscope.training.loop.number_terms import number_term
 from gradscope.training.loop.targets import Targets, TargetsOfLayer
 
 _SEQUENCE = torch._C._autograd._get_sequence_nr
 #: So many calls of models are known between two steps, and in so many steps stacks are kept.
 _CALLS, _STEPS = 64, 3
+#: What chooses rows, and leaves the axes where they are.
+_ROWS = frozenset({"IndexBackward", "IndexSelectBackward", "SliceBackward"})
 #: Kind and name.
 _Key = tuple[str, str]
 
@@ -92,6 +96,7 @@ class LossGraphs:
         faults: dict[_Key, list[Node]] = {}
         shapes: dict[_Key, tuple[Shape, ...]] = {}
         for one in operations(node):
+            self._find_number(one)
             targets = self._targets.read(one)
             if targets is not None:
                 self._place(targets, one)
@@ -105,12 +110,26 @@ class LossGraphs:
             seen.alone = not is_linked_beside(node, nodes)
             self._place(seen, nodes[0])
 
+    def _find_number(self, node: Node) -> None:
+        """A sum of a loss and of a constant: the constant may be what a tensor gave."""
+        if kind(node) not in ("AddBackward", "SubBackward") or shape_of(node) != ():
+            return
+        stack = _stack(node)
+        if stack is None or all(one is not None for one, _ in node.next_functions):
+            return
+        line = user_line(stack)
+        found = None if line is None else number_term(line[0], line[1])
+        if line is None or found is None:
+            return
+        seen = self._seen.setdefault(("number", found[0]), _Operation(()))
+        seen.count += 1
+        seen.location = f"{shown(line[0])}:{found[1]}"
+
     def _place(self, found: _Operation | TargetsOfLayer, node: Node) -> None:
         """Note where it is, where that is known."""
         if found.location is not None:
             return
-        kept: dict[str, list[str]] = node.metadata  # type: ignore[assignment]  # torch types a method
-        stack = kept.get("traceback_")
+        stack = _stack(node)
         found.location = locate(stack) if stack else None
         number = node._sequence_nr()
         found.inside = any(start <= number < end for start, end in self._calls)
@@ -130,9 +149,16 @@ class LossGraphs:
         return self._targets.records()
 
 
+def _stack(node: Node) -> list[str] | None:
+    kept: dict[str, list[str]] = node.metadata  # type: ignore[assignment]  # torch types a method
+    return kept.get("traceback_")
+
+
 def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...]] | None:
     """What is wrong with an operation of a loss, with the shapes."""
     name = kind(node)
+    if name in CLASSES:
+        return _wrong_axis(node)
     if name in SOFTMAX:
         dim, shape = dim_of(node), shape_of(node)
         if dim is None or shape is None or shape[dim] != 1 or 0 in shape:
@@ -143,3 +169,20 @@ def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...]] | None:
     if found is None:
         return None
     return ("broadcast", found.operation), (found.column, found.row, found.result)
+
+
+def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...]] | None:
+    """A softmax over another axis than that of the classes, which is the second, or the only one.
+
+    Rows may be chosen between the two.
+    """
+    node = loss.next_functions[0][0]
+    while node is not None and kind(node) in _ROWS:
+        node = node.next_functions[0][0]
+    if node is None or kind(node) not in SOFTMAX:
+        return None
+    dim, shape = dim_of(node), shape_of(node)
+    if dim is None or shape is None or len(shape) < 2 or dim == 1 or shape[dim] == 1:
+        return None
+    called = "log_softmax" if kind(node).startswith("Log") else "softmax"
+    return ("softmax-axis", f"{called} over dim {dim}"), (shape,)

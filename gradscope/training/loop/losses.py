@@ -12,9 +12,11 @@ import torch
 
 from gradscope.records.loop_losses import Course
 from gradscope.rules import Blocks
+from gradscope.training.loop.loss_walk import operations
 
 _EXACT = frozenset({torch.float32, torch.float64})
 _LEAF, _REPEATED = frozenset({"leaf"}), frozenset({"repeated"})
+_PART = frozenset({"part"})
 
 
 class Losses:
@@ -23,6 +25,7 @@ class Losses:
     Facts of a backward:
 
     - "repeated": it begins with the same tensor as the one before, and adds the same gradients
+    - "part": the tensor that the one before began with is a term of this loss
     - "leaf": its loss was made by no operation, as ``torch.tensor(loss.item())`` is
 
     Attributes:
@@ -62,10 +65,14 @@ class Losses:
             self._latest = None
             return frozenset()
         root = roots[0]
-        again = self._latest is not None and self._latest() is root
-        if not again:
-            self._latest = weakref.ref(root)
-        return _REPEATED if again else frozenset()
+        latest = None if self._latest is None else self._latest()
+        if latest is root:
+            return _REPEATED
+        self._latest = weakref.ref(root)
+        node, before = root.grad_fn, None if latest is None else latest.grad_fn
+        if node is None or before is None:
+            return frozenset()
+        return _PART if any(one is before for one in operations(node)) else frozenset()
 
     def cleared(self) -> None:
         """Gradients were cleared: what comes adds nothing twice."""

@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from gradscope.training.loop.construction import RegistrationObserver, observe_registrations
+from gradscope.training.loop.draws import distributions
 from gradscope.training.patches import replace
 
 #: What the constructor of a scheduler calls; PyTorch's own, private names.
@@ -50,6 +51,12 @@ class LoopObserver(RegistrationObserver, Protocol):
     def epoch_begins(self, loader: DataLoader[Any]) -> None:
         """A data loader is iterated over anew."""
 
+    def drew(self, distribution: object, drawn: object) -> None:
+        """``sample`` of a distribution of ``torch.distributions`` has returned."""
+
+    def scored(self, distribution: object, value: object) -> None:
+        """``log_prob`` of a distribution of ``torch.distributions`` was called."""
+
     def unscaled(self, optimizer: Optimizer) -> None:
         """A gradient scaler divided the gradients of an optimizer by the loss scale."""
 
@@ -72,8 +79,15 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
         if hasattr(kind, name):
             replace(patches, kind, name, lambda f: _then(f, observer.scheduler_made))
     replace(patches, DataLoader, "__iter__", lambda f: _before(f, observer.epoch_begins))
+    for distribution in distributions():
+        if "sample" in vars(distribution):
+            replace(patches, distribution, "sample", lambda f: _with_result(f, observer.drew))
+        if "log_prob" in vars(distribution):
+            replace(patches, distribution, "log_prob", lambda f: _with_first(f, observer.scored))
     scaler = torch.amp.GradScaler
-    replace(patches, scaler, "unscale_", lambda f: _with_first(f, observer.unscaled))
+    replace(
+        patches, scaler, "unscale_", lambda f: _with_first(f, lambda _, one: observer.unscaled(one))
+    )
     replace(patches, scaler, "update", lambda f: _then(f, lambda _: observer.scale_updated()))
     return patches
 
@@ -116,13 +130,33 @@ def _before(original: Callable[..., Any], act: Callable[[Any], None]) -> Callabl
     return method
 
 
-def _with_first(original: Callable[..., Any], act: Callable[[Any], None]) -> Callable[..., Any]:
-    """The method, and then ``act`` with its first argument."""
+def _with_first(
+    original: Callable[..., Any], act: Callable[[Any, Any], None]
+) -> Callable[..., Any]:
+    """The method, and then ``act`` with its object and its first argument."""
 
     @functools.wraps(original)
     def method(self: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, first, *args, **kwargs)
-        act(first)
+        act(self, first)
+        return result
+
+    return method
+
+
+def _second(act: Callable[[Any], None]) -> Callable[[Any, Any], None]:
+    return lambda _, one: act(one)
+
+
+def _with_result(
+    original: Callable[..., Any], act: Callable[[Any, Any], None]
+) -> Callable[..., Any]:
+    """The method, and then ``act`` with its object and its result."""
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        act(self, result)
         return result
 
     return method

@@ -1,0 +1,57 @@
+"""GS825: a softmax that does not run over the classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, in_steps, of_loss
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS825",
+    name="softmax-axis",
+    severity="error",
+    summary="the softmax before a classification loss runs over another axis than the classes",
+    what=(
+        "Reads, from the graph of the loss, over which axis the softmax runs whose result "
+        "`nll_loss` takes: the classes are the second axis."
+    ),
+    why=(
+        "The probabilities of one sample do not sum to 1, and those of different samples compete. "
+        "The loss falls and means nothing."
+    ),
+    fix="Use `dim=1`, or `cross_entropy` on the scores, which does both.",
+    sources=(
+        "PyTorch, torch.nn.NLLLoss: the input has size (N, C) or (N, C, d1, …, dK)",
+        "PyTorch, torch.nn.functional.log_softmax: dim",
+    ),
+    thresholds=(Threshold("share", 0.2, "share of the losses read, above which it fires", CHOSEN),),
+    runs=Runs(loop=True),
+    explains=("GS603",),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each operation."""
+    for one in loop.operations:
+        if one.kind != "softmax-axis" or not enough(loop, one.count):
+            continue
+        if one.count <= limits["share"] * loop.graphs:
+            continue
+        shape = ", ".join(map(str, one.shapes[0]))
+        yield at(
+            RULE.finding(
+                "",
+                f"`{one.name}` of [{shape}] goes into `nll_loss` "
+                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: the classes "
+                "are dim 1.",
+                advice="Use `dim=1`, or `cross_entropy` on the scores.",
+                value=float(one.count),
+                threshold=limits["share"],
+                cause=one.name,
+                location=of_loss(loop, one),
+            ),
+            loop,
+        )

@@ -1,0 +1,52 @@
+"""GS826: a term of the loss is a Python number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS826",
+    name="number-in-loss",
+    severity="warning",
+    summary="a term of the loss is a Python number that a tensor gave",
+    what=(
+        "Finds, in the graph of the loss, a sum with a constant, and reads in the script's line "
+        "whether `.item()` or `float()` made that constant of a tensor."
+    ),
+    why="The term changes the loss that is printed, and has no gradient: nothing minimizes it.",
+    fix="Add the tensor, without `.item()`; use `.item()` for what is only printed.",
+    sources=(
+        "PyTorch, torch.Tensor.item: returns the value as a Python number; not differentiable",
+        "discuss.pytorch.org: loss.item() in the total loss breaks the graph",
+    ),
+    thresholds=(Threshold("share", 0.2, "share of the losses read, above which it fires", CHOSEN),),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each term."""
+    for one in loop.operations:
+        if one.kind != "number" or not enough(loop, one.count):
+            continue
+        if one.count <= limits["share"] * loop.graphs:
+            continue
+        yield at(
+            RULE.finding(
+                "",
+                f"`{one.name}` is a Python number: the loss adds it "
+                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read, and no "
+                "gradient goes through it.",
+                advice="Add the tensor to the loss, without `.item()` or `float()`.",
+                value=float(one.count),
+                threshold=limits["share"],
+                cause=one.name,
+                location=one.location,
+            ),
+            loop,
+        )

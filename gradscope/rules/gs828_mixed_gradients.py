@@ -1,0 +1,61 @@
+"""GS828: a step uses the gradients of another optimizer's loss as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, held_by, in_steps
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS828",
+    name="mixed-gradients",
+    severity="warning",
+    summary="an optimizer uses gradients that another optimizer's loss left behind",
+    what=(
+        "Compares the gradients of an optimizer's parameters when another optimizer makes its step "
+        "and when the next backward begins. It fires where a backward on another line then adds to "
+        "them without `zero_grad` in between."
+    ),
+    why=(
+        "The two losses often want the opposite, as those of a discriminator and a generator do: "
+        "the step follows their sum."
+    ),
+    fix=(
+        "Detach what the first loss takes from the other network, or call `zero_grad` right before "
+        "the second backward."
+    ),
+    sources=(
+        "PyTorch, DCGAN tutorial: the discriminator is trained on `fake.detach()`",
+        "PyTorch, torch.Tensor.backward: gradients accumulate in the leaves",
+    ),
+    thresholds=(Threshold("share", 0.3, "share of the steps, above which it fires", CHOSEN),),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each optimizer."""
+    for optimizer in loop.optimizers:
+        count, first, _ = loop.steps_with(optimizer.name, "mixed")
+        if not enough(loop, count) or count <= limits["share"] * optimizer.steps:
+            continue
+        before, own = optimizer.mixed or (None, None)
+        yield at(
+            RULE.finding(
+                optimizer.name,
+                f"`{optimizer.name}` uses the gradients of two losses "
+                f"{in_steps(count, optimizer.steps)}: those of its own at {own}, and those that "
+                f"the backward at {before} left before another optimizer's step.",
+                advice=f"Detach what the loss at {before} takes from this network, or call "
+                f"`{optimizer.name}.zero_grad()` right before the backward at {own}.",
+                value=float(count),
+                threshold=limits["share"],
+                location=before,
+            ),
+            loop,
+            first,
+            parameters=held_by(optimizer, loop),
+        )

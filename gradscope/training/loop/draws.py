@@ -1,0 +1,68 @@
+"""Samples of distributions that cut the graph: ``sample()`` where there is ``rsample()``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from gradscope.records.loop_losses import Draw
+from gradscope.training.loop.script_lines import script_line
+
+#: Class of the distribution, and the size of the last axis of what it gives.
+_Key = tuple[str, int]
+
+
+def distributions() -> Iterator[type]:
+    """The classes of ``torch.distributions``."""
+    module = sys.modules.get("torch.distributions.distribution")
+    base = getattr(module, "Distribution", None)
+    found: list[type] = [base] if isinstance(base, type) else []
+    for kind in found:  # it grows
+        found += [one for one in kind.__subclasses__() if one not in found]
+        if kind.__module__.startswith("torch.distributions."):
+            yield kind
+
+
+class Draws:
+    """Counts them. A score function (``log_prob`` of what was drawn) needs no gradient through it,
+    so that a kind of distribution whose ``log_prob`` is used is left out."""
+
+    def __init__(self) -> None:
+        self._drawn: dict[_Key, list[Any]] = {}  # the line, in how many steps, the last of them
+        self._scored: set[_Key] = set()
+
+    def drew(self, distribution: Any, drawn: object, step: int) -> None:
+        """``sample`` has returned."""
+        if not torch.is_grad_enabled() or not isinstance(drawn, torch.Tensor) or not drawn.dim():
+            return
+        if drawn.requires_grad or not getattr(distribution, "has_rsample", False):
+            return
+        own = vars(distribution).values()
+        if not any(isinstance(one, torch.Tensor) and one.requires_grad for one in own):
+            return
+        known = self._drawn.setdefault(_key(distribution, drawn), [None, 0, -1])
+        if known[2] != step:
+            known[1:] = known[1] + 1, step
+        if known[0] is None:
+            line = script_line()
+            known[0] = "" if line is None else str(line)
+
+    def scored(self, distribution: Any, value: object) -> None:
+        """``log_prob`` is called."""
+        if isinstance(value, torch.Tensor) and value.dim():
+            self._scored.add(_key(distribution, value))
+
+    def records(self) -> tuple[Draw, ...]:
+        """Those whose ``log_prob`` nobody used."""
+        return tuple(
+            Draw(kind=key[0], steps=steps, location=line or None)
+            for key, (line, steps, _) in self._drawn.items()
+            if key not in self._scored
+        )
+
+
+def _key(distribution: object, value: torch.Tensor) -> _Key:
+    return type(distribution).__name__, value.shape[-1]
