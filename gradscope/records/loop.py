@@ -162,7 +162,7 @@ class LoopModel:
         parameters: how many it has.
         replaced: the names of modules that were set in it after the first optimizer was made, with
             where.
-        twins: the names of models of the same class and shapes.
+        twins: the numbers of models of the same class and shapes, alive or not.
         unchanged: whether it was called without gradients alone, and has the weights that it had
             at the first of these calls.
     """
@@ -176,7 +176,7 @@ class LoopModel:
     held: int
     parameters: int
     replaced: tuple[tuple[str, str | None], ...] = ()
-    twins: tuple[str, ...] = ()
+    twins: tuple[int, ...] = ()
     unchanged: bool = False
 
 

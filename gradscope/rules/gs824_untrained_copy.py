@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from gradscope.records.loop import LoopEvent, LoopModel, LoopRecord
 from gradscope.records.training import TrainingFinding
@@ -40,16 +40,23 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each model that is evaluated in the place of another."""
-    models = {model.name: model for model in loop.models}
+    """One finding for the models that are evaluated in the place of others like them."""
+    models = {model.id: model for model in loop.models}
+    done: set[int] = set()
     for model in loop.models:
-        trained = [models[name] for name in model.twins if name in models]
-        trained = [one for one in trained if one.calls and one.held and not one.evaluations]
-        if not trained or not _is_left(model) or model.evaluations < limits["evaluations"]:
+        alike = [model, *(models[number] for number in model.twins)]
+        left = [one for one in alike if _is_left(one) and one.evaluations]
+        trained = [one for one in alike if one.calls and one.held]
+        count = sum(one.evaluations for one in left)
+        if model.id in done or model not in left or count < limits["evaluations"]:
+            continue
+        done.update(one.id for one in left)
+        if not trained or any(one.evaluations for one in trained):
             continue
         # Before the first step, as to store what it says, it may be evaluated.
-        rounds = [one for one in loop.rounds if one.last > 1 and _of(model, one.events)]
-        evaluated = [e for one in rounds for e in _of(model, one.events)] + _of(model, loop.rest)
+        names = {one.name for one in left}
+        rounds = [one for one in loop.rounds if one.last > 1 and _of(names, one.events)]
+        evaluated = [e for one in rounds for e in _of(names, one.events)] + _of(names, loop.rest)
         during = sum(one.count for one in rounds)
         if not evaluated or during > limits["share"] * loop.steps:
             continue
@@ -57,11 +64,11 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 model.name,
-                f"`{model.name}` is evaluated {plural(model.evaluations, 'time')} and never "
-                f"changes; `{copy.name}`, of the same class and shapes, is trained "
+                f"`{model.name}` is evaluated {plural(count, 'time')} and never changes; "
+                f"{_named(copy, model)}, of the same class and shapes, is trained "
                 f"({plural(copy.calls, 'call')} with gradients) and never evaluated.",
-                advice=f"Evaluate `{copy.name}`.",
-                value=float(model.evaluations),
+                advice=f"Evaluate {_named(copy, model)}: return it from the function that trains.",
+                value=float(count),
                 limit=limits.of("evaluations"),
                 location=evaluated[0].location,
             ),
@@ -70,12 +77,17 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         )
 
 
+def _named(copy: LoopModel, model: LoopModel) -> str:
+    """The one that is trained, which a function may call as the script calls the other."""
+    return f"`{copy.name}`" if copy.name != model.name else f"another `{copy.kind}`"
+
+
 def _is_left(model: LoopModel) -> bool:
     """Whether nobody trains it, updates it, or has frozen it."""
     whole = model.trainable == model.parameters > 0
     return model.unchanged and not model.calls and not model.held and whole
 
 
-def _of(model: LoopModel, events: Iterable[LoopEvent]) -> list[LoopEvent]:
-    """The evaluations of a model among events."""
-    return [event for event in events if event.kind == "evaluation" and event.of == model.name]
+def _of(models: Collection[str], events: Iterable[LoopEvent]) -> list[LoopEvent]:
+    """The evaluations of models among events."""
+    return [event for event in events if event.kind == "evaluation" and event.of in models]

@@ -55,6 +55,51 @@ class LoopProgram:
 
 
 BROKEN = {
+    "gradients of the discriminator's loss in the generator's step": LoopProgram(
+        "GS828", ("in 11 of 12 steps", "`generator_optimizer`"), """
+        generator, critic = nn.Linear(2, 4), nn.Linear(4, 1)
+        generator_optimizer = torch.optim.SGD(generator.parameters(), lr=0.01)
+        critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
+        for step in range(12):
+            real, _ = batch(step)
+            fake = generator(torch.randn(8, 2))
+            critic_optimizer.zero_grad()
+            kept = fake.detach()  # mended
+            kept = fake  # broken
+            loss = critic(kept).mean() - critic(real).mean()
+            loss.backward(retain_graph=True)  # here
+            critic_optimizer.step()
+            loss = -critic(generator(torch.randn(8, 2))).mean()
+            loss.backward()
+            generator_optimizer.step()
+            generator_optimizer.zero_grad()
+        """, "generator_optimizer"),
+    "a term of the loss goes backward before the loss": LoopProgram(
+        "GS815", ("alone, at train.py:", "as a term of the loss at train.py:"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scores = net(inputs)
+            fit = F.cross_entropy(scores, labels)
+            fit.backward(retain_graph=True)  # broken
+            total = fit + 0.1 * scores.square().mean()
+            total.backward()  # here
+            optimizer.step()
+        """),
+    "graphs of the validation are kept": LoopProgram(
+        "GS813", ("calls in eval mode", "by `history`"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        history = []
+        for step in range(16):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net.train()(inputs), labels).backward()
+            optimizer.step()
+            validation = F.cross_entropy(net.eval()(x), y)
+            history.append(validation)  # broken # here
+            history.append(validation.item())  # mended
+        """, "history"),
     "no zero_grad": LoopProgram(
         "GS801", ("in all 11 steps after the first", "nothing clears them"), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -170,8 +215,9 @@ BROKEN = {
         """, "optimizer"),
     "a schedule's factor of zero": LoopProgram(
         "GS806", ("`scheduler` (LambdaLR) sets it",), """
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # here
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: n // 100)  # broken
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        never = lambda n: n // 100
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, never)  # broken # here
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: n / 100)  # mended
         for step in range(12):
             inputs, labels = batch(step)
@@ -448,7 +494,7 @@ BROKEN = {
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.body = [nn.Linear(4, 4), nn.Linear(4, 4)]  # broken
+                self.body = [nn.Linear(4, 4), nn.Linear(4, 4)]  # broken # here
                 self.body = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])  # mended
                 self.head = nn.Linear(4, 2)
 
@@ -458,7 +504,7 @@ BROKEN = {
                 return self.head(inputs)
 
         net = Net()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # here
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(12):
             inputs, labels = batch(step)
             optimizer.zero_grad()
@@ -479,6 +525,33 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "samples for a score function, and a number that is only printed": """
+        actor = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(actor.parameters(), lr=0.1)
+        shown = 0.0
+        for step in range(12):
+            inputs, _ = batch(step)
+            policy = torch.distributions.Normal(actor(inputs), 1.0)
+            action = policy.sample()
+            reward = -action.square().sum(1)
+            optimizer.zero_grad()
+            loss = -(policy.log_prob(action).sum(1) * reward).mean() + 1e-3
+            loss.backward()
+            optimizer.step()
+            shown = shown + loss.item()
+        """,
+    "two losses, each for its own optimizer, of which one waits": """
+        slow = torch.optim.SGD(net[0].parameters(), lr=0.01)
+        fast = torch.optim.SGD(net[2].parameters(), lr=0.01)
+        for step in range(12):
+            inputs, labels = batch(step)
+            F.cross_entropy(net(inputs), labels).backward()
+            fast.step()
+            fast.zero_grad()
+            if step % 4 == 3:
+                slow.step()
+                slow.zero_grad()
+        """,
     "accumulation": """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(24):

@@ -5,6 +5,67 @@ from __future__ import annotations
 from rules.loop_programs import LoopProgram
 
 BROKEN = {
+    "a softmax over the batch": LoopProgram(
+        "GS825", ("`log_softmax over dim 0` of [8, 2]", "in all 5 losses"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scores = F.log_softmax(net(inputs), dim=0)  # broken # here
+            scores = F.log_softmax(net(inputs), dim=1)  # mended
+            F.nll_loss(scores[:6], labels[:6]).backward()
+            optimizer.step()
+        """),
+    "a term of the loss is a number": LoopProgram(
+        "GS826", ("`scores.square().mean().item()` is a Python number", "in all 5 losses"), """
+        def loss_of(scores, labels):
+            penalty = scores.square().mean().item()  # broken # here
+            penalty = scores.square().mean()  # mended
+            return F.cross_entropy(scores, labels) + 0.1 * penalty
+
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            loss_of(net(inputs), labels).backward()
+            optimizer.step()
+        """),
+    "a sample without a gradient": LoopProgram(
+        "GS827", ("`Normal.sample()` cuts the graph in all 12 steps",), """
+        encoder, decoder = nn.Linear(4, 2), nn.Linear(2, 4)
+        both = nn.ModuleList([encoder, decoder])
+        optimizer = torch.optim.SGD(both.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, _ = batch(step)
+            optimizer.zero_grad()
+            code = torch.distributions.Normal(encoder(inputs), 1.0)
+            drawn = code.sample()  # broken # here
+            drawn = code.rsample()  # mended
+            likelihood = torch.distributions.Normal(decoder(drawn), 1.0).log_prob(inputs)
+            (code.mean.square().mean() - likelihood.mean()).backward()
+            optimizer.step()
+        """),
+    "copies are trained in a function, the originals evaluated": LoopProgram(
+        "GS824", ("is evaluated 2 times", "another `Sequential`"), """
+        import copy
+
+        def fit(net):
+            net = copy.deepcopy(net)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for step in range(12):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+            return net
+
+        for attempt in range(2):
+            net = new()
+            fit(net)  # broken
+            net = fit(net)  # mended
+            with torch.no_grad():
+                net(x)  # here
+        """),
     "clipped to a thousandth, 48 steps": LoopProgram(
         "GS607", ("every step is clipped, all 48", "to a norm of 0.001000"), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

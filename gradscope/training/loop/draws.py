@@ -21,7 +21,8 @@ def distributions() -> Iterator[type]:
     base = getattr(module, "Distribution", None)
     found: list[type] = [base] if isinstance(base, type) else []
     for kind in found:  # it grows
-        found += [one for one in kind.__subclasses__() if one not in found]
+        derived: list[type] = kind.__subclasses__()
+        found += [one for one in derived if one not in found]
         if kind.__module__.startswith("torch.distributions."):
             yield kind
 

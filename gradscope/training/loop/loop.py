@@ -37,7 +37,7 @@ from gradscope.training.loop.held_parameters import HeldParameters
 from gradscope.training.loop.kept_graphs import KeptGraphs
 from gradscope.training.loop.loss_graph import LossGraphs
 from gradscope.training.loop.losses import Losses
-from gradscope.training.loop.model_use import ModelUse, twins
+from gradscope.training.loop.model_use import ModelUse, signature
 from gradscope.training.loop.modes import Modes
 from gradscope.training.loop.rounds import Rounds
 from gradscope.training.loop.schedulers import Schedulers, inner
@@ -88,8 +88,10 @@ class Loop:
         self._of: weakref.WeakKeyDictionary[Optimizer, _Optimizer] = weakref.WeakKeyDictionary()
         self._every: list[tuple[weakref.ref[Optimizer], _Optimizer]] = []
         self._last_models: dict[int, LoopModel] = {}
+        self._signatures: dict[int, object] = {}
         self._last_unheld: dict[int, LoopParameter] = {}
-        self._calls: dict[int, ModelUse] = {}
+        self._use: dict[int, ModelUse] = {}
+        self._called: set[int] = set()  # the numbers of the models that ran
         self._construction = Construction()
         self._set: list[tuple[weakref.ref[nn.Module], str, weakref.ref[nn.Module], str | None]] = []
         self._clips: dict[tuple[int, int], tuple[str, frozenset[str]]] = {}
@@ -104,7 +106,9 @@ class Loop:
     def observe(self, models: Iterable[Model], guard: Guard) -> None:
         """Notice the first call of each module that owns parameters, with gradients or without."""
         for model in models:
-            outer = model.outer()
+            outer, module = model.outer(), model.module_ref()
+            if module is not None:
+                self._used(model, module)
             if outer is None or model.compiled:
                 continue
             for module in watchable(outer):
@@ -158,7 +162,7 @@ class Loop:
     def wants_models(self) -> bool:
         """Whether models are to be looked for once more: a module was set, or the first backward
         begins and none of those that are known has run."""
-        return self.changed or not (self.backwards or self._calls)
+        return self.changed or not (self.backwards or self._called)
 
     def scheduler_made(self, scheduler: LRScheduler) -> None:
         """A learning-rate scheduler was made."""
@@ -195,7 +199,8 @@ class Loop:
         module = model.module_ref()
         if module is None:
             return
-        known = self._calls.setdefault(model.id, ModelUse())
+        known = self._used(model, module)
+        self._called.add(model.id)
         if gradients:
             known.calls += 1
             self._batches.called(model.id, args, kwargs)
@@ -435,25 +440,42 @@ class Loop:
     def _model_records(self) -> tuple[LoopModel, ...]:
         """Those that are alive, and those that were at the last record."""
         held = {id(parameter) for parameter in self._optimizers.held()}
-        alike = twins(self._models)
         for model in self._models:
-            module, calls = model.module, self._calls.get(model.id, ModelUse())
+            module = model.module
+            use = self._used(model, module)
             parameters = list(dict.fromkeys(module.parameters()))
             wanted = [p for p in parameters if p.requires_grad]
             self._last_models[model.id] = LoopModel(
                 id=model.id,
                 name=self._models.name(model),
                 kind=type(module).__name__,
-                calls=calls.calls,
-                evaluations=calls.evaluations,
+                calls=use.calls,
+                evaluations=use.evaluations,
                 trainable=len(wanted),
                 held=sum(id(p) in held for p in wanted),
                 parameters=len(parameters),
                 replaced=tuple(self._replaced(module)),
-                twins=tuple(map(self._models.name, alike[model.id])),
-                unchanged=calls.is_unchanged(module),
             )
-        return tuple(self._last_models[number] for number in sorted(self._last_models))
+            self._signatures[model.id] = signature(module)
+        alike: dict[object, list[int]] = {}
+        for number in sorted(self._last_models):
+            alike.setdefault(self._signatures[number], []).append(number)
+        return tuple(
+            replace(
+                one,
+                calls=self._use[number].calls,
+                evaluations=self._use[number].evaluations,
+                unchanged=self._use[number].is_unchanged,
+                twins=tuple(n for n in alike[self._signatures[number]] if n != number),
+            )
+            for number, one in sorted(self._last_models.items())
+        )
+
+    def _used(self, model: Model, module: nn.Module) -> ModelUse:
+        known = self._use.get(model.id)
+        if known is None:
+            known = self._use[model.id] = ModelUse(module)
+        return known
 
     def _replaced(self, root: nn.Module) -> Iterator[tuple[str, str | None]]:
         """The modules of a model that were set after an optimizer was made."""
@@ -504,7 +526,7 @@ class Loop:
                 alive[id(parameter)] = parameter
                 names[id(parameter)] = named.name, self._models.name(model)
                 models[id(parameter)] = model.module
-                if model.id in self._calls or parameter.grad is not None:
+                if model.id in self._called or parameter.grad is not None:
                     ran.add(id(parameter))
         facts: dict[int, set[str]] = {}
         holders: dict[int, list[str]] = {}
@@ -517,7 +539,7 @@ class Loop:
                 here.add(number)
                 alive[number] = parameter
                 holders.setdefault(number, []).append(mine.name)
-                if number not in ran and self._calls:
+                if number not in ran and self._called:
                     facts.setdefault(number, set()).add("orphan")
             of = mine.parameters
             for number in here & (of.without or set()):
@@ -566,7 +588,7 @@ class Loop:
                     steps=steps.get(number, 0),
                     since=since.get(number, 1),
                     made=None if made is None else made.line,
-                    late=made is not None and made.number > min(first),
+                    late=made is not None and any(n < made.number for n in first),
                 ),
             )
 

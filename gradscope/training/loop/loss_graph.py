@@ -102,8 +102,8 @@ class LossGraphs:
                 self._place(targets, one)
             fault = _fault(one)
             if fault is not None:
-                key, shapes[key] = fault
-                faults.setdefault(key, []).append(one)
+                key, shapes[key], where = fault
+                faults.setdefault(key, []).append(where)
         for key, nodes in faults.items():
             seen = self._seen.setdefault(key, _Operation(shapes[key]))
             seen.count += 1
@@ -154,8 +154,8 @@ def _stack(node: Node) -> list[str] | None:
     return kept.get("traceback_")
 
 
-def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...]] | None:
-    """What is wrong with an operation of a loss, with the shapes."""
+def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
+    """What is wrong with an operation of a loss, with the shapes, and which operation it is."""
     name = kind(node)
     if name in CLASSES:
         return _wrong_axis(node)
@@ -164,14 +164,14 @@ def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...]] | None:
         if dim is None or shape is None or shape[dim] != 1 or 0 in shape:
             return None
         called = "log_softmax" if name.startswith("Log") else "softmax"
-        return ("single-softmax", called), (shape,)
+        return ("single-softmax", called), (shape,), node
     found = broadcast(node)
     if found is None:
         return None
-    return ("broadcast", found.operation), (found.column, found.row, found.result)
+    return ("broadcast", found.operation), (found.column, found.row, found.result), node
 
 
-def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...]] | None:
+def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
     """A softmax over another axis than that of the classes, which is the second, or the only one.
 
     Rows may be chosen between the two.
@@ -185,4 +185,4 @@ def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...]] | None:
     if dim is None or shape is None or len(shape) < 2 or dim == 1 or shape[dim] == 1:
         return None
     called = "log_softmax" if kind(node).startswith("Log") else "softmax"
-    return ("softmax-axis", f"{called} over dim {dim}"), (shape,)
+    return ("softmax-axis", f"{called} over dim {dim}"), (shape,), node

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture.fingerprints import fingerprints
-from gradscope.training.models import Model
 
 
 class ModelUse:
@@ -19,32 +16,26 @@ class ModelUse:
         evaluations: how often without.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self.calls = self.evaluations = 0
-        self._first: str | None = None
+        self._digest = _digest(module)
+        self._same = True
 
     def evaluated(self, module: nn.Module) -> None:
         """It is called without gradients."""
         self.evaluations += 1
-        if not self.calls and self._first is None:
-            self._first = _digest(module)
+        if not self.calls and self._same:
+            self._same = self._digest == _digest(module)
 
-    def is_unchanged(self, module: nn.Module) -> bool:
-        """Whether it was evaluated alone, and has the weights that it had at first."""
-        return not self.calls and self._first is not None and self._first == _digest(module)
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether it was evaluated alone, with the weights that it had when it was found."""
+        return bool(self.evaluations) and not self.calls and self._same
 
 
-def twins(models: Iterable[Model]) -> dict[int, list[Model]]:
-    """By a model's number the others of the same class and the same shapes."""
-    alike: dict[object, list[Model]] = {}
-    for model in models:
-        shapes = tuple(tuple(parameter.shape) for parameter in _parameters(model.module))
-        alike.setdefault((type(model.module), shapes), []).append(model)
-    return {
-        model.id: [other for other in group if other is not model]
-        for group in alike.values()
-        for model in group
-    }
+def signature(module: nn.Module) -> object:
+    """The same of two models of one class whose parameters have the same shapes."""
+    return type(module), tuple(tuple(parameter.shape) for parameter in _parameters(module))
 
 
 def _digest(module: nn.Module) -> str:
