@@ -12,7 +12,8 @@ class LossOperation:
     Attributes:
         kind: "broadcast" ([N, 1] was put together with [N]), "single-softmax" (over an axis of
             size one), "softmax-axis" (over another axis than the classes' of the loss behind it),
-            or "number" (a term of the loss is a Python number that a tensor gave).
+            "scores" (a layer's output in the place of logarithms of probabilities), or "number" (a
+            term of the loss is a Python number that a tensor gave).
         name: the operation's; of a number what gave it.
         shapes: of a broadcast the column, the row and the result; of a softmax the result.
         count: in how many of the graphs that were read.

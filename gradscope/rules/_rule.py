@@ -93,6 +93,7 @@ class Runs:
         skips: whether a rule over the step metrics is asked after a skipped step, too.
         ranks: whether it judges the files of several processes, once these are read together.
         loop: whether it reads what the training loop does at every step, and no sample.
+        at_optimizer: whether its place is the line that made the optimizer of the step.
         end: whether it reads what a script does between epochs or at its end, so that one that
             gradscope ends before can say nothing.
     """
@@ -110,6 +111,7 @@ class Runs:
     skips: bool = False
     ranks: bool = False
     loop: bool = False
+    at_optimizer: bool = False
     end: bool = False
 
     @property

@@ -19,7 +19,8 @@ RULE = Rule(
         "Reads ‖Δw‖/‖w‖ of the optimizer's real step for every weight of two or more axes. It "
         "fires where the median weight moves by more than the upper limit or by less than the "
         "lower one, and where a parameter with a gradient did not move at all. Single layers do "
-        "not count: the ratio spreads over two decades inside one healthy model."
+        "not count: the ratio spreads over two decades inside one healthy model. The only weight "
+        "that trains may move by its own norm."
     ),
     why=(
         "About one part in a thousand per step is healthy. A step of the weights' own size "
@@ -53,7 +54,7 @@ RULE = Rule(
         ),
     ),
     # At the end of a schedule, and of training, steps are small and should be.
-    runs=Runs(always=True, per="model"),
+    runs=Runs(always=True, per="model", at_optimizer=True),
     explains=("GS603", "GS604"),
 )
 #: A gradient this small beside the largest is rounding, as of a bias before a batch norm.
@@ -95,6 +96,8 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 def _large(ratios: list[tuple[str, float]], limits: Limits) -> Iterator[Finding]:
     usual, limit = middle(ratio for _, ratio in ratios), limits["large"]
+    if len(ratios) == 1:  # no median: a new head on frozen layers starts as small as it likes
+        limit = max(limit, 1.0)
     if usual is not None and usual > limit:
         name, _ = max(ratios, key=lambda pair: pair[1])
         yield RULE.finding(

@@ -85,9 +85,11 @@ class RunFindings:
     Attributes:
         made_at: gives the line of the script that made a module or a parameter of a model, by the
             model's number.
+        optimizer_at: gives the line that made an optimizer, by its name.
     """
 
     made_at: Callable[[int, str], str | None] | None = None
+    optimizer_at: Callable[[str], str | None] | None = None
 
     def __init__(self, settings: RuleSettings) -> None:
         active = tuple(settings.active())
@@ -182,6 +184,9 @@ class RunFindings:
             if runs.first and sample.step != 1:
                 continue
             for finding in find(views[runs.parameters], limits):
+                if runs.at_optimizer and self.optimizer_at is not None:
+                    line = finding.location or self.optimizer_at(sample.optimizer)
+                    finding = replace(finding, location=line)
                 found.setdefault(_key(finding, model, runs), (finding, runs))
         for find_over, limits, runs in self._over_samples:
             for finding in find_over(history, limits):

@@ -218,6 +218,10 @@ class Observer:
         """The line of the script that made a module or a parameter of a model, where known."""
         return self._loop.made_at(model, name)
 
+    def optimizer_at(self, name: str) -> str | None:
+        """The line of the script that made an optimizer, where known."""
+        return self._loop.optimizer_at(name)
+
     @property
     def cut(self) -> bool:
         """Whether the script was made to end before its end."""

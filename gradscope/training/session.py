@@ -199,6 +199,7 @@ class Session:
                 failed=self._failed,
             )
             self._findings.made_at = self.observer.made_at
+            self._findings.optimizer_at = self.observer.optimizer_at
             self.observer.start()
             _observing.append(self)
             steps = self.observer.adopt() if late else None

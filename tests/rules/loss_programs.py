@@ -16,6 +16,17 @@ BROKEN = {
             F.nll_loss(scores[:6], labels[:6]).backward()
             optimizer.step()
         """),
+    "nll_loss of scores": LoopProgram(
+        "GS829", ("the scores [8, 2] of a layer", "in all 5 losses"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            loss = F.nll_loss(net(inputs), labels)  # broken # here
+            loss = F.nll_loss(net(inputs).log_softmax(1), labels)  # mended
+            loss.backward()
+            optimizer.step()
+        """),
     "a term of the loss is a number": LoopProgram(
         "GS826", ("`scores.square().mean().item()` is a Python number", "in all 5 losses"), """
         def loss_of(scores, labels):

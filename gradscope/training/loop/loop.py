@@ -158,6 +158,10 @@ class Loop:
                 return None if made is None else made.line
         return None
 
+    def optimizer_at(self, name: str) -> str | None:
+        """The line of the script that made an optimizer."""
+        return next((str(m.made) for _, m in self._every if m.name == name and m.made), None)
+
     @property
     def wants_models(self) -> bool:
         """Whether models are to be looked for once more: a module was set, or the first backward

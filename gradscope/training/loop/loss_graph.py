@@ -13,6 +13,7 @@ from gradscope.records.loop_losses import LossOperation, LossTargets
 from gradscope.training.loop.broadcasting import broadcast
 from gradscope.training.loop.loss_walk import (
     CLASSES,
+    LAYERS,
     SOFTMAX,
     Shape,
     dim_of,
@@ -172,14 +173,19 @@ def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
 
 
 def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
-    """A softmax over another axis than that of the classes, which is the second, or the only one.
+    """A softmax over another axis than that of the classes, which is the second, or the only one;
+    or a layer's scores in its place.
 
     Rows may be chosen between the two.
     """
     node = loss.next_functions[0][0]
     while node is not None and kind(node) in _ROWS:
         node = node.next_functions[0][0]
-    if node is None or kind(node) not in SOFTMAX:
+    if node is None:
+        return None
+    if kind(node) in LAYERS:
+        return ("scores", "nll_loss"), (shape_of(node) or (),), loss
+    if kind(node) not in SOFTMAX:
         return None
     dim, shape = dim_of(node), shape_of(node)
     if dim is None or shape is None or len(shape) < 2 or dim == 1 or shape[dim] == 1:

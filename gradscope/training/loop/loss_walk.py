@@ -43,7 +43,7 @@ _MADE_OF = (
     )
 )
 #: Layers with a weight, and which edge it comes by.
-_LAYERS = {"AddmmBackward": 2, "MmBackward": 1, "ConvolutionBackward": 1}
+LAYERS = {"AddmmBackward": 2, "MmBackward": 1, "ConvolutionBackward": 1}
 
 
 def kind(node: Node) -> str:
@@ -119,7 +119,7 @@ def scores_of(loss: Node) -> Node | None:
     node: Node | None = loss
     while node is not None:
         name = kind(node)
-        if name in _LAYERS:
+        if name in LAYERS:
             return node
         through = name in MOVES or name in _MADE_OF - ARITHMETIC - {"StackBackward", "CatBackward"}
         if not through and not (name == "AddBackward" and _adds_bias(node)):
@@ -130,7 +130,7 @@ def scores_of(loss: Node) -> Node | None:
 
 def weight_of(layer: Node) -> torch.Tensor | None:
     """The weight of such a layer; None where it is no parameter, or asks for no gradient."""
-    position = _LAYERS[kind(layer)]
+    position = LAYERS[kind(layer)]
     edges = layer.next_functions
     node = edges[position][0] if position < len(edges) else None
     while node is not None and kind(node) in MOVES:
