@@ -52,7 +52,10 @@ class Verdict:
         causes = folded(self.findings)
         if not causes:
             if self.judgement is not None and self.run.steps:
-                yield Line(plain(in_short(self.judgement)))
+                failed = (self.run.exit or "0").strip() != "0"
+                how = (self.run.exit or "").partition("\n")[0]
+                until = f"the script failed ({how}); until then, " if failed else ""
+                yield Line(plain(until + in_short(self.judgement)))
             return
         worst = causes[0].finding
         harmless = worst.severity == "info"

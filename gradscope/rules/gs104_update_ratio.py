@@ -102,8 +102,8 @@ def _large(ratios: list[tuple[str, float]], limits: Limits) -> Iterator[Finding]
         name, _ = max(ratios, key=lambda pair: pair[1])
         yield RULE.finding(
             name,
-            f"one step moves the median weight by {number(usual)} of its own norm, and this one "
-            "most.",
+            f"one step changes the median weight by {number(usual)} times its norm; `{name}` "
+            "changes most. About 0.001 is usual.",
             advice="Lower the learning rate, warm it up, or clip the gradient.",
             value=usual,
             limit=limits.of("large"),
@@ -116,8 +116,8 @@ def _small(ratios: list[tuple[str, float]], limits: Limits) -> Iterator[Finding]
         name, _ = min(ratios, key=lambda pair: pair[1])
         yield RULE.finding(
             name,
-            f"one step moves the median weight by {number(usual)} of its own norm, and this one "
-            "least.",
+            f"one step changes the median weight by {number(usual)} times its norm; `{name}` "
+            "changes least. About 0.001 is usual.",
             advice="Raise the learning rate, or look for what makes the gradients this small.",
             value=usual,
             limit=limits.of("small"),

@@ -42,7 +42,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 optimizer.name,
                 f"`{optimizer.name}` makes no step, though its "
                 f"{plural(optimizer.parameters, 'parameter')} get gradients: "
-                f"{plural(optimizer.backwards, 'backward')} so far."
+                f"{plural(optimizer.backwards, 'backward')}{'' if loop.ended else ' so far'}."
                 f"{_unreached(optimizer)}{_scheduled(loop, optimizer)}",
                 advice=f"Call `{optimizer.name}.step()`, with the parentheses, after `backward`.",
                 value=float(optimizer.backwards),

@@ -41,6 +41,10 @@ _FAULTS = {
         "gradients are clipped after the step that used them",
         "Clip between `backward` and `step`.",
     ),
+    "cleared": (
+        "there are no gradients when they are clipped: `zero_grad` has just cleared them",
+        "Clip between `backward` and `step`.",
+    ),
     "foreign": (
         "the clipped parameters are held by no optimizer",
         "Clip the parameters that the optimizer holds.",

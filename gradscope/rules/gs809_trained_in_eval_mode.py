@@ -55,12 +55,15 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 def _finding(
     model: LoopModel, event: LoopEvent, count: int, first: int, loop: LoopRecord
 ) -> Finding:
-    layers = {"dropout-off": "dropout", "norm-off": "batch normalization"}
-    which = " and ".join(word for fact, word in layers.items() if fact in event.facts)
+    off = {
+        "dropout-off": "dropout is off",
+        "norm-off": "batch normalization uses its running statistics",
+    }
+    which = ", and ".join(words for fact, words in off.items() if fact in event.facts)
     since = f"since step {first:,}" if first > 1 else in_steps(count, count)
     return RULE.finding(
         model.name,
-        f"`{model.name}` trains in eval mode {since}: {which} is off.",
+        f"`{model.name}` trains in eval mode {since}: {which}.",
         advice=f"Call `{model.name}.train()` before the training steps, after each evaluation too.",
         value=float(count),
         location=event.location,

@@ -249,6 +249,17 @@ BROKEN = {
             optimizer.step()
             nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # broken # here
         """),
+    "clipped right after clearing": LoopProgram(
+        "GS808", ("there are no gradients when they are clipped", "in 11 of 12 steps"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # broken # here
+            F.cross_entropy(net(inputs), labels).backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # mended
+            optimizer.step()
+        """),
     "a generator that is used up is clipped": LoopProgram(
         "GS808", ("there is no parameter to clip",), """
         weights = net.parameters()  # broken

@@ -42,6 +42,11 @@ class GradientUse:
         self._other: tuple[State, str | None] | None = None  # what was there as another stepped
         self._adds: tuple[str | None, str | None] | None = None
 
+    @property
+    def is_cleared(self) -> bool:
+        """Whether gradients were cleared since the last backward."""
+        return self._cleared or (self.backwards == 0 and self._state() is None)
+
     def backward_begins(self, line: str | None) -> None:
         """Gradients will be added to what is there, by the backward of this line."""
         self.backwards += 1

@@ -269,7 +269,7 @@ class Loop:
         for optimizer, known in self._of.items():
             if self._name(optimizer) == of:
                 if known.parameters.steps and not known.use.backwards:
-                    facts = facts | {"used"}
+                    facts = facts | {"cleared" if known.use.is_cleared else "used"}
                 if self._scaled and not known.unscaled:
                     facts = facts | {"scaled"}
         location = self._rounds.add("clip", of, facts).location
