@@ -42,7 +42,7 @@ _ROOMS: dict[type[Shown], str] = {
     RunHistory: "gradscope.reporters.training",
 }
 #: Those whose page is made of parts that a notebook can show.
-_WITH_PAGES = (Report, WhyReport, DiffReport, SaliencyReport, RunHistory)
+_WITH_PAGES = (LeaksReport, Report, WhyReport, DiffReport, SaliencyReport, RunHistory)
 _Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gradscope import plugins
+from gradscope.api.plotting import check_picture
+from gradscope.charts import figure
 from gradscope.commands import _completing as completing
 from gradscope.commands._findings import fail_on_option
 from gradscope.commands._model import importing_torch, read_model
@@ -21,9 +25,10 @@ from gradscope.commands._options import (
 from gradscope.commands._progress import shown_progress
 from gradscope.commands._time_limit import time_limit
 from gradscope.commands._views import Destination, choose_destination
-from gradscope.commands._write import keep_stdout_clean
+from gradscope.commands._write import STDOUT, check_output, keep_stdout_clean, say, write_output
 from gradscope.errors import ModelError, OptionError, did_you_mean, refuse_unknown
 from gradscope.records.leaks import AXES, LeaksReport
+from gradscope.reporters.leaks.charts.dependencies import maps
 from gradscope.reporters.text_view import TextView
 from gradscope.rules import FAIL_ON, SEVERITIES
 
@@ -72,13 +77,19 @@ def run(
             autocompletion=completing.one_of(AXES),
         ),
     ] = None,
-    maps: Annotated[
-        bool, typer.Option("--map", help="Also show which input each output depends on.")
-    ] = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--map",
+            metavar="FILE",
+            help="Also draw which input each output depends on, to a .png, .svg, .pdf or .html; "
+            "`-` shows it in the terminal.",
+        ),
+    ] = None,
     fail_on: Annotated[str, fail_on_option("a finding")] = "error",
     format: Annotated[
         str | None,
-        format_option("terminal, json or markdown. Wins over -o's suffix.", ROOM),
+        format_option("terminal, html, json or markdown. Wins over -o's suffix.", ROOM),
     ] = None,
     file: FileOptions,
     display: DisplayOptions,
@@ -94,17 +105,26 @@ def run(
     for name in only or ():
         _check_axis(name)
     destination = choose_destination(format, file, display, ROOM)
+    drawn = picture is not None and picture != STDOUT
+    if drawn and picture is not None:
+        if picture.suffix.lower() != ".html":
+            check_picture(picture)
+        check_output(picture, force=file.force)
     loaded = read_model(words, model.settings, {"mode": "eval", **model.keys})
     with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
         with importing_torch():
             from gradscope.api import leaks_config
             from gradscope.leaks.judge import Wishes
-        wishes = Wishes(causal, dims, padding, tuple(only or ()), maps)
+        wishes = Wishes(causal, dims, padding, tuple(only or ()), maps=picture is not None)
         try:
             report = leaks_config(loaded, wishes, allow=model.allow or ())
         except ModelError as error:
             _write(error.report, destination)
             raise
+    if drawn and picture is not None:
+        _draw(report, picture, force=file.force)
+        if destination.format != "json":
+            report = replace(report, maps=())
     _write(report, destination)
     counting = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on in SEVERITIES else ()
     if any(one.severity in counting for one in report.axes):
@@ -116,6 +136,19 @@ def _write(report: object, destination: Destination) -> None:
     if isinstance(report, LeaksReport):
         view = TextView(width=destination.width, color=destination.color)
         destination.write(plugins.load(ROOM, destination.format).render(report, view))
+
+
+def _draw(report: LeaksReport, path: Path, *, force: bool) -> None:
+    """The dependency maps as a picture, or as a page with the verdicts."""
+    if path.suffix.lower() == ".html":
+        view = TextView(width=None, color=False)
+        write_output(plugins.load(ROOM, "html").render(report, view), path, force=force)
+        return
+    charts = maps(report)
+    if not charts:
+        say(f"there is no dependency map to draw: no `{path}`")
+        return
+    write_output(figure.drawn(report.run.model, charts, path.suffix.lower()), path, force=force)
 
 
 def _dims(words: list[str]) -> dict[str, int]:

@@ -52,7 +52,7 @@ def _taken(subject: Subject, output: Any, leaves: dict[str, list[torch.Tensor]])
     layout = subject.layout
     time = samples = None
     try:
-        if subject.causal and subject.positions > 1:
+        if (subject.causal or subject.maps) and subject.positions > 1:
             time = _over_time(subject, [t for _, t in found], leaves)
         if layout.rows is not None and layout.rows > 1:
             samples = _over_samples(subject, [t for _, t in found], leaves)

@@ -12,6 +12,7 @@ from torch import nn
 from gradscope import plugins
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.leaks.forwards import Forwards
+from gradscope.leaks.maps import maps
 from gradscope.leaks.meaning import HIDDEN, LENGTHS, MASK, Meaning, read_meaning
 from gradscope.leaks.rows import Rows, cuts, tile, unmasked, vocabularies
 from gradscope.leaks.subject import Subject, hole_of, kinds_of, masked_rows, with_masks
@@ -86,10 +87,12 @@ def judge(workload: Workload, wishes: Wishes) -> Judged:
         if axis in ON_DEMAND and axis not in subject.asked:
             continue
         found[axis] = plugins.load("gradscope.leaks.axes", axis).judge(subject)
-    maps = _maps(subject) if wishes.maps else ()
+    found_maps = maps(subject) if wishes.maps else ()
+    if wishes.maps and subject.gradients.reason:
+        subject.notices.append(f"no dependency map: {subject.gradients.reason}")
     axes = tuple(found[axis] for axis in AXES if axis in found)
     counts = forwards.forwards, forwards.backwards
-    return Judged(axes, maps, tuple(subject.notices), *counts)
+    return Judged(axes, found_maps, tuple(subject.notices), *counts)
 
 
 def _subject(forwards: Forwards, wishes: Wishes) -> Subject:
@@ -125,7 +128,7 @@ def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool) -> Subject:
     kinds: tuple[str, ...] = ()
     if mask is not None:
         kinds = kinds_of(mask, general="mask" in wishes.only or _takes_any_mask(model))
-    count, number = _numbers(meaning, 2 * len(kinds), causal=bool(causal))
+    count, number = _numbers(meaning, 2 * len(kinds), causal=bool(causal) or wishes.maps)
     if not tiled:
         count = meaning.samples or 1
         number = min(number, count // 2) if count > 2 else 0
@@ -140,6 +143,7 @@ def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool) -> Subject:
         asked=frozenset((*wishes.axes, *wishes.only)),
         dims=wishes.axes,
         mask=mask,
+        maps=wishes.maps,
         notices=notices,
     )
     if mask is not None and number:
@@ -232,7 +236,3 @@ def _with_mask(workload: Workload, batch: Batch) -> Batch:
         return batch
     mask = torch.ones_like(ids)
     return Batch(batch.args, {**batch.kwargs, "attention_mask": mask}, batch.target)
-
-
-def _maps(subject: Subject) -> tuple[DependencyMap, ...]:
-    return ()

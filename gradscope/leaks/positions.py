@@ -63,17 +63,13 @@ def readings_of(size: int, dirty: torch.Tensor, slack: int = 0) -> list[torch.Te
         return [dirty.repeat(times), dirty.repeat_interleave(times)]
     if length % size == 0:  # blocks
         return [dirty.reshape(size, -1).any(1)]
-    if slack and -min(slack, length // 3) <= size - length <= length:
+    if slack and size - length >= -min(slack, length // 3):
         found = torch.zeros(size, dtype=torch.bool)
-        for offset in range(min(0, length - size), max(0, length - size) + 1):
+        for offset in range(max(0, length - size) + 1):
             place = torch.arange(size) + offset
-            inside = (place >= 0) & (place < length)
+            inside = place < length
             found |= inside & dirty[place.clamp(0, length - 1)]
             if bool(dirty[-1]):  # beyond the end is later than all
                 found |= place >= length
         return [found]
-    if slack:  # several rows of an axis that was padded
-        for parts in range(2, min(size // 2, 64) + 1):
-            if size % parts == 0 and 0 < size // parts - length <= slack:
-                return [one.repeat(parts) for one in readings_of(size // parts, dirty, slack)]
     return []

@@ -51,6 +51,7 @@ class Subject:
     masked: tuple[Masked, ...] = ()
     mask: Given | None = None
     hole: Any = 0
+    maps: bool = False
     notices: list[str] = field(default_factory=list)
 
     @property

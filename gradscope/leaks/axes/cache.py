@@ -41,8 +41,10 @@ def judge(subject: Subject) -> AxisResult:
         return not_judged("cache", "the model takes no cache")
     if subject.causal is False or not subject.meaning.sequences or subject.meaning.decoder:
         return not_judged("cache", "only a causal model of one sequence decodes step by step")
-    if subject.positions < 4 or not subject.rows.tiled:
+    if subject.positions < 4:
         return not_judged("cache", "the sequence has fewer than four positions")
+    if not subject.rows.tiled:
+        return not_judged("cache", "the model takes no batch of another size")
     count = 2
     base = unmasked(subject.meaning, tile(subject.meaning, count))
     layout = Layout.of(subject.meaning, count)

@@ -9,8 +9,8 @@ from rich.text import Text
 from gradscope.records.leaks import LeaksReport
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.header import header, run_facts
+from gradscope.reporters.leaks._blocks import map_lines
 from gradscope.reporters.leaks._lines import axis_lines, conclusion, in_order
-from gradscope.reporters.leaks._maps import map_lines
 from gradscope.reporters.text_view import TextView
 from gradscope.typeset.console import paragraphs, printed, stacked
 
