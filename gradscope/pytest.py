@@ -12,7 +12,7 @@ and in a test::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,16 +20,26 @@ import pytest
 if TYPE_CHECKING:
     from gradscope.records.report import Report
 
+#: Keywords that ``check`` and ``leaks`` share.
+_SHARED = ("inputs", "call", "device", "dtype", "seed", "overrides", "allow")
+
 
 @pytest.fixture
 def gradscope_check() -> Callable[..., Report]:
     """``gradscope_check(model, inputs, …)``: as ``gradscope.check``, and fails on findings.
 
     Besides the keywords of ``gradscope.check`` it takes ``fail_on``: "error" (the
-    default), "warning" or "info". It returns the report.
+    default), "warning" or "info", and ``leaks``: true fails on what an output sees and must not,
+    too; a mapping has keywords of ``gradscope.leaks``, as ``leaks={"causal": True}``. It returns
+    the report.
     """
 
-    def check(*args: Any, fail_on: str = "error", **options: Any) -> Report:
+    def check(
+        *args: Any,
+        fail_on: str = "error",
+        leaks: bool | Mapping[str, Any] = False,
+        **options: Any,
+    ) -> Report:
         __tracebackhide__ = True
         from gradscope import api
         from gradscope.reporters.finding_lines import every_line
@@ -38,6 +48,13 @@ def gradscope_check() -> Callable[..., Report]:
         if fail_on not in SEVERITIES:
             raise ValueError(f"fail_on={fail_on!r}: expected one of {', '.join(SEVERITIES)}")
         report = api.check(*args, **options)
+        if leaks:
+            own = leaks if isinstance(leaks, Mapping) else {}
+            shared = {name: options[name] for name in _SHARED if name in options}
+            seen = api.leaks(*args[:2], **{**shared, **own}).leaks
+            if seen:
+                told = (f"error {one.code} {one.layer or ''}: {one.message}" for one in seen)
+                pytest.fail("\n".join(told), pytrace=False)
         if reaches(report.findings, fail_on):
             pytest.fail("\n".join(map(str, every_line(report.findings))), pytrace=False)
         return report

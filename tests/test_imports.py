@@ -119,8 +119,8 @@ LIGHT = {
     "features without a picture": (["features", "filters", "--top", "0"], 2),
     "help of check": (["check", "--help"], 0),
     "check with wrong configs only": (["check", "broken.yaml", "bad.yaml"], 2),
-    "check with an unknown rule": (["check", "demo", "--select", "GS9"], 2),
-    "check with an unknown rule in the config": (["check", "demo", "rules.select=[GS9]"], 2),
+    "check with an unknown rule": (["check", "demo", "--select", "GX9"], 2),
+    "check with an unknown rule in the config": (["check", "demo", "rules.select=[GX9]"], 2),
     "check with a missing baseline": (["check", "demo", "--baseline", "nowhere.json"], 2),
     **{f"show as {f}": (["show", "report.json", "-f", f], 0) for f in FORMATS},
 }

@@ -31,7 +31,7 @@ from gradscope.running.gradcheck import gradient_checks
 from gradscope.running.histograms import histograms
 from gradscope.running.rerun import rerun
 from gradscope.running.sketching import sketches
-from gradscope.running.step import repeated
+from gradscope.running.step import as_found, repeated
 from gradscope.running.tasks import task_gradients
 
 
@@ -207,6 +207,15 @@ def _tasks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
         return {"tasks": task_gradients(step)}
 
 
+def _leaks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
+    """What each output depends on and must not."""
+    from gradscope.leaks.judge import Wishes, judge
+
+    with as_found(run.workload, weights=False):
+        run.workload.model.eval()
+        return {"leaks": judge(run.workload, Wishes()).axes}
+
+
 def _costs(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """What each call's forward costs."""
     with rerun(run.workload, run.last) as step:
@@ -253,6 +262,7 @@ _FULL_SAMPLES = (
     _FullSample(frozenset({"precision"}), "what other dtypes would lose", _precision),
     _FullSample(frozenset({"tasks"}), "the gradients of each loss", _tasks, True),
     _FullSample(frozenset({"lines"}), "the lines of what goes into the loss", _lines),
+    _FullSample(frozenset({"leaks"}), "what each output depends on", _leaks, True),
     _FullSample(frozenset({"costs"}), "what the calls cost", _costs, True),
     _FullSample(frozenset({"histogram"}), "how values are spread", _histograms, True),
     _FullSample(frozenset({"sketch"}), "sketches of the tensors", _sketches, True),

@@ -15,6 +15,7 @@ from gradscope.records.gradcheck import GradientCheck
 from gradscope.records.graph import Chain
 from gradscope.records.histograms import Histogram
 from gradscope.records.interventions import Change
+from gradscope.records.leaks import AxisResult
 from gradscope.records.modules import (
     Link,
     ModuleCall,
@@ -109,6 +110,8 @@ class Report(Plotted):
     non_finite: tuple[NonFiniteOrigin, ...] = field(default=(), metadata=SPARSE)
     #: The gradients of each of ``losses``. None: nobody asked.
     tasks: TaskGradients | None = field(default=None, metadata=SPARSE)
+    #: The verdict of each axis of `gradscope leaks`. None: nobody asked.
+    leaks: tuple[AxisResult, ...] | None = field(default=None, metadata=SPARSE)
     histograms: tuple[Histogram, ...] = field(default=(), metadata=SPARSE)
     sketches: tuple[Sketch, ...] = field(default=(), metadata=SPARSE)
     gradient_checks: tuple[GradientCheck, ...] = field(default=(), metadata=SPARSE)

@@ -10,7 +10,7 @@ from gradscope.rules._severity import SEVERITIES
 
 #: What a rule may ask for after the first look; whoever runs the model knows how to take each.
 FULL_SAMPLES = frozenset(
-    {"missing", "elsewhere", "zero", "non_finite", "activity", "precision", "lines"}
+    {"missing", "elsewhere", "zero", "non_finite", "activity", "precision", "lines", "leaks"}
 )
 
 

@@ -145,7 +145,8 @@ class Rule:
     what the defaults were measured on: how often healthy models, how often broken ones fire.
     ``runs`` is how it speaks of a training run; None: one step of a run is not enough for it.
     ``explains`` are codes, or beginnings of codes, of the rules whose findings in a run follow from
-    its own: these are shown as its symptoms (``_causes.py``).
+    its own: these are shown as its symptoms (``_causes.py``). A rule ``on_demand`` looks only if
+    ``select`` names it: it runs the model several times more.
     """
 
     code: str
@@ -160,6 +161,7 @@ class Rule:
     calibration: str = ""
     runs: Runs | None = Runs()
     explains: tuple[str, ...] = ()
+    on_demand: bool = False
 
     def limits(self, preset: str | None = None, own: Mapping[str, float] | None = None) -> Limits:
         """The thresholds with a preset and then one's own numbers put in."""

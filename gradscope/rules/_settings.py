@@ -87,7 +87,8 @@ class RuleSettings:
         left = frozenset[str]().union(*map(chosen, self.ignore))
         for entry in entries():
             code = entry.rule.code
-            if (code in taken or not self.select) and code not in left:
+            asked = code in taken or not (self.select or entry.rule.on_demand)
+            if asked and code not in left:
                 yield entry, entry.rule.limits(self.preset, self.thresholds.get(code))
 
 

@@ -305,7 +305,7 @@ def test_a_missing_gradient_is_no_finding_where_backward_never_ran(check: Check)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--select", "GS9"], "unknown rule `GS9`"),
+        (["--select", "GX9"], "unknown rule `GX9`"),
         (["--ignore", "no-gradiant"], "did you mean `no-gradient`?"),
         (["--preset", "sagemake"], "did you mean `sagemaker`?"),
         (["--fail-on", "warn"], "did you mean `warning`?"),

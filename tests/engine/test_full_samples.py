@@ -282,6 +282,6 @@ def test_thresholds_and_presets() -> None:
     [finding] = gradscope.check(model, x, select=dead, preset="autotrainer").findings
     assert finding.threshold is not None
     with pytest.raises(OptionError, match="unknown rule"):
-        gradscope.check(model, x, select=["GS9"])
+        gradscope.check(model, x, select=["GX9"])
     with pytest.raises(ConfigError, match="no threshold"):
         gradscope.check(model, x, thresholds={"GS201": {"sampels": 1}})

@@ -45,6 +45,7 @@ CODES = [
     *("GS809", "GS810", "GS811", "GS812", "GS813", "GS814", "GS815", "GS816"),
     *("GS817", "GS818", "GS819", "GS820", "GS821", "GS822", "GS823", "GS824"),
     *("GS825", "GS826", "GS827", "GS828", "GS829"),
+    *("GS901", "GS902", "GS903", "GS904", "GS905", "GS906", "GS907"),
 ]
 
 
@@ -174,7 +175,7 @@ def test_a_rule_is_plain_data(rule):
         ("vanishing", "vanishing-gradient"),
         ("dead_unit", "dead-units"),
         ("GS111", "GS101"),
-        ("GS9", "`gradscope rules` lists them"),
+        ("GX9", "`gradscope rules` lists them"),
         ("", "`gradscope rules` lists them"),
     ],
 )

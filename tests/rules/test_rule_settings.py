@@ -75,7 +75,7 @@ def test_severities_in_order():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"select": ["GS9"]}, "unknown rule `GS9`"),
+        ({"select": ["GX9"]}, "unknown rule `GX9`"),
         ({"ignore": ["dead"]}, "unknown rule `dead`"),
         ({"preset": "sagemakr"}, "unknown preset `sagemakr`"),
         ({"fail_on": "errors"}, "unknown severity `errors`"),
@@ -143,7 +143,7 @@ def test_types_are_checked_with_the_config(text, line, message, help, tmp_path):
 @pytest.mark.parametrize(
     ("text", "line", "message", "help"),
     [
-        ("  select: [GS1, GS9]\n", 3, "unknown rule `GS9`", "lists them"),
+        ("  select: [GS1, GX9]\n", 3, "unknown rule `GX9`", "lists them"),
         ("  ignore:\n    - dead-unit\n", 4, "unknown rule `dead-unit`", "`dead-units`"),
         ("  thresholds:\n    GS111: {x: 1}\n", 4, "unknown rule `GS111`", "`GS101`"),
         (

@@ -610,7 +610,7 @@ def test_under_run_the_block_is_part_of_it(tmp_path, capsys):
     assert run.path == tmp_path / "own.db"
 
 
-@pytest.mark.parametrize("wrong", [{"budget": 0}, {"budget": 2}, {"every": 0}, {"select": "GS9"}])
+@pytest.mark.parametrize("wrong", [{"budget": 0}, {"budget": 2}, {"every": 0}, {"select": "GX9"}])
 def test_what_is_no_option(wrong, tmp_path):
     with pytest.raises(OptionError), gradscope.watch(net(), out=tmp_path / "run.db", **wrong):
         pass

@@ -1,0 +1,34 @@
+"""GS902: a sample's outputs depend on the other samples of its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gradscope.records.report import Finding, Report
+from gradscope.rules._leaks import leaking, unjudged
+from gradscope.rules._rule import Limits, Rule
+
+RULE = Rule(
+    code="GS902",
+    name="sees-other-samples",
+    severity="error",
+    summary="a sample's outputs depend on the other samples of its batch",
+    what=("Gives all samples but one other content: the outputs of this one must keep every bit."),
+    why=("Predictions then depend on what else is in the batch, and are others at inference."),
+    fix=("Compute each sample from its own entries: check reshapes, and what is reduced over."),
+    sources=(
+        "Karpathy, A Recipe for Training Neural Networks: use backprop to chart dependencies",
+    ),
+    runs=None,
+    on_demand=True,
+)
+
+
+def wants(report: Report, limits: Limits) -> Iterable[str]:
+    """Forward passes that differ in one place."""
+    return unjudged(report)
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """The call that lets it through."""
+    return leaking(report, RULE, "batch")

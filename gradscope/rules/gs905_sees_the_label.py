@@ -1,0 +1,32 @@
+"""GS905: a prediction depends on its own label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gradscope.records.report import Finding, Report
+from gradscope.rules._leaks import leaking, unjudged
+from gradscope.rules._rule import Limits, Rule
+
+RULE = Rule(
+    code="GS905",
+    name="sees-the-label",
+    severity="error",
+    summary="a prediction depends on its own label",
+    what=("Changes labels: outputs at and before their position must keep every bit."),
+    why=("The loss falls to zero, and at inference there is no label to read."),
+    fix=("Compute the prediction without the label, and shift the labels of a sequence by one."),
+    sources=("karpathy/minGPT#75: targets that are not shifted",),
+    runs=None,
+    on_demand=True,
+)
+
+
+def wants(report: Report, limits: Limits) -> Iterable[str]:
+    """Forward passes that differ in one place."""
+    return unjudged(report)
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """The call that lets it through."""
+    return leaking(report, RULE, "label")
