@@ -99,13 +99,16 @@ def _subject(forwards: Forwards, wishes: Wishes) -> Subject:
     """What is judged, with its first pass: rows of one sample, or the batch's own rows."""
     meaning = forwards.meaning
     if meaning.samples is not None:
-        subject = _of_rows(forwards, wishes, tiled=True)
-        try:
-            _ = subject.gradients
-        except StepFailed:
-            pass  # the model takes no such number of rows, or fails on its own batch too
-        else:
-            return subject
+        failed: StepFailed | None = None
+        for masks in (True, False):
+            subject = _of_rows(forwards, wishes, tiled=True, masks=masks)
+            try:
+                _ = subject.gradients
+            except StepFailed as failure:
+                failed = failure  # on rows that are masked, on so many rows, or on its own batch
+            else:
+                subject.masks_fail = None if failed is None else _first_line(failed)
+                return subject
     subject = _of_rows(forwards, wishes, tiled=False)
     _ = subject.gradients
     if meaning.samples is not None:
@@ -114,7 +117,12 @@ def _subject(forwards: Forwards, wishes: Wishes) -> Subject:
     return subject
 
 
-def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool) -> Subject:
+def _first_line(failure: StepFailed) -> str:
+    cause = failure.__cause__ or failure
+    return (str(cause).strip() or type(cause).__name__).splitlines()[0]
+
+
+def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool, masks: bool = True) -> Subject:
     model, meaning = forwards.workload.model, forwards.meaning
     notices: list[str] = []
     causal = wishes.causal
@@ -126,7 +134,7 @@ def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool) -> Subject:
         mask = None
     padding = wishes.padding if wishes.padding is not None else _padding(model)
     kinds: tuple[str, ...] = ()
-    if mask is not None:
+    if mask is not None and masks:
         kinds = kinds_of(mask, general="mask" in wishes.only or _takes_any_mask(model))
     count, number = _numbers(meaning, 2 * len(kinds), causal=bool(causal) or wishes.maps)
     if not tiled:

@@ -52,6 +52,7 @@ class Subject:
     mask: Given | None = None
     hole: Any = 0
     maps: bool = False
+    masks_fail: str | None = None
     notices: list[str] = field(default_factory=list)
 
     @property

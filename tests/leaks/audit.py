@@ -8,6 +8,7 @@ prints one line for each class and attention, and then the table of docs/leaks.m
 from __future__ import annotations
 
 import contextlib
+import gc
 import resource
 import signal
 import sys
@@ -36,8 +37,10 @@ _SMALL: dict[str, Any] = {
     **dict.fromkeys(("max_position_embeddings", "n_positions"), 64),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
     **{"vocab_size": 97, "num_key_value_heads": 2, "head_dim": 8, "moe_intermediate_size": 16},
+    **{"n_input_layers": 1, "n_output_layers": 1, "n_recurrent_layers": 0},
     **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "num_experts_per_tok": 2},
 }
+_HEADS = ("head_dim", "num_attention_heads", "num_key_value_heads", "n_head", "n_heads")
 #: Encoders that are decoders where their config says so.
 _DECODERS = (
     *("Bert", "BertGeneration", "BigBird", "Camembert", "Data2VecText", "Electra", "Ernie"),
@@ -46,29 +49,68 @@ _DECODERS = (
 )
 
 
-def small(kind: type[Any]) -> Any:
+#: What is tried where a config of these sizes makes no model that runs: other keys, and fewer.
+_OTHERWISE: tuple[tuple[dict[str, Any], tuple[str, ...]], ...] = (
+    ({}, ()),
+    ({"num_hidden_layers": 4, "num_layers": 4}, ()),
+    ({"num_hidden_layers": 4}, ("head_dim",)),
+    ({"hidden_size": 64, "num_hidden_layers": 4}, ("head_dim", "num_key_value_heads")),
+    ({"num_key_value_heads": 4}, ("head_dim",)),
+    ({"hidden_size": 128, "num_hidden_layers": 4}, _HEADS),
+    ({}, (*_HEADS, "num_hidden_layers")),
+)
+
+
+def small(kind: type[Any], more: dict[str, Any], without: tuple[str, ...]) -> Any:
     """A config of that kind, as small as its keys allow."""
     default = kind()
-    keys = {key: value for key, value in _SMALL.items() if hasattr(default, key)}
+    sizes = {k: v for k, v in {**_SMALL, **more}.items() if k not in without}
+    keys = {key: value for key, value in sizes.items() if _has(default, key)}
     for name in getattr(kind, "sub_configs", {}):
         part = getattr(default, name, None)
         if part is not None:
-            keys[name] = {key: value for key, value in _SMALL.items() if hasattr(part, key)}
+            keys[name] = {key: value for key, value in sizes.items() if _has(part, key)}
     if kind.__name__.removesuffix("Config") in _DECODERS:
         keys["is_decoder"] = True
+    if kind.__name__ == "XLMConfig":
+        keys["causal"] = True
     return kind(**keys)
 
 
+def _has(config: Any, key: str) -> bool:
+    try:
+        return hasattr(config, key)
+    except Exception:  # a key for each layer
+        return False
+
+
 def audited(kind: type[Any], attention: str) -> tuple[str, LeaksReport]:
-    """The class that a config makes, and what was found."""
-    config = small(kind)
+    """The class that a config makes, and what was found, with the first sizes that run."""
+    failed: Exception | None = None
+    for more, without in _OTHERWISE:
+        try:
+            return _audited(kind, attention, more, without)
+        except TimeoutError:
+            raise
+        except Exception as error:
+            failed = failed or error
+            if "does not support an attention" in str(error):
+                break
+    assert failed is not None
+    raise failed
+
+
+def _audited(
+    kind: type[Any], attention: str, more: dict[str, Any], without: tuple[str, ...]
+) -> tuple[str, LeaksReport]:
+    config = small(kind, more, without)
     build = transformers.AutoModelForCausalLM.from_config
     with torch.device("meta"):
         numel = sum(p.numel() for p in build(config, attn_implementation=attention).parameters())
     if numel > LARGEST:
         raise ValueError(f"not small: {numel / 1e6:.0f} million parameters")
     torch.manual_seed(0)
-    model = build(small(kind), attn_implementation=attention).eval()
+    model = build(small(kind, more, without), attn_implementation=attention).eval()
     words = min(97, getattr(config.get_text_config(), "vocab_size", 97))
     ids = torch.randint(3, words, (2, 12), generator=torch.Generator().manual_seed(0))
     report = gradscope.leaks(model, {"input_ids": ids}, only=AXES, causal=True)
@@ -112,6 +154,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     found = []
     for name, attention, report in rows(sys.argv[1:]):
+        gc.collect()
         found.append((name, attention, report))
         if isinstance(report, str):
             print(f"{name} {attention}: not run: {report[:120]}", flush=True)

@@ -188,7 +188,9 @@ def _part(forwards: Forwards, base: Tensors, begin: int, end: int) -> Batch:
             tensor = tensor.narrow(one.time, first, end - first)
         new[one.path] = tensor
     batch = forwards.meaning.with_tensors(new)
-    return Batch(batch.args, dict(batch.kwargs))
+    # Nothing is masked: some models take the mask of the new tokens only, some of all.
+    masks = {one.name for one in forwards.meaning.given if _is_mask(one)}
+    return Batch(batch.args, {k: v for k, v in batch.kwargs.items() if k not in masks})
 
 
 def _is_mask(one: Given) -> bool:

@@ -30,6 +30,8 @@ def judge(subject: Subject) -> AxisResult:
     """Masked tokens between others get other content: nothing that is not masked may change."""
     if subject.mask is None or subject.mask.role == LENGTHS:
         return not_judged("mask", "no input is a mask")
+    if subject.masks_fail:
+        return not_judged("mask", f"the model fails on masked rows: {subject.masks_fail}")
     if not any(one.kind == "inside" for one in subject.masked):
         why = "the mask hides nothing between other tokens"
         return not_judged("mask", why, "judge it all the same: `--only mask`")

@@ -41,6 +41,8 @@ def judge(subject: Subject) -> AxisResult:
     if (subject.mask is None or hidden) and rows.padding is None:
         why = "no input is a mask or a length, and no token is known to be padding"
         return not_judged("padding", why, "say which it is: `--padding 0`")
+    if subject.masks_fail:
+        return not_judged("padding", f"the model fails on masked rows: {subject.masks_fail}")
     content = ""
     if subject.mask is not None and not hidden:
         ends = [one for one in subject.masked if one.kind != "inside"]
