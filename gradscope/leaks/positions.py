@@ -57,10 +57,7 @@ def readings_of(size: int, dirty: torch.Tensor, slack: int = 0) -> list[torch.Te
     if size == length:
         return [dirty]
     if size < 2 or length < 2:
-        if size > length and not slack:  # something stands before it, or behind it
-        other = torch.zeros(size - length, dtype=torch.bool)
-        return [torch.cat([other, dirty]), torch.cat([dirty, other])]
-    return []
+        return []
     if size % length == 0:  # several entries side by side, or the axis several times
         times = size // length
         return [dirty.repeat(times), dirty.repeat_interleave(times)]
