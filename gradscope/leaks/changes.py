@@ -56,8 +56,11 @@ class Layout:
         """The tensor as [rows, rest]; None where it has no rows."""
         if self.rows is None:
             return tensor.reshape(1, -1)
-        dim = self._dimension(tensor, self.batch, self.rows)
-        return None if dim is None else tensor.movedim(dim, 0).reshape(self.rows, -1)
+        # The state of a recurrent network, [layers, N, D], is no prediction.
+        for dim in (self.batch, 0):
+            if dim < tensor.dim() and tensor.size(dim) == self.rows:
+                return tensor.movedim(dim, 0).reshape(self.rows, -1)
+        return None
 
     def by_position(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The tensor as [rows, positions, rest]; None where it has no positions."""

@@ -23,6 +23,7 @@ _Result = TypeVar("_Result")
 
 #: Outputs that are no prediction: their path's last part.
 _ASIDE = {"loss", "aux_loss", "past_key_values", "cache", "attentions", "router_logits"}
+_ASIDE |= {"state", "states", "cache_params", "rnn_state", "hidden_state", "present"}
 
 
 @dataclass(kw_only=True)
