@@ -11,7 +11,7 @@ from gradscope.records.run import RunInfo
 from gradscope.records.showing import Shown
 
 #: In the order in which they are judged and shown. ``order`` is judged on demand only.
-AXES = ("time", "batch", "padding", "mask", "label", "cache", "order")
+AXES = ("time", "batch", "padding", "mask", "label", "documents", "cache", "order")
 #: The worst first.
 VERDICTS = ("leaks", "by-design", "not-judged", "clean")
 #: The rule of each axis.
@@ -21,6 +21,7 @@ RULES = {
     "padding": ("GS903", "sees-padding"),
     "mask": ("GS904", "sees-masked-tokens"),
     "label": ("GS905", "sees-the-label"),
+    "documents": ("GS908", "sees-other-documents"),
     "cache": ("GS906", "cache-disagrees"),
     "order": ("GS907", "depends-on-order"),
 }

@@ -19,6 +19,7 @@ from gradscope.records.gradcheck import GradientCheck
 from gradscope.records.graph import Chain, GraphNode, SavedTensor
 from gradscope.records.histograms import Histogram
 from gradscope.records.interventions import Change
+from gradscope.records.leaks import AxisResult, SourceLine
 from gradscope.records.modules import (
     Link,
     ModuleCall,
@@ -147,6 +148,21 @@ FULL = Report(
             ParameterPlacement(1, "fc.weight", (4, 4), (2, 2), 0, ("S(0)", "S(1)"), ("S(0)", "P")),
         ),
         untold=("fc.bias",),
+    ),
+    leaks=(
+        AxisResult(
+            "time",
+            "leaks",
+            "`softmax` lets a position see later ones",
+            effect=0.5,
+            reach="3 tokens ahead",
+            layer="attention",
+            call=0,
+            operation="softmax",
+            source=SourceLine("net.py", 14, "scores.softmax(-1)"),
+            finite=True,
+            gradient=None,
+        ),
     ),
     tasks=TaskGradients(
         ("ce", "kl"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from gradscope.leaks import documents
 from gradscope.leaks.changes import Kept, judged_outputs, tried
 from gradscope.leaks.findings import clean, doubtful, leak, nonzero, not_judged
 from gradscope.leaks.rows import tile, unmasked
@@ -44,14 +43,10 @@ def judge(subject: Subject) -> AxisResult:
         if seen:
             why = "the gradient reaches other samples, but changing them changes no output"
             return AxisResult("batch", "not-judged", why, finite=False, gradient=True)
-        return (
-            documents.judge(subject)
-            or _by_design(subject)
-            or clean(
-                "batch",
-                f"a sample's outputs keep every bit when the other {rows.count - 1} change",
-                seen,
-            )
+        return _by_design(subject) or clean(
+            "batch",
+            f"a sample's outputs keep every bit when the other {rows.count - 1} change",
+            seen,
         )
     if found.doubt:
         return doubtful("batch", found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gradscope.leaks.changes import Kept, judged_outputs, tried
-from gradscope.leaks.findings import doubtful, leak, not_judged
+from gradscope.leaks.findings import clean, doubtful, leak, not_judged
 from gradscope.leaks.meaning import DOCUMENTS, Given, values_of
 from gradscope.leaks.rows import Tensors, tile, unmasked
 from gradscope.leaks.subject import Subject
@@ -15,13 +15,15 @@ from gradscope.records.leaks import AxisResult
 _ADVICE = "mask all pairs of positions whose document differs"
 
 
-def judge(subject: Subject) -> AxisResult | None:
-    """In each row one document gets other content: the others may not change. None: no leak."""
+def judge(subject: Subject) -> AxisResult:
+    """In each row one document gets other content: the others may not change."""
     named = [one for one in subject.meaning.of(DOCUMENTS) if one.time is not None]
-    if not named or subject.positions < 4 or not subject.meaning.sequences:
-        return None
+    if not named:
+        return not_judged("documents", "no input says which document a position belongs to")
+    if subject.positions < 4 or not subject.meaning.sequences:
+        return not_judged("documents", "the sequence has fewer than four positions")
     if not subject.rows.tiled:
-        return None
+        return not_judged("documents", "the model takes no batch of another size")
     count = subject.few
     base = _packed(subject, named, count)
     documents = _by_row(named[0], base[named[0].path], count)
@@ -31,18 +33,18 @@ def judge(subject: Subject) -> AxisResult | None:
     layout = type(subject.layout).of(subject.meaning, count)
     kept = Kept(~picked, None)
     if not judged_outputs(subject.forwards.outputs(base), layout, kept):
-        return not_judged("batch", "no output has an entry for each position of the documents")
+        return not_judged("documents", "no output has an entry for each position")
     found = tried(subject.forwards, base, changed, layout, kept)
     if found is None:
-        return None
+        return clean("documents", f"{len(kinds)} documents in a row keep every bit of one another")
     if found.doubt:
-        return doubtful("batch", found)
+        return doubtful("documents", found)
     row = int(found.rows.nonzero()[0])
     where = picked[row][None].expand(count, -1)
     own = subject.differing({one.path: where for one in subject.meaning.sequences}, base)
     trial = Trial.of(subject, base, own, Kept(~where, None), picked[row], count)
     words, reach = "lets a packed document see another", "other documents of the row"
-    return leak(subject, "batch", words, found, trial, reach=reach, advice=_ADVICE)
+    return leak(subject, "documents", words, found, trial, reach=reach, advice=_ADVICE)
 
 
 def _packed(subject: Subject, named: list[Given], count: int) -> Tensors:
