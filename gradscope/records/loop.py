@@ -163,6 +163,9 @@ class LoopModel:
         replaced: the names of modules that were set in it after the first optimizer was made, with
             where.
         twins: the numbers of models of the same class and shapes, alive or not.
+        made: the line of the script that made it, where that is known.
+        kept_in: the plain list, tuple or dict of another model that has it: "net.blocks (list)".
+        eval_at: the line of the script that puts it into eval mode, where one is written.
         unchanged: whether it was called without gradients alone, and has the weights that it had
             at the first of these calls.
     """
@@ -177,6 +180,9 @@ class LoopModel:
     parameters: int
     replaced: tuple[tuple[str, str | None], ...] = ()
     twins: tuple[int, ...] = ()
+    made: str | None = None
+    kept_in: str | None = None
+    eval_at: str | None = None
     unchanged: bool = False
 
 

@@ -96,12 +96,29 @@ def _outside(kind: str, members: Sequence[LoopParameter], loop: LoopRecord, step
         names[0] if len(names) == 1 else kind,
         f"no optimizer holds any of the {plural(len(members), 'parameter')} of {which}, though "
         f"they get gradients {in_steps(steps, steps)}; there {_are(len(loop.optimizers))}: {held}. "
-        f"{'It is' if len(names) == 1 else 'They are'} part of no other module, so a model that "
-        f"calls {'it' if len(names) == 1 else 'them'} does not have these in its `parameters()`.",
+        f"{_outside_of(names, loop)}",
         advice="Keep modules in an attribute, an nn.ModuleList or an nn.ModuleDict of the model, "
         "or give their parameters to the optimizer.",
         value=float(len(members)),
-        location=next((one.made for one in members if one.made), loop.optimizers[0].location),
+        location=next(
+            (one.made for one in loop.models if one.name in names and one.made),
+            loop.optimizers[0].location,
+        ),
+    )
+
+
+def _outside_of(names: Sequence[str], loop: LoopRecord) -> str:
+    """That no module has them, and what does."""
+    one = len(names) == 1
+    kept = next((m.kept_in for m in loop.models if m.name in names and m.kept_in), None)
+    if kept is not None:
+        return (
+            f"`{kept.partition(' ')[0]}` is a plain {kept.partition(' ')[2].strip('()')}: what is "
+            "in it is not registered, so `parameters()` does not have it."
+        )
+    return (
+        f"{'It is' if one else 'They are'} part of no other module, so a model that "
+        f"calls {'it' if one else 'them'} does not have these in its `parameters()`."
     )
 
 

@@ -66,5 +66,5 @@ def _finding(
         f"`{model.name}` trains in eval mode {since}: {which}.",
         advice=f"Call `{model.name}.train()` before the training steps, after each evaluation too.",
         value=float(count),
-        location=event.location,
+        location=model.eval_at or event.location,
     )

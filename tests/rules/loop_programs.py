@@ -282,9 +282,9 @@ BROKEN = {
             for step in range(4):
                 inputs, labels = batch(step)
                 optimizer.zero_grad()
-                F.cross_entropy(net(inputs), labels).backward()  # here
+                F.cross_entropy(net(inputs), labels).backward()
                 optimizer.step()
-            net.eval()
+            net.eval()  # here
             with torch.no_grad():
                 net(x)
         """, "net"),
@@ -501,7 +501,7 @@ BROKEN = {
         train()
         """, "0"),
     "layers in a plain list": LoopProgram(
-        "GS404", ("of 2 modules `Linear`", "They are part of no other module"), """
+        "GS404", ("of 2 modules `Linear`", "`net.body` is a plain list"), """
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()

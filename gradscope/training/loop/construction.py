@@ -112,6 +112,14 @@ class Construction:
         known = self._lines[number] = _Lines(weakref.ref(module, forget), called)
         return known
 
+    def line_of(self, module: nn.Module) -> str | None:
+        """The line that made a module, as ``net.py:12``."""
+        known = self._lines.get(id(module))
+        if known is None or known.of() is not module:
+            return None
+        made = known.called or known.child
+        return None if made is None else made.line
+
     def places(self, model: nn.Module) -> Callable[[str], Made | None]:
         """What tells the line of a module or a parameter of a model by its name."""
         modules = modules_by_name(model)

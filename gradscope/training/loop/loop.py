@@ -41,7 +41,7 @@ from gradscope.training.loop.model_use import ModelUse, signature
 from gradscope.training.loop.modes import Modes
 from gradscope.training.loop.rounds import Rounds
 from gradscope.training.loop.schedulers import Schedulers, inner
-from gradscope.training.loop.script_lines import ScriptLine, call_of, script_line
+from gradscope.training.loop.script_lines import ScriptLine, call_of, script_line, written_call
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import ObservedOptimizer, Optimizers
 
@@ -449,6 +449,7 @@ class Loop:
             use = self._used(model, module)
             parameters = list(dict.fromkeys(module.parameters()))
             wanted = [p for p in parameters if p.requires_grad]
+            module_is_held = not wanted or any(id(p) in held for p in wanted)
             self._last_models[model.id] = LoopModel(
                 id=model.id,
                 name=self._models.name(model),
@@ -459,6 +460,9 @@ class Loop:
                 held=sum(id(p) in held for p in wanted),
                 parameters=len(parameters),
                 replaced=tuple(self._replaced(module)),
+                made=self._construction.line_of(module),
+                kept_in=None if module_is_held else self._kept_in(module),
+                eval_at=written_call(self._models.name(model), "eval"),
             )
             self._signatures[model.id] = signature(module)
         alike: dict[object, list[int]] = {}
@@ -474,6 +478,19 @@ class Loop:
             )
             for number, one in sorted(self._last_models.items())
         )
+
+    def _kept_in(self, module: nn.Module) -> str | None:
+        """The plain container of another model's module that has this one."""
+        for model in self._models:
+            for name, owner in model.module.named_modules():
+                for attribute, value in vars(owner).items():
+                    if attribute.startswith("_") or not isinstance(value, list | tuple | dict):
+                        continue
+                    items = value.values() if isinstance(value, dict) else value
+                    if any(one is module for one in items):
+                        way = ".".join(filter(None, (self._models.name(model), name)))
+                        return f"{way}.{attribute} ({type(value).__name__})"
+        return None
 
     def _used(self, model: Model, module: nn.Module) -> ModelUse:
         known = self._use.get(model.id)

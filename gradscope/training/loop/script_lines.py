@@ -40,3 +40,9 @@ def written(pattern: str, file: str) -> str | None:
 def call_of(name: str, method: str, file: str) -> str | None:
     """The first line of a file that calls a method of the variable ``name``, or of an attribute."""
     return written(rf"\b{re.escape(name)}\s*\.\s*{method}\s*\(", file)
+
+
+def written_call(name: str, method: str) -> str | None:
+    """The same in the file of the main module."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return None if file is None else call_of(name, method, file)
