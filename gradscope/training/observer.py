@@ -181,7 +181,7 @@ class Observer:
         if self._parts.sentinel is not None:
             self._parts.sentinel.close()
         self._calls.close()
-        self._loop.close()
+        self._loop.model_uses.close()
         for patches in (self._patches, self._loop_patches):
             if patches is not None:
                 patches.close()
@@ -220,7 +220,7 @@ class Observer:
 
     def optimizer_at(self, name: str) -> str | None:
         """The line of the script that made an optimizer, where known."""
-        return self._loop.optimizer_at(name)
+        return self._loop.optimizer_uses.line_of(name)
 
     @property
     def cut(self) -> bool:
@@ -307,7 +307,7 @@ class Observer:
         self._parts.tracer.forbid("`torch.compile` traces what is called")
         self._parts.sampling.end()
         self._calls.close()
-        self._loop.close()
+        self._loop.model_uses.close()
         self.models.forget_hooks()
         self._steps.interrupt_rest()
 
@@ -355,7 +355,7 @@ class Observer:
         self._calls.several = several_processes()
         models = () if self.models.traced else self.models
         self._calls.observe(models)
-        self._loop.observe(models, self._guard)
+        self._loop.model_uses.observe(models, self._guard)
 
     def _trained(self) -> list[tuple[str, nn.Module]]:
         return [(model.name, model.module) for model in self.models]

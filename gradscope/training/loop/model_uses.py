@@ -1,0 +1,147 @@
+"""What a loop does with its models: which are called and how, alive or gone."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from torch import nn
+
+from gradscope.capture.hooks import OwnHook, hook_first_call, watchable
+from gradscope.records.loop import LoopModel
+from gradscope.training.guard import Guard
+from gradscope.training.loop.construction import Construction
+from gradscope.training.loop.model_use import ModelUse, signature
+from gradscope.training.loop.script_lines import written_call
+from gradscope.training.models import Model, Models
+from gradscope.training.optimizers import Optimizers
+
+
+class ModelUses:
+    """All of them.
+
+    Attributes:
+        called: the numbers of the models that ran.
+
+    Args:
+        models: those of the training.
+        optimizers: all that were made.
+        construction: where modules were made.
+    """
+
+    def __init__(self, models: Models, optimizers: Optimizers, construction: Construction) -> None:
+        self.called: set[int] = set()
+        self._models, self._optimizers, self._construction = models, optimizers, construction
+        self._use: dict[int, ModelUse] = {}
+        self._last: dict[int, LoopModel] = {}
+        self._signatures: dict[int, object] = {}
+        self._set: list[tuple[weakref.ref[nn.Module], weakref.ref[nn.Module], str | None]] = []
+        self._noticed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._uncalled: weakref.WeakKeyDictionary[nn.Module, OwnHook] = weakref.WeakKeyDictionary()
+
+    def observe(self, models: Iterable[Model], guard: Guard) -> None:
+        """Notice the first call of each module that owns parameters, with gradients or without."""
+        for model in models:
+            outer, module = model.outer(), model.module_ref()
+            if module is not None:
+                self.use(model, module)
+            if outer is None or model.compiled:
+                continue
+            for module in watchable(outer):
+                owns = any(one is not None for one in module._parameters.values())
+                if owns and module not in self._noticed:
+                    self._noticed.add(module)
+                    ran = guard(partial(self._ran, weakref.ref(module)))
+                    self._uncalled[module] = hook_first_call(module, ran)
+
+    def _ran(self, module: weakref.ref[nn.Module]) -> None:
+        found = module()
+        if found is not None:
+            self._uncalled.pop(found, None)
+
+    def close(self) -> None:
+        """Notice no more calls: from now on nobody knows which modules were never called."""
+        for hook in list(self._uncalled.values()):
+            hook.remove()
+        self._uncalled.clear()
+
+    def module_set(self, owner: nn.Module, module: nn.Module, line: str | None) -> None:
+        """A module became the child of another after an optimizer was made."""
+        self._set.append((weakref.ref(owner), weakref.ref(module), line))
+
+    def idle(self) -> set[int]:
+        """The parameters whose module was never called."""
+        return {
+            id(parameter)
+            for module in self._uncalled
+            for parameter in module._parameters.values()
+            if parameter is not None
+        }
+
+    def use(self, model: Model, module: nn.Module) -> ModelUse:
+        """What is known of one."""
+        known = self._use.get(model.id)
+        if known is None:
+            known = self._use[model.id] = ModelUse(module)
+        return known
+
+    def records(self) -> tuple[LoopModel, ...]:
+        """Those that are alive, and those that were at the last record."""
+        held = {id(parameter) for parameter in self._optimizers.held()}
+        for model in self._models:
+            module = model.module
+            use = self.use(model, module)
+            parameters = list(dict.fromkeys(module.parameters()))
+            wanted = [p for p in parameters if p.requires_grad]
+            module_is_held = not wanted or any(id(p) in held for p in wanted)
+            self._last[model.id] = LoopModel(
+                id=model.id,
+                name=self._models.name(model),
+                kind=type(module).__name__,
+                calls=use.calls,
+                evaluations=use.evaluations,
+                trainable=len(wanted),
+                held=sum(id(p) in held for p in wanted),
+                parameters=len(parameters),
+                replaced=tuple(self._replaced(module)),
+                made=self._construction.line_of(module),
+                kept_in=None if module_is_held else self._kept_in(module),
+                eval_at=written_call(self._models.name(model), "eval"),
+            )
+            self._signatures[model.id] = signature(module)
+        alike: dict[object, list[int]] = {}
+        for number in sorted(self._last):
+            alike.setdefault(self._signatures[number], []).append(number)
+        return tuple(
+            replace(
+                one,
+                calls=self._use[number].calls,
+                evaluations=self._use[number].evaluations,
+                unchanged=self._use[number].is_unchanged,
+                twins=tuple(n for n in alike[self._signatures[number]] if n != number),
+            )
+            for number, one in sorted(self._last.items())
+        )
+
+    def _replaced(self, root: nn.Module) -> Iterator[tuple[str, str | None]]:
+        """The modules of a model that were set after an optimizer was made."""
+        names = {id(module): name for name, module in root.named_modules()}
+        for owner, module, line in self._set:
+            found = module()
+            if found is not None and owner() is not None and id(found) in names:
+                yield names[id(found)], line
+
+    def _kept_in(self, module: nn.Module) -> str | None:
+        """The plain container of another model's module that has this one."""
+        for model in self._models:
+            for name, owner in model.module.named_modules():
+                for attribute, value in vars(owner).items():
+                    if attribute.startswith("_") or not isinstance(value, list | tuple | dict):
+                        continue
+                    items = value.values() if isinstance(value, dict) else value
+                    if any(one is module for one in items):
+                        way = ".".join(filter(None, (self._models.name(model), name)))
+                        return f"{way}.{attribute} ({type(value).__name__})"
+        return None

@@ -1,0 +1,165 @@
+"""What a loop does with its optimizers: one after the other, alive or gone."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from torch import nn
+from torch.optim import Optimizer
+
+from gradscope.capture.names import named_parameters
+from gradscope.records.loop import LoopOptimizer, LoopParameter
+from gradscope.training.loop.gradient_use import GradientUse
+from gradscope.training.loop.held_parameters import HeldParameters
+from gradscope.training.loop.schedulers import inner
+from gradscope.training.loop.script_lines import ScriptLine, call_of
+from gradscope.training.models import Models
+from gradscope.training.optimizers import Optimizers
+
+
+class OptimizerUse:
+    """What is known of an optimizer beside its name."""
+
+    def __init__(self, made: ScriptLine | None, number: int) -> None:
+        self.made, self.number = made, number
+        self.use, self.parameters = GradientUse(), HeldParameters()
+        self.facts = frozenset[str]()
+        self.backwards = 0  # after which its parameters had gradients, before its first step
+        self.fresh = False  # the last backward is not among them yet
+        self.reached: str | None = None  # where the first of these backwards is
+        # What the last record said of it: at the end of a script it may be gone, as what a function
+        # made is when the function has returned.
+        self.record: LoopOptimizer | None = None
+        self.held: dict[int, LoopParameter] = {}
+        self.refs: tuple[weakref.ref[nn.Parameter], ...] = ()
+        self.name = ""
+        self.unscaled = False
+
+
+class OptimizerUses:
+    """All of them.
+
+    Args:
+        models: those of the training.
+        optimizers: all that were made.
+    """
+
+    def __init__(self, models: Models, optimizers: Optimizers) -> None:
+        self._models, self._optimizers = models, optimizers
+        self._of: weakref.WeakKeyDictionary[Optimizer, OptimizerUse] = weakref.WeakKeyDictionary()
+        #: In the order in which they were made.
+        self.every: list[tuple[weakref.ref[Optimizer], OptimizerUse]] = []
+
+    def __iter__(self) -> Iterator[tuple[Optimizer, OptimizerUse]]:
+        """Those that are alive."""
+        return iter(list(self._of.items()))
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def __getitem__(self, optimizer: Optimizer) -> OptimizerUse:
+        return self._of[optimizer]
+
+    def get(self, optimizer: Optimizer) -> OptimizerUse | None:
+        """What is known of one; None of one that was not seen."""
+        return self._of.get(optimizer)
+
+    def add(self, optimizer: Optimizer, made: ScriptLine | None, number: int) -> OptimizerUse:
+        """One was made on this line; ``number`` is the construction's."""
+        mine = self._of.get(optimizer)
+        if mine is None:
+            mine = self._of[optimizer] = OptimizerUse(made, number)
+            self.every.append((weakref.ref(optimizer), mine))
+        return mine
+
+    def line_of(self, name: str) -> str | None:
+        """The line of the script that made an optimizer."""
+        return next((str(m.made) for _, m in self.every if m.name == name and m.made), None)
+
+    def count_unused(self, last_backward: str | None) -> None:
+        """Count the last backward, if it gave gradients to optimizers that have made no step."""
+        for optimizer, known in self:
+            if _unused(optimizer, known):
+                known.backwards += 1
+                known.reached = known.reached or last_backward
+
+    def held_by(
+        self, reference: weakref.ref[Optimizer], mine: OptimizerUse
+    ) -> Iterable[nn.Parameter]:
+        """The parameters of an optimizer that are alive, though it may be gone."""
+        optimizer = reference()
+        if optimizer is not None:
+            known = self._optimizers.known(optimizer)
+            mine.name, mine.refs = known.name, tuple(map(weakref.ref, known.held))
+            return known.held
+        return [parameter for one in mine.refs if (parameter := one()) is not None]
+
+    def records(self) -> Iterator[LoopOptimizer]:
+        """Those that are alive, and those that were at the last record, in the order made."""
+        alive = [one for one in self._optimizers.alive() if inner(one) is one]
+        counts = Counter(id(p) for one in alive for p in self._optimizers.known(one).held)
+        names = self._named_parameters()
+        for reference, mine in self.every:
+            optimizer, of = reference(), mine.parameters
+            if optimizer is None:
+                if mine.record is not None:
+                    yield replace(
+                        mine.record,
+                        steps=mine.record.steps and of.steps,
+                        backwards=max(mine.record.backwards, mine.backwards + mine.fresh),
+                        zero_rates=tuple(of.zero_rates),
+                        peak=of.peak,
+                        rate=of.rate,
+                        gone=of.gone,
+                        readings=of.readings,
+                        scaled=of.scaled,
+                    )
+                continue
+            known = self._optimizers.known(optimizer)
+            mine.record = LoopOptimizer(
+                name=known.name,
+                kind=type(optimizer).__name__,
+                location=None if mine.made is None else str(mine.made),
+                steps=known.steps,
+                parameters=len(known.held),
+                zero_rates=tuple(of.zero_rates),
+                sizes=tuple(len(group["params"]) for group in optimizer.param_groups),
+                backwards=mine.backwards + _unused(optimizer, mine),
+                reached=mine.reached,
+                stepping=None if of.steps else _written_step(known.name, mine.made),
+                shared=sum(counts[id(parameter)] > 1 for parameter in known.held),
+                mixed=mine.use.mixed,
+                peak=of.peak,
+                rate=of.rate,
+                gone=of.gone,
+                held=tuple(
+                    tuple(names[id(p)] for p in group["params"] if id(p) in names)
+                    for group in optimizer.param_groups
+                ),
+                readings=of.readings,
+                scaled=of.scaled,
+            )
+            yield mine.record
+
+    def _named_parameters(self) -> dict[int, tuple[int, str]]:
+        """By identity, the parameters of all models: the model's number, and the name there."""
+        return {
+            id(parameter): (model.id, named.name)
+            for model in self._models
+            for parameter, named in named_parameters(model.module).items()
+        }
+
+
+def _written_step(name: str, made: ScriptLine | None) -> str | None:
+    """The line that would have an optimizer make a step, in the file that made it."""
+    return None if made is None else call_of(name, "step", made.file)
+
+
+def _unused(optimizer: Optimizer, known: OptimizerUse) -> bool:
+    """Whether the last backward gave gradients to an optimizer that has made no step."""
+    if known.parameters.steps or not known.fresh:
+        return False
+    return any(p.grad is not None for g in optimizer.param_groups for p in g["params"])

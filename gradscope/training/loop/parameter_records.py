@@ -1,0 +1,154 @@
+"""The parameters of which a fact holds at every step of a loop so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from torch import nn
+
+from gradscope.capture.facts import of_library
+from gradscope.capture.names import named_parameters
+from gradscope.records.loop import LoopParameter
+from gradscope.training.loop.construction import Construction, Made
+from gradscope.training.loop.held_parameters import HeldParameters
+from gradscope.training.loop.model_uses import ModelUses
+from gradscope.training.loop.optimizer_uses import OptimizerUses
+from gradscope.training.models import Models
+
+
+class ParameterRecords:
+    """Makes the records of them.
+
+    Args:
+        models: those of the training.
+        uses: what is known of its optimizers.
+        model_uses: what is known of its models.
+        construction: where parameters were made.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        uses: OptimizerUses,
+        model_uses: ModelUses,
+        construction: Construction,
+    ) -> None:
+        self._models, self._uses = models, uses
+        self._model_uses, self._construction = model_uses, construction
+        self._last_unheld: dict[int, LoopParameter] = {}
+
+    def records(self) -> Iterator[LoopParameter]:
+        """Those of which a fact holds; of optimizers and models that are gone, as it was last."""
+        found = dict(self._alive())
+        for reference, mine in self._uses.every:
+            if reference() is not None:
+                held = [id(parameter) for parameter in self._uses.held_by(reference, mine)]
+                mine.held = {number: found[number] for number in held if number in found}
+                continue
+            for number, one in mine.held.items():
+                kept = _still(one, number, mine.parameters)
+                if kept is not None:
+                    found.setdefault(number, kept)
+        models = {self._models.name(model) for model in self._models}
+        for number, one in self._last_unheld.items():
+            if one.model not in models:
+                found.setdefault(number, one)
+        self._last_unheld = {n: one for n, one in found.items() if not one.optimizers}
+        yield from found.values()
+
+    def _alive(self) -> Iterator[tuple[int, LoopParameter]]:
+        names: dict[int, tuple[str, str]] = {}
+        models: dict[int, nn.Module] = {}
+        places: dict[int, Callable[[str], Made | None]] = {}
+        alive: dict[int, nn.Parameter] = {}
+        ran: set[int] = set()
+        for model in self._models:
+            for parameter, named in named_parameters(model.module).items():
+                alive[id(parameter)] = parameter
+                names[id(parameter)] = named.name, self._models.name(model)
+                models[id(parameter)] = model.module
+                if model.id in self._model_uses.called or parameter.grad is not None:
+                    ran.add(id(parameter))
+        facts: dict[int, set[str]] = {}
+        holders: dict[int, list[str]] = {}
+        steps: dict[int, int] = {}
+        since: dict[int, int] = {}
+        for reference, mine in self._uses.every:
+            here = set()
+            for parameter in self._uses.held_by(reference, mine):
+                number = id(parameter)
+                here.add(number)
+                alive[number] = parameter
+                holders.setdefault(number, []).append(mine.name)
+                if number not in ran and self._model_uses.called:
+                    facts.setdefault(number, set()).add("orphan")
+            of = mine.parameters
+            for number in here & (of.without or set()):
+                facts.setdefault(number, set()).add("no-gradient")
+                steps[number] = of.steps
+            for number in here & of.zeros():
+                facts.setdefault(number, set()).add("zero-gradient")
+                steps[number] = of.readings_since(number)
+                since[number] = of.zero[number][1]
+            for number in here & of.moved.keys():
+                facts.setdefault(number, set()).add("moved")
+                steps[number] = of.moved[number]
+        idle = self._model_uses.idle()
+        first = [mine.number for _, mine in self._uses.every]
+        for number, parameter in alive.items():
+            found = facts.setdefault(number, set())
+            if parameter.requires_grad and number not in holders and number in ran:
+                found.add("unheld")
+            if len(holders.get(number, ())) > 1:
+                found.add("held-twice")
+            if not parameter.requires_grad:
+                found.add("untrained")
+            if not found - {"untrained"}:
+                continue
+            if parameter.grad is not None:
+                found.add("graded")
+            if number in idle:
+                found.add("idle")
+            name, of_model = names.get(number, ("", ""))
+            made = None
+            if number in models:
+                within = models[number]
+                place = places.get(id(within))
+                if place is None:
+                    place = places[id(within)] = self._construction.places(within)
+                made = place(name)
+            if "no-gradient" in found and number in models and of_library(models[number], name):
+                found.add("library")
+            yield (
+                number,
+                LoopParameter(
+                    name=name,
+                    model=of_model,
+                    shape=tuple(parameter.shape),
+                    facts=frozenset(found),
+                    optimizers=tuple(holders.get(number, ())),
+                    steps=steps.get(number, 0),
+                    since=since.get(number, 1),
+                    made=None if made is None else made.line,
+                    late=made is not None and any(n < made.number for n in first),
+                ),
+            )
+
+
+def _still(one: LoopParameter, number: int, of: HeldParameters) -> LoopParameter | None:
+    """What still held of a parameter when its optimizer made its last step."""
+    facts, steps = set(one.facts), one.steps
+    if "no-gradient" in facts:
+        steps = of.steps
+        if number not in (of.without or ()):
+            facts.discard("no-gradient")
+    if "zero-gradient" in facts:
+        if number in of.zeros():
+            steps = of.readings_since(number)
+        else:
+            facts.discard("zero-gradient")
+    if number in of.moved:
+        facts.add("moved")
+        steps = of.moved[number]
+    return replace(one, facts=frozenset(facts), steps=steps) if facts - {"untrained"} else None
