@@ -148,6 +148,25 @@ class LoopOptimizer:
 
 
 @dataclass(frozen=True, slots=True)
+class PlainTensor:
+    """A tensor that trains and that a module keeps in a plain attribute.
+
+    Attributes:
+        module: the module's name in the model; "" for the model.
+        attribute: what it calls it.
+        shape: its size.
+        leaf: whether it is the leaf itself, and not what an operation made of one.
+        location: the line that sets it, where that is known.
+    """
+
+    module: str
+    attribute: str
+    shape: tuple[int, ...]
+    leaf: bool
+    location: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class LoopModel:
     """A model that trains, or could.
 
@@ -165,6 +184,7 @@ class LoopModel:
         twins: the numbers of models of the same class and shapes, alive or not.
         made: the line of the script that made it, where that is known.
         kept_in: the plain list, tuple or dict of another model that has it: "net.blocks (list)".
+        plain_tensors: what it keeps in plain attributes and gets gradients.
         eval_at: the line of the script that puts it into eval mode, where one is written.
         unchanged: whether it was called without gradients alone, and has the weights that it had
             at the first of these calls.
@@ -182,6 +202,7 @@ class LoopModel:
     twins: tuple[int, ...] = ()
     made: str | None = None
     kept_in: str | None = None
+    plain_tensors: tuple[PlainTensor, ...] = ()
     eval_at: str | None = None
     unchanged: bool = False
 

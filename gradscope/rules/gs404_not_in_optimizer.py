@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from gradscope.records.loop import LoopParameter, LoopRecord
+from gradscope.records.loop import LoopModel, LoopParameter, LoopRecord, PlainTensor
 from gradscope.records.modules import Unregistered
 from gradscope.records.report import Finding, Report
 from gradscope.records.training import TrainingFinding
@@ -60,6 +60,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     unheld = [one for one in loop.parameters if {"unheld", "graded"} <= one.facts]
     if not loop.optimizers or not enough(loop, steps):
         return
+    yield from _plain_tensors(loop)
     counts = Counter(one.model for one in unheld)
     outside = {one.name: one.kind for one in loop.models if counts[one.name] == one.trainable}
     kinds: dict[str, list[LoopParameter]] = {}
@@ -79,6 +80,28 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             location=_place(members, loop),
         )
         yield at(finding, loop, model=model, parameters=concerned(members, loop))
+
+
+def _plain_tensors(loop: LoopRecord) -> Iterator[TrainingFinding]:
+    for model in loop.models:
+        for kept in model.plain_tensors:
+            yield at(_plain_tensor(kept, model), loop, model=model.name, parameters=())
+
+
+def _plain_tensor(kept: PlainTensor, model: LoopModel) -> Finding:
+    way = ".".join(filter(None, (model.name, kept.module, kept.attribute)))
+    shown = f"[{', '.join(map(str, kept.shape))}]"
+    made = "it" if kept.leaf else "what it was made of"
+    return RULE.finding(
+        ".".join(filter(None, (kept.module, kept.attribute))),
+        f"`{way}` {shown} is a plain tensor and no parameter: {made} gets gradients, and no "
+        "optimizer holds it.",
+        advice="Keep `nn.Parameter(…)` itself in the attribute: what an operation makes of it "
+        "(`unsqueeze`, `to`, `* 0.1`) is no parameter.",
+        value=1.0,
+        cause="unregistered",
+        location=kept.location,
+    )
 
 
 def _place(members: Sequence[LoopParameter], loop: LoopRecord) -> str | None:

@@ -500,6 +500,28 @@ BROKEN = {
 
         train()
         """, "0"),
+    "a parameter that an operation made a tensor": LoopProgram(
+        "GS404", ("`net.shift` [1, 4] is a plain tensor", "what it was made of gets gradients"), """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.shift = nn.Parameter(torch.zeros(4)).unsqueeze(0)  # broken # here
+                self.shift = nn.Parameter(torch.zeros(1, 4))  # mended
+                self.body = new()
+                self.latest = None
+
+            def forward(self, inputs):
+                self.latest = self.body(inputs + self.shift)
+                return self.latest
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "shift"),
     "layers in a plain list": LoopProgram(
         "GS404", ("of 2 modules `Linear`", "`net.body` is a plain list"), """
         class Net(nn.Module):

@@ -8,15 +8,42 @@ from dataclasses import replace
 from functools import partial
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
+from gradscope.capture.fingerprints import fingerprints
 from gradscope.capture.hooks import OwnHook, hook_first_call, watchable
 from gradscope.records.loop import LoopModel
 from gradscope.training.guard import Guard
 from gradscope.training.loop.construction import Construction
-from gradscope.training.loop.model_use import ModelUse, signature
+from gradscope.training.loop.plain_tensors import plain_tensors
 from gradscope.training.loop.script_lines import written_call
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import Optimizers
+
+
+class ModelUse:
+    """One model.
+
+    Attributes:
+        calls: how often it was called with gradients enabled.
+        evaluations: how often without.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.calls = self.evaluations = 0
+        self._digest = _digest(module)
+        self._same = True
+
+    def evaluated(self, module: nn.Module) -> None:
+        """It is called without gradients."""
+        self.evaluations += 1
+        if not self.calls and self._same:
+            self._same = self._digest == _digest(module)
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether it was evaluated alone, with the weights that it had when it was found."""
+        return bool(self.evaluations) and not self.calls and self._same
 
 
 class ModelUses:
@@ -108,9 +135,10 @@ class ModelUses:
                 replaced=tuple(self._replaced(module)),
                 made=self._construction.line_of(module),
                 kept_in=None if module_is_held else self._kept_in(module),
+                plain_tensors=tuple(plain_tensors(module, held)) if use.calls else (),
                 eval_at=written_call(self._models.name(model), "eval"),
             )
-            self._signatures[model.id] = signature(module)
+            self._signatures[model.id] = _signature(module)
         alike: dict[object, list[int]] = {}
         for number in sorted(self._last):
             alike.setdefault(self._signatures[number], []).append(number)
@@ -145,3 +173,19 @@ class ModelUses:
                         way = ".".join(filter(None, (self._models.name(model), name)))
                         return f"{way}.{attribute} ({type(value).__name__})"
         return None
+
+
+def _signature(module: nn.Module) -> object:
+    """The same of two models of one class whose parameters have the same shapes."""
+    return type(module), tuple(tuple(parameter.shape) for parameter in _parameters(module))
+
+
+def _digest(module: nn.Module) -> str:
+    """Of one parameter, the last: whoever updates a model updates that too."""
+    parameters = _parameters(module)
+    return fingerprints(parameters[-1:])[0] if parameters else ""
+
+
+def _parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Those that have a shape by now."""
+    return [one for one in module.parameters() if not is_lazy(one)]

@@ -1,0 +1,58 @@
+"""Tensors that a module keeps in a plain attribute and that train: no parameters of its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterator
+
+import torch
+from torch import nn
+
+from gradscope.capture.graph import LEAF
+from gradscope.records.loop import PlainTensor
+from gradscope.training.loop.script_lines import written
+
+#: So many operations may lie between a tensor and the leaf that it was made of.
+_MOST = 16
+
+
+def plain_tensors(model: nn.Module, held: Collection[int]) -> Iterator[PlainTensor]:
+    """Those whose leaves have a gradient and are neither registered nor in an optimizer.
+
+    ``nn.Parameter(…).unsqueeze(0)`` is one: what is kept is the result, and no parameter.
+
+    Args:
+        held: the ids of the parameters of all optimizers.
+    """
+    known = {id(parameter) for parameter in model.parameters()} | set(held)
+    for name, module in model.named_modules():
+        for attribute, value in list(vars(module).items()):
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                leaves = list(_leaves(value))
+                if leaves and all(id(p) not in known and p.grad is not None for p in leaves):
+                    line = _line(module, attribute)
+                    yield PlainTensor(name, attribute, tuple(value.shape), value.is_leaf, line)
+
+
+def _leaves(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """What a tensor was made of; nothing where that is far."""
+    if tensor.grad_fn is None:
+        yield tensor
+        return
+    nodes, leaves = [tensor.grad_fn], list[torch.Tensor]()
+    for node in nodes:  # it grows
+        if isinstance(node, LEAF):
+            leaves.append(node.variable)
+        nodes += [one for one, _ in node.next_functions if one is not None]
+        if len(nodes) > _MOST:
+            return
+    yield from leaves
+
+
+def _line(module: nn.Module, attribute: str) -> str | None:
+    """The line of the class that sets the attribute."""
+    try:
+        file = inspect.getsourcefile(type(module))
+    except TypeError:
+        return None
+    return None if file is None else written(rf"\bself\.{attribute}\s*(:[^=]*)?=[^=]", file)
