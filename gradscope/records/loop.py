@@ -219,6 +219,7 @@ class LoopScheduler:
         steps: how many it made.
         settings: the plain numbers that it was made with: ``step_size``, ``gamma``, …
         made: where it was made.
+        target: the learning rate of the first group that it scales, or rises to.
     """
 
     name: str
@@ -228,6 +229,7 @@ class LoopScheduler:
     steps: int
     settings: dict[str, float] = field(default_factory=dict)
     made: str | None = None
+    target: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ RULE = Rule(
     summary="the softmax before a classification loss runs over another axis than the classes",
     what=(
         "Reads, from the graph of the loss, over which axis the softmax runs whose result "
-        "`nll_loss` takes: the classes are the second axis."
+        "`nll_loss` or `cross_entropy` takes: the second axis is that of the classes. A linear "
+        "layer's output of three axes has its classes in the last."
     ),
     why=(
         "The probabilities of one sample do not sum to 1, and those of different samples compete. "
@@ -40,14 +41,18 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             continue
         if one.count <= limits["share"] * loop.graphs:
             continue
+        over_1 = one.name.endswith(" 1")
         shape = ", ".join(map(str, one.shapes[0]))
         yield at(
             RULE.finding(
                 "",
                 f"`{one.name}` of [{shape}] goes into `nll_loss` "
-                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: the classes "
-                "are dim 1.",
-                advice="Use `dim=1`, or `cross_entropy` on the scores.",
+                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: "
+                f"{'the classes are in the last axis' if over_1 else 'the classes are dim 1'}.",
+                advice="Give the scores as [N, C, …]: `scores.transpose(1, 2)`, or flatten all "
+                "axes but the last."
+                if over_1
+                else "Use `dim=1`, or `cross_entropy` on the scores.",
                 value=float(one.count),
                 threshold=limits["share"],
                 cause=one.name,

@@ -213,6 +213,19 @@ BROKEN = {
             F.cross_entropy(net(inputs), labels).backward()
             optimizer.step()
         """, "optimizer"),
+    "a cycle that is stepped once an epoch": LoopProgram(
+        "GS830", ("came to 0.0", "made 4 steps of 32", "`optimizer` 32"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=32)  # here
+        for epoch in range(4):
+            for step in range(8):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+                if cycle.last_epoch < 31: cycle.step()  # mended
+            cycle.step()  # broken
+        """, "cycle"),
     "a schedule's factor of zero": LoopProgram(
         "GS806", ("`scheduler` (LambdaLR) sets it",), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -16,6 +16,18 @@ BROKEN = {
             F.nll_loss(scores[:6], labels[:6]).backward()
             optimizer.step()
         """),
+    "a cross entropy over the places": LoopProgram(
+        "GS825", ("`log_softmax over dim 1` of [2, 4, 4]", "in the last axis"), """
+        net = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scores, targets = net(inputs.view(2, 4, 4)), labels.view(2, 4)
+            scores = scores.transpose(1, 2)  # mended
+            F.cross_entropy(scores, targets).backward()  # here
+            optimizer.step()
+        """),
     "nll_loss of scores": LoopProgram(
         "GS829", ("the scores [8, 2] of a layer", "in all 5 losses"), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)

@@ -30,6 +30,11 @@ _SEQUENCE = torch._C._autograd._get_sequence_nr
 _CALLS, _STEPS = 64, 3
 #: What chooses rows, and leaves the axes where they are.
 _ROWS = frozenset({"IndexBackward", "IndexSelectBackward", "SliceBackward"})
+#: What a linear layer leaves in the graph, before and after its views, of more than two axes.
+_SAME_AXES = frozenset(
+    {"ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "UnsqueezeBackward"}
+)
+_LINEAR = frozenset({"AddmmBackward", "MmBackward"})
 #: Kind and name.
 _Key = tuple[str, str]
 
@@ -179,7 +184,9 @@ def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
     Rows may be chosen between the two.
     """
     node = loss.next_functions[0][0]
-    while node is not None and kind(node) in _ROWS:
+    # Of three axes PyTorch makes four of its own.
+    between = _ROWS | _SAME_AXES if kind(loss) == "NllLoss2DBackward" else _ROWS
+    while node is not None and kind(node) in between:
         node = node.next_functions[0][0]
     if node is None:
         return None
@@ -188,7 +195,17 @@ def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
     if kind(node) not in SOFTMAX:
         return None
     dim, shape = dim_of(node), shape_of(node)
-    if dim is None or shape is None or len(shape) < 2 or dim == 1 or shape[dim] == 1:
+    if dim is None or shape is None or len(shape) < 2 or shape[dim] == 1:
+        return None
+    if dim == 1 and (len(shape) == 2 or not _ends_in_features(node)):
         return None
     called = "log_softmax" if kind(node).startswith("Log") else "softmax"
     return ("softmax-axis", f"{called} over dim {dim}"), (shape,), node
+
+
+def _ends_in_features(softmax: Node) -> bool:
+    """Whether a linear layer made what a softmax is of, so that its classes are the last axis."""
+    node = softmax.next_functions[0][0]
+    while node is not None and kind(node) in _SAME_AXES:
+        node = node.next_functions[0][0]
+    return node is not None and kind(node) in _LINEAR

@@ -72,6 +72,7 @@ class Schedulers:
                     kind=type(scheduler).__name__,
                     location=(call_of(name, "step", seen.made.file) if seen.made else None) or made,
                     made=made,
+                    target=_target(inner(scheduler.optimizer)),
                     optimizer=name_of(inner(scheduler.optimizer)),
                     steps=seen.steps,
                     settings=_settings(scheduler),
@@ -84,6 +85,12 @@ def inner(optimizer: Optimizer) -> Optimizer:
     while isinstance(wrapped := getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = wrapped
     return optimizer
+
+
+def _target(optimizer: Optimizer) -> float | None:
+    group = optimizer.param_groups[0] if optimizer.param_groups else {}
+    rate = group.get("max_lr", group.get("initial_lr"))
+    return float(rate) if isinstance(rate, int | float) else None
 
 
 def _settings(scheduler: LRScheduler) -> dict[str, float]:

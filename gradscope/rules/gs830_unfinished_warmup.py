@@ -1,0 +1,75 @@
+"""GS830: the training ends before the learning rate has warmed up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopOptimizer, LoopRecord, LoopScheduler
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, held_by
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import number, plural
+
+RULE = Rule(
+    code="GS830",
+    name="unfinished-warmup",
+    severity="warning",
+    summary="the training ends while the learning rate still rises, far below its target",
+    what=(
+        "Compares the highest learning rate of the run with the one that its scheduler rises to, "
+        "once the script has ended. It fires where the rate is still at its highest and below half "
+        "of that."
+    ),
+    why="Most steps were made with a small part of the learning rate that was chosen.",
+    fix=(
+        "Give the scheduler the number of steps that it gets: warm up for fewer, or call "
+        "`scheduler.step()` after every batch where its numbers are batches."
+    ),
+    sources=(
+        "PyTorch, OneCycleLR: step should be called after a batch has been used for training",
+        "Lightning, configure_optimizers: the interval of a scheduler is an epoch by default",
+        "Hugging Face, TrainingArguments: warmup_steps",
+    ),
+    thresholds=(
+        Threshold("share", 0.5, "share of the target, below which it fires", CHOSEN),
+        Threshold("steps", 20, "steps, below which nothing is said", CHOSEN),
+    ),
+    runs=Runs(loop=True, end=True),
+    explains=("GS104", "GS603", "GS605"),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each scheduler."""
+    if not loop.ended or loop.cut:
+        return
+    optimizers = {one.name: one for one in loop.optimizers}
+    for scheduler in loop.schedulers:
+        optimizer = optimizers.get(scheduler.optimizer)
+        if optimizer is None or optimizer.steps < limits["steps"] or not scheduler.steps:
+            continue
+        target, peak = scheduler.target or 0.0, optimizer.peak
+        rises = 0 < optimizer.rate >= 0.999 * peak
+        if rises and peak < limits["share"] * target:
+            yield at(
+                RULE.finding(
+                    scheduler.name,
+                    _message(optimizer, scheduler, target),
+                    value=peak / target,
+                    threshold=limits["share"],
+                    location=scheduler.made or scheduler.location,
+                ),
+                loop,
+                parameters=held_by(optimizer, loop),
+            )
+
+
+def _message(optimizer: LoopOptimizer, scheduler: LoopScheduler, target: float) -> str:
+    total = scheduler.settings.get("total_steps")
+    kind = f" ({scheduler.kind})" if scheduler.kind != scheduler.name else ""
+    of = f" of {total:,.0f}" if total else ""
+    return (
+        f"the learning rate of `{optimizer.name}` still rises when the training ends: it came to "
+        f"{number(optimizer.peak)}, of {number(target)}. `{scheduler.name}`{kind} "
+        f"made {plural(scheduler.steps, 'step')}{of}, `{optimizer.name}` {optimizer.steps:,}."
+    )
