@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a problem stands: a config file's line, or the command-line argument that said it."""
+    """Where a problem is: a config file's line, or the command-line argument that said it."""
 
     file: str
     line: int | None = None
@@ -156,7 +156,7 @@ class GradscopeError(Exception):
     def _notes(self) -> list[str]:
         """What Python's traceback says below the message: place, remarks and remedy.
 
-        Of several problems each is told in full.
+        Of several problems each is reported in full.
         """
         if len(self.problems) != 1:
             return [problem.render() for problem in self.problems]
@@ -211,7 +211,7 @@ class TimeIsUp(KeyboardInterrupt):
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal told the process to end; its message says which."""
+    """A signal made the process end; its message says which."""
 
 
 class Interrupted(GradscopeError):

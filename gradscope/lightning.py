@@ -15,9 +15,9 @@ _LOGGER = logging.getLogger("lightning.pytorch.gradscope")
 
 
 class GradscopeCallback(Callback):
-    """Watches ``Trainer.fit`` and records it to a file.
+    """Observes ``Trainer.fit`` and records it to a file.
 
-    At the end Lightning's logger is told what was found, in the process of rank 0.
+    At the end Lightning's logger is reported what was found, in the process of rank 0.
 
     Args:
         options: as for ``gradscope.watch``: ``every``, ``out``, ``layers``, ``quiet``, …

@@ -1,6 +1,6 @@
 """Things in nested tuples, lists, mappings, dataclasses and named tuples, with paths to them.
 
-What is looked for is a class, so that nothing here imports torch.
+The objects to find are given by class, so that nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_a(item: Any, kind: type | tuple[type, ...]) -> bool:
 
 
 def walk(tree: Any, wanted: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
-    """Every object that is wanted, in order, with its path; what is in it is not looked at.
+    """Every object that is wanted, in order, with its path; its own content is not searched.
 
     A container that holds itself is not entered again inside itself.
     """

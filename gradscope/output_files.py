@@ -1,4 +1,4 @@
-"""A result as a file: it appears whole or not at all, and replaces nothing unasked."""
+"""A result as a file: it is written atomically, and replaces nothing without a request."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_file(path: Path, *, force: bool = False) -> None:
 
 
 def write_file(data: bytes, path: Path, *, force: bool = False) -> None:
-    """Write the whole file; one that exists is replaced only with ``force``.
+    """Write the full file; one that exists is replaced only with ``force``.
 
     Raises:
         OptionError: it exists, or cannot be written.
@@ -129,7 +129,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _machine() -> str:
-    """This machine in a few letters: on a network's folder others have processes of their own."""
+    """This machine in a few letters: on a network's folder others have their own processes."""
     return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 
@@ -161,11 +161,11 @@ def _claim(temporary: Path, target: Path) -> None:
 
 
 def _destination(path: Path) -> Path:
-    """Where a link points: the link stays, the file behind it is written."""
+    """Where a link points: the link stays, its target is written."""
     return path.resolve() if path.is_symlink() else path
 
 
-#: The names of what a process was given open: with a shell's `>` a regular file may be behind them.
+#: The names of what a process was given open: with a shell's `>` they may be a regular file.
 _OPEN = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/self/fd/\d+")
 
 
@@ -181,7 +181,7 @@ def is_stream(path: Path) -> bool:
 
 
 def expanded(path: str | Path) -> Path:
-    """A path with the folder that its `~` or `~NAME` stands for; of nobody's it stays as it is."""
+    """A path with the folder of its `~` or `~NAME`; an unknown one stays as it is."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

@@ -26,7 +26,7 @@ _INSIDE = frozenset({"_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_ori
 
 
 def wraps(children: Container[str]) -> bool:
-    """Whether a module with children of these names only stands around another.
+    """Whether a module with children of these names only wraps another.
 
     That goes by its name.
     """
@@ -35,7 +35,7 @@ def wraps(children: Container[str]) -> bool:
 
 
 def without_wrappers(name: str) -> str:
-    """A module's or a parameter's name as it is without what stands around modules."""
+    """A module's or a parameter's name as it is without wrappers."""
     if "_" not in name:
         return name
     return ".".join(part for part in name.split(".") if part not in _INSIDE)
@@ -156,7 +156,7 @@ def matching(
     ``key`` is the config's that holds the patterns, and ``place`` tells where.
 
     Raises:
-        LayerError: a pattern that matches no name at all, or a list that takes everything back.
+        LayerError: a pattern that matches no name, or a list that takes everything back.
     """
     parsed = []
     names = list(names)

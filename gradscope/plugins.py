@@ -38,7 +38,7 @@ def commands(package: str) -> list[str]:
 
 
 def load(package: str, name: str) -> ModuleType:
-    """The module behind a choice.
+    """The module upstream of a choice.
 
     Raises:
         OptionError: no file of that name; the closest names are offered.
@@ -68,7 +68,7 @@ def by_suffix(package: str, file: Path, *, otherwise: str) -> str:
 
 
 def docstring(package: str, name: str, function: str) -> str | None:
-    """What a function in the file behind a choice says of itself, without importing the file."""
+    """The docstring of a function in the file of a choice, without importing the file."""
     spec = importlib.util.find_spec(f"{package}.{name.replace('-', '_')}")
     assert spec is not None
     assert spec.origin is not None

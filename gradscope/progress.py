@@ -1,4 +1,4 @@
-"""What is being done right now, for whoever listens: a command on a terminal. Else nobody does.
+"""What is being done right now, for the handler: a command on a terminal. Else nobody does.
 
 Whatever may take seconds says so with ``begin``; ``count`` says how far it has come, and ``within``
 names what it is a part of.
@@ -18,7 +18,7 @@ class Stage:
 
     words: tuple[str, ...]
     done: int | None = None
-    whole: int | None = None
+    total: int | None = None
 
 
 _handler: ContextVar[Callable[[Stage], None] | None] = ContextVar("handler", default=None)
@@ -32,9 +32,9 @@ def begin(what: str) -> None:
     _send()
 
 
-def count(done: int, whole: int) -> None:
+def count(done: int, total: int) -> None:
     """So many items of what began last are done."""
-    _send(done, whole)
+    _send(done, total)
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def handled_by(handler: Callable[[Stage], None]) -> Iterator[None]:
         _handler.reset(token)
 
 
-def _send(done: int | None = None, whole: int | None = None) -> None:
+def _send(done: int | None = None, total: int | None = None) -> None:
     handler = _handler.get()
     if handler is not None:
-        handler(Stage((*_around.get(), _now.get()), done, whole))
+        handler(Stage((*_around.get(), _now.get()), done, total))

@@ -1,7 +1,7 @@
 """What came into a config as ``${env:NAME}`` leaves it as that: a value may be a secret.
 
 Errors and saved configs print the reference as it was written, and not the value. What the process
-has read is known for its whole life: an error may come long after the config.
+has read is known for its lifetime: an error may come long after the config.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 #: Shorter values are words that anybody writes: ``cpu``, ``10``.
 _SHORTEST: Final = 4
-#: From here on a value is looked for inside of words too, and cut off before an ellipsis.
+#: From here on a value is searched inside of words too, and cut off before an ellipsis.
 _LONG: Final = 8
 
 _references: dict[str, str] = {}

@@ -13,7 +13,7 @@ from gradscope.api.watching import WatchedRun, watch
 
 
 class GradscopeCallback(TrainerCallback):
-    """Watches ``Trainer.train`` and records it to a file.
+    """Observes ``Trainer.train`` and records it to a file.
 
     At the end the process of rank 0 says what was found: through the logger of transformers where
     that lets it through, as it does findings by default, else on standard error.
@@ -40,7 +40,7 @@ class GradscopeCallback(TrainerCallback):
     ) -> None:
         """The model and the optimizer are there, and no step yet."""
         self._stack.close()  # of a training that ended in an exception
-        # What stands around the optimizer, as accelerate's, makes no step of its own.
+        # What wraps the optimizer, as accelerate's, makes no step of its own.
         optimizer = getattr(kwargs.get("optimizer"), "optimizer", kwargs.get("optimizer"))
         options = {"logger": get_logger("transformers.gradscope"), **self._options}
         options["quiet"] = options.get("quiet", False) or not state.is_world_process_zero

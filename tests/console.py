@@ -17,7 +17,7 @@ def same(found: list[str], shown: list[str], *, bound: float = 0.0) -> bool:
     Args:
         found: the lines that were printed.
         shown: the lines of the page, which another processor may have printed.
-        bound: how far apart two processors' numbers may be, relative, by the network; a number
+        bound: how different two processors' numbers may be, relative, by the network; a number
             may always differ by one in its last digit, for it may lie where rounding turns.
     """
     one, other = (_words(lines) for lines in (found, shown))

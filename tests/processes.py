@@ -1,4 +1,4 @@
-"""gradscope's commands in processes of their own, which share what takes longest: importing torch.
+"""gradscope's commands in their own processes, which share what takes longest: importing torch.
 
 A server process imports the libraries once and copies itself for each command. What a test says
 about imports or about how a process ends needs a fresh interpreter: ``subprocess`` gives one.

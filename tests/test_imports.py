@@ -42,7 +42,7 @@ print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
 def modules(
     arguments: list[str], folder: Path, *, first: str = "", variables: dict[str, str] | None = None
 ) -> tuple[int, str, set[str]]:
-    """What a command in a process of its own ended with and printed, and all that it imported."""
+    """What a command in its own process ended with and printed, and all that it imported."""
     code = RUN.format(first=first, arguments=arguments)
     # The package that this test imported, wherever it is, and nothing that lies in the folder.
     home = str(Path(gradscope.__file__).parents[1])

@@ -77,7 +77,7 @@ KEYS = [
     *("rules.select={}", "replace.x={}", "autocast={}", "seed={}", "rules.preset={}"),
     *("interventions=[{{layers: {}, do: zero}}]", "interventions=[{{layers: a, do: {}}}]"),
 ]
-#: Neighbours that may be in front of it, beside it, or a value that YAML reads as more than text.
+#: Neighbours that may be before it, beside it, or a value that YAML reads as more than text.
 VALUES = {"long": LONG, "short": "s3cr3t", "odd": ODD, "a number": "-48151623", "a path": "/x/y.pt"}
 
 

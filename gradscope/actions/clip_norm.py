@@ -1,4 +1,4 @@
-"""Scale down to an L2 norm of at most VALUE, each tensor by itself.
+"""Scale down to an L2 norm of at most VALUE, each tensor separately.
 
 As ``torch.nn.utils.clip_grad_norm_`` does for the gradients of one tensor, without its 1e-6.
 """

@@ -1,4 +1,4 @@
-"""Cut the graph behind it, as ``Tensor.detach`` does."""
+"""Cut the graph upstream of it, as ``Tensor.detach`` does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Put zeros in its place; NaN and infinities go too."""
+"""Put zeros in its place; NaN and Inf go too."""
 
 from __future__ import annotations
 

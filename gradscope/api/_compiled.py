@@ -32,13 +32,13 @@ def compared_outputs(a: Workload, b: Workload, names: dict[str, str]) -> DiffRep
         a=_run_info(a),
         b=_run_info(b),
         versions=versions(),
-        notices=("one of the two is compiled: calls inside of it are not seen",),
+        notices=("one of the two is compiled: only outputs and parameter gradients are compared",),
         losses=(_loss(found, 0), _loss(found, 1)),
         step=found.step,
         factor=FACTOR,
-        measured="ends",
+        measured="outputs",
         calls=tuple(
-            CallDiff("", kind, 0, path, tuple(one.tensor.shape), _gap(one), None)
+            CallDiff("", kind, 0, path, tuple(one.tensor.shape), _diff(one), None)
             for path, one in found.outputs.items()
         ),
         parameters=tuple(_parameters(found, a, b, names)),
@@ -57,44 +57,46 @@ def _parameters(
             name=name,
             shape=tuple(one.tensor.shape),
             value=TensorDiff(_number(value.error), value.cosine, _number(value.largest)),
-            gradient=_gap(one),
+            gradient=_diff(one),
             name_b=None if by_a[name] == name else by_a[name],
         )
 
 
 def _findings(found: OutputsDivergence) -> Iterator[Finding]:
     """The output that is farthest off, else the gradient."""
-    outputs = [(path, one) for path, one in found.outputs.items() if one.departs]
-    gradients = [(name, one) for name, one in found.parameters.items() if one.departs]
+    outputs = [(path, one) for path, one in found.outputs.items() if one.diverges]
+    gradients = [(name, one) for name, one in found.parameters.items() if one.diverges]
     if outputs:
         path, worst = max(outputs, key=_times)
         what = f"its output `{path}`" if path else "its output"
-        yield _finding("GD101", "forward-departs", "", what, worst)
+        yield _finding("GD101", "forward-diverges", "", what, worst)
     elif gradients:
         name, worst = max(gradients, key=_times)
-        more = f", as {len(gradients)} of {len(found.parameters)} are," if gradients[1:] else ""
-        yield _finding("GD102", "backward-departs", name, f"its gradient{more}", worst)
+        more = (
+            f" (and {len(gradients) - 1} more of {len(found.parameters)})" if gradients[1:] else ""
+        )
+        yield _finding("GD102", "backward-diverges", name, f"its gradient{more}", worst)
 
 
 def _times(entry: tuple[str, OutputDiff]) -> float:
     """So many times the limit."""
-    if entry[1].gap is None:
+    if entry[1].diff is None:
         return math.inf
-    value, limit = entry[1].noise.limit(entry[1].gap)
+    value, limit = entry[1].noise.limit(entry[1].diff)
     return value / limit
 
 
 def _finding(code: str, rule: str, name: str, what: str, worst: OutputDiff) -> Finding:
-    known = None if worst.gap is None else figures(worst.gap, worst.noise)
+    known = None if worst.diff is None else figures(worst.diff, worst.noise)
     value, threshold, source = known or (None, None, None)
-    how = "another shape, or not there" if worst.gap is None else off(worst.gap, worst.noise)
+    how = "missing, or has another shape" if worst.diff is None else off(worst.diff, worst.noise)
     return Finding(
         code=code,
         rule=rule,
         severity="error",
         name=name,
         message=f"{what} is {how}",
-        advice="compile with `backend='eager'` and `backend='aot_eager'`: which one makes it?",
+        advice="compile with `backend='eager'` and `backend='aot_eager'`: which one diverges?",
         value=value,
         threshold=threshold,
         source=source,
@@ -109,12 +111,12 @@ def _run_info(workload: Workload) -> RunInfo:
     return replace(info, notices=notices)
 
 
-def _gap(one: OutputDiff) -> TensorDiff:
-    if one.gap is None:
-        return TensorDiff(note="B has none of this shape", departs=True)
-    gap = one.gap
-    largest, noise = _number(gap.largest), _number(one.noise.error)
-    return TensorDiff(_number(gap.error), gap.cosine, largest, noise, departs=one.departs)
+def _diff(one: OutputDiff) -> TensorDiff:
+    if one.diff is None:
+        return TensorDiff(note="B has none of this shape", diverges=True)
+    diff = one.diff
+    largest, noise = _number(diff.largest), _number(one.noise.error)
+    return TensorDiff(_number(diff.error), diff.cosine, largest, noise, diverges=one.diverges)
 
 
 def _loss(found: OutputsDivergence, which: int) -> float | None:

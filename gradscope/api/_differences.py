@@ -39,8 +39,8 @@ def call_diffs(found: Divergence) -> Iterator[CallDiff]:
             continue
         gradient = None
         if key in found.tape.gradients:
-            gradient = _gap(found.free.gradients.get(key), found.doubt.gradients.get(key))
-            if key in found.free.summed:
+            gradient = _diff(found.free_running.gradients.get(key), found.doubt.gradients.get(key))
+            if key in found.free_running.summed:
                 gradient = TensorDiff(note=_SUMMED)
             gradient = _with_worst(gradient, found, inputs.get(call, []))
             gradient = _with_references(gradient, [run.gradients.get(key) for run in references])
@@ -59,23 +59,25 @@ def call_diffs(found: Divergence) -> Iterator[CallDiff]:
 
 
 def _activation(found: Divergence, key: ProbeKey) -> TensorDiff:
-    gap = _gap(found.free.values.get(key), found.doubt.values.get(key))
-    if key in found.free.summed:
+    diff = _diff(found.free_running.values.get(key), found.doubt.values.get(key))
+    if key in found.free_running.summed:
         return TensorDiff(note=_SUMMED)
-    if key in found.free.shapes:
-        return replace(gap, note=f"B's shape is {list(found.free.shapes[key])}")
-    own = found.forced.values.get(key)
-    return gap if own is None else _with_own(gap, own, value_noise(found, key))
+    if key in found.free_running.shapes:
+        return replace(diff, note=f"B's shape is {list(found.free_running.shapes[key])}")
+    own = found.teacher_forced.values.get(key)
+    return diff if own is None else _with_own(diff, own, value_noise(found, key))
 
 
-def _with_worst(gap: TensorDiff, found: Divergence, inputs: list[ProbeKey]) -> TensorDiff:
+def _with_worst(diff: TensorDiff, found: Divergence, inputs: list[ProbeKey]) -> TensorDiff:
     """With the own error of the gradient to that input where it is farthest above the noise."""
     owns = [
-        (own, gradient_noise(found, k)) for k in inputs if (own := found.forced.gradients.get(k))
+        (own, gradient_noise(found, k))
+        for k in inputs
+        if (own := found.teacher_forced.gradients.get(k))
     ]
     if not owns:
-        return gap
-    return _with_own(gap, *max(owns, key=lambda pair: pair[0].error / pair[1].error))
+        return diff
+    return _with_own(diff, *max(owns, key=lambda pair: pair[0].error / pair[1].error))
 
 
 def parameter_diffs(
@@ -90,53 +92,61 @@ def parameter_diffs(
         other = by_a.get(name)
         if other is None:
             continue
-        arrived = found.tape.arrived.get(name), found.free.arrived.get(other)
+        arrived = found.tape.arrived.get(name), found.free_running.arrived.get(other)
         gradient = None
         if any(one is not None for one in arrived):
-            gradient = _gap(found.free.parameters.get(name), found.doubt.parameters.get(name))
+            gradient = _diff(
+                found.free_running.parameters.get(name), found.doubt.parameters.get(name)
+            )
             if found.samples and not found.samples.complete:
                 gradient = TensorDiff(note=_SUMMED)
-            own = found.forced.parameters.get(name)
+            own = found.teacher_forced.parameters.get(name)
             if own is not None:
                 gradient = _with_own(gradient, own, parameter_noise(found, name))
             gradient = _with_references(gradient, [run.parameters.get(name) for run in references])
         yield ParameterDiff(
             name=name,
             shape=tuple(parameter.shape),
-            value=_gap(difference(parameter, theirs[other]), None),
+            value=_diff(difference(parameter, theirs[other]), None),
             gradient=gradient,
             name_b=None if other == name else other,
         )
 
 
-def _gap(free: Difference | None, doubt: Difference | None) -> TensorDiff:
-    if free is None:
+def _diff(free_running: Difference | None, doubt: Difference | None) -> TensorDiff:
+    if free_running is None:
         return TensorDiff(note="B has none")
-    note = None if math.isfinite(free.error) else "A is all zeros, or one is not finite"
+    note = None if math.isfinite(free_running.error) else "A is all zeros, or one is NaN or Inf"
     noise = None if doubt is None else _number(doubt.error)
-    return TensorDiff(_number(free.error), free.cosine, _number(free.largest), noise, note=note)
+    return TensorDiff(
+        _number(free_running.error),
+        free_running.cosine,
+        _number(free_running.largest),
+        noise,
+        note=note,
+    )
 
 
-def _with_own(gap: TensorDiff, own: Difference, noise: Noise) -> TensorDiff:
+def _with_own(diff: TensorDiff, own: Difference, noise: Noise) -> TensorDiff:
     return replace(
-        gap,
-        own=_number(own.error),
-        own_noise=_number(noise.error),
-        departs=noise.exceeded(own),
+        diff,
+        teacher_forced=_number(own.error),
+        teacher_forced_noise=_number(noise.error),
+        diverges=noise.exceeded(own),
     )
 
 
 def _references(found: Divergence) -> list[Comparison]:
-    """A and B held against the reference, if there is one."""
+    """A and B compared with the reference, if there is one."""
     return [found.reference.a, found.reference.b] if found.reference else []
 
 
-def _with_references(gap: TensorDiff, errors: Sequence[Difference | None]) -> TensorDiff:
+def _with_references(diff: TensorDiff, errors: Sequence[Difference | None]) -> TensorDiff:
     """With the errors of A and of B from the reference."""
     if not errors:
-        return gap
+        return diff
     a, b = (None if one is None else _number(one.error) for one in errors)
-    return replace(gap, reference_a=a, reference_b=b)
+    return replace(diff, reference_a=a, reference_b=b)
 
 
 def _number(x: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Where two runs part → findings."""
+"""The layers where two runs diverge → findings."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _SURE = 1e-2
 def findings(
     report: DiffReport, forward: Sequence[DivergentCall], backward: Sequence[DivergentCall]
 ) -> Iterator[Finding]:
-    """Forward, backward, then what no single place explains."""
+    """Forward, backward, then what no single layer explains."""
     if forward:
-        yield _departs(report, "GD101", "forward-departs", forward)
+        yield _diverges(report, "GD101", "forward-diverges", forward)
     if backward:
-        yield _departs(report, "GD102", "backward-departs", backward)
+        yield _diverges(report, "GD102", "backward-diverges", backward)
     yield from only_in_one(report)
     if not forward and not backward:
         yield from _lost(report)
 
 
-def _departs(report: DiffReport, code: str, rule: str, places: Sequence[DivergentCall]) -> Finding:
+def _diverges(report: DiffReport, code: str, rule: str, places: Sequence[DivergentCall]) -> Finding:
     first = places[0]
     name, call = first.call or ("", 0)
     others = list(dict.fromkeys(_words(p) for p in places[1:] if p.call != first.call))
-    more = f"; so do, by themselves, {_some(others)}" if others else ""
+    more = f"; {_some(others)} diverge too" if others else ""
     known = figures(first.own, first.noise)
     value, threshold, source = known or (None, None, None)
     return Finding(
@@ -44,7 +44,7 @@ def _departs(report: DiffReport, code: str, rule: str, places: Sequence[Divergen
         severity="error",
         name=name,
         call=call,
-        message=_message(first, rule == "forward-departs") + other_weight(report, name) + more,
+        message=_message(first, rule == "forward-diverges") + other_weight(report, name) + more,
         advice=LOOK if first.call else "compare the losses of A and B",
         value=value,
         threshold=threshold,
@@ -54,35 +54,35 @@ def _departs(report: DiffReport, code: str, rule: str, places: Sequence[Divergen
 
 
 def _message(place: DivergentCall, forward: bool) -> str:
-    gap = off(place.own, place.noise)
+    diff = off(place.own, place.noise)
     if place.batch:
-        return f"the model is called with another batch: {gap}"
+        return f"B's model gets another batch: {diff}"
     if place.call is None:
-        what = "the loss itself" if forward else "the gradient that the loss sends to the output"
-        return f"given A's output, {what} is {gap}"
-    given = "given A's inputs" if forward else "given A's inputs and A's gradient"
+        what = "the loss" if forward else "the gradient that the loss sends to the output"
+        return f"with A's output as its input, {what} is {diff}"
+    given = "with A's inputs" if forward else "with A's inputs and A's output gradient"
     if place.parameter is not None:
         what = f"the gradient of `{place.parameter}`"
     elif place.beside is not None:
         side = "before" if place.before else "after"
         beside = place.beside[0] + (f" #{place.beside[1]}" if place.beside[1] else "")
-        what = f"what its own code makes right {side} `{beside}`"
-        what += "" if forward else " on the way back"
+        what = f"the result of its code right {side} `{beside}`"
+        what += "" if forward else ", in backward,"
     else:
-        what = "its output" if forward else "the gradient that it sends back"
-    return f"{given}, {what} is {gap}"
+        what = "its output" if forward else "its input gradient"
+    return f"{given}, {what} is {diff}"
 
 
 def off(own: Difference, noise: Noise) -> str:
-    """By how much a tensor is off, in the measure that is farthest above the noise."""
+    """The error of a tensor, in the measure that exceeds the noise most."""
     if not math.isfinite(own.error):
-        return "not comparable: only one of the two has such numbers here"
+        return "NaN or Inf in one run only"
     value, _ = noise.limit(own)
-    words = f"off by {own.error:.1e} of itself"
+    words = f"off by {own.error:.1e}, relative"
     if value == own.error:
         return words
     larger = "larger" if own.scale > 0 else "smaller"
-    return f"{larger} throughout, by {value:.1e} of itself"
+    return f"{larger} in all elements, by {value:.1e}"
 
 
 def figures(own: Difference, noise: Noise) -> tuple[float, float, str] | None:
@@ -99,7 +99,7 @@ def figures(own: Difference, noise: Noise) -> tuple[float, float, str] | None:
 
 
 def _lost(report: DiffReport) -> Iterator[Finding]:
-    """Gradients that B's rounding loses though no place does anything wrong."""
+    """Gradients that B loses to rounding, without a layer that diverges."""
     lost = [p for p in report.parameters if _error(p) > _LOST and _noise(p) < _SURE]
     if not lost:
         return
@@ -109,9 +109,9 @@ def _lost(report: DiffReport) -> Iterator[Finding]:
         rule="gradient-lost",
         severity="warning",
         name=worst.name,
-        message=f"its gradient is off by {100 * _error(worst):.0f} % though no place departs: "
-        f"rounding, added up, does so to {len(lost)} of {len(report.parameters)} parameters",
-        advice="keep the layers where errors grow in a wider dtype, or accept it knowingly",
+        message=f"its gradient is off by {100 * _error(worst):.0f} %, but no layer diverges: "
+        f"accumulated rounding does this to {len(lost)} of {len(report.parameters)} parameters",
+        advice="keep the layers where errors grow in a wider dtype, or accept the error",
         value=_error(worst),
         threshold=_LOST,
         source="msprobe: an error of 0.1",
@@ -127,9 +127,9 @@ def _noise(parameter: ParameterDiff) -> float:
 
 
 def _words(place: DivergentCall) -> str:
-    return "the loss" if place.call is None else f"`{place.call[0] or 'the model itself'}`"
+    return "the loss" if place.call is None else f"`{place.call[0] or 'the model'}`"
 
 
 def _some(names: list[str]) -> str:
     shown = ", ".join(names[:4])
-    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more places"
+    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"

@@ -39,7 +39,7 @@ class Selection:
 
     @property
     def any(self) -> bool:
-        """Whether anything was asked for at all."""
+        """Whether anything was asked for."""
         return bool(self.parameters or self.modules)
 
 
@@ -93,7 +93,7 @@ def replies(
 ) -> Iterator[Answer]:
     """The answers for what was asked for and has no cause of its own in ``causes``."""
     states = {p.name: p for p in parameters}
-    done = {name for answer in causes for name in answer.behind}
+    done = {name for answer in causes for name in answer.upstream}
     frozen = [
         name
         for name in states
@@ -114,41 +114,43 @@ def replies(
 def _frozen(selection: Selection, names: Sequence[str]) -> Iterator[Answer]:
     by_config = [name for name in names if name in selection.frozen]
     by_code = [name for name in names if name not in selection.frozen]
-    for behind, location, reason, advice in (
-        (by_config, selection.frozen_at, "the config's `freeze` says so", "change `freeze`"),
-        (by_code, None, "the model's own code set it", "set it to True before training"),
+    for upstream, location, reason, advice in (
+        (by_config, selection.frozen_at, "by the config's `freeze`", "change `freeze`"),
+        (by_code, None, "set by the model's code", "set it to True before training"),
     ):
-        if behind:
+        if upstream:
             at = f" at {location}" if location else ""
             yield Answer(
-                behind[0],
+                upstream[0],
                 "parameter",
                 MISSING,
                 f"requires_grad is False: {reason}{at}.",
                 cause="frozen",
                 location=location,
-                behind=tuple(behind),
-                advice=f"{advice}, if {'it' if len(behind) == 1 else 'these'} should train",
+                upstream=tuple(upstream),
+                advice=f"{advice}, if {'it' if len(upstream) == 1 else 'these'} should train",
             )
 
 
 def _healthy(name: str, parameter: ParameterStats) -> Answer:
     gradient = parameter.gradient
     norm = None if gradient is None else gradient.norm
-    message = "a gradient arrives" + ("" if norm is None else f", of norm {number(norm)}")
+    message = "it gets a gradient" + ("" if norm is None else f" of norm {number(norm)}")
     zeros = None if gradient is None else gradient.zeros
     if gradient is not None and zeros and gradient.numel:
         message += f"; {zeros} of its {gradient.numel} elements are zero"
-    return Answer(name, "parameter", HEALTHY, f"{message}.", behind=(name,))
+    return Answer(name, "parameter", HEALTHY, f"{message}.", upstream=(name,))
 
 
 def _module(name: str, parameters: Sequence[ParameterStats]) -> Answer:
     norms = [p.gradient.norm for p in parameters if p.gradient and p.gradient.norm is not None]
-    message = f"a gradient arrives at {'all ' if len(parameters) > 1 else ''}"
-    message += f"{plural(len(parameters), 'parameter')} of it"
-    message += f", of norm {number(math.hypot(*norms))}" if norms else ""
-    behind = tuple(p.name for p in parameters)
-    return Answer(name, "module", HEALTHY, f"{message}.", module=name, behind=behind)
+    message = (
+        f"{'all ' if len(parameters) > 1 else ''}{plural(len(parameters), 'parameter')} of it "
+    )
+    message += f"{'get' if len(parameters) > 1 else 'gets'} a gradient"
+    message += f" of norm {number(math.hypot(*norms))}" if norms else ""
+    upstream = tuple(p.name for p in parameters)
+    return Answer(name, "module", HEALTHY, f"{message}.", module=name, upstream=upstream)
 
 
 def _without_parameters(name: str, calls: Sequence[ModuleCall]) -> Answer:
@@ -165,13 +167,13 @@ def _without_parameters(name: str, calls: Sequence[ModuleCall]) -> Answer:
         )
     gradients = [out.gradient for call in calls for out in call.outputs if out.gradient]
     if not gradients:
-        message = "no gradient comes to what it returns; it has no parameters."
+        message = "its output gets no gradient; it has no parameters."
         return Answer(name, "module", MISSING, message, module=name, call=calls[0].call)
     norm = math.hypot(*(g.norm for g in gradients if g.norm is not None))
     if norm == 0:
-        message = "the gradient that comes to what it returns is zero; it has no parameters."
+        message = "its output gradient is zero; it has no parameters."
         return Answer(name, "module", ZERO, message, module=name, call=calls[0].call)
-    message = f"a gradient comes to what it returns, of norm {number(norm)}; it has no parameters."
+    message = f"its output gradient has norm {number(norm)}; it has no parameters."
     return Answer(name, "module", HEALTHY, message, module=name)
 
 
@@ -184,10 +186,10 @@ def disagreements(selection: Selection, parameters: Sequence[ParameterStats]) ->
             thawed[0],
             "parameter",
             HEALTHY,
-            f"the config's `freeze` asks for it{at}, but after forward requires_grad is True.",
+            f"the config's `freeze` selects it{at}, but after forward requires_grad is True.",
             cause="frozen",
             location=selection.frozen_at,
-            behind=tuple(thawed),
+            upstream=tuple(thawed),
             advice="look for `requires_grad_(True)` in the model's code",
         )
     misspelt: dict[str, list[str]] = {}
@@ -199,9 +201,9 @@ def disagreements(selection: Selection, parameters: Sequence[ParameterStats]) ->
             names[0],
             "parameter",
             HEALTHY,
-            f"`{flag}` was set on it, which means nothing to PyTorch: it still trains.",
+            f"`{flag}` was set on it; PyTorch ignores that, so it still trains.",
             cause="misspelt",
-            behind=tuple(names),
+            upstream=tuple(names),
             advice="write `requires_grad`",
         )
 

@@ -1,4 +1,5 @@
-"""``why``: one cheap look at every parameter's gradient, and a deep one where it is none."""
+"""``why``: a first pass over every parameter's gradient, and a full sample for those without
+one."""
 
 from __future__ import annotations
 
@@ -95,7 +96,7 @@ def why_config(
 ) -> WhyReport:
     """Load what a config names and answer.
 
-    The parameters of the layers that the config's patterns less ``exclude`` select are looked at.
+    The parameters of the layers that the config's patterns less ``exclude`` select are checked.
 
     Raises:
         GradscopeError: as ``why``.
@@ -145,8 +146,8 @@ def _answered(workload: Workload, names: Sequence[str], *, frozen_at: str | None
         causes = causes if stopped is None else unexplained(parameters)
         report = _with(report, _answers(causes, parameters, selection, observer.calls))
         if stopped is not None and failure is None:
-            reason = f"{interruption(stopped)} while looking closer"
-            raise Interrupted(reason, "causes were not looked for", report=report) from None
+            reason = f"{interruption(stopped)} during the full sample"
+            raise Interrupted(reason, "causes were not searched", report=report) from None
     if observer.failure is not None:
         fail(observer, report)
     return report
@@ -183,7 +184,7 @@ def _answers(
     """The causes, then what else was asked for. Of names, only the answers that concern them."""
     answers = [*causes, *disagreements(selection, parameters)]
     if selection.any:
-        answers = [answer for answer in answers if selection.all & {answer.name, *answer.behind}]
+        answers = [answer for answer in answers if selection.all & {answer.name, *answer.upstream}]
         answers += replies(selection, parameters, calls, answers)
     return problems_first(answers, {p.name: i for i, p in enumerate(parameters)})
 

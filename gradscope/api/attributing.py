@@ -159,8 +159,8 @@ def attribute(
     notices = list(viewer.notices)
     if viewer.random:
         notices.append(
-            "weights: random, so the maps say nothing about pictures: `weights=DEFAULT` or "
-            "`checkpoint=FILE` loads learnt ones"
+            "weights: random, so the maps mean nothing: `weights=DEFAULT` or "
+            "`checkpoint=FILE` loads trained ones"
         )
     others = _others(viewer, len(pictures), notices)
     pixels = pixels_of(request.pixels, pictures)
@@ -211,7 +211,7 @@ def _others(viewer: Viewer, pictures: int, notices: list[str]) -> ModelInputs | 
     if found.names:
         listed = ", ".join(f"`{name}`" for name in found.names)
         row = found.rows not in (1, pictures)
-        held = f"{listed} held fixed" + (", the first row for every picture" if row else "")
+        held = f"{listed} kept fixed" + (", the first row for every picture" if row else "")
         notices.append(f"input: `{given.name}` is explained; {held}")
     return found if found.rows == pictures else found.first(pictures)
 
@@ -221,28 +221,26 @@ def _explained(
     inputs: Tensor,
     plan: AttributionPlan,
     pictures: Sequence[Picture],
-    whole: int,
+    full: int,
     which: dict[str, Any],
 ) -> tuple[Subject, list[list[RecordedMap]]]:
     """The maps of some pictures; of several sizes the ones that cannot be explained are named."""
     try:
         return explain(viewer.model, inputs, plan, **which)
     except OptionError as error:
-        if len(pictures) == whole:
+        if len(pictures) == full:
             raise
         message = f"{_names(pictures)}: {error}"
         raise OptionError(message, help=error.problems[0].help) from error
 
 
-def _which(done: int, places: Sequence[int], whole: int) -> str:
+def _which(done: int, places: Sequence[int], full: int) -> str:
     """Which of all pictures are explained together; nothing of a single one."""
-    if whole == 1:
+    if full == 1:
         return ""
     last = done + len(places)
     return (
-        f"picture {last} of {whole}"
-        if len(places) == 1
-        else f"pictures {done + 1}–{last} of {whole}"
+        f"picture {last} of {full}" if len(places) == 1 else f"pictures {done + 1}–{last} of {full}"
     )
 
 

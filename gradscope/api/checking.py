@@ -47,7 +47,7 @@ def check(
 ) -> Report:
     """Run a model and say what is wrong with it: the report's ``findings``.
 
-    The whole model is looked at, whatever layers the config names for its tables.
+    The full model is checked, whatever layers the config names for its tables.
 
     Args:
         model: a live module, which is given back exactly as it was, or a config: a YAML path or a

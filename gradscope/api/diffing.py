@@ -1,4 +1,4 @@
-"""Two runs compared call by call: how far they are apart, and where they part."""
+"""Compares two runs call by call: the errors, and the first divergent layer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def diff(
     match: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> DiffReport:
-    """Run two models on the same batch, and say how far they are apart and where they part.
+    """Run two models on the same batch; report the errors and the first divergent layer.
 
     Args:
         a, b: live modules, each with its own weights and given back exactly as it was, or configs:
@@ -109,7 +109,7 @@ def _saved(a: Any, b: Any, asked: Sequence[str], match: Sequence[str]) -> DiffRe
         )
     if asked:
         name = kind.name if kind is not None and not any(records) else "a record"
-        raise OptionError(f"{name} cannot be run again, as `{asked[0]}` asks", help="leave it away")
+        raise OptionError(f"{name} cannot run again, which `{asked[0]}` needs", help="drop it")
     if any(records):
         return compared_records(a, b, match)
     return None if kind is None else kind.compared([str(a), str(b)], match)
@@ -148,13 +148,13 @@ def _compared(
         samples, notices = _same_batch(sources, options, (a, b))
         notices += _same_weights(sources, (a, b), names)
         files = [one.file if isinstance(one, LoadedConfig) else None for one in sources]
-        at_ends = is_compiled(a) != is_compiled(b)
-        if at_ends:
+        outputs_only = is_compiled(a) != is_compiled(b)
+        if outputs_only:
             _refuse_for_compiled(reference, samples)
         wide = None if reference is None else in_float64(a)
         whose = {id(a): files[0] or "A", id(b): files[1] or "B", id(wide): "A in float64"}
         try:
-            if at_ends:
+            if outputs_only:
                 report = compared_outputs(a, b, names)
             else:
                 found = diverge(a, b, names, renamings, samples, wide)
@@ -171,13 +171,13 @@ def _compared(
 
 
 def _refuse_what_shows_nothing(*workloads: Workload) -> None:
-    """Refuse to call equal what was not looked at.
+    """Refuse to call equal what was not compared.
 
     Raises:
         OptionError: there are no values.
     """
     if any(workload.device.type == "meta" for workload in workloads):
-        raise OptionError("`meta` has shapes alone: there is nothing to compare", help="use `cpu`")
+        raise OptionError("`meta` has only shapes: nothing to compare", help="use `cpu`")
 
 
 def _refuse_for_compiled(reference: str | None, samples: SharedSamples | None) -> None:
@@ -189,8 +189,8 @@ def _refuse_for_compiled(reference: str | None, samples: SharedSamples | None) -
     if reference is not None or samples is not None:
         what = "a reference" if reference is not None else "another batch"
         raise OptionError(
-            f"one of the two is compiled: its calls are not seen, as {what} needs",
-            help="compare what was not compiled",
+            f"one of the two is compiled: {what} needs its calls, which gradscope cannot observe",
+            help="compare models that are not compiled",
         )
 
 
@@ -209,42 +209,43 @@ def _keys(sources: _Sources) -> tuple[dict[str, Any], dict[str, Any]]:
 def _same_batch(
     sources: _Sources, options: tuple[Options, Options], workloads: tuple[Workload, Workload]
 ) -> tuple[SharedSamples | None, list[str]]:
-    """Give B the batch of A where nobody asked for another; else the samples that both have."""
+    """Give B the batch of A without a request for another; else the samples that both have."""
     one, other = _keys(sources)
     if options[0] is options[1] and all(one.get(key) == other.get(key) for key in _BATCH):
         hand_batch(*workloads)
         return None, ["batch: A's, for both"]
     samples = shared_samples(*workloads)
     if samples is None:
-        return None, ["batch: each its own, which was asked for"]
+        return None, ["batch: each its own, as requested"]
     if samples.complete:
         return samples, ["batch: B has A's samples in another order; each is compared with its own"]
     ours, theirs = samples.sizes
-    said = (
-        f"batch: {ours} samples in A and {theirs} in B; the {len(samples.a)} of both are compared"
+    notice = (
+        f"batch: {ours} samples in A and {theirs} in B; the {len(samples.a)} that both have are "
+        "compared"
     )
-    return samples, [said]
+    return samples, [notice]
 
 
 def _same_weights(
     sources: _Sources, workloads: tuple[Workload, Workload], names: dict[str, str]
 ) -> list[str]:
-    """Give B the weights of A where nobody asked for others; what is to be said."""
-    (one, other), said = _keys(sources), list[str]()
+    """Give B the weights of A, unless the config asks for others; returns notices."""
+    (one, other), notices = _keys(sources), list[str]()
     equal, every = equal_parameters(*workloads, names)
-    known = f"{equal} of {every} that are no constants are equal"
+    known = f"{equal} of {every} (without constants) are equal"
     if any(workload.live for workload in workloads):
-        said.append(f"weights: each its own; {known}")
+        notices.append(f"weights: each its own; {known}")
     elif any(one[key] != other[key] for key in _WEIGHTS):
-        said.append(f"weights: each its own, for the configs ask for others; {known}")
+        notices.append(f"weights: each its own, as the configs require; {known}")
     elif one["model"] != other["model"] and equal:
-        said.append(f"weights: B's own; {known}")
+        notices.append(f"weights: B's own; {known}")
     else:
         hand_weights(*workloads, names)
-        said.append("weights: A's, for both")
+        notices.append("weights: A's, for both")
     if any(workload.steps > 1 for workload in workloads):
-        said.append("steps: of several, the first is compared")
-    return said
+        notices.append("steps: only the first one is compared")
+    return notices
 
 
 def _explained(failed: StepFailed, model: str) -> ModelError:
@@ -267,7 +268,7 @@ def _report(
     )
     losses = [
         float(loss) if loss.numel() == 1 and not loss.is_complex() else None
-        for loss in (found.tape.loss, found.free.loss)
+        for loss in (found.tape.loss, found.free_running.loss)
     ]
     report = DiffReport(
         status="ok",

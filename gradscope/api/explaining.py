@@ -25,15 +25,14 @@ CAUSED = frozenset([MISSING, ZERO, NON_FINITE])
 _MESSAGES = {
     MISSING: "no gradient arrives",
     ZERO: "the gradient is all zeros",
-    NON_FINITE: "the gradient has a NaN or an infinity",
+    NON_FINITE: "the gradient has NaN or Inf",
 }
-#: The message where no cause is known, and what to do.
+#: The message if no cause was found, and the advice.
 _UNSEEN = (
-    "a second run, watched closely, did not show where that comes from.",
-    "see whether it lasts with another `seed`: what comes by chance cannot be"
-    " followed, nor what scripted code does",
+    "the full sample did not find the cause.",
+    "try another `seed`; random operations and scripted code cannot be traced",
 )
-_STOPPED = ("interrupted before its cause was looked for.", "run it again, and let it finish")
+_STOPPED = ("interrupted before the search for its cause.", "run it again, and let it finish")
 
 
 def state_of(parameter: ParameterStats) -> str:
@@ -58,10 +57,10 @@ def explained(
     """Why trainable parameters have no useful gradient, one answer per cause and place.
 
     Args:
-        step: the step that was looked at, to be run again; its weights may be moved.
+        step: the sampled step, to be run again; its weights may be moved.
         parameters: what it gave them; those that are frozen or healthy are passed over.
         states: which of ``missing``, ``zero`` and ``non-finite`` to explain.
-        origins: where NaN and infinities came from.
+        origins: the origins of NaN and Inf.
     """
     names: dict[str, list[str]] = {MISSING: [], ZERO: [], NON_FINITE: []}
     for parameter in parameters:
@@ -76,7 +75,7 @@ def explained(
     if names[ZERO]:  # at the end, for it moves the weights
         with progress.within("why gradients are zero"):
             answers += _zero(step, names[ZERO])
-    answered = {name for answer in answers for name in answer.behind}
+    answered = {name for answer in answers for name in answer.upstream}
     for state, listed in names.items():
         answers += _without_cause(state, [name for name in listed if name not in answered])
     order = {parameter.name: i for i, parameter in enumerate(parameters)}
@@ -84,7 +83,7 @@ def explained(
 
 
 def find_origins(workload: Workload, first: int) -> tuple[NonFiniteOrigin, ...]:
-    """Where a NaN or an infinity came out of finite numbers.
+    """Where a NaN or Inf was made from finite numbers.
 
     Args:
         workload: what was run.
@@ -92,7 +91,7 @@ def find_origins(workload: Workload, first: int) -> tuple[NonFiniteOrigin, ...]:
             what made it.
     """
     for number in range(max(0, first - 1), first + 1):
-        with progress.within("where a NaN or Inf comes from"), rerun(workload, number) as step:
+        with progress.within("the origin of a NaN or Inf"), rerun(workload, number) as step:
             update = None if step.optimizer is None else step.update
             inputs = _inputs(step)
             found = explain_non_finite(
@@ -104,7 +103,7 @@ def find_origins(workload: Workload, first: int) -> tuple[NonFiniteOrigin, ...]:
 
 
 def unexplained(parameters: Sequence[ParameterStats]) -> Iterator[Answer]:
-    """What the first look found, where nobody came to look for causes."""
+    """What the first pass found, where nobody came to look for causes."""
     for state in _MESSAGES:
         names = [p.name for p in parameters if p.requires_grad and state_of(p) == state]
         yield from _without_cause(state, names, _STOPPED)
@@ -130,14 +129,14 @@ def _inputs(step: Step) -> dict[str, Any]:
 def _without_cause(
     state: str, names: Sequence[str], why: tuple[str, str] = _UNSEEN
 ) -> Iterator[Answer]:
-    """What a second run did not explain is told all the same."""
+    """What a second run did not explain is reported all the same."""
     if names:
         yield Answer(
             names[0],
             "parameter",
             state,
             f"{_MESSAGES[state]}; {why[0]}",
-            behind=tuple(names),
+            upstream=tuple(names),
             advice=why[1],
         )
 
@@ -146,23 +145,23 @@ def _of_origins(origins: Sequence[NonFiniteOrigin], names: Sequence[str]) -> Ite
     """One answer per origin, for the parameters that it spread to; an only one has all."""
     left = list(names)
     for origin in origins:
-        behind = [name for name in left if name in origin.spread or name == origin.name]
+        upstream = [name for name in left if name in origin.spread or name == origin.name]
         if len(origins) == 1:
-            behind = left
-        left = [name for name in left if name not in behind]
-        if behind:
-            yield _of_origin(origin, behind)
+            upstream = left
+        left = [name for name in left if name not in upstream]
+        if upstream:
+            yield _of_origin(origin, upstream)
 
 
-def _of_origin(origin: NonFiniteOrigin, behind: Sequence[str]) -> Answer:
+def _of_origin(origin: NonFiniteOrigin, upstream: Sequence[str]) -> Answer:
     return Answer(
-        name=behind[0],
+        name=upstream[0],
         kind="parameter",
         state=NON_FINITE,
         message=origin.message,
         module=origin.name if origin.phase in ("forward", "backward", "loss") else None,
         call=origin.call,
         location=origin.location,
-        behind=tuple(behind),
+        upstream=tuple(upstream),
         advice=origin.advice,
     )

@@ -1,4 +1,4 @@
-"""What a report has only where somebody asks for it."""
+"""What a report has only on request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 class Extras:
     """``gradscope.inspect`` describes each, ``gradscope.check`` the forecast of ``precision``.
 
-    A field that is set is also the name of a closer look, where one finds it out.
+    A field that is set is also the name of a full sample, where one finds it out.
     """
 
     chain: Sequence[str] = ()

@@ -49,7 +49,7 @@ def explained_failure(
 
     Args:
         workload: what ran.
-        stopped: what looked on.
+        stopped: the observer that stopped it.
         seconds: what the run took until then.
         from_loss: whether backward starts from the loss.
     """
@@ -82,7 +82,7 @@ def fail(stopped: Observer, record: Report | AutogradGraph | WhyReport) -> NoRet
     try:
         users = raised_by_user(failure.__traceback__)
         if isinstance(failure, KeyboardInterrupt):
-            shown_so_far = "what was recorded until then is shown"
+            shown_so_far = "the records so far are shown"
             name = record.error.name if record.error else None
             where = f", in the forward of `{name}`" if name else ""
             reason = f"{interruption(failure)}{where}"

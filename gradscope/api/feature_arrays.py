@@ -124,6 +124,6 @@ def usable(task: FeatureRun, found: FeatureArray, *, directions: bool) -> Featur
     kept = finite & found.values.any(axis=1) if directions else finite
     for i in np.flatnonzero(~kept):
         reason = "all its features are 0: it has no direction" if finite[i] else ""
-        reason = reason or "its features are not finite: NaN or Inf"
+        reason = reason or "its features have NaN or Inf"
         task.skipped.append(SkippedImage(found.names[i], reason))
     return found if kept.all() else found.only(np.flatnonzero(kept).tolist())

@@ -46,11 +46,11 @@ class FeatureRun:
     def __post_init__(self) -> None:
         if self.viewer.device.type == "meta":
             raise OptionError(
-                "on the meta device there are no numbers to look at", help="use `--device cpu`"
+                "on the meta device tensors have no numbers", help="use `--device cpu`"
             )
         if self.viewer.inputs is not None:
             raise OptionError(
-                "the model takes several inputs, and `gradscope features` gives it pictures alone",
+                "the model takes several inputs, and `gradscope features` gives it pictures only",
                 help="wrap it in one that takes [N, C, H, W]; `saliency` takes several",
             )
 
@@ -64,8 +64,8 @@ class FeatureRun:
         notices = [*self.viewer.notices, *self.notices]
         if self.viewer.random:
             notices.append(
-                "weights: random, so nothing here was learnt: `weights=DEFAULT` or "
-                "`checkpoint=FILE` loads learnt ones"
+                "weights: random, so the features mean nothing: `weights=DEFAULT` or "
+                "`checkpoint=FILE` loads trained ones"
             )
         return FeaturesReport(
             run_of(self.viewer, notices, self.seed),
@@ -105,7 +105,7 @@ class FeatureRun:
         """Refuse to go on without a single picture.
 
         Raises:
-            ConfigError: each was skipped; the first reason is told.
+            ConfigError: each was skipped; the first reason is reported.
         """
         if not used:
             first = self.skipped[0]

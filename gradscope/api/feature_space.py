@@ -44,7 +44,7 @@ def neighbors(
     """The ``k`` pictures of a pool whose features lie nearest to each query's; never itself.
 
     Raises:
-        GradscopeError: no such layer, a query or a whole pool that cannot be used, or the model
+        GradscopeError: no such layer, a query or a full pool that cannot be used, or the model
             raised.
     """
     check_metric(metric)

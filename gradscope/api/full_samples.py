@@ -1,6 +1,6 @@
-"""Findings: what the first look left suspicious is looked at closely, then the rules speak.
+"""Findings: the first pass, then the full samples that rules request, then the rules.
 
-Every deep look is one entry of ``_FULL_SAMPLES``; none of them is taken unless a rule asks for it.
+Each entry of ``_FULL_SAMPLES`` is a replay of the step; it runs only if a rule requests it.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ def diagnosed(
     last: int = 0,
     first_nonfinite: int | None = None,
 ) -> Report:
-    """The report with its findings, and with what the deep looks behind them saw.
+    """The report with its findings, and with what the full samples of them saw.
 
     Args:
         workload: what was run; its model is as it was before the run, and left so.
-        report: of the first look, complete or not.
+        report: of the first pass, complete or not.
         rules: which look, and how strictly.
-        extras: what is looked at whether or not a rule asks for it.
+        extras: what is recorded whether or not a rule requests it.
         only: patterns of the layers whose findings count.
         last: the number of the step that began last.
-        first_nonfinite: of the first one whose loss or gradients were not finite, if one of several
+        first_nonfinite: of the first one whose loss or gradients were NaN or Inf, if one of several
             was such.
 
     Raises:
-        Interrupted: Ctrl-C in a deep look; ``.report`` has the findings without it.
+        Interrupted: Ctrl-C in a full sample; ``.report`` has the findings without it.
     """
     run = _Run(workload, last, first_nonfinite, extras)
     looks = extras.looks
@@ -74,35 +74,35 @@ def diagnosed(
         if not asked & look.names or stopped is not None or too_early:
             continue
         try:
-            with progress.within(f"looking closer at {look.words}"):
+            with progress.within(f"full sample: {look.words}"):
                 report = replace(report, **look.take(run, report, asked & look.names))
             # What has a cause by now leaves no suspicion.
             asked = {*wanted(report, rules), *looks}
         except KeyboardInterrupt as error:
             stopped = error
         except Exception as error:
-            # The first look stands, and so does every rule that needs no more than it.
+            # The first pass is still valid, and so is every rule that needs no more than it.
             first = (message_of(error).strip() or type(error).__name__).splitlines()[0]
-            notices.append(f"{look.words}: looking closer failed: {first}")
+            notices.append(f"{look.words}: the full sample failed: {first}")
     run_info = replace(report.run, notices=(*report.run.notices, *notices))
     report = replace(report, run=run_info)
     findings = _of_layers(workload.model, only, diagnose(report, rules))
     status = "findings" if findings and report.status == "ok" else report.status
     report = replace(report, findings=findings, status=status)
     if stopped is not None:
-        reason = f"{interruption(stopped)} while looking closer"
-        raise Interrupted(reason, "what was found until then is shown", report=report)
+        reason = f"{interruption(stopped)} during the full sample"
+        raise Interrupted(reason, "the findings so far are shown", report=report)
     return report
 
 
 def _untaken(asked: set[str]) -> list[str]:
-    """What rules would have wanted to know more of, where no process may run a step by itself."""
+    """What rules would have wanted to know more of, where no process may run a step alone."""
     words = [look.words for look in _FULL_SAMPLES if asked & look.names]
     if not words:
         return []
     return [
-        f"not looked at closer, for all processes would have to run the step again: "
-        f"{'; '.join(words)}. One process alone does: `parallel=null`"
+        f"no full sample with several processes: {'; '.join(words)}. Run in one process: "
+        "`parallel=null`"
     ]
 
 
@@ -124,7 +124,7 @@ def _of_layers(
     return tuple(finding for finding in findings if finding.name in names)
 
 
-#: How many other seeds are tried before what did not run is said not to run.
+#: How many other seeds are tried before what did not run counts as not run.
 _SEEDS = 3
 
 
@@ -140,7 +140,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _FullSample:
-    """A deep look: the names by which rules ask for it, and what it adds to the report."""
+    """A full sample: the names by which rules ask for it, and what it adds to the report."""
 
     names: frozenset[str]
     words: str
@@ -202,7 +202,7 @@ def _precision(run: _Run, report: Report, asked: Collection[str]) -> dict[str, A
 
 
 def _tasks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """The gradients of each loss by itself."""
+    """The gradients of each loss separately."""
     with rerun(run.workload, run.last) as step:
         return {"tasks": task_gradients(step)}
 
@@ -257,15 +257,17 @@ def _accumulation(run: _Run, report: Report, asked: Collection[str]) -> dict[str
 _FULL_SAMPLES = (
     _FullSample(frozenset({"missing", "zero"}), "why gradients are missing or zero", _answers),
     _FullSample(frozenset({"elsewhere"}), "what other seeds reach", _elsewhere),
-    _FullSample(frozenset({"non_finite"}), "where a NaN or Inf comes from", _non_finite),
+    _FullSample(frozenset({"non_finite"}), "the origin of a NaN or Inf", _non_finite),
     _FullSample(frozenset({"activity"}), "dead and saturated units", _activity),
     _FullSample(frozenset({"precision"}), "what other dtypes would lose", _precision),
     _FullSample(frozenset({"tasks"}), "the gradients of each loss", _tasks, True),
     _FullSample(frozenset({"lines"}), "the lines of what goes into the loss", _lines),
     _FullSample(frozenset({"leaks"}), "what each output depends on", _leaks, True),
     _FullSample(frozenset({"costs"}), "what the calls cost", _costs, True),
-    _FullSample(frozenset({"histogram"}), "how values are spread", _histograms, True),
+    _FullSample(frozenset({"histogram"}), "histograms", _histograms, True),
     _FullSample(frozenset({"sketch"}), "sketches of the tensors", _sketches, True),
-    _FullSample(frozenset({"gradcheck"}), "backward of the asked layers", _gradient_checks, True),
+    _FullSample(
+        frozenset({"gradcheck"}), "backward of the selected layers", _gradient_checks, True
+    ),
     _FullSample(frozenset({"accumulation"}), "accumulated gradients", _accumulation, True),
 )

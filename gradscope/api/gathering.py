@@ -1,7 +1,7 @@
-"""What several processes learned of one step, put together when all have run it.
+"""Gathers the reports of several processes on one step, when all have run it.
 
 Nothing is asked of the others while the step runs. Each leaves its record in the launcher's store,
-whole or of a run that failed; the first process reads them all, and leaves the report of the whole
+complete or of a run that failed; the first process reads them all, and leaves the reduced report
 for the others. Whoever fails says so first and leaves the group, so that nobody waits for it.
 """
 
@@ -29,13 +29,13 @@ def report_of_several(
     report: Report,
     judged: Callable[[Report], Report],
 ) -> Report:
-    """The report of the whole, the same in each process.
+    """The reduced report, the same in each process.
 
     Args:
         parallel: how the model is spread.
         observation: of this process.
         report: of it too, with all parameters.
-        judged: what is to be done with the whole; in one process alone.
+        judged: what is to be done with the reduced report; in one process only.
 
     Raises:
         ModelError: this process failed, or another; ``.report`` has what this one recorded.
@@ -57,10 +57,10 @@ def report_of_several(
 
 
 def _of_one_rank(own: Report, processes: Processes) -> Report:
-    """What one process shows where the records of all are not put together."""
+    """The report of one process, without a reduction over ranks."""
     notice = (
-        f"rank {processes.rank} of {processes.count} alone: all figures are of its samples and of "
-        "its parts of the parameters"
+        f"rank {processes.rank} of {processes.count} only: all figures are of its samples and its "
+        "shards of the parameters"
     )
     return replace(own, run=replace(own.run, notices=(*own.run.notices, notice)))
 
@@ -81,13 +81,13 @@ def _gathered(
         processes.leave_group()
     if processes.rank:
         return _followed(processes, observation, partial, cause)
-    whole = ""
+    reduced = ""
     try:
         found = judged(_put_together(processes, observation, own, partial, cause))
-        whole = record_json.dumps(found)
+        reduced = record_json.dumps(found)
         return found
     finally:
-        processes.leave_whole(whole)
+        processes.leave_reduced(reduced)
 
 
 def _put_together(
@@ -125,8 +125,8 @@ def _blame(processes: Processes, rank: int, observation: Observation, partial: R
 
 def _lost(rank: int, partial: Report) -> ModelError:
     return ModelError(
-        f"nothing was heard of rank {rank}",
-        help="what it printed, and what the launcher says of it, tells why it ended",
+        f"rank {rank} sent no report",
+        help="read its output and the launcher's message",
         report=replace(partial, status="failed"),
     )
 
@@ -137,17 +137,17 @@ def _followed(
     """What the other ranks do: they wait for what rank 0 makes of it."""
     failure = observation.failure
     if failure is None:
-        whole = processes.whole()
-        if whole:
-            return record_json.loads(whole, Report, file="rank 0")
-        raise ModelError("there is no report of the whole: rank 0 says why", report=partial)
+        reduced = processes.reduced()
+        if reduced:
+            return record_json.loads(reduced, Report, file="rank 0")
+        raise ModelError("there is no reduced report: rank 0 prints the reason", report=partial)
     if cause is not None:
         observation.failure = None
-        message = f"rank {processes.rank} was stopped, as rank {cause} failed"
+        message = f"rank {processes.rank} was stopped because rank {cause} failed"
         raise ModelError(message, report=partial) from failure
     if not isinstance(failure, KeyboardInterrupt):
         # The launcher ends the others when this process has ended: let them write their report.
-        processes.whole(BRIEFLY)
+        processes.reduced(BRIEFLY)
     return fail(observation, partial)
 
 

@@ -1,4 +1,4 @@
-"""An autograd graph: every node behind the loss, and why what is missing is not in it."""
+"""An autograd graph: every node upstream of the loss, and why what is missing is not in it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def graph_config(
 ) -> AutogradGraph:
     """Load what a config names and trace it.
 
-    The graph is always whole; that the config's layer patterns less ``exclude`` name modules is
+    The graph is always complete; that the config's layer patterns less ``exclude`` name modules is
     checked, for who draws it by them.
 
     Raises:
@@ -111,7 +111,9 @@ def graph_config(
 
 
 def _traced(workload: Workload, word: str | None, *, lines: bool) -> AutogradGraph:
-    select_layers(workload.model, workload.layers)  # a wrong pattern is told before anything runs
+    select_layers(
+        workload.model, workload.layers
+    )  # a wrong pattern is reported before anything runs
     workload = replace(workload, steps=1, make_optimizer=None)
     root = root_of(word, workload.model)
     start = LOSS if root is None else root.word
@@ -149,7 +151,7 @@ def _traced(workload: Workload, word: str | None, *, lines: bool) -> AutogradGra
 def _missing(
     workload: Workload, traced: GraphTrace, missing: Sequence[str], start: str
 ) -> tuple[Answer, ...]:
-    """Why these are not in the graph: a second forward, watched closely."""
+    """Why these are not in the graph: a second forward, traced."""
     if not missing:
         return ()
     root = traced.output

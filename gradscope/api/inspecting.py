@@ -80,11 +80,11 @@ def inspect(
         overrides: ``key=value`` pairs on top of a config.
         chain: layers whose autograd chain back to the leaves is kept.
         verify: also run two plain steps and say whether gradients are bit-identical.
-        tasks: also take the gradients of each loss by itself, where the loss is several.
+        tasks: also take the gradients of each loss separately, where the loss is several.
         costs: also run forward again for the seconds and the floating-point operations of each
             call.
         histogram: layers of whose outputs, parameters and gradients histograms are kept.
-        gradcheck: layers whose backward is held against finite differences, in float64.
+        gradcheck: layers whose backward is compared with finite differences, in float64.
         sketch: also keep a random projection of every tensor, by which the saved report can be
             compared with another.
         select, ignore: the rules that look, by code, beginning of codes, or name.

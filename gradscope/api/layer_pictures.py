@@ -147,36 +147,38 @@ def maximize(
             task.notices.append(f"layer `{layer.title}`: the last linear layer")
         else:
             layer = one_layer(viewer.model, pattern)
-        whole = channel_count(viewer, layer, grey)
-        wanted = list(range(min(top, whole))) if channels is None else list(channels)
+        full = channel_count(viewer, layer, grey)
+        wanted = list(range(min(top, full))) if channels is None else list(channels)
         for channel in wanted:
-            if not 0 <= channel < whole:
+            if not 0 <= channel < full:
                 raise OptionError(
                     f"layer `{layer.title}` has no channel {channel}",
-                    help=f"its channels are 0 to {whole - 1}",
+                    help=f"its channels are 0 to {full - 1}",
                 )
         progress.begin("climbing")
         found = maximized(viewer, layer, wanted, within, steps=steps, seed=task.seed)
     stuck = [str(c) for c, a, b in zip(wanted, found.start, found.reached, strict=True) if a == b]
     if stuck:
         task.notices.append(
-            f"channel {', '.join(stuck)}: no gradient where the climb begins, nothing was reached; "
-            "another `--seed` begins elsewhere"
+            f"channel {', '.join(stuck)}: no gradient at the start; try another `--seed"
         )
-    if channels is None and whole > len(wanted):
-        task.notices.append(f"the first {len(wanted)} of {whole} channels: `--top` takes more")
+    if channels is None and full > len(wanted):
+        task.notices.append(f"the first {len(wanted)} of {full} channels: `--top` takes more")
     report = task.report(
         [layer.title],
-        figures={"channels": whole, "steps": steps},
+        figures={"channels": full, "steps": steps},
         maximized=tuple(
             MaximizedChannel(layer.title, *row)
             for row in zip(wanted, found.start, found.reached, strict=True)
         ),
     )
     classes = viewer.classes or ()
-    are_classes = pattern is None and len(classes) == whole
+    are_classes = pattern is None and len(classes) == full
     names = [f"class {classes[c]}" if are_classes else "" for c in wanted]
-    title = [f"what channels of {layer.title} want: {plural(steps, 'step')} up", about(viewer)]
+    title = [
+        f"pictures that maximise channels of {layer.title}: {plural(steps, 'step')} up",
+        about(viewer),
+    ]
     foot = [
         "below each picture: the channel's mean activation on noise, and on the picture",
         "smooth steps (1/f), the picture shifted at random before each (Olah et al. 2017, Distill)",

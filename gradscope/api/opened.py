@@ -83,7 +83,7 @@ _KEYS = {
 
 
 def read(model: nn.Module | str | Path, options: Options) -> nn.Module | LoadedConfig:
-    """The config behind a path or a spec, with the options in it; a live module as it is.
+    """The config of a path or a spec, with the options in it; a live module as it is.
 
     Raises:
         GradscopeError: the config or an option is not right, or a module was never constructed.
@@ -131,9 +131,9 @@ def opened(
     progress.begin(f"building {source.name}")
     if source.config.parallel is not None and not parallel:
         raise OptionError(
-            "`parallel` is for `inspect` alone",
+            "`parallel` is for `inspect` only",
             place=source.place("parallel"),
-            help="look at the model in one process: `parallel=null`",
+            help="run in one process: `parallel=null`",
         )
     with switches_restored(), processes_of(source) as processes:
         try:
@@ -164,7 +164,7 @@ def _adopted(model: nn.Module, options: Options) -> Iterator[Workload]:
     moved = [name for name in ("device", "dtype") if name in settings]
     if moved:
         raise OptionError(
-            f"`{moved[0]}` would move a live module, which is to stay as it is",
+            f"`{moved[0]}` would move a live module, which gradscope must not change",
             help=f"move it yourself before the call, as in `model.to({settings[moved[0]]!r})`",
         )
     # Loading makes inputs from the seed too: the caller's random state is kept around it all.

@@ -54,11 +54,11 @@ def plot(record: Report | RunHistory) -> Plot:
     """What there is to draw of a report over depth, of a run over its steps.
 
     Raises:
-        OptionError: nothing was measured that could be drawn.
+        OptionError: nothing to draw.
     """
     found = plotted(record)
     if not found.charts:
-        raise OptionError("nothing was measured that could be drawn")
+        raise OptionError("nothing to draw")
     return found
 
 
@@ -79,6 +79,6 @@ def check_picture(path: Path) -> None:
     if path.suffix.lower() not in figure.SUFFIXES:
         suffixes = ", ".join(f"`{suffix}`" for suffix in figure.SUFFIXES)
         raise OptionError(
-            f"no picture is written as `{path}`",
+            f"`{path}` is not a picture file",
             help=f"use one of {suffixes}; `-o report.html` makes a page",
         )

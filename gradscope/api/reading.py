@@ -43,6 +43,6 @@ def load(path: str | Path) -> Loaded:
             return read_history(opened, calls=True)
     if not path.suffix and not path.exists():
         raise ConfigError(
-            f"there is no run and no report `{path}`", help="name a file: `gradscope.load('x.db')`"
+            f"no run and no report is named `{path}`", help="name a file: `gradscope.load('x.db')`"
         )
     return record_json.load_any(path)

@@ -38,7 +38,7 @@ def report_of(
     Args:
         workload: what runs, with the patterns of the layers to record.
         rules: which rules look.
-        extras: what else is looked at.
+        extras: what else is recorded.
         file: what names the model.
         only: layer patterns; findings of others are left out. None: the workload's layers.
 
@@ -48,14 +48,14 @@ def report_of(
     only = workload.layers if only is None else only
     if workload.parallel is not None and extras.reruns:
         raise OptionError(
-            f"`{extras.reruns[0]}` runs the step again, which is not done under `parallel`",
-            help="look in one process: `parallel=null`",
+            f"`{extras.reruns[0]}` replays the step, which `parallel` does not allow",
+            help="run in one process: `parallel=null`",
         )
     for patterns in (
         only,
         extras.histogram,
         extras.gradcheck,
-    ):  # a wrong pattern is told before anything runs
+    ):  # a wrong pattern is reported before anything runs
         if patterns:
             select_layers(workload.model, patterns)
     observation = observe(
@@ -71,8 +71,8 @@ def report_of(
     if workload.parallel is not None:
         shown_names = {p.name for p in report.parameters}
 
-        def judged(whole: Report) -> Report:
-            found = diagnosed(workload, whole, rules, extras, only=only)
+        def judged(full: Report) -> Report:
+            found = diagnosed(workload, full, rules, extras, only=only)
             shown = tuple(p for p in found.parameters if p.name in shown_names)
             return replace(found, parameters=shown)
 
@@ -82,10 +82,10 @@ def report_of(
         shown = report.parameters
         if extras.tasks and observation.failure is None:
             _require_several(report)
-        whole = replace(report, parameters=observation.all_parameters)
+        full = replace(report, parameters=observation.all_parameters)
         found = diagnosed(
             workload,
-            whole,
+            full,
             rules,
             extras,
             only=only,
@@ -101,8 +101,8 @@ def report_of(
 def _require_several(report: Report) -> None:
     if len(report.losses) < 2:
         raise OptionError(
-            f"`tasks` compares the gradients of several losses, and `{report.run.loss}` is one",
-            help="have the model or the `loss` return a mapping of them: `{'name': loss, …}`",
+            f"`tasks` compares several losses, and `{report.run.loss}` is a single one",
+            help="return a mapping from the model or the `loss`: `{'name': loss, …}`",
         )
 
 
@@ -150,7 +150,9 @@ def _unregistered(workload: Workload, observation: Observation) -> tuple[Unregis
     """What gets a gradient and is no parameter, once the model is as it was before the run."""
     if observation.recorder is None or observation.failure is not None:
         return ()
-    if workload.parallel is not None:  # whole parameters that were gathered are nobody's any more
+    if (
+        workload.parallel is not None
+    ):  # full parameters that were gathered are no parameters any more
         return ()
     kept = unregistered(workload.model, observation.recorder.leaves)
     if kept and workload.make_optimizer is not None:

@@ -74,7 +74,7 @@ def read_history(
 
 
 def _settings(run: RunFile) -> RuleSettings:
-    """The rules that the run itself was told to take; all of them where these are not known."""
+    """The rules that the run itself was set to use; all of them if these are unknown."""
     chosen = run.run.options.get("rules")
     found = chosen if isinstance(chosen, dict) else {}
     preset = found.get("preset")
@@ -135,7 +135,7 @@ def _seen(history: RunHistory, settings: RuleSettings, *, ranks: bool) -> Seen:
 
 
 def age(path: Path) -> float | None:
-    """How many seconds ago something was written; None where nobody knows."""
+    """How many seconds ago something was written; None if unknown."""
     moments = []
     for file in (path, path.with_name(f"{path.name}-wal")):
         with contextlib.suppress(OSError):
@@ -145,7 +145,7 @@ def age(path: Path) -> float | None:
 
 @dataclass(slots=True)
 class _Layers:
-    """What layers are does not stand in their series: shapes of parameters, classes of modules."""
+    """What layers are is not in their series: shapes of parameters, classes of modules."""
 
     shapes: dict[tuple[int, str], tuple[int, ...]] = field(default_factory=dict)
     types: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)
@@ -173,7 +173,7 @@ def _layers(run: RunFile, parameters: Mapping[tuple[int, str], Series]) -> _Laye
         for model, step in last.items():
             for sample in file.sample(step, model):
                 found.add(sample)
-        if len(run.files) > 1:  # of a shard the whole's
+        if len(run.files) > 1:  # of a shard the global one
             found.shapes.update({(one.model, one.name): one.shape for one in file.placements})
         if parameters.keys() <= found.shapes.keys():
             break

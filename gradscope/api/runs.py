@@ -61,11 +61,11 @@ def _unwatched(model: nn.Module) -> list[str]:
     names = named_modules(model)
     notices = []
     if any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl for m in names):
-        notices.append("torch.compile: compiled modules run eagerly here, as they were written")
+        notices.append("torch.compile: compiled modules run eagerly here")
     left = sorted(names[m].name or "the model" for m in names.keys() - set(watchable(model)))
     if left:
         shown = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
-        notices.append(f"scripted modules take no hooks and have no rows: {shown}")
+        notices.append(f"scripted modules have no hooks, so no rows: {shown}")
     return notices
 
 

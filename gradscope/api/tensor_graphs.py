@@ -18,11 +18,11 @@ from gradscope.running.losses import loss_value
 
 
 def graph_of(tensor: Tensor, model: Any = None) -> AutogradGraph:
-    """The graph behind a tensor, without gradients, as no backward runs.
+    """The graph upstream of a tensor, without gradients, as no backward runs.
 
     Args:
         tensor: a loss, or any other.
-        model: gives the parameters their names; its modules' calls were not watched, so that no
+        model: gives the parameters their names; its modules' calls were not traced, so that no
             operation has a module.
 
     Raises:
@@ -37,7 +37,7 @@ def graph_of(tensor: Tensor, model: Any = None) -> AutogradGraph:
     if not tensor.requires_grad:
         raise OptionError(
             "the tensor has no graph: it does not require a gradient",
-            help="see that nothing on its way is under `no_grad`, a `detach()` or an `.item()`",
+            help="check for `no_grad`, `detach()` and `.item()` upstream of it",
         )
     named = {} if model is None else {each.name: p for p, each in named_parameters(model).items()}
     context = TraceContext(
@@ -61,7 +61,7 @@ def graph_of(tensor: Tensor, model: Any = None) -> AutogradGraph:
             seed=0,
             steps=0,
             loss="given",
-            notices=("gradients: none, the graph is shown as it was found, before any backward",),
+            notices=("gradients: none, the graph is shown before any backward",),
         ),
         root=0,
         nodes=nodes,
@@ -76,5 +76,5 @@ def graph_of(tensor: Tensor, model: Any = None) -> AutogradGraph:
 
 
 def _nowhere(span: int) -> tuple[str, int]:
-    """The module and the call of a node, where none was watched."""
+    """The module and the call of a node, where none was traced."""
     raise AssertionError(f"there is no span {span}")

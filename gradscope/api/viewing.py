@@ -1,4 +1,4 @@
-"""A model that looks at pictures: how it is found, and what is said of it."""
+"""A model that looks at pictures: how it is found, and what is reported of it."""
 
 from __future__ import annotations
 

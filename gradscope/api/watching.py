@@ -51,10 +51,10 @@ class WatchedRun:
         return tuple(map(reader.named, found))
 
     def report(self, model: str | None = None) -> Report | None:
-        """Of the last step that was looked at, what ``gradscope.inspect`` records.
+        """What ``gradscope.inspect`` would record of the last sampled step.
 
         Args:
-            model: its name, where several are trained; None is the one that was looked at last.
+            model: its name, if several are trained; None is the model of the last sample.
 
         Returns:
             The report; None before the first step has ended.
@@ -75,19 +75,20 @@ def watch(
     first: int = 3,
     out: str | Path | None = None,
     layers: Sequence[str] = ("**",),
-    sentinel: bool = True,
+    nan_detector: bool = True,
     keep: int = 512,
     select: Sequence[str] | str = (),
     ignore: Sequence[str] | str = (),
     preset: str | None = None,
     quiet: bool = False,
     logger: logging.Logger | None = None,
+    sentinel: bool | None = None,
 ) -> Iterator[WatchedRun]:
-    """Watch the training that runs in the block, and record it to a file.
+    """Observe the training loop in the block, and record it to a file.
 
-    Nothing of the training changes: numbers are the same to the last bit. At the end a few lines on
-    standard error say what was found, as ``gradscope run`` does; of several processes in the first.
-    Under ``gradscope run`` the block is part of that run, and makes no file of its own.
+    The training does not change: its numbers are the same to the last bit. At the end, a few lines
+    on standard error report the findings, as ``gradscope run`` does; with several processes, the
+    first one reports. Under ``gradscope run``, the block belongs to that run and makes no file.
 
         >>> with gradscope.watch(model, optimizer) as run:
         ...     for batch in loader:
@@ -98,34 +99,35 @@ def watch(
         >>> run.report()
 
     Args:
-        model: what is trained, or several.
-        optimizer: what makes the steps, or several; None finds those that hold a parameter of it.
-        every: look at every so many steps; None keeps to the budget.
-        budget: the share of the time that looking may take.
-        first: so many steps are looked at in any case.
+        model: the model to observe, or several.
+        optimizer: its optimizer, or several; None finds those that hold a parameter of the model.
+        every: sample every Nth step; None samples as often as the budget allows.
+        budget: the share of the time that gradscope may take.
+        first: the number of first steps that are sampled in any case.
         out: the run's file; None makes one in ``gradscope-runs/``.
         layers: patterns of the modules whose calls are recorded.
-        sentinel: locate NaN and infinities in the step that makes them.
-        keep: how many looked-at steps are kept; older ones are thinned out.
-        select, ignore: the rules that look, by code, beginning of codes, or name.
-        preset: thresholds of another tool.
-        quiet: say nothing at the end.
-        logger: what the lines at the end are given to, where it lets them through.
+        nan_detector: find the origin of a NaN or Inf in the step that produces it.
+        keep: how many sampled steps are kept; older ones are thinned out.
+        select, ignore: rules to run or to leave out, by code, prefix of codes, or name.
+        preset: the thresholds of another tool.
+        quiet: print nothing at the end.
+        logger: logs the lines at the end, if its level allows it; None prints them.
+        sentinel: the old name of ``nan_detector``.
 
     Yields:
         The run, with its findings so far.
 
     Raises:
-        OptionError: a rule that there is not, an interval or a budget that is none, or a file that
-            is a page's or a picture's by its name.
+        OptionError: a rule does not exist, ``every`` or ``budget`` is out of range, or ``out`` has
+            the suffix of a page or a picture.
     """
     if not 0 < budget <= 1:
-        raise OptionError(f"`budget={budget}` is no share", help="give a number up to 1: 0.02")
+        raise OptionError(f"`budget={budget}` is not a share", help="give a number up to 1: 0.02")
     if every is not None and every < 1:
-        raise OptionError(f"`every={every}` is no interval", help="give 1 or more")
-    whole = Session.of_script()
-    if whole is not None:  # it records this training already, and says so at its end
-        yield WatchedRun(whole)
+        raise OptionError(f"`every={every}` is out of range", help="give 1 or more")
+    running = Session.of_script()
+    if running is not None:  # `gradscope run` records this training already
+        yield WatchedRun(running)
         return
     if out is not None:
         check_run_path(Path(out), "gradscope.watch(…, out='{run}')")
@@ -135,7 +137,7 @@ def watch(
         budget=budget,
         first=first,
         layers=tuple(layers),
-        sentinel=sentinel,
+        nan_detector=nan_detector if sentinel is None else sentinel,
         keep=keep,
         rules=RuleSettings.of(select=select, ignore=ignore, preset=preset),
     )

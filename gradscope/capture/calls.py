@@ -58,8 +58,8 @@ class Call:
 class CallStack:
     """The calls that are running, in each thread.
 
-    A call is told by the frame that runs its hooks, not by its module: a module may call itself,
-    and a call may have raised and its error been caught, so that it will never return.
+    A call is reported by the frame that runs its hooks, not by its module: a module may call
+    itself, and a call may have raised and its error been caught, so that it will never return.
     """
 
     def __init__(self) -> None:

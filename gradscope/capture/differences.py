@@ -1,4 +1,4 @@
-"""How far apart two tensors are, in float64."""
+"""How different two tensors are, in float64."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Difference:
 
     Attributes:
         error: ‖b − a‖ / ‖a‖, L2; infinite where only ``a`` is all zeros, or where one has a NaN or
-            an infinity that the other does not have.
+            Inf that the other does not have.
         cosine: between the two; None where one is all zeros.
         largest: the largest of the elements' absolute differences.
         scale: by which share of itself ``a`` would have to grow to come closest to ``b``. Rounding
@@ -40,29 +40,29 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> Difference:
 
 
 def _quick(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> Difference | None:
-    """From sums of products; None where these are not finite, or too small to be exact."""
+    """From sums of products; None where these are NaN or Inf, or too small to be exact."""
     sums = torch.zeros(4, dtype=torch.float64, device=b.device)
     largest = torch.zeros((), dtype=torch.float64, device=b.device)
     size = _CHUNK if b.device.type == "cpu" else max(b.numel(), 1)
     for x, y in zip(torch.split(a, size), torch.split(b, size), strict=True):
         x, y = x.to(dtype), y.to(dtype)
-        gap = y - x
-        pairs = ((x, x), (y, y), (x, gap), (gap, gap))
+        diff = y - x
+        pairs = ((x, x), (y, y), (x, diff), (diff, diff))
         sums += torch.stack([torch.vdot(one, other).real for one, other in pairs])
-        if gap.numel():
-            largest = torch.maximum(largest, gap.abs().max())
-    aa, bb, along, gaps = sums.tolist()
-    if not math.isfinite(aa + bb + gaps) or min(aa, bb) < _SAFE:
+        if diff.numel():
+            largest = torch.maximum(largest, diff.abs().max())
+    aa, bb, along, diffs = sums.tolist()
+    if not math.isfinite(aa + bb + diffs) or min(aa, bb) < _SAFE:
         return None
     farthest = float(largest)
     if farthest == 0.0:
         return Difference(0.0, 1.0, 0.0)
-    if gaps < _SAFE:
+    if diffs < _SAFE:
         return None
     norm_a, norm_b = math.sqrt(aa), math.sqrt(bb)
     # By the law of cosines, which of nearly equal tensors leaves no rounding.
-    cosine = 1.0 - (gaps - (norm_b - norm_a) ** 2) / (2.0 * norm_a * norm_b)
-    error = math.sqrt(gaps) / norm_a
+    cosine = 1.0 - (diffs - (norm_b - norm_a) ** 2) / (2.0 * norm_a * norm_b)
+    error = math.sqrt(diffs) / norm_a
     return Difference(error, max(-1.0, min(1.0, cosine)), farthest, along / aa)
 
 
@@ -77,13 +77,13 @@ def _exact(a: torch.Tensor, b: torch.Tensor) -> Difference:
         a, b = a[finite], b[finite]
     if not a.numel():
         return Difference(0.0, None, 0.0)
-    gap = (b - a).abs()
-    largest = float(gap.max())
+    diff = (b - a).abs()
+    largest = float(diff.max())
     if largest == 0.0:
         return Difference(0.0, 1.0 if bool(a.any()) else None, 0.0)
     # Scaled first: the squares of small gradients are zero in no dtype then.
     of_a, of_b = float(a.abs().max()), float(b.abs().max())
-    norm = float(torch.linalg.vector_norm(gap / largest)) * largest
+    norm = float(torch.linalg.vector_norm(diff / largest)) * largest
     if of_a == 0.0 or of_b == 0.0:
         return Difference(1.0 if of_a else math.inf, None, largest)
     along = float(torch.sum(a.conj() / of_a * ((b - a) / largest)).real)

@@ -157,7 +157,8 @@ class Buffers:
                 if other or (bits is not None and bits.shape != _bits(buffer).shape):
                     self._written.setdefault(module, set()).add(name)
                 elif bits is not None:
-                    # Kernels of batch norm write to running statistics behind autograd's back.
+                    # Kernels of batch norm write to running statistics without autograd's
+                    # knowledge.
                     differs = (_bits(buffer) != bits).any()
                     unsure.setdefault(buffer.device, []).append((module, name, differs))
         for differing in unsure.values():
@@ -179,7 +180,8 @@ class Buffers:
 
 
 def _is_statistic(buffer: torch.Tensor) -> bool:
-    """Whether it has one axis; masks and tables, which can be large, are told by their version."""
+    """Whether it has one axis; masks and tables, which can be large, are reported by their
+    version."""
     plain = type(buffer) is torch.Tensor and buffer.layout == torch.strided
     there = buffer.device.type != "meta" and buffer.numel() > 0
     return plain and there and buffer.dim() == 1 and buffer.is_floating_point()
@@ -243,7 +245,7 @@ def _misspelt_of_module(module: nn.Module) -> tuple[str, ...]:
     """Flags on a module that its parameters do not follow; ``requires_grad`` is one of them.
 
     PyTorch reads no such attribute. One that agrees with every parameter below, or that the
-    module's own class reads, is a switch of its own.
+    module's own class reads, is its own switch.
     """
     flags = _flags(module)
     if not flags:

@@ -19,7 +19,7 @@ def fingerprints(tensors: Sequence[torch.Tensor]) -> list[str]:
 
     Sums are taken where the tensor is, and read back together: a pass over the memory, and four
     kilobytes for each. Equal bits give equal texts on every device; others give others but for a
-    chance of about 2⁻³² for each pair, or where whole rows of 1024 integers change places.
+    chance of about 2⁻³² for each pair, or where full rows of 1024 integers change places.
     """
     sums = [_sums(local(tensor).detach()) for tensor in tensors]
     read: list[torch.Tensor | None] = [None] * len(sums)
@@ -45,10 +45,10 @@ def _sums(tensor: torch.Tensor) -> torch.Tensor:
     if flat.storage_offset() % 4 or len(flat) % 4:
         flat = torch.nn.functional.pad(flat, (0, -len(flat) % 4))
     words = flat.view(torch.int32)
-    whole = len(words) - len(words) % _WIDTH
-    sums = words[whole:].clone()
-    if whole:
-        rows = words[:whole].view(-1, _WIDTH).sum(0, dtype=torch.int32)
+    full = len(words) - len(words) % _WIDTH
+    sums = words[full:].clone()
+    if full:
+        rows = words[:full].view(-1, _WIDTH).sum(0, dtype=torch.int32)
         rows[: len(sums)] += sums
         return rows
     return sums

@@ -54,7 +54,7 @@ def assign_gradient_slots(
     down that edge is the gradient through this call alone.
     """
     by_edge: dict[Edge, GradientSlot] = {}
-    complete: dict[int, bool] = {}  # by slot: does the tensor's own hook tell the whole gradient?
+    complete: dict[int, bool] = {}  # by slot: does the tensor's own hook tell the full gradient?
     for call in call_spans:
         for observed in call.outputs:
             if observed.slot is None or observed.edge is None or id(observed.slot) in complete:
@@ -124,7 +124,7 @@ def _complete_at_its_hook(
     call: CallSpan,
     gradient_hooks: GradientHooks,
 ) -> bool:
-    """Whether the tensor's hook tells its whole gradient; if not, listen to the writes as well."""
+    """Whether the tensor's hook tells its full gradient; if not, observe the writes as well."""
     if observed.view is None:
         return True
     readers = found.consumers.get(observed.view.edge, [])

@@ -1,4 +1,4 @@
-"""Gradients on their way back: each is reduced to numbers inside the hook that meets it.
+"""Gradients on their way back: each is reduced to numbers inside its hook.
 
 A slot is one gradient that records wait for. Several records share a slot where theory says that
 they hold the same tensor: a container that hands on its child's output, an input whose only
@@ -49,7 +49,7 @@ class GradientSlot:
     """Adds up the parts of one gradient and measures the sum when the last has arrived.
 
     ``parts`` may grow until backward starts. With ``accumulate`` the sum of several backwards is
-    kept, otherwise the latest alone. A slot with a ``note`` could not be told and has no numbers.
+    kept, otherwise the latest alone. A slot with a ``note`` is unknown and has no numbers.
     """
 
     __slots__ = (
@@ -70,7 +70,7 @@ class GradientSlot:
         self.accumulate = accumulate
         self.note: str | None = None
         self.differentiated = False  # a gradient of it was itself made part of the graph
-        self.shareable = True  # False where a hook of the user's stands between it and the consumer
+        self.shareable = True  # False where a hook of the user's is between it and the consumer
         self._cache = cache
         self._measured: Measured | None = None
         self._arrived = 0
@@ -79,7 +79,7 @@ class GradientSlot:
 
     @property
     def measured(self) -> Measured | None:
-        """The gradient's statistics; None where none arrived or where it could not be told."""
+        """The gradient's statistics; None if none arrived or if it is unknown."""
         return None if self.note else self._measured
 
     def add(self, gradient: torch.Tensor | None) -> None:
@@ -89,7 +89,7 @@ class GradientSlot:
             before = self._partial
             if before is not None and placements_of(before) != placements_of(gradient):
                 # To add them, processes would have to talk.
-                self.note = "unmeasured: its parts are placed differently over processes"
+                self.note = "not measured: its shards are placed differently on the ranks"
             else:
                 self._partial = gradient if before is None else _plus(before, gradient)
         if self._arrived >= self.parts:

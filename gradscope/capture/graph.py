@@ -12,7 +12,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 #: Where a gradient enters the graph: a node and which of its outputs, or a leaf tensor's ``id``.
 #: A leaf's own node is left alone: asking for it makes a node, and that would shift the sequence
-#: numbers by which calls and checkpoints are told apart.
+#: numbers by which calls and checkpoints are distinguished.
 Edge = tuple[Node | int, int]
 
 
@@ -88,7 +88,7 @@ def edge_of(tensor: torch.Tensor | GradientEdge) -> Edge:
 
 
 def walk(roots: Iterable[Edge], wanted: set[Edge], *, since: int = 0) -> Walk:
-    """Visit every node behind ``roots`` once, without recursion.
+    """Visit every node upstream of ``roots`` once, without recursion.
 
     Args:
         roots: the edges of the tensors that backward starts from.
@@ -157,7 +157,7 @@ class SavedBytes:
                 self._by_call.setdefault(call, {})[key] = part.untyped_storage().nbytes()
 
     def totals(self, spans: Sequence[Span]) -> tuple[dict[int, int], int]:
-        """Bytes by call, its children's included, and of the whole."""
+        """Bytes by call, its children's included, and of the full graph."""
         by_call = self._by_call
         for index in range(len(spans) - 1, -1, -1):  # children come after their parents
             if index in by_call and spans[index].parent != -1:
@@ -212,7 +212,7 @@ def saved_tensors(node: Node) -> list[tuple[str, torch.Tensor]]:
     """What a node saved for backward, by the attribute's name without ``_saved_``.
 
     Raises:
-        RuntimeError: one of them was modified in place since, or was freed, or lies behind
+        RuntimeError: one of them was modified in place since, or was freed, or is upstream of
             somebody's hooks (a checkpoint's, an offloader's), which a look would run.
     """
     if isinstance(node, torch.autograd.function.BackwardCFunction):
@@ -239,4 +239,4 @@ def saved_tensors(node: Node) -> list[tuple[str, torch.Tensor]]:
 def _refuse_hooked(raw: Any) -> None:
     for saved in raw if isinstance(raw, tuple | list) else (raw,):
         if getattr(saved, "unpack_hook", None) is not None:
-            raise RuntimeError("saved behind a hook")
+            raise RuntimeError("saved with a hook")

@@ -67,14 +67,14 @@ def select_layer(model: nn.Module, pattern: str) -> tuple[str, nn.Module]:
     chosen = [(named.name, module) for module, named in select_layers(model, [pattern]).items()]
     if len(chosen) > 1:
         raise OptionError(
-            f"`{pattern}` matches {len(chosen)} layers, and one is wanted",
+            f"`{pattern}` matches {len(chosen)} layers, but must match one",
             help=f"name one of them, say `{chosen[-1][0]}`",
         )
     return chosen[0]
 
 
 def watchable(model: nn.Module) -> list[nn.Module]:
-    """The modules that take hooks: all but scripted ones, and what stands around others."""
+    """The modules that take hooks: all but scripted ones, and wrappers."""
     scripted = torch.jit.ScriptModule
     return [m for m in model.modules() if not (isinstance(m, scripted) or wraps(m._modules))]
 

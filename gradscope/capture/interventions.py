@@ -33,7 +33,7 @@ _NO_TENSOR = "it returned no floating tensor"
 _NO_GRADIENT = "no gradient arrived"
 _HIDDEN = "no gradient arrived, or a write in place through this view hid it"
 _FROZEN = "needs no gradient"
-_SCRIPTED = "a scripted module takes no hooks"
+_SCRIPTED = "a scripted module cannot have hooks"
 
 #: An intervention by its number, a module or a parameter by its name, a call, and a path in it.
 _Key = tuple[int, str, int | None, str]
@@ -56,7 +56,7 @@ class Interventions:
 
     Attributes:
         model: whose modules and parameters they are at.
-        wanted: what is done, in the order in which it is applied where several meet.
+        wanted: what is done, in the order in which it is applied if there are several.
         accumulate: gradients of several backwards are added up.
     """
 
@@ -295,5 +295,5 @@ def _refuse_writes(name: str, copies: _Copies) -> None:
     if any(version(own) != before for own, before in copies):
         raise ConfigError(
             f"`{name}` writes into its input in place: its grad_input cannot be changed",
-            help=f"take it back with `!{name}`, or change the grad_output of what comes before it",
+            help=f"exclude it with `!{name}`, or change the grad_output of the module before it",
         )

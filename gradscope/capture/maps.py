@@ -10,7 +10,7 @@ from gradscope.errors import OptionError
 #: Modules that pass a map on, and modules that make a poorer one of it.
 PASSING = ("Dropout", "DropPath", "StochasticDepth", "Identity")
 POOLING = ("Pool", "Softmax", "Flatten")
-#: Tokens that stand in front of the patches: class, distillation, registers.
+#: Tokens that are before the patches: class, distillation, registers.
 MOST_SPECIAL = 16
 
 
@@ -63,7 +63,7 @@ def map_of(output: Tensor, model: nn.Module, inputs: Tensor, layer: str) -> Tens
     made = as_map(output, size, module=module, patches=patch_grid(model, inputs))
     if made is None or len(made) != len(inputs):
         raise OptionError(
-            f"layer `{layer}` gives {list(output.shape)}, which is no spatial map",
+            f"layer `{layer}` gives {list(output.shape)}, which is not a spatial map",
             help="name a layer that gives [N, channels, height, width] or tokens of patches, "
             "or leave out --layer",
         )
@@ -84,7 +84,7 @@ def patch_grid(model: nn.Module, inputs: Tensor) -> tuple[int, int] | None:
 def _grid(
     tokens: int, size: tuple[int, int], patches: tuple[int, int] | None
 ) -> tuple[int, int] | None:
-    """Rows and columns of the tokens that are patches; the special ones stand in front."""
+    """Rows and columns of the tokens that are patches; the special ones come first."""
     if patches and 1 < patches[0] * patches[1] <= tokens <= patches[0] * patches[1] + MOST_SPECIAL:
         return patches
     for slack in (0, max(size)):

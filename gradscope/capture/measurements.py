@@ -1,4 +1,4 @@
-"""Tensors met before: the same object, unchanged, is measured once and hooked once."""
+"""Tensors seen before: the same object, unchanged, is measured once and hooked once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the modules and tensors of a model are called: without what only stands around modules."""
+"""What the modules and tensors of a model are called: without wrappers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradscope.patterns import Named, without_wrappers, wraps
 def named_modules(model: nn.Module) -> dict[nn.Module, Named]:
     """Every module once, by its first name, with the names that it also goes by.
 
-    What only stands around another module is left out: that goes by its name.
+    What only wraps another module is left out: that goes by its name.
     """
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
@@ -37,7 +37,7 @@ def named_parameters(model: nn.Module) -> dict[nn.Parameter, Named]:
 
 
 def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module under each of its names; what stands around another is left out."""
+    """Every module under each of its names; wrappers are left out."""
     return {
         name: module
         for module, named in named_modules(model).items()

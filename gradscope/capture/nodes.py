@@ -17,7 +17,7 @@ Label = Callable[[int], tuple[str, int]]
 
 
 def ordered(roots: Iterable[Node]) -> list[Node]:
-    """Every node behind ``roots``, each before those that it leads to, the latest made first.
+    """Every node upstream of ``roots``, each before those that it leads to, the latest made first.
 
     A leaf follows the first operation that leaves nobody else to wait for.
     """

@@ -12,7 +12,7 @@ from gradscope.capture.shards import local
 
 
 def gradient_norms(gradients: Sequence[torch.Tensor]) -> list[float]:
-    """The L2 norm of each gradient, or of its shard; NaN or infinity where one of its elements is.
+    """The L2 norm of each gradient, or of its shard; NaN or Inf where one of its elements is.
 
     Sums of squares are added up over blocks in float32 and over the blocks in float64, as
     ``capture/reductions.py`` does: one float32 sum over millions of elements errs by up to 1e-3.
@@ -63,8 +63,8 @@ def _block_norms(flat: torch.Tensor) -> torch.Tensor:
     """
     count = flat.numel()
     rest = count % BLOCK
-    whole = flat if not rest else flat[: count - rest]
-    rows: torch.Tensor = torch.linalg.vector_norm(whole.view(-1, BLOCK), dim=1)
+    full = flat if not rest else flat[: count - rest]
+    rows: torch.Tensor = torch.linalg.vector_norm(full.view(-1, BLOCK), dim=1)
     if not rest:
         return rows
     return torch.cat([rows, torch.linalg.vector_norm(flat[count - rest :]).view(1)])

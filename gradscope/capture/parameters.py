@@ -86,7 +86,7 @@ def total_norm(norms: Collection[float | None]) -> float | None:
 
 
 def any_nonfinite(gradients: Iterable[TensorStats | None]) -> bool:
-    """Whether any of these that there are has a NaN or an infinity."""
+    """Whether any of these that there are has a NaN or Inf."""
     return any(stats.nan or stats.inf for stats in gradients if stats is not None)
 
 

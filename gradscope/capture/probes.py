@@ -1,7 +1,7 @@
-"""ProbePoints on what flows between calls: each tensor can be read, and another put in its place.
+"""Probes on the tensors between calls: each can be read, and replaced by another one.
 
-A tap stands on every tensor that a call takes or returns, on its way forward and on its gradient's
-way back. Who listens gives back what flows on.
+A probe is at every tensor that a call takes or returns, in forward and at its gradient in backward.
+It returns the tensor that flows on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gradscope.capture.hooks import change_calls
 from gradscope.capture.recompute import in_backward
 from gradscope.nesting import find, replaced
 
-#: Tensors of other classes (wrapped, nested, distributed) may not be what they seem: no tap.
+#: Tensors of other classes (wrapped, nested, distributed) may not be what they seem: no probe.
 _PLAIN = (torch.Tensor, nn.Parameter)
 
 
@@ -32,10 +32,10 @@ class ProbeKey(NamedTuple):
 
 
 class Probe(Protocol):
-    """Gets every tensor that comes by a tap, and gives what flows on in its place."""
+    """Gets every tensor at a probe point, and returns the one that flows on instead."""
 
     def forward(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of its own, of the same shape and dtype."""
+        """Its own tensor, of the same shape and dtype."""
 
     def backward(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
         """Of the same shape and dtype."""
@@ -46,7 +46,7 @@ class ProbePoints:
 
     Args:
         names: of the modules whose calls have probe_points.
-        probe: what is told.
+        probe: what is reported.
         unprobed: calls whose arguments get none, by name and number.
     """
 
@@ -117,8 +117,8 @@ class ProbePoints:
     def _add_probe(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
         if not (tensor.requires_grad and torch.is_grad_enabled()):
             return self._probe.forward(key, tensor.detach())
-        tapped: torch.Tensor = _ProbePoint.apply(tensor, self, key)
-        return tapped
+        probed: torch.Tensor = _ProbePoint.apply(tensor, self, key)
+        return probed
 
 
 class _ProbePoint(torch.autograd.Function):

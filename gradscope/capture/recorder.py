@@ -47,7 +47,7 @@ from gradscope.records.graph import Chain, GraphCall
 from gradscope.records.modules import Link, ModuleCall
 from gradscope.records.tensors import TensorRecord, TensorStats
 
-_BROKEN_VIEW = "its view was overtaken by a write in place: autograd cannot tell its history"
+_BROKEN_VIEW = "its view was overwritten in place: autograd has lost its history"
 
 
 class Recorder:
@@ -83,7 +83,7 @@ class Recorder:
         #: Leaves outside the model that backward will reach.
         self.leaves: list[torch.Tensor] = []
         #: True where reading what the nodes saved would recompute it, or would fail: `saved.py`
-        #: then counts in a run of its own.
+        #: then counts in its own run.
         self.needs_counting_run = False
         self._modules = named_modules(model)
         self._selected = selected
@@ -276,7 +276,7 @@ class Recorder:
         return call
 
     def _elsewhere(self) -> bool:
-        """Whether this thread numbers its nodes apart: then nobody can say which are a call's."""
+        """Whether this thread numbers its nodes separately: then a call's nodes are unknown."""
         return threading.get_ident() != self._thread
 
     def _sequence(self, call: Call) -> int:
@@ -295,7 +295,7 @@ class Recorder:
             observed.edge = edge_of(tensor)
             observed.view = view_of(tensor)
             if node is None:
-                self._kept.append(tensor)  # told by its id, which must not be given again
+                self._kept.append(tensor)  # identified by its id, which must not be given again
         return observed
 
     def _observe_output(self, call: Call, path: str, tensor: torch.Tensor) -> ObservedTensor:
@@ -360,7 +360,7 @@ class Recorder:
         locate: Callable[[Sequence[str]], str | None],
         stacks: Callable[[], AbstractContextManager[None]],
     ) -> Trace:
-        """In the place of ``connect``: the whole graph behind one node, for one backward.
+        """In the place of ``connect``: the full graph upstream of one node, for one backward.
 
         Args:
             root: the ``grad_fn`` that backward starts from.

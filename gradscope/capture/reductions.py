@@ -1,8 +1,8 @@
-"""Eight numbers of many elements: norm, mean, std, min, max, zeros, NaN and infinities.
+"""Eight numbers of many elements: norm, mean, std, min, max, zeros, NaN and Inf.
 
 Fast where memory bandwidth allows: float32 reductions over blocks whose partial results are added
 in float64, because one float32 reduction over millions of elements errs by up to 1e-3. Exact in
-float64 wherever a value is not finite or its square would leave the range of float32.
+float64 wherever a value is NaN or Inf or its square would leave the range of float32.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 
 BLOCK = 2048  # a float32 sum of squares over this many equal values still errs below 1e-6
-_CHUNK = 1 << 20  # elements that are looked at together; the exact path holds them in float64
+_CHUNK = 1 << 20  # elements that are reduced together; the exact path holds them in float64
 _WORDS = 128  # how many words of eight truths are added before their bytes are
 #: Largest magnitudes whose squares neither overflow nor sink below what float32 (float64) resolves.
 _RANGE = {torch.float32: (1e-12, 1e15), torch.float64: (1e-130, 1e130)}
@@ -73,7 +73,7 @@ def fast(flat: torch.Tensor, copies: int) -> list[float] | None:
         chunk = chunk.float() if chunk.dtype.itemsize < 4 else chunk
         bounds = torch.aminmax(chunk)
         least, most = bounds.min.item(), bounds.max.item()
-        # A NaN or an infinity among the values shows in the bounds and fails this comparison too.
+        # A NaN or Inf among the values shows in the bounds and fails this comparison too.
         if not max(-least, most) < limits[1]:
             return None
         low, high = min(low, least), max(high, most)
@@ -106,11 +106,11 @@ def _sums(chunk: torch.Tensor) -> tuple[float, float]:
     if n <= BLOCK:
         return total, torch.dot(chunk, chunk).item()
     squares = 0.0
-    whole = n - n % BLOCK
-    blocks = torch.linalg.vector_norm(chunk[:whole].view(-1, BLOCK), dim=1).double()
+    full = n - n % BLOCK
+    blocks = torch.linalg.vector_norm(chunk[:full].view(-1, BLOCK), dim=1).double()
     squares = torch.dot(blocks, blocks).item()
-    if whole < n:
-        tail = chunk[whole:]
+    if full < n:
+        tail = chunk[full:]
         squares += torch.dot(tail, tail).item()
     return total, squares
 
@@ -125,11 +125,11 @@ def _zeros(chunk: torch.Tensor) -> int:
     n = chunk.numel()
     if n < _WORDS * 8:
         return n - int(chunk.bool().sum())
-    whole = n - n % (_WORDS * 8)
+    full = n - n % (_WORDS * 8)
     truths = chunk.bool()
-    words = truths[:whole].view(torch.int64).view(-1, _WORDS).sum(1)
+    words = truths[:full].view(torch.int64).view(-1, _WORDS).sum(1)
     count = int(words.view(torch.uint8).sum())
-    return n - count - (int(truths[whole:].sum()) if whole < n else 0)
+    return n - count - (int(truths[full:].sum()) if full < n else 0)
 
 
 def _shifted_variance(flat: torch.Tensor, mean: float) -> float:

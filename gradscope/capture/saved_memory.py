@@ -1,4 +1,4 @@
-"""Bytes saved for backward, counted in a run of their own.
+"""Bytes saved for backward, counted in their own run.
 
 Used where reading them off the nodes would recompute a checkpoint. Never while gradients are
 produced: with hooks on saved tensors autograd's check for in-place writes does not see them, and

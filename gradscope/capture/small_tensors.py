@@ -65,7 +65,7 @@ def _is_small(tensor: torch.Tensor) -> bool:
 
 @torch.no_grad()
 def _rows(tensors: Sequence[torch.Tensor]) -> list[TensorStats | None]:
-    """The statistics of each, None where an element is not finite."""
+    """The statistics of each, None where an element is NaN or Inf."""
     dtype = str(tensors[0].dtype).removeprefix("torch.")
     rows = torch.stack([tensor.detach().reshape(-1) for tensor in tensors]).double()
     n = rows.shape[1]
@@ -78,7 +78,7 @@ def _rows(tensors: Sequence[torch.Tensor]) -> list[TensorStats | None]:
     finite = torch.isfinite(figures).all(1).tolist()
     return [
         finish(TensorStats(tuple(tensor.shape), dtype, n), [*numbers, 0.0, 0.0], None)
-        if whole
+        if full
         else None
-        for tensor, numbers, whole in zip(tensors, figures.tolist(), finite, strict=True)
+        for tensor, numbers, full in zip(tensors, figures.tolist(), finite, strict=True)
     ]

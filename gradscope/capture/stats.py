@@ -36,7 +36,7 @@ class Deferred:
 
 #: To read is to wait for the device, so whatever else waits there by then is read as well.
 _waiting: weakref.WeakSet[Deferred] = weakref.WeakSet()
-_lock = threading.Lock()  # each device has a thread of its own in backward
+_lock = threading.Lock()  # each device has its own thread in backward
 
 Measured = TensorStats | Deferred
 

@@ -51,7 +51,7 @@ class TraceContext:
         locate: the user's line in a node's stack, a list of formatted frames.
         excluded: tensors that cost nothing more when they are saved.
         stacks: entered where a checkpoint runs its function again, so that its nodes keep theirs.
-        unreadable: somebody's hooks may stand before saved tensors, and nobody can tell where.
+        unreadable: somebody's hooks may be before saved tensors, and nobody can tell where.
     """
 
     names: Mapping[int, str]
@@ -63,7 +63,7 @@ class TraceContext:
 
 
 class Trace:
-    """The graph behind one node, from after forward to after backward."""
+    """The graph upstream of one node, from after forward to after backward."""
 
     def __init__(
         self, root: Node, spans: Sequence[Span], label: Label, context: TraceContext
@@ -139,7 +139,7 @@ class Trace:
                     self._gradients[number].measured = [measure(gradient)]
 
     def _add(self, roots: Sequence[Node], spans: Sequence[Span], label: Label) -> list[Node]:
-        """Read the nodes that are new, and listen to them."""
+        """Read the nodes that are new, and hook them."""
         new = [node for node in ordered(roots) if node not in self._numbers]
         known = len(self._numbers)
         self._numbers.update((node, known + i) for i, node in enumerate(new))
@@ -174,7 +174,7 @@ class Trace:
             return None
         try:
             tensors = saved_tensors(node)
-        except RuntimeError:  # written to in place since, or behind somebody's hooks
+        except RuntimeError:  # written to in place since, or with other hooks
             return None
         return [
             self._saved_tensor(name, tensor, part)
@@ -249,7 +249,7 @@ def _listener(received: _NodeGradients) -> Callable[..., None]:
 
 
 def _together(gradients: Sequence[TensorStats]) -> tuple[float | None, int]:
-    """The norm over all of a node's outputs, and how many elements are not finite."""
+    """The norm over all of a node's outputs, and how many elements are NaN or Inf."""
     # An empty gradient is a gradient, and the norm of nothing is 0.
     found = [stats.norm if stats.numel else 0.0 for stats in gradients]
     norms = [norm for norm in found if norm is not None]

@@ -1,6 +1,6 @@
 """Views and in-place writes: where autograd moves a tensor's history to its base (CopySlices).
 
-An in-place write through any view of a base rebases the whole base. The node that a view had when
+An in-place write through any view of a base rebases the full base. The node that a view had when
 it was returned may then lie outside the graph, although the loss depends on its values. What the
 write lets through to the base before it, cut to the view's region, is that view's gradient.
 """
@@ -23,7 +23,7 @@ NOTE = "in-place-view"
 
 @dataclass(slots=True)
 class ViewOf:
-    """The base of a view as it was when the view was met, and the region that the view covers."""
+    """The base of a view as it was when the view was seen, and the region that the view covers."""
 
     edge: Edge
     base: weakref.ref[torch.Tensor]
@@ -51,7 +51,7 @@ class ViewOf:
 
         def cut(gradient: torch.Tensor) -> torch.Tensor | None:
             if gradient.layout != torch.strided or gradient.stride() != self.base_stride:
-                slot.note = NOTE  # the region cannot be told: no number rather than a wrong one
+                slot.note = NOTE  # the region is unknown: no number rather than a wrong one
                 return None
             return gradient.as_strided(
                 self.size, self.stride, gradient.storage_offset() + self.offset

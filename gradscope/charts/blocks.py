@@ -62,10 +62,10 @@ def drawn(of: Blocks, href: Callable[[str], str | None], place: Callable[[str], 
     """The blocks as an SVG element: each leads to what ``href`` has, and is called ``place``."""
     columns = 1 + max(one.last for one in of.blocks)
     height = _TALL * (1 + max(one.depth for one in of.blocks))
-    said = escape(plain(f"{of.title}: {of.colors}"), quote=True)
+    label = escape(plain(f"{of.title}: {of.colors}"), quote=True)
     scale, wide = of.scale, (WIDTH - 2) / columns
     parts = (part for one in of.blocks for part in _block(one, wide, scale, href, place))
-    frame = f'viewBox="0 0 {WIDTH} {height + 2}" role="group" aria-label="{said}"'
+    frame = f'viewBox="0 0 {WIDTH} {height + 2}" role="group" aria-label="{label}"'
     return f'<svg class="blocks" {frame}>{"".join(parts)}</svg>'
 
 

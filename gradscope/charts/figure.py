@@ -29,7 +29,7 @@ _WIDTH, _TALL, _DPI = 7.0, 2.1, 200
 _AROUND = 0.6
 #: Up to so many places are named, others numbered.
 _NAMED = 30
-#: Each mark's sign, where it stands, and its colours inside and at the edge.
+#: Each mark's sign, where it is, and its colours inside and at the edge.
 _SIGNS = {
     ZERO: ("D", 0.02, "white", "0.1"),
     MISSING: ("X", 0.02, "0.1", "0.1"),
@@ -97,7 +97,7 @@ def _tall(chart: Panel | Map) -> float:
 
 
 def _named(panel: Panel) -> list[Point]:
-    """The points whose names stand at the axis: those of a few layers."""
+    """The points whose names are at the axis: those of a few layers."""
     points = panel.points
     few = len(panel.curves) == 1 and len(points) <= _NAMED and not panel.stretches
     return points if few and all(p.name for p in points) else []
@@ -157,9 +157,9 @@ def _marks(axes: Any, points: Sequence[Point]) -> None:
 
 
 def _bars(axes: Any, points: Sequence[Point], up: Scale, color: str) -> None:
-    apart = (points[-1].x - points[0].x) / max(1, len(points) - 1) or 1.0
+    spacing = (points[-1].x - points[0].x) / max(1, len(points) - 1) or 1.0
     known = [(p.x, up.share(p.y)) for p in points if p.y is not None]
-    axes.bar([x for x, _ in known], [y for _, y in known], width=0.85 * apart, color=color)
+    axes.bar([x for x, _ in known], [y for _, y in known], width=0.85 * spacing, color=color)
 
 
 def _stretches(axes: Any, panel: Panel) -> None:

@@ -60,7 +60,7 @@ class Map:
 
 
 def shrunk(of: Map) -> Map:
-    """With no more rows and places than can be told apart."""
+    """With no more rows and places than can be distinguished."""
     rows, places = _stretches(len(of.names), ROWS), _stretches(len(of.places), PLACES)
     if (len(rows), len(places)) == (len(of.names), len(of.places)):
         return of
@@ -92,13 +92,13 @@ def drawn(of: Map, href: Callable[[str], str | None]) -> str:
     of = shrunk(of)
     tall = min(_TALL, max(2.0, _TALLEST / max(1, len(of.names))))
     bottom = 6 + tall * len(of.names)
-    said = escape(plain(f"{of.title}: {of.y}, {of.x}"), quote=True)
+    label = escape(plain(f"{of.title}: {of.y}, {of.x}"), quote=True)
     image = base64.b64encode(png(of)).decode("ascii")
     wide = _WIDTH - _LEFT - 10
     return "".join(
         [
             f'<svg class="map" viewBox="0 0 {_WIDTH} {bottom + 62:.0f}" role="group"',
-            f' aria-label="{said}">',
+            f' aria-label="{label}">',
             f'<image x="{_LEFT}" y="6" width="{wide}" height="{tall * len(of.names):.1f}"',
             f' preserveAspectRatio="none" href="data:image/png;base64,{image}"/>',
             *_names(of, tall, href),

@@ -35,7 +35,7 @@ class Point:
 def point(x: float, values: Iterable[float | None], name: str = "", *, lost: bool = False) -> Point:
     """The middle of several values with their ends; zero and nothing are marks.
 
-    ``lost`` is that something among them was not finite.
+    ``lost`` is that something among them was NaN or Inf.
     """
     every = list(values)
     finite = sorted(v for v in every if v is not None and math.isfinite(v))
@@ -59,7 +59,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Places of which something is said; ``tone`` is that of a cell."""
+    """Places of which something is reported; ``tone`` is that of a cell."""
 
     first: float
     last: float
@@ -69,7 +69,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves over one axis. ``y`` names the quantity with its unit; ``bars`` stand on zero."""
+    """Curves over one axis. ``y`` names the quantity with its unit; ``bars`` are on zero."""
 
     title: str
     x: str
@@ -103,7 +103,7 @@ class Panel:
         return Scale.of(self.heights, log=self.logarithmic, zero=self.bars)
 
     @property
-    def said(self) -> bool:
+    def has_points(self) -> bool:
         """Whether there is anything to see."""
         return bool(self.heights)
 

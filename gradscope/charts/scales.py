@@ -1,4 +1,4 @@
-"""Axes: where a value stands between the two ends, and which values are written beside them."""
+"""Axes: where a value is between the two ends, and which values are written beside them."""
 
 from __future__ import annotations
 

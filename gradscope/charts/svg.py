@@ -19,7 +19,7 @@ WIDTH, HEIGHT = 480, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 456, 12, 182
 #: How tall the strip of a stretch is, and how many lie below each other.
 _STRIP, _LANES = 5, 5
-#: Points further apart than this have a dot of their own, with its name.
+#: Points further apart than this have their own dot, with its name.
 _APART = 6.0
 #: Of a curve's two ends, the points between which nothing was measured are not joined.
 _SIGNS = {
@@ -36,9 +36,9 @@ def drawn(panel: Panel) -> str:
     if panel.bars:
         across = Scale(across.low - 0.5, across.high + 0.5)
     frame = _Frame(across, panel.scale)
-    said = f"{panel.title}: {panel.y} over {panel.x}"
+    label = f"{panel.title}: {panel.y} over {panel.x}"
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{_text(said)}">',
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{_text(label)}">',
         *_axes(panel, frame),
         *_stretches(panel.stretches, frame),
     ]
@@ -94,7 +94,7 @@ def _line(curve: Curve, frame: _Frame) -> Iterator[str]:
     room = (_RIGHT - _LEFT) / max(1, len(points))
     for p in points:
         if p.y is not None and (room >= _APART or len(points) == 1):
-            words = _said(p, curve)
+            words = _label(p, curve)
             yield f'<circle cx="{frame.x(p.x)}" cy="{frame.y(p.y)}" r="2.5">'
             yield f"<title>{words}</title></circle>"
     yield from _marks(points, curve, frame)
@@ -107,11 +107,11 @@ def _bars(curve: Curve, frame: _Frame) -> Iterator[str]:
         if p.y is not None:
             top, x = frame.y(p.y), round(frame.x(p.x) - width / 2, 1)
             yield f'<rect x="{x}" y="{top}" width="{width}" height="{round(_BOTTOM - top, 1)}">'
-            yield f"<title>{_said(p, curve)}</title></rect>"
+            yield f"<title>{_label(p, curve)}</title></rect>"
 
 
 def _marks(points: Sequence[Point], curve: Curve, frame: _Frame) -> Iterator[str]:
-    """Below the axis's end what is zero or missing, above it what is not finite."""
+    """Below the axis's end what is zero or missing, above it NaN and Inf."""
     for mark in MARKS:
         y = _BOTTOM - 5 if mark in (ZERO, "missing") else _TOP + 5
         found = [p for p in points if p.mark == mark]
@@ -151,7 +151,7 @@ def _end(y: float | None, p: Point) -> float:
     return p.y or 0.0 if y is None else y
 
 
-def _said(p: Point, curve: Curve) -> str:
+def _label(p: Point, curve: Curve) -> str:
     spread = f" ({number(p.low)} to {number(p.high)})" if p.low != p.high else ""
     return f"{_text(p.name or curve.name)}: {number(p.y)}{spread}"
 

@@ -30,20 +30,20 @@ from gradscope.version import __version__
 
 _COMMANDS = "gradscope.commands"
 _EXAMPLES: Sequence[Example] = (
-    ("gradscope inspect", "What flows through the bundled digit network."),
-    ("gradscope inspect torchvision:resnet18 --depth 1", "Through a ResNet, a row for each stage."),
+    ("gradscope inspect", "Activations and gradients of the bundled digit network."),
+    ("gradscope inspect torchvision:resnet18 --depth 1", "A ResNet, a row for each stage."),
     ("gradscope why ./net.py:Net", "Why parameters of your own network have no gradient."),
     ("gradscope init && gradscope check model.yaml", "A config to start from, and what is wrong."),
 )
 _INTERRUPTED = 130
 _BUG = """\
-error: gradscope itself failed: {name}: {error}
+error: internal error in gradscope: {name}: {error}
   = note: this is a bug in gradscope, not in your model
   = help: run again with --debug and report the traceback"""
 
 _MEMORY = """\
 error: there is not enough memory
-  = help: ask for less: a smaller batch or model, fewer layers (`-l`); `--device meta` shows shapes
+  = help: use less: a smaller batch or model, fewer layers (`-l`); `--device meta` shows shapes
     without memory"""
 
 
@@ -97,7 +97,7 @@ class _Commands(Group):
 
 
 def _imported(room: str, name: str) -> AnyCommand:
-    """The command behind a name, as typer makes it of the ``run`` in its file."""
+    """The command of a name, as typer makes it of the ``run`` in its file."""
     if name in plugins.folders(room):
         inner = f"{room}.{name.replace('-', '_')}"
         folder = importlib.import_module(inner)
@@ -147,9 +147,9 @@ def main() -> NoReturn:
         command = get_command(app())
         completion.install()  # after typer's own, which it replaces
         code = command(standalone_mode=False)
-        if callable(code):  # somebody else's program, for whose errors nothing here stands
+        if callable(code):  # somebody else's program, whose errors are its own
             launch, code = code, 0
-        if sys.stdout is not None:  # closed by whoever started the process
+        if sys.stdout is not None:  # closed by the caller that started the process
             sys.stdout.flush()
         if code == _INTERRUPTED:  # typer turns Ctrl-C into this code, and says nothing
             _say(ending.words)
@@ -225,7 +225,7 @@ def _unforeseen(error: BaseException) -> int:
     if _users(error):
         return 3
     if isinstance(error, OSError):
-        # Standard output could not be written: a full disk behind it, say.
+        # Standard output could not be written: for example a full disk.
         file = f": `{error.filename}`" if error.filename else ""
         _say(f"error: {error.strerror or error}{file}")
         return 2
@@ -237,7 +237,7 @@ def _unforeseen(error: BaseException) -> int:
 
 
 def _users(error: BaseException) -> bool:
-    """Whether code of the user's raised it, and then it is said."""
+    """Whether code of the user's raised it, and then it is reported."""
     if "torch" not in sys.modules:  # nothing of the user's can have run
         return False
     try:
@@ -265,5 +265,5 @@ def _traceback() -> None:
 
 
 def _leave_pipe(stream: TextIO) -> None:
-    # Python flushes its streams once more at exit, and would complain about the closed pipe.
+    # Python flushes its streams again at exit, and would complain about the closed pipe.
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

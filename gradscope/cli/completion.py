@@ -1,7 +1,7 @@
-"""What bash hands over for completion, put together again.
+"""What bash hands over for completion, combined again.
 
-Bash takes `:` and `=` for the ends of words: of ``torchvision:res`` it wants to hear what may stand
-for ``res``, and says so in three words. The other shells keep words whole.
+Bash takes `:` and `=` for the ends of words: of ``torchvision:res`` it wants to hear what may be
+for ``res``, and says so in three words. The other shells keep full words.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A command as its ``--help`` shows it: options in panels, examples below them.
 
-The panel of an option stands beside it in ``commands/``; the examples are a command file's
+The panel of an option is beside it in ``commands/``; the examples are a command file's
 ``EXAMPLES``, each a command line and what it does.
 """
 
@@ -62,7 +62,7 @@ class Group(TyperGroup):
 
 
 def print_examples(examples: Iterable[Example]) -> None:
-    """Command lines to copy: each on a line of its own, which nothing breaks."""
+    """Command lines to copy: each on its own line, which nothing breaks."""
     from rich.console import Console
     from rich.text import Text
 

@@ -40,7 +40,7 @@ def problem_of(error: ClickException) -> Problem:
         inner = path[-1] in plugins.folders(room)
         room = f"{room}.{path[-1].replace('-', '_')}"
         commands = plugins.commands(room) if inner else []
-    lists = f"`{' '.join(path)} --help` lists what there is"
+    lists = f"`{' '.join(path)} --help` lists them"
     if isinstance(error, NoSuchOption):
         help = _of_script(error.option_name, path, words) or _meant(error) or lists
         return Problem(f"unknown option `{error.option_name}`", help=help)
@@ -54,11 +54,11 @@ def problem_of(error: ClickException) -> Problem:
 
 
 def _of_script(option: str, path: list[str], words: list[str]) -> str | None:
-    """That an option behind a script may be the script's own."""
+    """That an option after a script may be the script's own."""
     scripts = [word for word in words if word.endswith(".py")]
     if path != ["gradscope", "why"] or not scripts:
         return None
-    return f"an option of the script comes behind `--`: `gradscope why {scripts[0]} -- {option}`"
+    return f"an option of the script comes after `--`: `gradscope why {scripts[0]} -- {option}`"
 
 
 def _meant(error: NoSuchOption) -> str | None:

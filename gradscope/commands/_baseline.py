@@ -64,7 +64,7 @@ def read_baseline(path: Path) -> Baseline:
         raise _bad(path, f"{reason}: its schema is `{schema}`, expected `{SCHEMA}`")
     entries = data.get("findings")
     if not isinstance(entries, list):
-        raise _bad(path, "its `findings` are no list")
+        raise _bad(path, "its `findings` are not a list")
     read = [_entry(entry, number, path) for number, entry in enumerate(entries)]
     return Baseline(path, frozenset(read))
 
@@ -72,7 +72,7 @@ def read_baseline(path: Path) -> Baseline:
 def known_aside(check: CheckReport, baseline: Baseline, codes: Collection[str]) -> CheckReport:
     """The check with the known findings set aside, and the entries that nothing answers to.
 
-    Stale is an entry only if its model ran to its end and its rule, one of ``codes``, looked.
+    Stale is an entry only if its model ran to its end and its rule, one of ``codes``, ran.
     """
     models: list[CheckedModel] = []
     matched: set[BaselineEntry] = set()
@@ -131,7 +131,7 @@ def _identity(finding: Finding, run: RunInfo, path: Path) -> BaselineEntry:
 
 
 def _model(run: RunInfo, path: Path) -> str:
-    """A config by its path from the baseline's folder, a spec as it stands."""
+    """A config by its path from the baseline's folder, a spec as it is."""
     if run.file is None or PurePath(run.file).name != run.model:
         return run.model
     folder = Path(os.path.realpath(path)).parent
@@ -156,14 +156,16 @@ def _status(models: Sequence[CheckedModel]) -> str:
 def _entry(data: Any, number: int, path: Path) -> BaselineEntry:
     where = f"findings[{number}]"
     if not isinstance(data, dict):
-        raise _bad(path, f"`{where}` is no mapping")
+        raise _bad(path, f"`{where}` is not a mapping")
     for name in data:
         if name not in _FIELDS:
             raise _bad(path, f"`{where}` has a `{name}`", did_you_mean(str(name), _FIELDS))
     values: dict[str, Any] = {name: data.get(name) for name in _FIELDS}
     for name, value in values.items():
         if not isinstance(value, str) and not (name == "cause" and value is None):
-            fault = f"`{where}.{name}` is no text" if name in data else f"`{where}` lacks `{name}`"
+            fault = (
+                f"`{where}.{name}` is not a string" if name in data else f"`{where}` lacks `{name}`"
+            )
             raise _bad(path, fault)
     return BaselineEntry(**values)
 

@@ -32,7 +32,7 @@ from gradscope.rules import RuleSettings
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """How each of the models is looked at."""
+    """How each of the models is checked."""
 
     layers: tuple[str, ...] = ("**",)
     exclude: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class Checked:
         return any(m.error is None or m.error.kind != "config-error" for m in self.models)
 
     def report(self, settings: Sequence[RuleSettings]) -> CheckReport:
-        """Everything as one record; ``settings`` say which rules looked."""
+        """Everything as one record; ``settings`` say which rules ran."""
         statuses = {model.status for model in self.models}
         worst = next((status for status in ("failed", "findings") if status in statuses), "ok")
         codes = {entry.rule.code for each in settings for entry, _ in each.active() if entry.find}
@@ -95,8 +95,8 @@ class Checked:
         """
         if self.interrupted is not None:
             names = ", ".join(f"`{name}`" for name in self.unchecked)
-            rest = f"; not looked at: {names}" if names else ""
-            return Interrupted(self.interrupted, f"what was found until then is shown{rest}")
+            rest = f"; not checked: {names}" if names else ""
+            return Interrupted(self.interrupted, f"the findings so far are shown{rest}")
         raised = self.brief if reported else self.raised
         if self.wrong:
             return ConfigError(*self.wrong, *raised)
@@ -205,7 +205,7 @@ def _show(error: GradscopeError, options: CheckOptions) -> None:
 
 
 def _of(loaded: configs.LoadedConfig, error: GradscopeError) -> list[Problem]:
-    """The problems with the model that they are of: on standard error they stand without it."""
+    """The problems with the model that they are of: on standard error they are without it."""
     note = f"of the model {_label(loaded)}"
     return [replace(problem, notes=(note, *problem.notes)) for problem in error.problems]
 
@@ -261,7 +261,7 @@ def _record(error: GradscopeError, phase: str) -> ErrorRecord:
     """The first problem, and how many more there are."""
     first, more = error.problems[0], len(error.problems) - 1
     place = first.place
-    # An argument has no line that an annotation could stand at.
+    # An argument has no line that an annotation could be at.
     in_file = place is not None and place.line is not None and Path(place.file).is_file()
     return ErrorRecord(
         kind="config-error",

@@ -1,6 +1,6 @@
 """What may follow on the command line, for the shell: no torch, and nothing runs.
 
-Each function takes the word so far and gives whole words that begin with it. Errors have no place
+Each function takes the word so far and gives full words that begin with it. Errors have no place
 here: where a file cannot be read there is nothing to offer.
 """
 

@@ -12,7 +12,7 @@ DASHES = "\0"
 
 
 class BothSides(TyperCommand):
-    """Options may stand on both sides of ``--``."""
+    """Options may be on both sides of ``--``."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """With a word in the place of each ``--``."""
@@ -20,7 +20,7 @@ class BothSides(TyperCommand):
 
 
 class LastWords(TyperCommand):
-    """All behind the first ``--`` are words, whatever they look like."""
+    """All after the first ``--`` are words, whatever they look like."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """With a word in the place of the first ``--``, and it again before what follows."""

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 def fail_on_option(what: str) -> Any:
-    """``--fail-on``, of a command that fails only where it is told to: ``what`` has a severity."""
+    """``--fail-on``, of a command that fails only where it is reported to: ``what`` has a
+    severity."""
     return typer.Option(
         metavar="SEVERITY",
-        help=f"Exit with 1 where {what} is as bad as this: error, warning, info or never.",
+        help=f"Exit with 1 if {what} has this severity or worse: error, warning, info or never.",
         autocompletion=completing.one_of(FAIL_ON),
     )
 
@@ -38,7 +39,7 @@ class RuleOptions:
         list[str] | None,
         typer.Option(
             metavar="RULE",
-            help="Only these rules: a code, the beginning of codes (`GS4`), or a name. Repeatable, "
+            help="Only these rules: a code, a prefix of codes (`GS4`), or a name. Repeatable, "
             "and with commas.",
             autocompletion=completing.rules,
         ),
@@ -47,7 +48,7 @@ class RuleOptions:
         list[str] | None,
         typer.Option(
             metavar="RULE",
-            help="Not these rules, written as for --select.",
+            help="Not these rules; same form as --select.",
             autocompletion=completing.rules,
         ),
     ] = None
@@ -63,7 +64,7 @@ class RuleOptions:
         str | None,
         typer.Option(
             metavar="SEVERITY",
-            help="Exit with 1 where a finding is as bad as this or worse: error, warning, info, "
+            help="Exit with 1 if a finding has this severity or worse: error, warning, info, "
             "never.",
             autocompletion=completing.one_of(FAIL_ON),
         ),

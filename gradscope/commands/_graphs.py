@@ -18,7 +18,7 @@ from gradscope.records import json as record_json
 from gradscope.records.graph import AutogradGraph
 from gradscope.typeset.numbers import plural
 
-#: Formats that say what stopped a run; a picture of half a graph would be taken for a whole one.
+#: Formats that say what stopped a run; a picture of half a graph would be taken for a full one.
 _WITH_ERRORS = ("terminal", "json", "html")
 
 
@@ -38,7 +38,7 @@ class GraphOutput:
         if self.hide_views:
             graph, hidden = without_views(graph)
             view = replace(view, hidden=hidden)
-            say(f"{plural(hidden, 'view or transpose', 'views and transposes')} left out")
+            say(f"{plural(hidden, 'view or transpose', 'views and transposes')} hidden")
         self.destination.write(self.diagram.render(graph, view))
 
     def write_failed(self, graph: AutogradGraph, layers: Sequence[str]) -> bool:
@@ -49,7 +49,7 @@ class GraphOutput:
         if self.destination.format not in _WITH_ERRORS:
             path = self.destination.path
             where = "" if path is None else f" to `{path}`"
-            say(f"nothing was written{where}: there is no complete graph")
+            say(f"nothing was written{where}: the graph is incomplete")
             return False
         view = replace(self.view, expand=(), sources=(), targets=())
         replace(self, view=view).write(graph, layers)
@@ -75,8 +75,8 @@ def redraw(file: Path, output: GraphOutput, layers: Sequence[str], exclude: Sequ
     failed = graph.error is not None or not graph.complete
     if failed and output.destination.format not in _WITH_ERRORS:
         raise OptionError(
-            f"`{file}` is of a run that failed: there is no complete graph to draw",
-            help=f"what stopped it: `gradscope graph {file}`",
+            f"`{file}` is of a run that failed: its graph is incomplete",
+            help=f"`gradscope graph {file}` shows the error",
         )
     patterns = (*(layers or ("**",)), *exclude)
     if not failed and (layers or exclude):

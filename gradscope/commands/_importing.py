@@ -30,7 +30,7 @@ def importing_torch() -> Iterator[None]:
     """Import within this what needs torch, without the garbage collector walking through it.
 
     What torch's import makes stays until the process ends. Searching it for garbage, again and
-    again while it grows and once more at the end, takes a sixth of the time that the import takes.
+    again while it grows and again at the end, takes a sixth of the time that the import takes.
 
     Raises:
         OptionError: torch cannot be imported, or there is too little memory for it.

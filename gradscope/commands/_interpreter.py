@@ -49,8 +49,8 @@ def interpreter_kept() -> Iterator[None]:
         if not changed or isinstance(error, (GradscopeError, KeyboardInterrupt)):
             raise
         raise ModelError(
-            f"the model's code changed {', '.join(f'`{name}`' for name in changed)}, and then came "
+            f"the model's code changed {', '.join(f'`{name}`' for name in changed)}, and raised "
             f"{type(error).__name__}: {message_of(error) or 'without a message'}",
-            help="put back what it replaces in Python before it returns",
+            help="restore what it replaces in Python before it returns",
         ) from error
     put_back()

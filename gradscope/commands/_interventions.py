@@ -52,7 +52,7 @@ def parsed(do: str, text: str) -> dict[str, Any]:
     if at and place not in known.places:
         close = did_you_mean(place.replace("-", "_"), known.places)
         raise OptionError(
-            f"`{option} {text}`: `{place}` is no place where it can be done",
+            f"`{option} {text}`: `{place}` is not a valid place",
             help=close or f"one of {', '.join(p for p in PLACES if p in known.places)}",
         )
     if not pattern:
@@ -74,7 +74,7 @@ def _value(do: str, word: str, said: str) -> Any:
         value = {"file": str(Path(word).absolute())} if Path(word).suffix else word
     if known.accepts(value):
         return value
-    raise OptionError(f"`{said}`: `{word}` is not {known.takes}", help="write it behind the `=`")
+    raise OptionError(f"`{said}`: `{word}` is not {known.takes}", help="write it after the `=`")
 
 
 def _option(do: str) -> Any:

@@ -56,8 +56,8 @@ def refuse_to_run(saved: str, words: Sequence[str], options: dict[str, Any]) -> 
     asked = [*(f"--{name}" for name in given_options(options)), *words]
     if asked:
         raise OptionError(
-            f"{saved} cannot be run again, as `{asked[0]}` asks",
-            help=f"leave it away, or name the model in place of the {saved.split()[-1]}",
+            f"{saved} cannot run again, which `{asked[0]}` needs",
+            help=f"drop it, or give the model instead of the {saved.split()[-1]}",
         )
 
 

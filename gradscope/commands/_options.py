@@ -1,4 +1,4 @@
-"""Options that several commands take, alone or in groups; a command's own stand in its file."""
+"""Options that several commands take, alone or in groups; a command's own are in its file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 from gradscope.commands import _completing as completing
 from gradscope.commands._write import STDOUT
 
-#: The panels of `--help`; a command's own options stand under "Options".
+#: The panels of `--help`; a command's own options are under "Options".
 MODEL = "Model"
 LAYERS = "Layers"
 INTERVENTIONS = "Interventions"
@@ -80,12 +80,12 @@ DType = Annotated[
     str | None,
     typer.Option(
         metavar="DTYPE",
-        help="Of parameters and inputs: float32, bfloat16, …",
+        help="The dtype of parameters and inputs: float32, bfloat16, …",
         autocompletion=completing.one_of(("float32", "float64", "float16", "bfloat16")),
     ),
 ]
 Seed = Annotated[
-    int | None, typer.Option(metavar="N", help="Set before construction, inputs and forward.")
+    int | None, typer.Option(metavar="N", help="Seed, set before construction, inputs and forward.")
 ]
 Format = Annotated[
     str | None,
@@ -109,13 +109,13 @@ Allow = Annotated[
 ]
 Rank = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Of a run of several processes: what this one recorded."),
+    typer.Option(metavar="N", help="Of a run of several processes: only the records of this rank."),
 ]
 Timeout = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
-        help="Stop what is built and run after so long, and say where it was.",
+        help="Stop building and running after this time, and report where it stopped.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -127,7 +127,7 @@ Debug = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class LayerOptions:
-    """Which layers are looked at."""
+    """Which layers are selected."""
 
     panel: ClassVar[str] = LAYERS
 
@@ -218,7 +218,7 @@ class DisplayOptions:
 def takes_groups(run: Callable[..., Any]) -> Callable[..., Any]:
     """A command of which some parameters are groups: dataclasses, each field an option.
 
-    Typer makes an option of each parameter in the signature: here every group's fields stand in its
+    Typer makes an option of each parameter in the signature: here every group's fields are in its
     place, so that ``--help`` keeps the order in which the command lists them. The help shows them
     in the group's ``panel``, but for those that name another.
     """

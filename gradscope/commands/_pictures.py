@@ -40,7 +40,7 @@ class PictureOptions:
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="How much the strongest colour hides of the photograph: above 0, up to 1.",
+            help="Opacity of the strongest colour over the photograph: above 0, up to 1.",
         ),
     ] = None
     colormap: Annotated[
@@ -52,9 +52,9 @@ class PictureOptions:
             autocompletion=one_of(images.COLORMAPS),
         ),
     ] = images.USUAL
-    crop: Annotated[bool, typer.Option("--crop", help="Draw only the part that the model saw.")] = (
-        False
-    )
+    crop: Annotated[
+        bool, typer.Option("--crop", help="Draw only the part that the model's transform keeps.")
+    ] = False
 
     def check(self) -> None:
         """Refuse what cannot be drawn, before anything runs.
@@ -125,7 +125,7 @@ def output_files(output: Path | None, *, force: bool) -> OutputFiles:
     if not output.suffix:
         suffixes = ", ".join(images.PICTURES)
         raise OptionError(
-            f"`{output}` is no folder, and has no suffix to tell the format",
+            f"`{output}` is not a folder, and has no suffix that gives the format",
             help=f"create it: mkdir -p '{output}'; or use one of {suffixes}, .json",
         )
     images.check_suffix(output)
@@ -163,7 +163,7 @@ def file_names(paths: Sequence[str]) -> list[str]:
 def write_pictures(
     found: Saliency, to: OutputFiles, names: Sequence[str], looks: PictureOptions
 ) -> list[Path]:
-    """Overlays or contact sheets, written whole; the paths, in the order of the pictures."""
+    """Overlays or contact sheets, written atomically; the paths, in the order of the pictures."""
     written = []
     for path, picture in _pictures(found, to, names, looks):
         write_output(images.encoded(picture, path), path, force=to.force)
@@ -177,7 +177,7 @@ def drawn_maps(found: Saliency, looks: PictureOptions) -> list[list[bytes]]:
 
 
 def write_pages(pages: Sequence[Image], to: OutputFiles, name: str) -> list[Path]:
-    """The pages of one sheet, written whole; ``name`` is the file's in a folder."""
+    """The pages of one sheet, written atomically; ``name`` is the file's in a folder."""
     if to.file is not None:
         to.check((), len(pages))  # all of them, before the first is written
     written = []

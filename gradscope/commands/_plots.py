@@ -59,6 +59,6 @@ class PlotOptions:
             return
         found = plotted(record)
         if not found.charts:
-            say(f"nothing was measured that could be drawn: no `{self.plot}`")
+            say(f"nothing to draw: `{self.plot}` was not written")
             return
         write_output(found.drawn(self.plot.suffix.lower()), self.plot, force=file.force)

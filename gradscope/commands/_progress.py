@@ -11,7 +11,7 @@ from typing import Any
 from gradscope.progress import Stage, handled_by
 from gradscope.typeset.text import plain
 
-#: Seconds after which a reader wonders whether anything happens at all.
+#: Seconds after which a reader wonders whether anything happens.
 PATIENCE = 2.0
 
 
@@ -20,7 +20,7 @@ def shown_progress() -> Iterator[None]:
     """Within this, what takes longer shows on standard error, where that is a terminal.
 
     The line goes when the block ends: it is no part of the result. What the user's code prints
-    stands above it, for which the line takes the place of ``sys.stdout``: the block stands inside
+    is above it, for which the line takes the place of ``sys.stdout``: the block is inside
     of ``keep_stdout_clean``.
     """
     if sys.stderr is None or not sys.stderr.isatty():
@@ -94,13 +94,13 @@ class _Line:
 
     def _draw(self, fresh: bool) -> None:
         stage = self._stage
-        if fresh:  # another thing, with a time of its own
+        if fresh:  # another thing, with its own time
             self._bar.reset(self._task)
-        counted = stage.whole is not None
+        counted = stage.total is not None
         self._bar.update(
             self._task,
             description=plain(": ".join(word for word in stage.words if word)),
-            total=stage.whole,
+            total=stage.total,
             completed=stage.done or 0,
             left="left" if counted else "",
         )

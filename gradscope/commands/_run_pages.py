@@ -32,7 +32,7 @@ from gradscope.typeset.numbers import count
 from gradscope.typeset.text import join
 
 ROOM = "gradscope.reporters.training"
-#: The formats in which several reports can stand below each other.
+#: The formats in which several reports can be below each other.
 _FOR_PEOPLE = ("terminal", "markdown")
 #: Those that hold the calls beside the parameters.
 _WHOLE = ("json", "html")
@@ -77,7 +77,7 @@ def _for_csv(view: View) -> View:
     if view.table in ("parameters", "calls") and (view.columns or view.sort or view.top):
         raise OptionError(
             f"csv has a row for each of the {view.table} and each step, with all that was measured",
-            help="leave `--columns`, `--sort` and `--top` away; `-l PATTERN` chooses layers",
+            help="drop `--columns`, `--sort` and `--top`; `-l PATTERN` selects layers",
         )
     return replace(view, table=view.table or "steps")
 
@@ -94,15 +94,15 @@ def show_step(
     """Write one step's calls and parameters, model by model.
 
     Raises:
-        OptionError: the step was not looked at, or several models do not fit one document.
+        OptionError: the step was not sampled, or several models do not fit one document.
         ConfigError: the file is no run, or damaged.
     """
     output = ReportOutput.of(format, file, display, tables, chosen.heading)
     with RunFile.open(chosen.path) as run:
         samples = run.sample(step)
-        signs = next(iter(run.steps(step, step)), None)
+        metrics = next(iter(run.steps(step, step)), None)
         if not samples:
-            raise _not_looked_at(run, step, signs)
+            raise _not_sampled(run, step, metrics)
         head, models = run.run, {model.id: model for model in run.models}
     found = [
         (models.get(one.model, TrainedModel(one.model, "", "", 0, 0, 0)), one.report)
@@ -116,19 +116,19 @@ def show_step(
             "one report",
             help=f"name one of {', '.join(names)}: `-l '{names[0]}.**'`",
         )
-    output.destination.write(_pages(output, head, step, signs, found))
+    output.destination.write(_pages(output, head, step, metrics, found))
 
 
 def _pages(
     output: ReportOutput,
     run: TrainingRun,
     step: int,
-    signs: TrainingStep | None,
+    metrics: TrainingStep | None,
     found: list[tuple[TrainedModel, Report]],
 ) -> str:
     """Each model's report below a line that says run and step."""
     texts = [output.render(report) for _, report in found]
-    facts = [step_title(run, step), *(facts_of_step(signs) if signs else [])]
+    facts = [step_title(run, step), *(facts_of_step(metrics) if metrics else [])]
     if output.destination.format == "markdown":
         return "\n".join([f"# {escaped(facts[0])}\n\n{escaped(' · '.join(facts[1:]))}\n", *texts])
     if output.destination.format != "terminal":
@@ -139,22 +139,22 @@ def _pages(
     return "\n".join([printed(lines, width=view.width, color=view.color), *texts])
 
 
-def _not_looked_at(run: RunFile, step: int, signs: TrainingStep | None) -> OptionError:
+def _not_sampled(run: RunFile, step: int, metrics: TrainingStep | None) -> OptionError:
     sampled = run.sampled
-    if signs is None:
+    if metrics is None:
         total = run.last_step
         if not total:
-            return OptionError(f"there is no step {count(step)}: the run has none yet")
+            return OptionError(f"the run has no step yet, so no step {count(step)}")
         return OptionError(
-            f"there is no step {count(step)}",
+            f"the run has no step {count(step)}",
             help=f"the run has steps 1 to {count(total)}"
             if run.steps(1, 1)
-            else f"the run's last step is {count(total)}, and of the first ones not all are kept",
+            else f"the run's last step is {count(total)}; not all of the first ones are kept",
         )
     i = bisect_left(sampled, step)
     near = [count(one) for one in sampled[max(0, i - 1) : i + 1]]
     return OptionError(
-        f"step {count(step)} was not looked at closely",
-        notes=[f"all that is known of it: {', '.join(facts_of_step(signs))}"],
-        help=f"the nearest that were: {' and '.join(near)}" if near else "no step was",
+        f"step {count(step)} was not sampled",
+        notes=[f"its metrics: {', '.join(facts_of_step(metrics))}"],
+        help=f"the nearest sampled steps: {' and '.join(near)}" if near else "no step was sampled",
     )

@@ -31,9 +31,7 @@ def chosen_run(word: Path | None, command: str) -> ChosenRun:
         return ChosenRun(run_named(word) or word)
     newest = newest_run()
     if newest is None:
-        raise OptionError(
-            f"no run is named, and there is none in `{FOLDER}`", help=name_one(command)
-        )
+        raise OptionError(f"no run is given, and `{FOLDER}` has none", help=name_one(command))
     return newest
 
 

@@ -1,4 +1,4 @@
-"""The words behind the options of ``run``: SCRIPT or ``-m MODULE``, also behind ``python``."""
+"""The words after the options of ``run``: SCRIPT or ``-m MODULE``, also after ``python``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Restart:
 
 
 def script_or_restart(words: Sequence[str], options: Sequence[str]) -> Script | Restart:
-    """What is to be run, by the words behind ``options``.
+    """What is to be run, by the words after ``options``.
 
     Raises:
         OptionError: the words name no script and no module.
@@ -45,13 +45,13 @@ def script_or_restart(words: Sequence[str], options: Sequence[str]) -> Script | 
     name, *rest = words
     if name == "-m":
         if not rest:
-            raise OptionError("`-m` names no module", help="as in `gradscope run -m pkg.train`")
+            raise OptionError("`-m` needs a module", help="as in `gradscope run -m pkg.train`")
         return Script(rest[0], tuple(rest[1:]), is_module=True)
     if _is_python(name):
         return _behind_python(name, rest, options)
     if name in _LAUNCHERS and not Path(name).exists():
         raise OptionError(
-            f"`{name}` starts processes, and gradscope observes each of them from inside",
+            f"`{name}` starts processes; gradscope must run inside each of them",
             help=f"put it first: `{_LAUNCHERS[name]} -m gradscope run train.py`",
         )
     return Script(name, tuple(rest))
@@ -71,7 +71,7 @@ def _behind_python(name: str, words: Sequence[str], options: Sequence[str]) -> S
     if not rest or rest[0] in ("-c", "-"):
         asked = " ".join([name, *flags, *rest[:1]])
         raise OptionError(
-            f"`{asked}` names no script", help="name its file: `gradscope run train.py`"
+            f"`{asked}` is not a script", help="give its file: `gradscope run train.py`"
         )
     other = _other_interpreter(name)
     if other is None and not flags:
@@ -81,7 +81,7 @@ def _behind_python(name: str, words: Sequence[str], options: Sequence[str]) -> S
 
 
 def _flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Python's own options, as it reads them, and what comes behind them."""
+    """Python's own options, as it reads them, and what comes after them."""
     flags: list[str] = []
     left = list(words)
     while left and left[0].startswith("-") and left[0] != "-":
@@ -120,6 +120,6 @@ def _other_interpreter(word: str) -> str | None:
     if found is None:
         raise OptionError(
             f"there is no interpreter `{word}`",
-            help="leave it away: the script runs in gradscope's own Python",
+            help="drop it: the script runs in gradscope's Python",
         )
     return found

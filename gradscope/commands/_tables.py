@@ -21,8 +21,8 @@ class TableOptions:
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Sort by a column: numbers descend, names ascend, rows without a value come last. "
-            "`norm:asc` and `name:desc` turn it round.",
+            help="Sort by a column: numbers descend, names ascend, empty cells come last. "
+            "`norm:asc` and `name:desc` reverse it.",
             autocompletion=completing.sort,
         ),
     ] = None
@@ -65,6 +65,6 @@ class TableOptions:
         bool,
         typer.Option(
             "--fold",
-            help="Show blocks that look the same, one after the other, once: `h.0…11.mlp ×12`.",
+            help="Merge equal blocks in a row: `h.0…11.mlp ×12`.",
         ),
     ] = False

@@ -14,7 +14,7 @@ from types import FrameType
 from gradscope.errors import Interrupted, OptionError, TimeIsUp, visible
 from gradscope.explain.shared.frames import nearest, shown
 
-#: Seconds that what runs has to stop by itself, once it was interrupted.
+#: Seconds that running code has to stop, once it was interrupted.
 GRACE = 10.0
 
 

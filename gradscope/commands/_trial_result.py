@@ -92,7 +92,7 @@ class TrialResult:
             yield Line(plain(self._failure), "the script failed:", "bad")
         yield from (Line(plain(notice)) for notice in history.run.notices)
         if not history.run.steps and (history.run.cut or "").startswith("--seconds"):
-            yield Line("No step came in that time: give more with `--seconds`.")
+            yield Line("No step was completed in that time: allow more with `--seconds`.")
         for line in verdict.lines():
             alone = not line.lead and not line.indent
             yield replace(line, text=line.text[:1].upper() + line.text[1:]) if alone else line
@@ -110,5 +110,5 @@ class TrialResult:
         """How to have more than the verdict."""
         run = self.history.run
         words = " ".join([shlex.quote(run.script), *map(shlex.quote, run.arguments)])
-        whole = f"`gradscope run {words}` records a whole one"
-        return plain(f"not kept: `-o {_NOT_KEPT}` keeps this run, {whole}")
+        full = f"`gradscope run {words}` records a full one"
+        return plain(f"not kept: `-o {_NOT_KEPT}` keeps this run, {full}")

@@ -57,8 +57,8 @@ class ScriptOptions:
         typer.Option(
             "--show-output",
             metavar="",
-            help="Show on standard error what the script prints. Without it only what a script "
-            "wrote to standard error is shown, where it fails.",
+            help="Show the script's output on standard error. Without it, only the standard error "
+            "of a script that fails is shown.",
         ),
     ] = False
 
@@ -77,7 +77,7 @@ class ScriptOptions:
         usual = Trial(script)
         seconds = usual.seconds if self.seconds is None else self.seconds
         if not 0 < seconds < float("inf"):
-            raise OptionError(f"`--seconds {seconds:g}` is no time", help="give more than 0")
+            raise OptionError(f"`--seconds {seconds:g}` is not a time", help="give more than 0")
         output = sys.stderr.fileno() if self.show_output and sys.stderr is not None else None
         return Trial(script, self.steps or usual.steps, seconds, self.every, output)
 
@@ -85,7 +85,7 @@ class ScriptOptions:
 def is_script(word: str) -> bool:
     """Whether a path is that of a script that trains, or of one that does what nobody knows.
 
-    A file with a model class in it is a script only where it trains, and then that is said.
+    A file with a model class in it is a script only where it trains, and then that is reported.
     """
     path = expanded(word)
     if path.suffix.lower() != ".py" or not path.is_file():
@@ -98,7 +98,7 @@ def is_script(word: str) -> bool:
     if file.models:
         start = word if word.startswith((".", "/", "~")) else f"./{word}"
         say(
-            f"`{word}` trains, and runs as a script; a model in it is asked about by its name: "
+            f"`{word}` trains, so it runs as a script. To ask about a model in it: "
             f"`gradscope why {start}:{file.models[-1]}`"
         )
     return True
@@ -113,7 +113,7 @@ def refuse_several_processes() -> None:
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise OptionError(
             "`gradscope why SCRIPT.py` runs the script in one process",
-            help="of several: `torchrun … -m gradscope run SCRIPT.py`, then `gradscope why RUN`",
+            help="with several: `torchrun … -m gradscope run SCRIPT.py`, then `gradscope why RUN`",
         )
 
 

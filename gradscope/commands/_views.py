@@ -25,7 +25,7 @@ ROOM = "gradscope.reporters.report"
 class Destination:
     """Where a result goes and how it looks there, checked: only the writing can still fail.
 
-    ``heading`` stands above the text for people on standard output; of all else it is a note on
+    ``heading`` is above the text for people on standard output; of all else it is a note on
     standard error.
     """
 
@@ -37,7 +37,7 @@ class Destination:
     heading: str | None = None
 
     def write(self, content: str | bytes) -> None:
-        """Write the whole result, once."""
+        """Write the full result, once."""
         if self.heading is not None and self.path is None and self.format == "terminal":
             content = f"{visible(self.heading)}\n{content!s}"
         elif self.heading is not None:
@@ -125,15 +125,15 @@ def check_look(display: DisplayOptions) -> None:
     """Refuse what no terminal can be.
 
     Raises:
-        OptionError: an unknown color mode, or no width at all.
+        OptionError: an unknown color mode, or no width.
     """
     refuse_unknown("color mode", display.color, COLORS)
     if display.width is not None and display.width < 1:
-        raise OptionError(f"`--width {display.width}` leaves no room", help="give 1 or more")
+        raise OptionError(f"`--width {display.width}` is too small", help="give 1 or more")
 
 
 def text_view(display: DisplayOptions) -> TextView:
-    """How text looks on standard output.
+    """The style of text on standard output.
 
     Raises:
         OptionError: as ``check_look``.
@@ -160,7 +160,7 @@ def choose_format(format: str | None, output: Path | None, room: str) -> str:
 def terminal_width(output: Path | None = None, width: int | None = None) -> int | None:
     """``--width``, else COLUMNS, else the terminal's; None, for a file or a pipe, is unlimited.
 
-    No shell exports COLUMNS by itself: whoever set it for a pipe asks for that width.
+    No shell exports COLUMNS on its own: a user who set it for a pipe asks for that width.
     """
     if width is not None or output is not None:
         return width

@@ -1,4 +1,4 @@
-"""The one place where a command's result leaves the process: standard output, or a whole file."""
+"""The one place where a command's result leaves the process: standard output, or a full file."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _descriptor_turned() -> Iterator[None]:
     real, errors = sys.__stdout__, sys.__stderr__
     try:
         if real is None or errors is None:
-            raise ValueError("closed by whoever started the process")
+            raise ValueError("closed by the caller that started the process")
         real.flush()
         out, err = real.fileno(), errors.fileno()
         kept = {number: os.dup(number) for number in (out, err)}
@@ -86,16 +86,16 @@ def _descriptor_turned() -> Iterator[None]:
                 os.close(copy)
         except OSError as error:
             raise ModelError(
-                "the model's code closed descriptors that it had not opened: what was to be "
-                "written has nowhere to go",
-                help="close the files that it opened by their names",
+                "the model's code closed file descriptors that it had not opened: the output "
+                "cannot be written",
+                help="close files through their file objects",
             ) from error
 
 
 def write_output(content: str | bytes, path: Path | None, *, force: bool = False) -> None:
     """Write to ``path``, or to standard output where it is None or ``-``.
 
-    A file appears whole or not at all, and one that exists is replaced only with ``force``. Text is
+    A file is written atomically, and one that exists is replaced only with ``force``. Text is
     UTF-8; a lone surrogate, which UTF-8 lacks, becomes its escape. A closed pipe raises
     ``BrokenPipeError`` for the caller.
 
@@ -116,9 +116,9 @@ def output_file(path: Path, *, force: bool = False) -> Iterator[Path]:
     check_output(path, force=force)
     if path == STDOUT or is_stream(path):
         with tempfile.TemporaryDirectory() as folder:
-            whole = Path(folder) / "output"
-            yield whole
-            write_output(whole.read_bytes(), path)
+            full = Path(folder) / "output"
+            yield full
+            write_output(full.read_bytes(), path)
         return
     with whole_file(path, force=force) as temporary:
         yield temporary

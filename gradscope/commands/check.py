@@ -32,7 +32,7 @@ from gradscope.commands._write import keep_stdout_clean, say
 from gradscope.rules import reaches
 from gradscope.typeset.numbers import plural
 
-#: Formats that tell a person the whole of a failure.
+#: Formats that show a person all of a failure.
 _TEXTS = ("terminal", "markdown")
 
 Models = Annotated[
@@ -46,9 +46,9 @@ Models = Annotated[
 ]
 
 EXAMPLES = (
-    ("gradscope check configs/*.yaml", "All configs, as CI does it: exit code 1 if one is wrong."),
-    ("gradscope check model.yaml --write-baseline known.json", "From now on, count new findings."),
-    ("gradscope check model.yaml --baseline known.json", "The same check, without the known ones."),
+    ("gradscope check configs/*.yaml", "All configs, as in CI: exit code 1 on an error."),
+    ("gradscope check model.yaml --write-baseline known.json", "Accept today's findings."),
+    ("gradscope check model.yaml --baseline known.json", "Count new findings only."),
     ("gradscope check model.yaml --select GS1,GS3 -f sarif", "Gradients and numbers only."),
 )
 
@@ -63,7 +63,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Findings in this file are known: they do not count.",
+            help="Do not count the findings in this file.",
             rich_help_panel=RULES,
         ),
     ] = None,
@@ -72,7 +72,7 @@ def run(
         typer.Option(
             "--write-baseline",
             metavar="FILE",
-            help="Write all findings to this file, as known from now on.",
+            help="Write all findings to this file, as known ones.",
             rich_help_panel=RULES,
         ),
     ] = None,
@@ -85,16 +85,17 @@ def run(
     ] = False,
     layers: LayerOptions,
     steps: Annotated[
-        int | None, typer.Option(metavar="N", help="Optimizer steps; the last is judged.")
+        int | None, typer.Option(metavar="N", help="Optimizer steps; the rules judge the last one.")
     ] = None,
     format: Format = None,
     file: FileOptions,
     display: DisplayOptions,
 ) -> None:
-    """Say what is wrong with models, and nothing else: for CI.
+    """Report what is wrong with models, and nothing else: for CI.
 
-    Each is run forward and backward as its config says, and the rules look. Exit code 1: findings
-    as bad as --fail-on (default: error); 2: a config is wrong; 3: a model raised.
+    Each model runs forward and backward as its config says, and the rules judge it. Exit code 1: a
+    finding of the severity --fail-on or worse (default: error); 2: a config is wrong; 3: a model
+    raised.
     """
     rules.check()
     output = ReportOutput.of(format, file, display)
@@ -103,7 +104,7 @@ def run(
     wanted = candidates(words, model.settings, {"steps": steps, **model.keys}, rules)
     judging = [one.rules for one in wanted]
     known = None if baseline is None else read_baseline(baseline)
-    # All that can be said without torch has been said: from here on models run.
+    # All checks without torch are done: from here on models run.
     options = CheckOptions(
         layers=tuple(layers.layers or ("**",)),
         exclude=tuple(layers.exclude or ()),
@@ -122,10 +123,10 @@ def run(
         output.write(report)
     if write_to is not None:
         if stopped is not None:
-            say(f"no baseline was written to `{write_to}`: not every model ran to its end")
+            say(f"`{write_to}` was not written: a model did not run to its end")
         else:
             entries = plural(write_baseline(write_to, report.models, force=file.force), "finding")
-            say(f"{entries} known from now on, with `--baseline {write_to}`")
+            say(f"{entries} written; `--baseline {write_to}` ignores them")
     if stopped is not None:
         raise stopped
     pairs = zip(report.models, judging, strict=True)

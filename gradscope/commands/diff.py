@@ -49,12 +49,21 @@ from gradscope.runfile.opening import file_of
 ROOM = "gradscope.reporters.diff"
 EXAMPLES = (
     ("gradscope diff model.yaml -- dtype=bfloat16", "A model against itself in bfloat16."),
-    ("gradscope diff model.yaml -- dtype=bfloat16 --reference float64", "Which one is nearer?"),
-    ("gradscope diff model.yaml port.yaml --top 10", "A port, and the ten rows farthest off."),
+    (
+        "gradscope diff model.yaml -- dtype=bfloat16 --reference float64",
+        "Which one is more accurate?",
+    ),
+    (
+        "gradscope diff model.yaml port.yaml --top 10",
+        "A port, and the ten rows with the largest errors.",
+    ),
     ("gradscope diff here.json there.json", "Two reports that `inspect --sketch` saved."),
-    ("gradscope diff", "The two newest trainings: in which step they part, and where."),
-    ("gradscope diff before.db after.db", "Two others."),
-    ("gradscope diff ./net.py:Net ./net.py:Port --match 'encoder.*=layers.*'", "Other names."),
+    ("gradscope diff", "The two newest runs: the first step and layer that diverge."),
+    ("gradscope diff before.db after.db", "Two other runs."),
+    (
+        "gradscope diff ./net.py:Net ./net.py:Port --match 'encoder.*=layers.*'",
+        "B has other names.",
+    ),
 )
 Parser = BothSides
 
@@ -65,9 +74,9 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="A [B] [KEY=VALUE…] [-- [B] KEY=VALUE…]",
-            help="Two MODELs; or one, and behind `--` the config keys that B has otherwise. Keys "
-            "before `--` are A's; without it, both have them. Or two saved reports, or two runs "
-            "(default: the two newest runs in `gradscope-runs/`).",
+            help="Two MODELs; or one, and B's config keys after `--`. Keys before `--` are A's; "
+            "without `--`, both have them. Or two saved reports, or two runs (default: the two "
+            "newest runs in `gradscope-runs/`).",
             show_default=False,
             autocompletion=completing.models_and_runs,
         ),
@@ -78,7 +87,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="A=B",
-            help="Modules that B calls otherwise: `encoder.*=layers.*`. Repeatable.",
+            help="Modules with other names in B: `encoder.*=layers.*`. Repeatable.",
             rich_help_panel=LAYERS,
         ),
     ] = None,
@@ -86,7 +95,7 @@ def run(
         str | None,
         typer.Option(
             metavar="float64",
-            help="Run A in float64 too: how far is each of the two from that?",
+            help="Run A in float64 too, and report the error of A and of B from it.",
             rich_help_panel=MODEL,
             autocompletion=completing.one_of(REFERENCES),
         ),
@@ -101,7 +110,7 @@ def run(
         int | None,
         typer.Option(
             metavar="N",
-            help="Only the N rows of each table that are farthest off.",
+            help="Only the N rows of each table with the largest errors.",
             min=0,
             rich_help_panel=TABLES,
         ),
@@ -128,12 +137,11 @@ def run(
 ) -> None:
     """Compare two models, or one in two ways, on the same weights and the same batch.
 
-    Of each call and each parameter: how far activations and gradients are apart, and by how much
-    the call is off by itself, where everything around it is A's. Forward and backward, the first
-    place that departs from A by more than noise is named; it is looked for in all layers, whatever
-    rows `-l` chooses. Two reports that `inspect --sketch -o
-    FILE.json` saved, also on two machines, are compared as they are; so are two trainings that
-    `gradscope run` recorded, of which the first step and layer that part are named.
+    B runs twice: free-running, and teacher-forced, where each call is fed with A's tensors. The
+    tables give the error of each activation and gradient. The first layer that diverges by more
+    than noise is named, forward and backward, whatever rows `-l` selects. Two reports of
+    `inspect --sketch -o FILE.json`, also from two machines, are compared without a run. Of two runs
+    of `gradscope run`, the first step and layer that diverge are named.
     """
     refuse_unknown("severity", fail_on, FAIL_ON)
     if table is not None:
@@ -172,7 +180,8 @@ def run(
 
 
 def _files(words: list[str], *, asked: bool) -> tuple[list[str], str | None]:
-    """The words that may be files, those that name runs as their paths; and what is said of them.
+    """The words that may be files, those that name runs as their paths; and what is reported of
+    them.
 
     Of two runs those that no word names are the newest, unless keys are ``asked`` for, as models
     take.
@@ -226,17 +235,17 @@ def _run_charts(a: Path, b: Path) -> tuple[tuple[Panel, ...], tuple[Map, ...]]:
 
 def _configs(words: list[str], options: ModelOptions) -> tuple[LoadedConfig, LoadedConfig]:
     """The configs of A and of B."""
-    parted = DASHES in words
+    two_sides = DASHES in words
     before, after = words, list[str]()
-    if parted:
+    if two_sides:
         at = words.index(DASHES)
         before, after = words[:at], words[at + 1 :]
     if DASHES in after:
-        raise OptionError("`--` is given twice", help="one parts A from B")
+        raise OptionError("`--` is given twice", help="write it once, between A and B")
     models, overrides = split_words(before)
     others, own = split_words(after)
     models += others
-    if not parted and len(models) < 2:
+    if not two_sides and len(models) < 2:
         raise OptionError(
             "nothing to compare: give two models, or B's overrides after `--`",
             help="as in `gradscope diff model.yaml -- dtype=bfloat16`; without words it compares "
@@ -248,6 +257,6 @@ def _configs(words: list[str], options: ModelOptions) -> tuple[LoadedConfig, Loa
             help="write overrides as `key=value`, without blanks around `=`",
         )
     a = read_model([*models[:1], *overrides], options.settings, options.keys)
-    others = own if parted else overrides
+    others = own if two_sides else overrides
     b = read_model([*models[-1:], *others], options.settings, options.keys)
     return a, b

@@ -17,15 +17,15 @@ _PACKAGES = ("torch", "torchvision", "timm", "transformers", "safetensors", "num
 _EXTRAS = {"timm": "timm", "transformers": "hf"}
 
 EXAMPLES = (
-    ("gradscope doctor", "What is installed, and whether it fits together."),
-    ("GRADSCOPE_ALLOW='mypkg.*' gradscope doctor", "The same, with what a config may import."),
+    ("gradscope doctor", "What is installed, and whether the versions fit."),
+    ("GRADSCOPE_ALLOW='mypkg.*' gradscope doctor", "The same, and what a config may import."),
 )
 
 
 def run(debug: Debug = False) -> None:
-    """Check the environment: versions, builds that fit together, devices, what may be imported.
+    """Check the environment: versions, matching builds, devices, allowed imports.
 
-    Exits with 1 where something that is installed does not work.
+    Exits with 1 if an installed package does not work.
     """
     with importing_torch():
         import torch  # noqa: F401

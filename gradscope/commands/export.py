@@ -54,7 +54,7 @@ def run(
 ) -> None:
     """Write the numbers of a run for TensorBoard, a spreadsheet or a data frame.
 
-    Step metrics of each step, and each layer and parameter in each step that was looked at.
+    The metrics of each step, and each layer and parameter in each sampled step.
     """
     name, destination = to
     export = plugins.load(ROOM, name)

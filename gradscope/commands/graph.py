@@ -1,4 +1,4 @@
-"""``gradscope graph``: the autograd graph behind the loss, as a tree, a picture or a page."""
+"""``gradscope graph``: the autograd graph upstream of the loss, as a tree, a picture or a page."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def run(
 ) -> None:
     """Show how the loss reaches every parameter: the autograd graph, grouped by module.
 
-    In the terminal a tree; with `-o graph.svg` a picture, with `-o graph.html` a page to explore.
-    MODEL may also be a graph that `-o graph.json` saved. Without MODEL the bundled demo runs.
+    A tree in the terminal, a picture with `-o graph.svg`, a page to explore with `-o graph.html`.
+    MODEL may be a graph saved by `-o graph.json`. Without MODEL the bundled demo runs.
     """
     _check(depth, full, by, layout_timeout)
     destination = choose_destination(format, file, display, ROOM)
@@ -201,7 +201,7 @@ def _check_drawn(direction: str, hide_views: bool, format: str) -> None:
         )
     if hide_views and format == "json":
         raise OptionError(
-            "a saved graph is whole: json hides no views",
+            "a saved graph is complete: json hides no views",
             help="leave `--hide-views` away; whoever draws the file can hide them",
         )
 

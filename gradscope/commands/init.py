@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _STARTER: Final = """\
 # What flows through a model, forward and backward: gradscope inspect {path}
-# Every key but `model` has a default; `gradscope schema` prints all that a key can be.
+# Every key but `model` has a default; `gradscope schema` prints all values of a key.
 
 {model}
 # model: torchvision:resnet18         # or timm:NAME, hf:DIR_OR_ID, ./net.py:Name, pkg.mod:Name
@@ -44,7 +44,7 @@ mode: train                           # train | eval
 
 {input}
 # target: [3, 7]                      # class ids, values, a file, or random
-# call: training_step                 # a method in the place of forward, with the batch
+# call: training_step                 # a method to call instead of forward, with the batch
 # loss: cross_entropy                 # mse | bce_with_logits | nll | sum | mean | logit | output
 # backward: {{repeats: 2, retain_graph: true}}
 
@@ -86,7 +86,7 @@ def run(
             "-m",
             "--model",
             metavar="SPEC",
-            help="The model to put into it. Of a class of your own the file is imported, and each "
+            help="The model of the config. For a class of your own, its file is imported, and each "
             "argument gets a line.",
             autocompletion=completing.models,
         ),
@@ -95,9 +95,9 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Write a starter config: commented, and runnable as it is.
+    """Write a starter config: commented, and ready to run.
 
-    Arguments without a default stand as `???`, for you to write.
+    Write a value for each `???`: an argument without a default.
     """
     check_spec(model)
     folder = Path.cwd() if path == STDOUT else path.absolute().parent
@@ -117,7 +117,7 @@ def run(
 
 
 def _start(spec: str, allow: Sequence[str]) -> Start | None:
-    """What is known of a model of one's own; None for a library's."""
+    """What is known of one's own model; None for a library's."""
     if not is_own(spec):
         return None
     # Only these need torch, which takes seconds to import.
@@ -159,7 +159,7 @@ def _input(start: Start | None) -> str:
 
 
 def _block(key: str, value: Any, indent: str = "") -> Iterator[str]:
-    """A key with its value; a source stands in one line, unless a part of it is missing."""
+    """A key with its value; a source is in one line, unless a part of it is missing."""
     inner = list(value.values()) if isinstance(value, dict) else []
     if value == MISSING:
         yield f"{indent}{key}: {MISSING}"

@@ -35,12 +35,12 @@ EXAMPLES = (
     ("gradscope inspect torchvision:resnet18 --depth 1", "One row for each stage of a ResNet."),
     ("gradscope inspect ./net.py:Net input.shape=[8,3,32,32]", "Your own class, this input."),
     ("gradscope inspect model.yaml -l 'layer4.**' --columns +min,+max", "One stage, in detail."),
-    ("gradscope inspect model.yaml --steps 20 optimizer=adam", "What 20 steps of Adam do."),
+    ("gradscope inspect model.yaml --steps 20 optimizer=adam", "20 steps of Adam."),
     ("gradscope inspect --columns +params,+flops,+time", "What each layer costs."),
     ("gradscope inspect --bar grad_out --histogram conv1", "Sizes at a glance, and one in detail."),
     ("gradscope inspect --scale conv2=2 --clip-norm 'fc1@parameter_grad=0.1'", "What if?"),
     ("gradscope inspect ./net.py:Net --gradcheck swish", "Is your own backward right?"),
-    ("gradscope inspect model.yaml -o report.json", "A report to keep: `show` displays it again."),
+    ("gradscope inspect model.yaml -o report.json", "A report to keep: `show` displays it."),
     ("gradscope inspect model.yaml -o report.html", "A page to send: charts, findings, tables."),
     ("gradscope inspect model.yaml --plot flow.pdf", "Gradient flow over depth, for a paper."),
 )
@@ -67,22 +67,24 @@ def run(
         bool,
         typer.Option(
             "--verify",
-            help="Run the step unobserved too, and say whether the gradients are bit-identical.",
+            help="Run the step without hooks too, and compare the gradients bit for bit.",
         ),
     ] = False,
     tasks: Annotated[
         bool,
         typer.Option(
             "--tasks",
-            help="Where the loss is several: the gradient norm of each at the layers that they "
-            "share, and the cosines between them.",
+            help=(
+                "With several losses: the gradient norm of each at the layers that they share, "
+                "and the cosines between them."
+            ),
         ),
     ] = False,
     histogram: Annotated[
         list[str] | None,
         typer.Option(
             metavar="LAYER",
-            help="Also show how this layer's outputs, parameters and gradients are spread. "
+            help="Also show histograms of this layer's outputs, parameters and gradients. "
             "Repeatable.",
             autocompletion=completing.layers,
         ),
@@ -91,8 +93,8 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="LAYER",
-            help="Also hold this layer's backward against finite differences, in float64, with "
-            "its inputs as they flow. Repeatable.",
+            help="Also compare this layer's backward with finite differences, in float64, on its "
+            "inputs of this step. Repeatable.",
             autocompletion=completing.layers,
         ),
     ] = None,
@@ -100,8 +102,8 @@ def run(
         bool,
         typer.Option(
             "--sketch",
-            help="Also keep a sketch of every tensor in the report, so that `diff` can hold it "
-            "against a report made elsewhere.",
+            help="Also keep a sketch of every tensor in the report, so that `diff` can compare it "
+            "with a report made elsewhere.",
         ),
     ] = False,
     interventions: InterventionOptions,
@@ -112,11 +114,11 @@ def run(
     plots: PlotOptions,
     display: DisplayOptions,
 ) -> None:
-    """Run a model forward and backward once and show what flows.
+    """Run a model forward and backward once, and show its activations and gradients.
 
-    One table of calls (shapes, statistics, gradients in and out, grad_fn), one of parameters,
-    totals, and what is wrong. Findings fail nothing unless --fail-on says so. Without MODEL the
-    bundled demo runs. Interventions change what flows, at a PLACE: grad_output (if none is named),
+    One table of calls (shapes, statistics, input and output gradients, grad_fn), one of parameters,
+    totals, and findings. The exit code is 0 whatever is found, unless --fail-on is given. Without
+    MODEL the bundled demo runs. Interventions change a tensor at a PLACE: grad_output (default),
     grad_input, parameter_grad or activation.
     """
     rules.check()

@@ -23,10 +23,10 @@ from gradscope.runfile.opening import file_of
 from gradscope.runfile.reader import RunFile
 
 EXAMPLES = (
-    ("gradscope live", "The page of the newest run, while it goes on."),
+    ("gradscope live", "The newest run, while it goes on."),
     ("gradscope live run.db | grep error", "A line for each step, finding and event."),
 )
-#: How often a run is looked for that is not there yet; how old a file may be that is being made.
+#: How often a missing run is searched for; how old a file may be that is being made.
 _PAUSE, _YOUNG = 0.5, 5.0
 
 
@@ -36,7 +36,7 @@ def run(
         Path | None,
         typer.Argument(
             metavar="RUN",
-            help="A run's file, folder or name; it may be yet to come (default: the newest run in "
+            help="A run's file, folder or name; it need not exist yet (default: the newest run in "
             "`gradscope-runs/`).",
             show_default=False,
             autocompletion=completing.runs,
@@ -48,8 +48,8 @@ def run(
 ) -> None:
     """Show what `gradscope run` records while the script runs, from another terminal.
 
-    In a terminal the page of `gradscope show RUN` stands there until the run ends or Ctrl-C; in a
-    pipe there is a line for each step, finding and event.
+    In a terminal, the output of `gradscope show RUN` is updated until the run ends or Ctrl-C. In a
+    pipe, each step, finding and event is a line.
     """
     check_look(display)
     check_output(None)
@@ -86,7 +86,7 @@ def _opened(word: Path | None, rank: int | None) -> tuple[ChosenRun, RunFile]:
 
 
 def _may_come(path: Path) -> bool:
-    """Whether a run may begin there: nothing stands in its place, or it is being made."""
+    """Whether a run may begin there: nothing is in its place, or it is being made."""
     if path.is_dir():
         return not any(path.glob("*.db"))
     if not path.exists():

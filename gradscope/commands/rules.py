@@ -37,9 +37,9 @@ def run(
 ) -> None:
     """List the rules, or explain one: what it looks for, why it matters, how to fix it.
 
-    GS are those that look at a model or a training; GD is what `gradscope diff` finds.
+    GS rules judge a model or a training run; GD rules judge a `gradscope diff`.
 
-    Thresholds are shown with those of each preset, and where they come from.
+    Thresholds are shown with their presets and their sources.
     """
     view = text_view(display)
     reporter = plugins.load(ROOM, choose_format(format, None, ROOM))

@@ -21,7 +21,7 @@ from gradscope.training.script_run import ScriptRun
 from gradscope.training.session import RunSettings, Session
 
 EXAMPLES = (
-    ("gradscope run train.py --epochs 3", "All after the script is the script's own."),
+    ("gradscope run train.py --epochs 3", "All words after the script go to the script."),
     ("gradscope run --every 100 -o run.db -m pkg.train", "A module; every 100th step is sampled."),
     ("torchrun --nproc-per-node 8 -m gradscope run --ranks 0,1 train.py", "Two of eight record."),
     ("gradscope run --deep 899:901 train.py", "Three steps, operation by operation."),
@@ -30,7 +30,7 @@ _STOPS = ("never", "nan", "error")
 
 
 class Parser(TyperCommand):
-    """Everything after the script, or after ``-m MODULE``, is the script's own."""
+    """All words after the script, or after ``-m MODULE``, go to the script."""
 
     allow_interspersed_args = False
 
@@ -55,7 +55,7 @@ def run(
         list[str],
         typer.Argument(
             metavar="SCRIPT.py | -m MODULE [ARGS]…",
-            help="The script, or a module as for `python -m`, and its own arguments.",
+            help="The script, or a module as for `python -m`, and its arguments.",
             show_default=False,
         ),
     ],
@@ -66,26 +66,28 @@ def run(
             "-o",
             "--output",
             metavar="RUN",
-            help="The run's file (default: in `gradscope-runs/`, a name from the script and the "
-            "time). One that exists is never overwritten.",
+            help=(
+                "The run's file; it must not exist. Default: in `gradscope-runs/`, named after "
+                "the script and the time."
+            ),
         ),
     ] = None,
     every: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Sample every Nth step, whatever it costs.", min=1),
+        typer.Option(metavar="N", help="Sample every Nth step, at any cost.", min=1),
     ] = None,
     budget: Annotated[
         str,
         typer.Option(metavar="SHARE", help="The share of the time that gradscope may take."),
     ] = "2%",
     first: Annotated[
-        int, typer.Option(metavar="N", help="Sample the first N steps in any case.", min=0)
+        int, typer.Option(metavar="N", help="Always sample the first N steps.", min=0)
     ] = 3,
     deep: Annotated[
         str | None,
         typer.Option(
             metavar="FROM:TO",
-            help="Trace these steps operation by operation, with lines: slow, for a second run.",
+            help="Trace each operation of these steps, with its line: slow, for a second run.",
         ),
     ] = None,
     layers: LayerOptions,
@@ -94,8 +96,8 @@ def run(
         str,
         typer.Option(
             metavar="WHEN",
-            help="End the script: at the first NaN or infinity (nan), at the first finding that is "
-            "an error (error), or never.",
+            help="End the script at the first NaN or Inf (nan), at the first finding with severity "
+            "error (error), or never.",
         ),
     ] = "never",
     steps: Annotated[
@@ -105,14 +107,15 @@ def run(
         float | None,
         typer.Option(metavar="T", help="End the script at its first step after T seconds."),
     ] = None,
-    no_sentinel: Annotated[
+    no_nan_detector: Annotated[
         bool,
         typer.Option(
-            "--no-sentinel",
+            "--no-nan-detector",
             metavar="",
-            help="Do not locate NaN and infinities in the step that makes them.",
+            help="Do not find the origin of a NaN or Inf in the step that produces it.",
         ),
     ] = False,
+    no_sentinel: Annotated[bool, typer.Option("--no-sentinel", hidden=True)] = False,
     keep: Annotated[
         int,
         typer.Option(
@@ -125,21 +128,23 @@ def run(
         str,
         typer.Option(
             metavar="0,1,…",
-            help="Under `torchrun`: record in these processes alone. All are needed for the norms "
-            "of sharded parameters.",
+            help="Under `torchrun`: record these ranks only. Norms of sharded parameters need all "
+            "ranks.",
         ),
     ] = "all",
     quiet: Annotated[
         bool,
-        typer.Option("--quiet", metavar="", help="Say nothing at the end, unless gradscope fails."),
+        typer.Option(
+            "--quiet", metavar="", help="Print nothing at the end, unless gradscope fails."
+        ),
     ] = False,
     debug: Debug = False,
 ) -> ScriptRun | Restart:
-    """Run a training script as Python would, and record what happens in it.
+    """Run a training script as Python would, and record its training.
 
-    The script notices nothing: its output, its numbers and its exit code are those of
-    `python SCRIPT.py`. At the end a few lines say what was found and where the run is;
-    `gradscope why RUN` says more, and `gradscope show RUN` shows it.
+    The script does not change: output, numbers and exit code are those of `python SCRIPT.py`. At
+    the end, a few lines report the findings and the run's file. `gradscope why RUN` explains
+    them, and `gradscope show RUN` shows the run.
     """
     rules.check()
     if stop_on not in _STOPS:
@@ -158,7 +163,7 @@ def run(
         first=first,
         layers=(*(layers.layers or ("**",)), *(f"!{p}" for p in layers.exclude or ())),
         deep=None if deep is None else _steps(deep),
-        sentinel=not no_sentinel,
+        nan_detector=not (no_nan_detector or no_sentinel),
         stop_on=stop_on,
         keep=keep,
         ranks=_ranks(ranks),

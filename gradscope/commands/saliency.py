@@ -48,9 +48,9 @@ EXAMPLES = (
     ("gradscope saliency cat.jpg --target tabby --versus 'tiger cat'", "Why one, not the other."),
     (
         "gradscope saliency cat.jpg --method all --check -o sheet.png",
-        "Every method, and its trust.",
+        "Every method, with trust checks.",
     ),
-    ("gradscope saliency cat.jpg --crop --alpha 0.6 --colormap viridis", "Another look."),
+    ("gradscope saliency cat.jpg --crop --alpha 0.6 --colormap viridis", "Other colours."),
     ("gradscope saliency street.jpg -m unet.yaml --pixels 120,64", "Why this pixel is its class."),
     ("gradscope saliency digits/ -m demo -o maps", "A folder of pictures, a map each, in `maps`."),
 )
@@ -87,10 +87,10 @@ def run(
     ] = None,
     versus: Annotated[
         str | None,
-        typer.Option(metavar="CLASS", help="Also why the target rather than this class."),
+        typer.Option(metavar="CLASS", help="Also explain why the target and not this class."),
     ] = None,
     why_not: Annotated[
-        str | None, typer.Option(metavar="CLASS", help="Also what speaks against this class.")
+        str | None, typer.Option(metavar="CLASS", help="Also show the evidence against this class.")
     ] = None,
     layer: Annotated[
         str | None,
@@ -104,15 +104,18 @@ def run(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Of several inputs the one that is explained, by name or number; the config's "
-            "others are held fixed.",
+            help=(
+                "With several inputs: the one to explain, by name or number. The others stay as "
+                "in the config."
+            ),
         ),
     ] = None,
     pixels: Annotated[
         str | None,
         typer.Option(
             metavar="WHICH",
-            help="Of a segmentation: `predicted` as the class (default), `all`, or ROW,COLUMN.",
+            help="With segmentation: the pixels `predicted` as the class (default), `all`, or "
+            "ROW,COLUMN.",
             autocompletion=completing.one_of(("predicted", "all")),
         ),
     ] = None,
@@ -124,7 +127,7 @@ def run(
         bool,
         typer.Option(
             "--check",
-            help="How far to trust each map: deletion and insertion, randomised weights, spread.",
+            help="Check each map: deletion and insertion, randomised weights, spread.",
         ),
     ] = False,
     output: Annotated[
@@ -162,10 +165,10 @@ def run(
     force: Force = False,
     display: DisplayOptions,
 ) -> None:
-    """Draw where in a picture the score of a class comes from, and say how far to trust it.
+    """Draw where in a picture the score of a class comes from, and how far to trust the map.
 
-    Writes a picture beside the original: the heat map over the photograph, with its scale. Without
-    IMAGE a bundled digit is explained.
+    Writes a picture next to the original: the heat map over the photograph, with its scale. Without
+    IMAGE it explains a bundled digit.
     """
     look = text_view(display)
     if methods:
@@ -205,7 +208,7 @@ def run(
     maps = _map_names(request)
     try:
         with keep_stdout_clean(), shown_progress(), time_limit(options.timeout):
-            # What is missing or in the way is said before weights are fetched.
+            # What is missing or in the way is reported before weights are fetched.
             found_files = picture_files(paths)
             names = file_names([images.shown(path) for path in found_files])
             overlays = [f"{name}-{_file_suffix(maps)}" for name in names]

@@ -13,7 +13,7 @@ from gradscope.config import json_schema
 from gradscope.config import keys as config_keys
 
 EXAMPLES = (
-    ("gradscope schema --keys", "Every key of a config: what it takes, and what it means."),
+    ("gradscope schema --keys", "Every key of a config: its values and its meaning."),
     ("gradscope schema -o gradscope.schema.json", "The JSON Schema, for an editor."),
 )
 
@@ -22,12 +22,12 @@ EXAMPLES = (
 def run(
     *,
     keys: Annotated[
-        bool, typer.Option("--keys", help="List the keys with what they take, for people.")
+        bool, typer.Option("--keys", help="List the keys with their values, for people.")
     ] = False,
     file: FileOptions,
     display: DisplayOptions,
 ) -> None:
-    """Print the JSON Schema of the config, for editors and other tools; or its keys, for you."""
+    """Print the JSON Schema of the config, for editors and tools; or its keys, for people."""
     if keys:
         # A schema is written without what sets text.
         from gradscope.commands._views import check_look, terminal_width, use_color

@@ -37,9 +37,9 @@ EXAMPLES = (
     ("gradscope show report.json -f markdown", "The tables for an issue or a pull request."),
     ("gradscope inspect -f json | gradscope show - --table parameters", "Through a pipe."),
     ("gradscope show", "The newest training run in `gradscope-runs/`."),
-    ("gradscope show run.db -l 'layer4.**'", "A training run, of these layers."),
+    ("gradscope show run.db -l 'layer4.**'", "A training run, these layers only."),
     ("gradscope show run.db --plot run.png", "Its step metrics, and layers over steps, drawn."),
-    ("gradscope show runs/train --rank 3", "Of a run of several processes, what one saw."),
+    ("gradscope show runs/train --rank 3", "Of a run of several processes, one rank."),
     ("gradscope show run.db --step 40", "One step of it, as `inspect` shows a model."),
 )
 
@@ -69,11 +69,11 @@ def run(
     tables: TableOptions,
     display: DisplayOptions,
 ) -> None:
-    """Show a saved report, or what `gradscope run` recorded, in any format.
+    """Show a saved report or a recorded run, in any format.
 
-    A report is what `gradscope inspect … -o report.json` wrote, or `check`, `why` or `diff`. A run
-    has step metrics, findings, events, and its parameters over the steps; its tables are `steps`,
-    `parameters`, `calls`, `findings` and `events`. `--step N` shows one step of it as
+    `gradscope inspect … -o report.json` writes a report; so do `check`, `why` and `diff`. A run has
+    step metrics, findings, events, and its parameters over the steps; its tables are `steps`,
+    `parameters`, `calls`, `findings` and `events`. `--step N` shows a single step, as
     `gradscope inspect` shows a model.
     """
     plots.check(file)
@@ -83,7 +83,7 @@ def run(
         if step is None:
             show_run(chosen, format, file, display, tables, layers, plots)
         else:
-            plots.refuse("`--step`, which has no course over steps")
+            plots.refuse("`--step`, which is a single step")
             show_step(chosen, step, format, file, display, tables, layers)
         return
     assert report is not None
@@ -113,7 +113,7 @@ def _run(word: Path | None) -> ChosenRun | None:
     if path is None and not word.suffix and word != Path("-") and not word.exists():
         names = [one.stem for one in recorded()]
         help = did_you_mean(word.name, names) or f"for a run: {RECORD}"
-        raise ConfigError(f"there is no run and no report `{word}`", help=help)
+        raise ConfigError(f"no run and no report is named `{word}`", help=help)
     return None if path is None else ChosenRun(path)
 
 
@@ -124,9 +124,11 @@ def _refuse_options_of_runs(
     for option, value in given.items():
         if value is not None and value != []:
             raise OptionError(
-                f"`{option}` is for a run, and `{path}` is none",
-                help="a run is what `gradscope run SCRIPT.py` recorded; a report holds the layers "
-                "that `inspect -l` chose",
+                f"`{option}` is for a run, and `{path}` is not a run",
+                help=(
+                    "`gradscope run SCRIPT.py` records a run; `inspect -l` selects the layers of "
+                    "a report"
+                ),
             )
 
 
@@ -138,5 +140,5 @@ def _read(path: Path) -> Report | CheckReport | WhyReport | DiffReport:
     try:
         text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ConfigError("standard input is no report: it is not UTF-8 text") from None
+        raise ConfigError("standard input is not a report: it is not UTF-8 text") from None
     return record_json.loads_shown(text, file="<stdin>")

@@ -61,10 +61,13 @@ EXAMPLES = (
         "gradscope why ./net.py:Net",
         "Each parameter without a useful gradient: the cause, its line.",
     ),
-    ("gradscope why ./net.py:Net stem.weight", "This parameter, whatever its state."),
+    ("gradscope why ./net.py:Net stem.weight", "This parameter, in any state."),
     ("gradscope why model.yaml 'type:Linear' -f markdown", "All linear layers, for an issue."),
-    ("gradscope why train.py -- --epochs 1", "Run a script for 50 steps: what is wrong with it."),
-    ("gradscope why", "What was found in the newest run of `gradscope-runs/`."),
+    (
+        "gradscope why train.py -- --epochs 1",
+        "Run a script for 50 steps, and report what is wrong.",
+    ),
+    ("gradscope why", "The findings of the newest run in `gradscope-runs/`."),
 )
 Parser = LastWords
 #: What can only be a MODEL: a path, a spec with its source, a demo. All else is a NAME.
@@ -81,7 +84,7 @@ def run(
             metavar="MODEL|RUN|SCRIPT.py|NAME|KEY=VALUE [-- ARGS]",
             help="A YAML config, a spec, a run, a training script or saved answers (default: the "
             "newest run in `gradscope-runs/`, else `demo`); parameters and layers to answer for, "
-            "by name or pattern; config keys to override. Behind `--` the script's own arguments.",
+            "by name or pattern; config keys to override. After `--` the script's arguments.",
             show_default=False,
             autocompletion=completing.models_and_runs,
         ),
@@ -89,7 +92,7 @@ def run(
     *,
     model: ModelOptions,
     step: Annotated[
-        int | None, typer.Option(metavar="N", help="Of a run: only what held at this step.")
+        int | None, typer.Option(metavar="N", help="Of a run: only the findings at this step.")
     ] = None,
     rank: Rank = None,
     script: ScriptOptions,
@@ -105,15 +108,14 @@ def run(
     file: FileOptions,
     display: DisplayOptions,
 ) -> None:
-    """Say why parameters have no useful gradient: the one cause, and where it is.
+    """Explain why parameters have no useful gradient: the cause, and its line.
 
-    Without NAME every trainable parameter is looked at, and those whose gradient is missing, zero
-    or not finite are answered. A NAME (`fc.weight`, `layer1.*`, `type:Linear`) is answered whatever
-    its state. MODEL is told from a NAME by its form: a path, or a spec with a colon. Of a run that
-    `gradscope run` recorded it says what was found, and in which steps. A training script it runs
-    for some steps as `gradscope run` does, says what is wrong in a few lines, and leaves no file
-    (`-o run.db` keeps the run). Without MODEL and RUN it is about the newest run in
-    `gradscope-runs/`, where there is one and no key is given; else about `demo`.
+    A MODEL: every trainable parameter is checked; those with a missing, zero, NaN or Inf gradient
+    are explained. A NAME (`fc.weight`, `layer1.*`, `type:Linear`) is explained in any state. A path
+    or a spec with a colon is a MODEL, every other word a NAME. A RUN of `gradscope run`: its
+    findings, with their steps. A training SCRIPT runs for some steps, as under `gradscope run`; a
+    few lines report what is wrong, and no file is left (`-o run.db` keeps the run). Without an
+    argument: the newest run in `gradscope-runs/`, else `demo`.
     """
     refuse_unknown("severity", fail_on, FAIL_ON)
     own, arguments = _parted(words or [])
@@ -171,7 +173,7 @@ def _write(report: object, destination: Destination) -> None:
 
 
 def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of the command, and those behind ``--``."""
+    """The words of the command, and those after ``--``."""
     if DASHES not in words:
         return [*words], []
     at = words.index(DASHES)
@@ -188,7 +190,7 @@ def _check_script(model: ModelOptions) -> None:
     if model.timeout is not None:
         raise OptionError("`--timeout` is for a model", help="of a script it is `--seconds`")
     if model.allow:
-        raise OptionError("`--allow` is for a model: a script imports what it likes")
+        raise OptionError("`--allow` is for a model: a script may import anything")
 
 
 def _sort_words(words: list[str] | None) -> tuple[list[str], list[str], list[str]]:

@@ -30,7 +30,7 @@ class Renaming:
         a, equals, b = self.text.partition("=")
         if not equals or re.findall(r"\*+", a) != re.findall(r"\*+", b):
             raise OptionError(
-                f"`--match {self.text}` does not say which name is which",
+                f"`--match {self.text}` does not map names",
                 help="write A's pattern, `=` and B's, with the same stars: "
                 "`--match 'encoder.*.fc=layers.*.linear'`",
             )

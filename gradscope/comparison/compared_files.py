@@ -25,7 +25,7 @@ class FileKind:
     Attributes:
         name: of one.
         fits: whether a word names one.
-        compare: two of them, with what was said of names.
+        compare: two of them, with the user's names.
         made_by: the command that writes one.
     """
 
@@ -76,7 +76,7 @@ def compared_records(a: Saved, b: Saved, match: Sequence[str]) -> DiffReport:
     if reports[0] is None or reports[1] is None:
         one, other = (a, b) if reports[1] is None else (b, a)
         raise OptionError(
-            f"{_said(one)} cannot be compared with {_said(other)}",
+            f"{_words(one)} cannot be compared with {_words(other)}",
             help="compare two reports, two runs, or two models",
         )
     names = [
@@ -99,7 +99,7 @@ def _report(one: Saved) -> Report | None:
     return one if isinstance(one, Report) else None
 
 
-def _said(one: Saved | Shown) -> str:
+def _words(one: Saved | Shown) -> str:
     if isinstance(one, RunHistory):
         return "a run"
     if isinstance(one, Shown):

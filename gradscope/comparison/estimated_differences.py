@@ -1,4 +1,4 @@
-"""How far two tensors are apart of which only some numbers are left."""
+"""How far two tensors differ of which only some numbers are left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EPSILONS = {
 SKETCH_FACTOR = 2.0
 #: Statistics are computed to five digits or better.
 _STATISTICS = 1e-4
-_NOT_FINITE = "not finite in the same places"
+_NOT_FINITE = "NaN or Inf at other elements"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +54,26 @@ class Accuracy:
 def sketch_difference(
     a: Sketch, b: Sketch, accuracy: Accuracy, files: tuple[str, str]
 ) -> TensorDiff:
-    """From the sketches of two tensors: an estimate. It departs from twice the noise on.
+    """From the sketches of two tensors: an estimate. It diverges from twice the noise on.
 
     Raises:
         ConfigError: what should be a sketch is none.
     """
     if a.nonfinite != b.nonfinite:
-        return TensorDiff(note=_NOT_FINITE, departs=True)
+        return TensorDiff(note=_NOT_FINITE, diverges=True)
     noise = max([accuracy.step, *(one.noise for one in (a, b) if one.noise is not None)])
-    gap = 0.0 if a.numbers == b.numbers else _distance(a, b, files)
+    diff = 0.0 if a.numbers == b.numbers else _distance(a, b, files)
     scale = a.norm or b.norm
-    error = gap / scale if gap else 0.0
+    error = diff / scale if diff else 0.0
     if not a.norm and b.norm:
-        return TensorDiff(note="A is all zeros", noise=noise, departs=error > SKETCH_FACTOR * noise)
+        return TensorDiff(
+            note="A is all zeros", noise=noise, diverges=error > SKETCH_FACTOR * noise
+        )
     return TensorDiff(
         error,
-        _cosine(a.norm, b.norm, gap),
+        _cosine(a.norm, b.norm, diff),
         noise=noise,
-        departs=error > SKETCH_FACTOR * noise,
+        diverges=error > SKETCH_FACTOR * noise,
     )
 
 
@@ -87,33 +89,35 @@ def sketch_scale(a: Sketch, b: Sketch, files: tuple[str, str]) -> float:
 
 
 def _lacks(stats: TensorStats) -> bool:
-    """Whether there are no numbers of it, as of ranks that cannot be put together."""
+    """Whether there are no numbers of it, as of ranks that cannot be combined."""
     return stats.nan is None or (stats.norm is None and not stats.nan and not stats.inf)
 
 
 def statistics_difference(a: TensorStats, b: TensorStats, accuracy: Accuracy) -> TensorDiff:
-    """From norm, mean, deviation and range: both are at least so far apart.
+    """From norm, mean, deviation and range: both differ by at least so much.
 
     No two tensors with these means and deviations are nearer than √(n (Δmean² + Δstd²)).
-    It departs from half of the digits on.
+    It diverges from half of the digits on.
     """
     accuracy = Accuracy(max(accuracy.epsilon, Accuracy.of(a.dtype, b.dtype).epsilon))
     lacking = [which for which, stats in (("A", a), ("B", b)) if _lacks(stats)]
     if len(lacking) == 1:
         return TensorDiff(note=f"{lacking[0]} has no statistics")
     if not lacking and (a.nan, a.inf) != (b.nan, b.inf):
-        return TensorDiff(note=_NOT_FINITE, departs=True)
+        return TensorDiff(note=_NOT_FINITE, diverges=True)
     pairs = [_difference(getattr(a, name), getattr(b, name)) for name in _MEASURES]
     norm, mean, std, *ends = pairs
     if None in pairs or a.norm is None or norm is None or mean is None or std is None:
         return TensorDiff(note="no statistics")
     finite = a.numel - (a.nan or 0) - (a.inf or 0)
     largest = max(end for end in ends if end is not None)
-    gap = max(norm, math.sqrt(finite) * math.hypot(mean, std), largest)
-    if not a.norm and gap:
-        return TensorDiff(note="A is all zeros", largest=largest, noise=accuracy.half, departs=True)
-    error = gap / a.norm if gap else 0.0
-    return TensorDiff(error, largest=largest, noise=accuracy.half, departs=error > accuracy.half)
+    diff = max(norm, math.sqrt(finite) * math.hypot(mean, std), largest)
+    if not a.norm and diff:
+        return TensorDiff(
+            note="A is all zeros", largest=largest, noise=accuracy.half, diverges=True
+        )
+    error = diff / a.norm if diff else 0.0
+    return TensorDiff(error, largest=largest, noise=accuracy.half, diverges=error > accuracy.half)
 
 
 _MEASURES = ("norm", "mean", "std", "min", "max")
@@ -123,11 +127,11 @@ def _difference(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else abs(b - a)
 
 
-def _cosine(a: float, b: float, gap: float) -> float | None:
+def _cosine(a: float, b: float, diff: float) -> float | None:
     """Of two vectors of these lengths and that distance."""
     if not a or not b:
         return None
-    return max(-1.0, min(1.0, 1.0 - (gap / a * (gap / b) - (b - a) / a * ((b - a) / b)) / 2.0))
+    return max(-1.0, min(1.0, 1.0 - (diff / a * (diff / b) - (b - a) / a * ((b - a) / b)) / 2.0))
 
 
 def _distance(a: Sketch, b: Sketch, files: tuple[str, str]) -> float:

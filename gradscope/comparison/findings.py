@@ -19,9 +19,9 @@ def only_in_one(report: DiffReport) -> Iterator[Finding]:
                 rule=f"only-in-{whose.lower()}",
                 severity="warning",
                 name=names[0],
-                message=f"{len(names)} modules and parameters are {whose}'s alone, and are not "
+                message=f"{len(names)} modules and parameters are only in {whose}, and not "
                 f"compared: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}",
-                advice="say which is which with `--match 'A=B'`",
+                advice="map the names with `--match 'A=B'`",
             )
 
 
@@ -30,5 +30,5 @@ def other_weight(report: DiffReport, name: str) -> str:
     for one in report.parameters:
         module, _, own = one.name.rpartition(".")
         if module == name and (one.value.error or 0) > report.step:
-            return f"; its `{own}` is not A's, but off by {one.value.error:.1e}"
+            return f"; its `{own}` differs from A's by {one.value.error:.1e}"
     return ""

@@ -1,4 +1,4 @@
-"""Where two saved runs part first, forward and backward → findings."""
+"""The first divergence of two saved runs, forward and backward → findings."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from gradscope.records.diff import DiffReport
 from gradscope.records.modules import ModuleCall
 from gradscope.records.report import Finding
 
-#: Of a tensor with so much noise, as a bias's gradient before a BatchNorm, no less can be said.
+#: For a tensor with so much noise, as a bias's gradient before a BatchNorm, less is no divergence.
 _VAGUE = 0.1
 
 
 def findings(pair: SavedPair, report: DiffReport) -> Iterator[Finding]:
     """The first place forward; else the first backward. Then what is in one of the two alone."""
     if forward := _forward(pair):  # all gradients follow, and say nothing of their own
-        yield _finding(pair, report, forward, "GD101", "forward-departs")
+        yield _finding(pair, report, forward, "GD101", "forward-diverges")
     elif backward := _backward(pair):
-        yield _finding(pair, report, backward, "GD102", "backward-departs")
+        yield _finding(pair, report, backward, "GD102", "backward-diverges")
     yield from only_in_one(report)
 
 
 @dataclass(frozen=True, slots=True)
 class _DivergentTensor:
-    """The tensor, by how much it is off, and from when on that counts; None: nobody knows.
+    """The tensor, by how much it is off, and from when on that counts; None: unknown.
 
     ``larger`` says of a tensor that is larger or smaller throughout which of the two it is.
     """
@@ -41,12 +41,12 @@ class _DivergentTensor:
 
 
 def _forward(pair: SavedPair) -> _DivergentTensor | None:
-    """The first tensor that departs, as time goes: what a call is given, then what it returns."""
+    """The first tensor that diverges, as time goes: what a call is given, then what it returns."""
     for call, done in timeline(pair.a.report.calls):
         given = _given(call, "input") if done else []
         for key in _given(call, "output" if done else "input"):
-            if departure := _departure(pair, key, given):
-                return departure
+            if divergence := _divergence(pair, key, given):
+                return divergence
     return None
 
 
@@ -70,28 +70,30 @@ def _backward(pair: SavedPair) -> _DivergentTensor | None:
             made = [TensorKey(None, "gradient", name) for name in names if name not in rounding]
             made += _given(call, "grad_input")
         for key in made:
-            if departure := _departure(pair, key, given):
-                return departure
+            if divergence := _divergence(pair, key, given):
+                return divergence
     return None
 
 
-def _departure(
+def _divergence(
     pair: SavedPair, key: TensorKey, given: Sequence[TensorKey]
 ) -> _DivergentTensor | None:
-    """Whether a tensor departs, of which ``given`` is what its call made it of."""
+    """Whether a tensor diverges, of which ``given`` is what its call made it of."""
     if key.call is not None and key.call not in pair.calls:
         return None
-    gap = pair.gap(key)
-    if gap is None:
+    diff = pair.diff(key)
+    if diff is None:
         return None
-    if gap.departs:
+    if diff.diverges:
         factor = SKETCH_FACTOR if pair.sketched else 1.0
-        return _DivergentTensor(key, gap.error, None if gap.noise is None else factor * gap.noise)
+        return _DivergentTensor(
+            key, diff.error, None if diff.noise is None else factor * diff.noise
+        )
     noise = pair.own_noise(key, given)
-    if not gap.error or noise is None or gap.error <= noise or noise > _VAGUE:
+    if not diff.error or noise is None or diff.error <= noise or noise > _VAGUE:
         return None
-    if gap.error > SKETCH_FACTOR * noise:
-        return _DivergentTensor(key, gap.error, SKETCH_FACTOR * noise)
+    if diff.error > SKETCH_FACTOR * noise:
+        return _DivergentTensor(key, diff.error, SKETCH_FACTOR * noise)
     scale = pair.scale(key)  # rounding goes both ways: it shows less in it than in all errors
     return _DivergentTensor(key, abs(scale), noise, scale > 0) if abs(scale) > noise else None
 
@@ -127,11 +129,11 @@ def _finding(
 ) -> Finding:
     key = found.key
     call = _owner(pair, key.path) if key.call is None else key.call
-    gap = pair.gap(key)
-    assert gap is not None
+    diff = pair.diff(key)
+    assert diff is not None
     name, number, cause, what = *call, "layer", _WHAT[key.kind].format(path=key.path)
     if key.kind == "input" and not name:
-        cause, what = "batch", "what the model is called with"
+        cause, what = "batch", "the input of the model"
     elif key.kind == "grad_output" and not name:
         cause, what = "loss", "the gradient that the loss sends to the output"
     elif key.kind in ("input", "grad_output"):  # code between two calls, of the module around them
@@ -139,20 +141,20 @@ def _finding(
         name, number = name.rpartition(".")[0], 0
     value, limit = found.value, found.limit
     known = value is not None and limit is not None
-    off = f"off by {value:.1e} of itself" if value is not None else f"{gap.note}"
+    off = f"off by {value:.1e}, relative" if value is not None else f"{diff.note}"
     if report.measured == "statistics" and value is not None:
-        off += " at least"
+        off += ", at least"
     if found.larger is not None:
         larger = "larger" if found.larger else "smaller"
-        off = f"{larger} throughout, by {value:.1e} of itself"
+        off = f"{larger} in all elements, by {value:.1e}"
     return Finding(
         code=code,
         rule=rule,
         severity="error",
         name=name,
         call=number,
-        message=f"the first that departs is {what}: {off}{other_weight(report, name)}",
-        advice=LOOK if cause == "layer" else f"make both of one {cause}",
+        message=f"the first divergence is {what}: {off}{other_weight(report, name)}",
+        advice=LOOK if cause == "layer" else f"give both the same {cause}",
         value=value if known else None,
         threshold=_rounded(limit, value) if known else None,
         source=(_NOISE if found.larger is not None else _SOURCES[report.measured])
@@ -170,13 +172,13 @@ def _rounded(limit: float | None, value: float | None) -> float | None:
 
 
 _WHAT = {
-    "input": "what its own code gives to",
-    "output": "what it returns",
-    "grad_output": "the gradient that its own code sends to",
+    "input": "the input that its code passes to",
+    "output": "its output",
+    "grad_output": "the output gradient that its code sends to",
     "gradient": "the gradient of `{path}`",
-    "grad_input": "the gradient that it sends back",
+    "grad_input": "its input gradient",
 }
-_NOISE = "the noise that was measured with the sketches"
+_NOISE = "the noise measured with the sketches"
 _SOURCES = {
     "sketches": f"twice {_NOISE}",
     "statistics": "half of the digits",

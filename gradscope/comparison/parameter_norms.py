@@ -1,4 +1,4 @@
-"""The parameter whose gradient is furthest apart in two runs at one step."""
+"""The parameter whose gradient is most different in two runs at one step."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from gradscope.records.norms import NormSeries, number_or_none
 from gradscope.runfile.reader import RunFile
 
 
-def furthest_apart(a: RunFile, b: RunFile, step: int, limit: float) -> str:
+def largest_difference(a: RunFile, b: RunFile, step: int, limit: float) -> str:
     """``the gradient of `fc.weight` is furthest off: 0.5 in A, 0.7 in B``; "" where none is.
 
     Args:
         a: the run that is compared with.
-        b: the one that is held against it.
+        b: the one that is compared with it.
         step: at which both may have read their gradients.
         limit: the relative error from which on two norms differ.
     """

@@ -21,11 +21,11 @@ def compare_reports(
     *,
     files: tuple[str, str] = ("A", "B"),
 ) -> DiffReport:
-    """How far two saved runs are apart, and where they part.
+    """The errors of two saved runs, and their first divergence.
 
     Args:
         a: what is compared with; neither can be run again.
-        b: what is held against it.
+        b: what is compared with it.
         match: ``A=B``, patterns of module names where B has others.
         files: where they were read.
 
@@ -35,7 +35,7 @@ def compare_reports(
     """
     notices = []
     if _share(a) != _share(b):
-        notices.append("calls: not compared: those of several processes are of one of them")
+        notices.append("calls: not compared: with several processes they are of one rank")
         a, b = replace(a, calls=()), replace(b, calls=())
     pair = SavedPair.of(SavedRun.of(a, files[0]), SavedRun.of(b, files[1]), match)
     report = DiffReport(
@@ -61,17 +61,19 @@ def compare_reports(
 
 
 def _share(report: Report) -> tuple[object, ...] | None:
-    """What the calls of a report are a part of; None where they are whole."""
+    """What the calls of a report are a part of; None if they are complete."""
     run = report.parallel
     return None if run is None else (run.kind, run.axes, run.rank)
 
 
 def _notices(pair: SavedPair) -> Iterator[str]:
     if pair.reordered:
-        yield "batch: the same numbers in other places: norms, means and ranges alone are compared"
+        yield "batch: the same numbers in another order: only norms, means and ranges are compared"
     elif not pair.sketched:
         without = [one.file for one in (pair.a, pair.b) if not one.sketches]
-        yield f"{' and '.join(without)}: without sketches, norms, means and ranges alone"
+        yield (
+            f"{' and '.join(without)}: without sketches: only norms, means and ranges are compared"
+        )
     ours, theirs = pair.a.report.versions, pair.b.report.versions
     for name, version in ours.items():
         if theirs.get(name) != version:
@@ -85,7 +87,7 @@ def _call_diffs(pair: SavedPair) -> Iterator[CallDiff]:
         if other is None:
             continue
         for tensor in call.outputs:
-            activation = pair.gap(TensorKey(key, "output", tensor.path))
+            activation = pair.diff(TensorKey(key, "output", tensor.path))
             yield CallDiff(
                 name=call.name,
                 type=call.type,
@@ -93,7 +95,7 @@ def _call_diffs(pair: SavedPair) -> Iterator[CallDiff]:
                 path=tensor.path,
                 shape=tensor.activation.shape,
                 activation=activation or TensorDiff(note="not compared"),
-                gradient=pair.gap(TensorKey(key, "grad_output", tensor.path)),
+                gradient=pair.diff(TensorKey(key, "grad_output", tensor.path)),
                 name_b=None if other[0] == call.name else other[0],
             )
 
@@ -103,13 +105,13 @@ def _parameter_diffs(pair: SavedPair) -> Iterator[ParameterDiff]:
     for parameter in pair.a.report.parameters:
         other = pair.parameters.get(parameter.name)
         if other is not None:
-            value = pair.gap(TensorKey(None, "value", parameter.name))
+            value = pair.diff(TensorKey(None, "value", parameter.name))
             a, b = parameter.update_ratio, updates[other]
             yield ParameterDiff(
                 name=parameter.name,
                 shape=parameter.shape,
                 value=value or TensorDiff(note="not compared"),
-                gradient=pair.gap(TensorKey(None, "gradient", parameter.name)),
+                gradient=pair.diff(TensorKey(None, "gradient", parameter.name)),
                 name_b=None if other == parameter.name else other,
                 update_ratios=None if a is None or b is None else (a, b),
             )

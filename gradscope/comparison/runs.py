@@ -1,4 +1,4 @@
-"""Two training runs → a comparison: the first step in which they part, and the layer."""
+"""Two training runs → a comparison: the first step in which they diverge, and the layer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.comparison.estimated_differences import Accuracy
-from gradscope.comparison.parameter_norms import furthest_apart
+from gradscope.comparison.parameter_norms import largest_difference
 from gradscope.comparison.trained_models import (
     ComparedModel,
     compare_models,
@@ -25,15 +25,15 @@ from gradscope.runfile.reader import RunFile
 _NEAR = 0.01
 _SIGNS = {
     "loss": "the loss",
-    "gradient_norm": "the gradient's norm",
-    "clipped_norm": "the gradient's norm as the optimizer got it",
+    "gradient_norm": "the gradient norm",
+    "clipped_norm": "the gradient norm after clipping",
     "loss_scale": "the loss scale",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """A step metric of one step in both runs; None is no number, as where a loss is not finite."""
+    """A step metric of one step in both runs; None is no number, as where a loss is NaN or Inf."""
 
     step: int
     name: str
@@ -55,8 +55,8 @@ def compare_runs(a: RunFile, b: RunFile, match: Sequence[str] = ()) -> DiffRepor
 
     Args:
         a: what is compared with.
-        b: what is held against it; of either each model counts as a whole over all ranks. The
-            tables are those of the first that departs.
+        b: what is compared with it; each model is reduced over ranks. The
+            tables are those of the first that diverges.
         match: ``A=B``, patterns of module names where B has others.
 
     Raises:
@@ -78,7 +78,7 @@ def _common(a: RunFile, b: RunFile) -> dict[int, tuple[TrainingStep, TrainingSte
     if not steps:
         raise OptionError(
             f"`{a.source}` and `{b.source}` have no step in common",
-            help=f"`gradscope show {a.source}` says which steps it has",
+            help=f"`gradscope show {a.source}` lists its steps",
         )
     return steps
 
@@ -90,18 +90,20 @@ def _report(
     sampled: Sequence[int],
     compared: ComparedModel | None,
 ) -> DiffReport:
-    notices = [f"steps: {len(steps)} of both are compared, {len(sampled)} of them layer by layer"]
+    notices = [
+        f"steps: {len(steps)} are in both runs and compared, {len(sampled)} of them layer by layer"
+    ]
     runs = _info(a), _info(b)
     last = steps[max(steps)]
     if compared is None:
-        notices.append("no step was looked at in both: give both runs the same `--every N`")
+        notices.append("no step was sampled in both: give both runs the same `--every N`")
         half = Accuracy.of("float32").half
         report = DiffReport("ok", *runs, step=half, factor=1.0, measured="statistics")
     else:
         report, last = compared.report, steps[compared.step]
         notices.append(f"the tables are of {compared.where}")
         notices += [
-            f"{name}: not compared, for the other run has no such model" for name in compared.alone
+            f"{name}: not compared: the other run has no such model" for name in compared.alone
         ]
         runs = (
             replace(runs[0], dtype=report.a.dtype, device=report.a.device),
@@ -138,10 +140,10 @@ def _findings(
     steps: dict[int, tuple[TrainingStep, TrainingStep]],
     compared: ComparedModel | None,
 ) -> Iterator[Finding]:
-    parted = _first_metric(steps, report.step)
-    if parted is not None:
-        of_parameters = furthest_apart(a, b, parted.step, report.step)
-        yield _parted(parted, report.step, steps, of_parameters)
+    diverged = _first_metric(steps, report.step)
+    if diverged is not None:
+        of_parameters = largest_difference(a, b, diverged.step, report.step)
+        yield _diverged(diverged, report.step, steps, of_parameters)
     yield from _off_by_ranks(processes, steps)
     if compared is not None:
         for finding in compared.report.findings:
@@ -156,12 +158,12 @@ def _updated(parameter: ParameterDiff, limit: float, where: str) -> Finding:
     a, b = parameter.update_ratios or (0.0, 0.0)
     return Finding(
         code="GD106",
-        rule="runs-part",
+        rule="runs-diverge",
         severity="error",
         name=parameter.name,
-        message=f"in {where}, it is updated by {a:.3e} of itself in A and by {b:.3e} in B, "
-        "though its gradient is the same",
-        advice="compare the optimizers: their settings, and what they remember of earlier steps",
+        message=f"in {where}, its update ratio is {a:.3e} in A and {b:.3e} in B, "
+        "but its gradient is the same",
+        advice="compare the optimizers: their settings and their state",
         value=update_error(parameter) if a else None,
         threshold=float(f"{limit:.1g}") if a else None,
         source="half of the digits" if a else None,
@@ -173,46 +175,51 @@ def _first_metric(
     steps: dict[int, tuple[TrainingStep, TrainingStep]], limit: float
 ) -> _Metric | None:
     for pair in steps.values():
-        for sign in _metrics(*pair):
-            if sign.error is None or sign.error > limit:
-                return sign
+        for metric in _metrics(*pair):
+            if metric.error is None or metric.error > limit:
+                return metric
     return None
 
 
 def _metrics(a: TrainingStep, b: TrainingStep) -> Iterator[_Metric]:
     for one, other in zip(a.learning_rates, b.learning_rates, strict=False):
         yield _Metric(a.step, "a learning rate", one, other)
-    yield _Metric(a.step, "what is not finite", a.nonfinite, b.nonfinite)
+    yield _Metric(a.step, "the kind of NaN or Inf", a.nonfinite, b.nonfinite)
     for name, words in _SIGNS.items():
         both = getattr(a, name), getattr(b, name)
         if not (name.endswith("norm") and None in both):  # not finite, as said, or not read
             yield _Metric(a.step, words, *both)
 
 
-def _parted(
-    sign: _Metric,
+def _diverged(
+    metric: _Metric,
     limit: float,
     steps: dict[int, tuple[TrainingStep, TrainingStep]],
     of_parameters: str,
 ) -> Finding:
-    off = "" if sign.error is None else f", off by {sign.error:.1e}"
-    before = [step for step in steps if step < sign.step]
+    off = "" if metric.error is None else f", off by {metric.error:.1e}"
+    before = [step for step in steps if step < metric.step]
     grown = ""
     if before:
         worst = max((one.error or 0.0 for one in _metrics(*steps[before[-1]])), default=0.0)
-        grown = f"; in step {before[-1]} they were {worst:.1e} apart"
+        grown = f"; in step {before[-1]} they differed by {worst:.1e}"
     return Finding(
         code="GD106",
-        rule="runs-part",
+        rule="runs-diverge",
         severity="error",
         name="",
-        message=f"the runs part in step {sign.step}: {sign.name} is {_number(sign.a)} in A and "
-        f"{_number(sign.b)} in B{off}{grown}" + (of_parameters and f"; {of_parameters}"),
-        advice="an error that grows from step to step is rounding; one that is there at once has a "
-        "cause: compare data, seeds and settings",
-        value=sign.error,
-        threshold=None if sign.error is None else float(f"{limit:.1g}"),
-        source=None if sign.error is None else "half of the digits",
+        message=(
+            f"the runs diverge in step {metric.step}: {metric.name} is {_number(metric.a)} in A "
+            f"and {_number(metric.b)} in B{off}{grown}"
+        )
+        + (of_parameters and f"; {of_parameters}"),
+        advice=(
+            "an error that grows over the steps is rounding; a sudden one has a cause: compare "
+            "data, seeds and settings"
+        ),
+        value=metric.error,
+        threshold=None if metric.error is None else float(f"{limit:.1g}"),
+        source=None if metric.error is None else "half of the digits",
         cause="step",
     )
 
@@ -230,13 +237,12 @@ def _off_by_ranks(
         return
     more, least = max(factor, 1 / factor), "larger" if b > a else "smaller"
     summed = (b > a) == (factor > 1)
-    cause = "summed over the processes" if summed else "divided by their number twice"
+    cause = "summed over ranks" if summed else "divided by their number twice"
     rule = explained("GD107")
     yield rule.finding(
         "",
-        f"in step {one.step} B's gradient is {least} by {more:.4g}, which is the ratio of the "
-        f"processes ({processes[0]} in A, {processes[1]} in B): that of the run with more of them "
-        f"is {cause}",
+        f"in step {one.step}, B's gradient is {least} by {more:.4g}, the ratio of the numbers of "
+        f"processes ({processes[0]} in A, {processes[1]} in B): with more processes it is {cause}",
         value=b / a,
         threshold=factor if larger else 1 / factor,
         cause="sum" if summed else "twice",
@@ -244,4 +250,4 @@ def _off_by_ranks(
 
 
 def _number(x: float | str | None) -> str:
-    return "not there" if x is None else x if isinstance(x, str) else f"{x:.4g}"
+    return "missing" if x is None else x if isinstance(x, str) else f"{x:.4g}"

@@ -64,7 +64,7 @@ class SavedRun:
 
 
 def timeline(calls: tuple[ModuleCall, ...]) -> Iterator[tuple[ModuleCall, bool]]:
-    """Each call as it begins, and once more (True) as it has returned."""
+    """Each call as it begins, and again (True) as it has returned."""
     running: list[ModuleCall] = []
     for call in sorted(calls, key=lambda call: call.order):
         while running and not _inside(call.name, running[-1].name):

@@ -10,10 +10,10 @@ from gradscope.records.diff import DiffReport
 
 
 def of_layers(report: DiffReport, layers: Sequence[str], exclude: Sequence[str]) -> DiffReport:
-    """The report with rows of these layers alone. Its findings stay: they are of the whole models.
+    """The report with rows of these layers alone. Its findings stay: they are of the full models.
 
     Args:
-        report: of whole models.
+        report: of full models.
         layers: patterns of A's module names; none are all.
         exclude: patterns taken back from them.
 

@@ -1,4 +1,4 @@
-"""Two saved runs side by side: the gap between each tensor of A and B's."""
+"""Two saved runs: the difference of each tensor of A and B's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SavedPair:
     sketched: bool
     reordered: bool
     accuracy: Accuracy
-    _gaps: dict[TensorKey, TensorDiff | None] = field(default_factory=dict)
+    _diffs: dict[TensorKey, TensorDiff | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, a: SavedRun, b: SavedRun, match: Sequence[str]) -> SavedPair:
@@ -49,8 +49,8 @@ class SavedPair:
         for one in (a, b):
             if one.report.status == "failed":
                 raise OptionError(
-                    f"`{one.file}` is of a run that failed, and ends where it did",
-                    help="a report of a complete run is wanted",
+                    f"`{one.file}` is the report of a failed run, and incomplete",
+                    help="give a report of a complete run",
                 )
         renamings = [Renaming(text) for text in match]
         calls = align_calls(a.alike, b.alike, renamings)
@@ -66,29 +66,29 @@ class SavedPair:
             accuracy=accuracy,
         )
 
-    def gap(self, key: TensorKey) -> TensorDiff | None:
+    def diff(self, key: TensorKey) -> TensorDiff | None:
         """Of one of A's tensors; None where neither has it, or only B."""
-        if key not in self._gaps:
-            self._gaps[key] = self._compared(key)
-        return self._gaps[key]
+        if key not in self._diffs:
+            self._diffs[key] = self._compared(key)
+        return self._diffs[key]
 
     def own_noise(self, key: TensorKey, given: Sequence[TensorKey]) -> float | None:
-        """What a call adds to the noise of the tensor that it makes; None where nobody knows.
+        """What a call adds to the noise of the tensor that it makes; None if unknown.
 
         The rest of the noise came with what the call was given: where that is the same in both
         runs, or nearly so, it is not there.
         """
-        gap, gaps = self.gap(key), [self.gap(one) for one in given]
-        known = [(one.error, one.noise) for one in gaps if one and one.noise]
-        if not self.sketched or gap is None or gap.noise is None or not known:
+        diff, diffs = self.diff(key), [self.diff(one) for one in given]
+        known = [(one.error, one.noise) for one in diffs if one and one.noise]
+        if not self.sketched or diff is None or diff.noise is None or not known:
             return None
         came = max(SKETCH_BITS * (math.inf if error is None else error) / n for error, n in known)
         step = self.accuracy.step
         added = step / max(noise for _, noise in known)
-        return max(step, gap.noise * min(1.0, max(came, added)))
+        return max(step, diff.noise * min(1.0, max(came, added)))
 
     def scale(self, key: TensorKey) -> float:
-        """By which share B's tensor is larger throughout, or smaller; 0 where nobody knows."""
+        """By which share B's tensor is larger throughout, or smaller; 0 if unknown."""
         pair = self.a.sketches.get(key), self.b.sketches.get(self._other(key))
         if pair[0] is None or pair[1] is None or pair[0].numbers == pair[1].numbers:
             return 0.0
@@ -110,9 +110,9 @@ class SavedPair:
         if statistics[0] is not None and statistics[1] is not None:
             if statistics[0].shape != statistics[1].shape:
                 note = f"B's shape is {list(statistics[1].shape)}"
-                return TensorDiff(note=note, departs=True)
+                return TensorDiff(note=note, diverges=True)
         elif statistics[0] is not None:
-            return TensorDiff(note="B has none", departs=missed)
+            return TensorDiff(note="B has none", diverges=missed)
         if self.sketched and sketches[0] is not None and sketches[1] is not None:
             return sketch_difference(
                 sketches[0], sketches[1], self.accuracy, (self.a.file, self.b.file)
@@ -132,10 +132,10 @@ def _reordered(a: SavedRun, b: SavedRun, accuracy: Accuracy) -> bool:
         exact = (
             (one.shape, one.min, one.max, one.zeros, one.nan, one.inf) for one in (ours, theirs)
         )
-        if len({*exact}) > 1 or statistics_difference(ours, theirs, accuracy).departs:
+        if len({*exact}) > 1 or statistics_difference(ours, theirs, accuracy).diverges:
             return False
-        gap = sketch_difference(a.sketches[key], b.sketches[key], accuracy, (a.file, b.file))
-        moved |= gap.departs and ours.shape[:1] > (1,)
+        diff = sketch_difference(a.sketches[key], b.sketches[key], accuracy, (a.file, b.file))
+        moved |= diff.diverges and ours.shape[:1] > (1,)
     return moved
 
 
@@ -153,7 +153,7 @@ def _refuse_strangers(
     fewest = min(len(a.shapes), len(b.shapes))
     if (any(inner) and not any(name for name, _ in calls)) or len(parameters) < _LEAST * fewest:
         raise OptionError(
-            f"`{a.file}` and `{b.file}` have nothing in common: they are of "
+            f"`{a.file}` and `{b.file}` have no layer in common: they are of "
             f"`{a.report.run.model}` and of `{b.report.run.model}`",
             help="compare reports of one model, or of a port of it with `--match 'A=B'`",
         )

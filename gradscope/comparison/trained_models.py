@@ -1,4 +1,4 @@
-"""The models of two training runs, compared as saved reports are in each step both looked at."""
+"""The models of two training runs, compared as saved reports are in each step sampled in both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ComparedModel:
     alone: Sequence[str]
 
     @property
-    def departs(self) -> bool:
+    def diverges(self) -> bool:
         return bool(self.report.findings) or worst_update(self.report) is not None
 
     @property
@@ -39,7 +39,8 @@ class ComparedModel:
 def compare_models(
     sampled: Sequence[int], a: RunFile, b: RunFile, match: Sequence[str]
 ) -> ComparedModel | None:
-    """The first model that departs, in the first step in which one does; else one of the last step.
+    """The first model that diverges, in the first step in which one does; else one of the last
+    step.
 
     Raises:
         OptionError: no model can be compared in any step.
@@ -63,7 +64,7 @@ def compare_models(
                 failure, alone[name] = failure or error, None
                 continue
             found = ComparedModel(step, name if several else "", report, tuple(alone))
-            if found.departs:
+            if found.diverges:
                 return found
             last = found if last is None or last.step < step else last
     if last is None and failure is not None:
@@ -89,16 +90,16 @@ def _reports(run: RunFile, step: int) -> dict[str, Report]:
 
 
 def worst_update(report: DiffReport) -> ParameterDiff | None:
-    """The parameter whose updates are farthest apart though its gradients are not."""
-    apart = [
+    """The parameter whose updates are most different though its gradients are not."""
+    differing = [
         one
         for one in report.parameters
         if one.gradient is not None
         and one.gradient.note is None
-        and not one.gradient.departs
+        and not one.gradient.diverges
         and update_error(one) > report.step
     ]
-    return max(apart, key=update_error) if apart else None
+    return max(differing, key=update_error) if differing else None
 
 
 def update_error(parameter: ParameterDiff) -> float:

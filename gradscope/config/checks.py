@@ -207,7 +207,7 @@ def _intervention(one: Mapping[str, Any], path: Path) -> Iterator[Complaint]:
         yield Complaint((*path, "at"), message, f"it is for {', '.join(known.places)}")
     key = f"`{dotted((*path, 'value'))}`"
     if not known.takes and value is not None:
-        yield Complaint((*path, "value"), f"{key} says nothing: `{do}` takes no value", "drop it")
+        yield Complaint((*path, "value"), f"{key}: `{do}` takes no value", "drop it")
     elif known.takes and value is None:
         yield Complaint(path, f"`{do}` needs a value: {known.takes}", "write `value: …` in it")
     elif known.takes and not known.accepts(value):
@@ -234,7 +234,7 @@ def _must_build(value: Any, path: Path) -> Iterator[Complaint]:
     stuck = next((k for k in value if k.partition(":")[0] in SPELLINGS), None)
     if stuck is not None:
         word, _, name = stuck.partition(":")
-        help = f"YAML wants a blank after the colon: `{{{word}: {name.strip()}, …}}`"
+        help = f"YAML needs a blank after the colon: `{{{word}: {name.strip()}, …}}`"
         yield Complaint(
             (*path, stuck), f"`{stuck}` is read as one key without a value", help, "key"
         )

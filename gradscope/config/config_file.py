@@ -61,11 +61,11 @@ def _read_bytes(path: Path, place: Place, shown: str) -> bytes:
         help = _nearby(path, "") or "name a YAML file in it"
         raise ConfigError(f"`{shown}` is a folder", place=place, help=help)
     if not stat.S_ISREG(status.st_mode):  # a pipe or a device may never end
-        raise ConfigError(f"`{shown}` is no regular file", place=place, help="copy it into one")
+        raise ConfigError(f"`{shown}` is not a regular file", place=place, help="copy it into one")
     if status.st_size > LARGEST:
         size = f"{status.st_size / 1e6:.1f} MB"
         message = f"`{shown}` has {size}, a config at most {LARGEST / 1e6:.0f} MB"
-        help = "large data goes into a file of its own: `input: {file: data.npy}`"
+        help = "put large data into its own file: `input: {file: data.npy}`"
         raise ConfigError(message, place=place, help=help)
     return path.read_bytes()
 

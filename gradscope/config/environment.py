@@ -11,10 +11,10 @@ from gradscope.config.words import Complaint, Path, shorten
 from gradscope.config.yaml12 import scalar
 from gradscope.errors import did_you_mean
 
-#: ``$${`` is a literal ``${``; then a whole interpolation; then one that never ends.
+#: ``$${`` is a literal ``${``; then a full interpolation; then one that never ends.
 _TOKEN: Final = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _NAME: Final = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)(?:,(.*))?\Z", re.DOTALL)
-_USAGE: Final = "write `${env:NAME}` or `${env:NAME,default}`; `$${` stands for `${` itself"
+_USAGE: Final = "write `${env:NAME}` or `${env:NAME,default}`; `$${` is a literal `${`"
 
 
 def interpolate(value: Any, path: Path = ()) -> tuple[Any, list[Complaint]]:
@@ -46,17 +46,17 @@ def _walk(value: Any, path: Path, complaints: list[Complaint]) -> Any:
         return found
 
     text = _TOKEN.sub(put, value)
-    whole = _TOKEN.fullmatch(value)
-    if whole and whole[1] is not None and len(complaints) == count:
+    integer = _TOKEN.fullmatch(value)
+    if integer and integer[1] is not None and len(complaints) == count:
         return scalar(text)
     return text
 
 
-def _look_up(inner: str | None, whole: str, path: Path) -> str | Complaint:
+def _look_up(inner: str | None, integer: str, path: Path) -> str | Complaint:
     match = _NAME.match(inner) if inner is not None else None
     if match is None:
         fault = "an interpolation that never ends" if inner is None else "not an interpolation"
-        return Complaint(path, f"`{shorten(whole)}` is {fault}", _USAGE)
+        return Complaint(path, f"`{shorten(integer)}` is {fault}", _USAGE)
     name, default = match[1], match[2]
     text = os.environ.get(name, default)
     if text is None:
@@ -67,7 +67,7 @@ def _look_up(inner: str | None, whole: str, path: Path) -> str | Complaint:
             help or f"set it, or give a default: `${{env:{name},default}}`",
         )
     if name in os.environ:
-        references.note(text, whole)
+        references.note(text, integer)
     if re.search("[\0\ud800-\udfff]", text):
         help = f"set it anew: export {name}=…"
         return Complaint(path, f"the environment variable `{name}` is not UTF-8 text", help)

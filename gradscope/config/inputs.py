@@ -1,6 +1,7 @@
 """The form of ``input`` and ``target``: sources, and mappings and lists of them.
 
-Only what needs no file, model or tensor is checked here, so that it is said with the other keys.
+Only what needs no file, model or tensor is checked here, so that it is reported with the other
+keys.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gradscope.errors import did_you_mean
 
 _LEAF: Final = ("dtype", "requires_grad", "batch")
 
-#: Each kind of source, and the keys that may stand beside it.
+#: Each kind of source, and the keys that may be beside it.
 SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     "shape": ("fill", *_LEAF),
     "image": ("transform", *_LEAF),
@@ -25,7 +26,7 @@ SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     "values": _LEAF,
     "value": (),
 }
-#: What may stand beside a source.
+#: What may be beside a source.
 _BESIDE: Final = ("fill", *_LEAF, "transform")
 _KEYS: Final = (*SOURCES, *_BESIDE)
 TRANSFORM: Final = ("resize", "crop", "mean", "std", "grayscale", "invert")
@@ -47,11 +48,11 @@ def is_source(value: Any) -> bool:
 def is_keywords(value: Any) -> bool:
     """Whether a mapping is keyword arguments: every value of it is a source.
 
-    The names may be those of sources and of what stands beside them, as in ``{image: {shape: …}}``.
+    The names may be those of sources and of what is beside them, as in ``{image: {shape: …}}``.
     """
     if not isinstance(value, Mapping) or not all(map(is_source, value.values())):
         return False
-    # A transform may be built, and stands alone where pictures are named elsewhere.
+    # A transform may be built, and is alone where pictures are named elsewhere.
     return bool(value) and not (set(value) == {"transform"} and is_target(value["transform"]))
 
 
@@ -73,7 +74,7 @@ def check_target(value: Any, path: Path = ("target",)) -> list[Complaint]:
     if isinstance(value, list):
         return [c for index, item in enumerate(value) for c in check_target(item, (*path, index))]
     if isinstance(value, str) and len(path) > 1:
-        help = "a file's path stands alone, `target: FILE`, or as `{file: FILE}`"
+        help = "give a file as `target: FILE` or `{file: FILE}`"
         return [Complaint(path, f"`{dotted(path)}` is {describe(value)}, not a number", help)]
     if not isinstance(value, Mapping) or is_target(value):
         return []
@@ -127,7 +128,7 @@ def _mixed(value: Mapping[str, Any], path: Path) -> list[Complaint]:
 
 
 def _instead(key: str, value: Any, *, beside: str) -> str | None:
-    """Where a key of a source belongs that stands among arguments by name."""
+    """Where a key of a source belongs that is among arguments by name."""
     if key in _BESIDE:
         return f"write it into the source: `{shorten(beside)}: {{…, {key}: …}}`"
     if key in SOURCES and not isinstance(value, Mapping):
@@ -200,7 +201,7 @@ def _check_parts(value: Mapping[str, Any], path: Path) -> list[Complaint]:
         expect(key, all(isinstance(text, str) for text in texts), words)
     expect("file", isinstance(value.get("file"), str), "the path of a file")
     batch = value.get("batch")
-    expect("batch", batch is None or (_is_size(batch) and batch > 0), "a whole number from 1")
+    expect("batch", batch is None or (_is_size(batch) and batch > 0), "an integer from 1")
     expect("requires_grad", isinstance(value.get("requires_grad"), bool), "true or false")
     dtype = value.get("dtype")
     expect("dtype", dtype is None or isinstance(dtype, str), "the name of a dtype, as in float32")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-#: ``@register_model()``, perhaps with a name of its own, above a function.
+#: ``@register_model()``, perhaps with its own name, above a function.
 _REGISTERED: Final = re.compile(
     r"^@register_model(?:\((?:name=\"(?P<given>\w+)\")?\))?\n(?:(?!def ).*\n)*?def (?P<made>\w+)\(",
     re.MULTILINE,

@@ -24,7 +24,7 @@ class KeyText:
     description: str
 
 
-#: What stands inside ``input``: (what it takes, its default, what it means).
+#: What is inside ``input``: (what it takes, its default, what it means).
 _INPUT: Final = {
     "shape": ("a list of sizes", "", "Random numbers of this shape."),
     "fill": (
@@ -45,7 +45,7 @@ _INPUT: Final = {
     "value": ("anything", "", "This value as it is, no tensor: a flag, a number, a word."),
     "dtype": ("the name of a dtype", "the config's dtype", "Of this input."),
     "requires_grad": ("true or false", "false", "Have a gradient flow into this input."),
-    "batch": ("a whole number from 1", "2", "Samples of an input that is inferred or repeated."),
+    "batch": ("an integer from 1", "2", "Samples of an input that is inferred or repeated."),
 }
 
 

@@ -28,10 +28,10 @@ PATTERNS: Final = {
     ),
 }
 
-#: Digits of a whole number. Python prints none of more than 4300, and no tensor holds one of 400.
+#: Digits of an integer. Python prints none of more than 4300, and no tensor holds one of 400.
 LONGEST: Final = 1000
 
-#: Values in a config, aliases expanded. More is data, and belongs in a file of its own.
+#: Values in a config, aliases expanded. More is data, and belongs in its own file.
 MOST: Final = 200_000
 
 Entries = dict[str, tuple[Node, Node]]
@@ -39,7 +39,7 @@ Entries = dict[str, tuple[Node, Node]]
 
 @dataclass(slots=True)
 class Document:
-    """Plain data, its problems, and where each of its keys and values stands."""
+    """Plain data, its problems, and where each of its keys and values is."""
 
     text: Text
     data: Any
@@ -100,7 +100,7 @@ def convert(tag: str, word: str) -> Any:
     """The value of a word that fits its tag's pattern.
 
     Raises:
-        ValueError: a whole number of more digits than ``LONGEST``.
+        ValueError: an integer of more digits than ``LONGEST``.
     """
     kind = tag.removeprefix(TAG)
     if kind == "null":
@@ -121,7 +121,7 @@ def convert(tag: str, word: str) -> Any:
 
 
 class Builder:
-    """Builds one document's data; an alias is built anew wherever it stands."""
+    """Builds one document's data; an alias is built anew wherever it is."""
 
     def __init__(self, text: Text, *, deepest: int) -> None:
         self._document = Document(text, None, None)
@@ -157,7 +157,7 @@ class Builder:
             raise ConfigError(
                 f"more than {MOST} values, aliases expanded",
                 place=self._document.place(node),
-                help="large data goes into a file of its own: `input: {file: data.npy}`",
+                help="put large data into its own file: `input: {file: data.npy}`",
             )
         if depth > self._deepest:
             message = f"nested deeper than {self._deepest}, aliases expanded"

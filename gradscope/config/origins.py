@@ -31,9 +31,9 @@ class Argument:
             node, _ = self.document.find(inner, key=of_key)
             if node is not None:
                 return _named(self.document.place(node), key)
-        return self.whole(key, of_key=of_key)
+        return self.integer(key, of_key=of_key)
 
-    def whole(self, key: str, *, of_key: bool = True) -> Place:
+    def integer(self, key: str, *, of_key: bool = True) -> Place:
         """The place of the argument's key, or of that part of it which ``key`` ends with."""
         if self.document is None:
             return self.text.place(0, 0, len(self.text.lines[0]), key)
@@ -53,7 +53,7 @@ class Origins:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def typed(self, key: str) -> bool:
-        """Whether the value of the dotted ``key`` stands on the command line, and in no file."""
+        """Whether the value of the dotted ``key`` is on the command line, and in no file."""
         return any(
             key == given or key.startswith(f"{given}.")
             for argument in self.arguments
@@ -80,7 +80,7 @@ class Origins:
                 return _named(self.file.place(node), key)
         for argument in reversed(self.arguments):
             if argument.key.startswith(f"{key}."):
-                return argument.whole(key)
+                return argument.integer(key)
         return None
 
 

@@ -24,7 +24,7 @@ _TARGET_KEYS: Final = (*SPELLINGS, "_args_", "_partial_", "init_args")
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One argument, taken apart."""
+    """One argument, parsed."""
 
     argument: Argument
     value: Any
@@ -82,7 +82,7 @@ def assign(data: dict[str, Any], override: Override) -> Argument | Complaint:
             value = _child(node, step)
             what = "not set" if value is None else describe(value)
             message = f"`{dotted(path)}` is {what}: `{dotted((*path, *parts))}` cannot be set"
-            return Complaint(path, message, f"set the whole of it: `{dotted(path)}=…`")
+            return Complaint(path, message, f"set all of it: `{dotted(path)}=…`")
         node[step] = child
         node = child
 
@@ -117,7 +117,7 @@ def _step(node: dict[str, Any], parts: Sequence[str], path: Path) -> tuple[str, 
 
 
 def _container(child: Any, path: Path, parts: Sequence[str]) -> dict[str, Any] | list[Any] | None:
-    """What stands at ``path``, made to take the next part; None if it cannot."""
+    """What is at ``path``, made to take the next part; None if it cannot."""
     if isinstance(child, dict | list):
         return child
     if child is None:

@@ -11,7 +11,7 @@ from gradscope.config.values import Expected, Patterns, Strict
 from gradscope.config.words import Complaint
 
 #: What ``tp`` does with a module: those of ``torch.distributed.tensor.parallel``, and a colwise
-#: layer whose output is put together again.
+#: layer whose output is combined again.
 STYLES: Final = ("colwise", "colwise_gather", "rowwise", "sequence")
 AXES: Final = ("dp", "tp")
 _DTYPES: Final = ("float32", "float16", "bfloat16")
@@ -40,15 +40,14 @@ class Fsdp(Strict):
 
     units: Patterns = Field(
         default=[],
-        description="Modules that are gathered and freed by themselves, by pattern; the whole "
-        "model is one too.",
+        description="Modules to shard as units, by pattern; the full model is one too.",
     )
     reshard_after_forward: Annotated[bool | None, Expected("true, false or null")] = Field(
         default=None,
-        description="Free whole parameters after forward; null leaves it to PyTorch.",
+        description="Free full parameters after forward; null is PyTorch's default.",
     )
     param_dtype: _Dtype = Field(
-        default=None, description="Of whole parameters while they compute; null is their own."
+        default=None, description="Dtype of full parameters in compute; null is their own."
     )
     reduce_dtype: _Dtype = Field(
         default=None, description="In which gradients are added up; null is param_dtype."
@@ -77,7 +76,7 @@ class Parallel(Strict):
     )
     mesh: Annotated[
         dict[Literal["dp", "tp"], Annotated[int, Field(ge=1)]],
-        Expected("a mapping with dp and tp", AXES, item="dp or tp with a whole number from 1"),
+        Expected("a mapping with dp and tp", AXES, item="dp or tp with an integer from 1"),
     ] = Field(
         default={},
         description="Processes that share the data, and those that share layers: {dp: 2, tp: 4}. "
@@ -97,7 +96,7 @@ def check_parallel(config: Mapping[str, Any]) -> Iterator[Complaint]:
         yield Complaint(("parallel",), "`parallel` has none of ddp, fsdp and tp", help)
     if ddp and (fsdp or tp):
         other = "fsdp" if fsdp else "tp"
-        message = f"`parallel` has ddp and {other}: DistributedDataParallel keeps whole copies"
+        message = f"`parallel` has ddp and {other}: DistributedDataParallel keeps full replicas"
         yield Complaint(
             ("parallel", "ddp"), message, "take `fsdp`, which goes with tp, or ddp alone"
         )
@@ -113,7 +112,7 @@ _ALONE: Final = (
     ("accumulate", 1, "each batch is cut among processes already"),
     ("backward", None, "what several backwards and outer gradients come to is one process's own"),
     ("interventions", None, "each process would change its part alone"),
-    ("call", "forward", "PyTorch's wrappers stand around forward"),
+    ("call", "forward", "PyTorch's wrappers only wrap forward"),
 )
 
 
@@ -123,7 +122,7 @@ def _mesh(mesh: Any, wanted: Mapping[str, bool]) -> Iterator[Complaint]:
     for axis in AXES:
         if axis in given and not wanted[axis]:
             kind = "tp" if axis == "tp" else "ddp or fsdp"
-            message = f"`parallel.mesh.{axis}` is of nobody: there is no {kind}"
+            message = f"`parallel.mesh.{axis}` is unused: there is no {kind}"
             yield Complaint(("parallel", "mesh", axis), message, "leave it out")
     if all(wanted.values()) and set(given) != set(AXES):
         message = "`parallel` has fsdp and tp: how many processes are for each?"

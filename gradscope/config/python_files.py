@@ -58,7 +58,7 @@ class PythonFile:
 
     @cached_property
     def _imports(self) -> dict[str, str]:
-        """The full names behind those that the file imports."""
+        """The full names upstream of those that the file imports."""
         found: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):

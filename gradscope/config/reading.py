@@ -121,7 +121,7 @@ def check_spec(spec: str) -> None:
 
 @dataclass(slots=True)
 class _Base:
-    """What MODEL says by itself. ``broken``: it cannot be read, so its keys are not judged."""
+    """What MODEL says alone. ``broken``: it cannot be read, so its keys are not judged."""
 
     data: dict[str, Any]
     directory: Path
@@ -147,7 +147,7 @@ class _Base:
             fault = spec_fault(model, Path.cwd(), argument=True)
             if fault is None:
                 return cls({"model": model}, Path.cwd(), arguments=(argument,))
-            problems.append(Problem(fault[0], argument.whole("model"), fault[1]))
+            problems.append(Problem(fault[0], argument.integer("model"), fault[1]))
         except ConfigError as error:
             problems += error.problems
         return cls({}, Path.cwd(), broken=True)
@@ -155,7 +155,7 @@ class _Base:
     @classmethod
     def _of_file(cls, model: str, argument: Argument, problems: list[Problem]) -> _Base:
         path = Path(model)
-        text, body = read_text(path, argument.whole("model"))
+        text, body = read_text(path, argument.integer("model"))
         document = parse(text, body)
         problems += document.problems
         if document.data is None:
@@ -184,13 +184,13 @@ def _put_overrides(
         key = override.argument.key
         if values.setdefault(key, override.value) != override.value:
             message = f"`{key}` is given twice, with two values"
-            yield Problem(message, override.argument.whole(key), "give one of them")
+            yield Problem(message, override.argument.integer(key), "give one of them")
             continue
         result = assign(data, override)
         if isinstance(result, Argument):
             origins.arguments.append(result)
         else:
-            place = override.argument.whole(override.argument.key)
+            place = override.argument.integer(override.argument.key)
             yield Problem(result.message, place, result.help)
 
 

@@ -23,10 +23,10 @@ from gradscope.config.values import (
     Strict,
     called,
     each_called,
+    integer,
     listed,
     loss_call,
     named,
-    whole,
 )
 
 DEVICE: Final = r"^(auto|cpu|cuda(:[0-9]+)?|mps|meta)$"
@@ -37,13 +37,14 @@ class Backward(Strict):
 
     gradient: Annotated[Any, Expected("numbers or a source")] = Field(
         default=None,
-        description="External gradient for an output that is no scalar: numbers, nested lists of "
+        description="External gradient for a non-scalar output: numbers, nested lists of "
         "them, or a source such as {file: g.npy}.",
     )
     repeats: Annotated[
-        int, Field(ge=1), BeforeValidator(whole), Expected("a whole number from 1")
+        int, Field(ge=1), BeforeValidator(integer), Expected("an integer from 1")
     ] = Field(
-        default=1, description="How often backward runs after one forward; gradients accumulate."
+        default=1,
+        description="How often backward runs after one forward; gradients accumulate.",
     )
     retain_graph: Annotated[bool, Expected("true or false")] = Field(
         default=False, description="Keep the graph after backward; more than one repeat needs it."
@@ -84,7 +85,7 @@ class InterventionConfig(Strict):
     )
 
 
-#: What else the rules know of these stands in the rules themselves, which no config imports.
+#: What else the rules know of these is in the rules themselves, which no config imports.
 PRESETS: Final = ("sagemaker", "deepchecker", "autotrainer")
 FAIL_ON: Final = ("error", "warning", "info", "never")
 _Codes = Annotated[
@@ -182,7 +183,7 @@ class Config(Strict):
     target: Annotated[Any, Expected("numbers, a file or a source")] = Field(
         default=None,
         description="What the loss compares with: class ids, values, the path of a file, a "
-        "source, or random; null draws random classes where the loss wants them.",
+        "source, or random; null draws random classes if the loss needs them.",
     )
     loss: Annotated[
         str | dict[str, Any] | None,
@@ -199,7 +200,7 @@ class Config(Strict):
         Field(default_factory=Backward, description="How backward runs.")
     )
     accumulate: Annotated[
-        int, Field(ge=1), BeforeValidator(whole), Expected("a whole number from 1")
+        int, Field(ge=1), BeforeValidator(integer), Expected("an integer from 1")
     ] = Field(
         default=1,
         description="Micro-batches that each batch is cut into; each loss is divided by their "
@@ -217,7 +218,7 @@ class Config(Strict):
     )
     layers: Patterns = Field(
         default=["**"],
-        description='Modules to look at, by pattern: "conv*", "layer4.**", "type:Conv2d".',
+        description='Modules to select, by pattern: "conv*", "layer4.**", "type:Conv2d".',
     )
     optimizer: Annotated[
         dict[str, Any] | None,
@@ -229,10 +230,10 @@ class Config(Strict):
         description="null takes no step. A name in small letters, adam or sgd, is one of torch's "
         "with its own defaults; {_target_: adamw, lr: 0.001} has arguments too.",
     )
-    steps: Annotated[
-        int, Field(ge=1), BeforeValidator(whole), Expected("a whole number from 1")
-    ] = Field(
-        default=1, description="Training steps to run; calls and parameters describe the last."
+    steps: Annotated[int, Field(ge=1), BeforeValidator(integer), Expected("an integer from 1")] = (
+        Field(
+            default=1, description="Training steps to run; calls and parameters describe the last."
+        )
     )
     device: Annotated[
         str,
@@ -255,8 +256,8 @@ class Config(Strict):
     seed: Annotated[
         int,
         Field(ge=0, lt=2**32),
-        BeforeValidator(whole),
-        Expected("a whole number from 0 to 4294967295"),
+        BeforeValidator(integer),
+        Expected("an integer from 0 to 4294967295"),
     ] = Field(
         default=0, description="Set before construction, before inputs, and before each forward."
     )
@@ -269,10 +270,10 @@ class Config(Strict):
     )
     rules: Annotated[
         Rules, Expected("a mapping with preset, select, ignore, thresholds, fail_on")
-    ] = Field(default_factory=Rules, description="Which rules look, and how strictly.")
+    ] = Field(default_factory=Rules, description="Which rules run, and how strictly.")
 
 
-#: The keys that hold keys of their own, and those that hold a list of such mappings.
+#: The keys that hold their own keys, and those that hold a list of such mappings.
 GROUPS: Final[dict[str, type[BaseModel]]] = {
     "backward": Backward,
     "parallel": Parallel,

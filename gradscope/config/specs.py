@@ -63,8 +63,8 @@ def is_own(spec: str) -> bool:
 def spec_fault(spec: str, directory: Path, *, argument: bool = False) -> Fault | None:
     """What is wrong with the form of a model spec, or None.
 
-    ``directory`` is where a local module would lie. ``argument``: the spec stands on the command
-    line, where the path of a YAML could stand too.
+    ``directory`` is where a local module would lie. ``argument``: the spec is on the command
+    line, where the path of a YAML could be too.
     """
     kind = "neither a config file nor a model spec" if argument else "not a model spec"
     if not spec.strip():
@@ -93,7 +93,7 @@ def spec_fault(spec: str, directory: Path, *, argument: bool = False) -> Fault |
     local = _exists(directory / f"{prefix}.py") or _exists(directory / prefix)
     if close and not local and _is_dotted(prefix) and "." not in prefix:
         fixed = close.replace("`?", f":{shorten(name)}`?")
-        return f"`{shorten(prefix)}` is no source of models", fixed
+        return f"`{shorten(prefix)}` is not a source of models", fixed
     if not _is_dotted(prefix):
         return f"`{shorten(spec)}` is {kind}", _FORMS
     return _attribute_fault(spec, name)

@@ -42,7 +42,7 @@ def is_target(value: Any) -> bool:
 
 
 def parse_target(value: Mapping[str, Any], key: str = "_target_") -> Target:
-    """A target mapping taken apart; nested ones stay mappings in the normal form.
+    """A target mapping, parsed; nested ones stay mappings in the normal form.
 
     Raises:
         ConfigError: it is malformed, or passes a refused argument; ``key`` names it there.

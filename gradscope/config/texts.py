@@ -29,7 +29,7 @@ class Text:
     """A file's lines, or one command-line argument.
 
     ``number`` is an argument's position among the arguments (a file counts its own lines);
-    ``indent`` are the characters of its first line that stand before the YAML: ``key=``.
+    ``indent`` are the characters of its first line that are before the YAML: ``key=``.
     """
 
     name: str
@@ -51,12 +51,12 @@ class Text:
         """The place of ``length`` characters at the YAML's ``line`` and ``column``, from 0."""
         if line == 0:
             column += self.indent
-        whole = self.lines[line] if line < len(self.lines) else ""
-        length = max(1, min(length, len(whole) - column))
+        integer = self.lines[line] if line < len(self.lines) else ""
+        length = max(1, min(length, len(integer) - column))
         shown = None
         if column + length <= _WIDEST:
             # One character for one: an escape would push the caret away from its word.
-            printed = "".join(c if c.isprintable() or c == "\t" else "�" for c in whole[:_WIDEST])
-            shown = printed + "…" * (len(whole) > _WIDEST)
+            printed = "".join(c if c.isprintable() or c == "\t" else "�" for c in integer[:_WIDEST])
+            shown = printed + "…" * (len(integer) > _WIDEST)
         number = line + 1 if self.number is None else self.number
         return Place(self.name, number, column + 1, key and visible(key), shown, length)

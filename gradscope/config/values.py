@@ -1,4 +1,4 @@
-"""What a key of a config takes: said to people, made of what they write, and as JSON Schema."""
+"""The values of a config's keys: shown to people, made of what they write, and as JSON Schema."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Expected:
     inner: str | None = None
 
 
-def whole(value: Any) -> Any:
-    """1e3 is a float to YAML and a whole number to everybody else."""
+def integer(value: Any) -> Any:
+    """1e3 is a float to YAML and an integer to everybody else."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

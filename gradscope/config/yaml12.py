@@ -55,7 +55,7 @@ _SAYINGS: Final = (
         "give the keys of one mapping the same indent",
     ),
     (r"document", "a second document starts here", "keep one document in a file"),
-    (r"duplicate anchor", "the anchor's name is taken", "give each anchor a name of its own"),
+    (r"duplicate anchor", "the anchor's name is taken", "give each anchor its own name"),
 )
 
 
@@ -71,7 +71,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, AliasEvent) and event.anchor in self._open:
-            problem = f"`*{shorten(str(event.anchor))}` stands inside the value that it repeats"
+            problem = f"`*{shorten(str(event.anchor))}` is inside the value that it repeats"
             raise ComposerError(None, None, problem, cast(Mark, event.start_mark))
         if len(self._open) >= DEEPEST:
             raise ComposerError(None, None, f"nested deeper than {DEEPEST}", event.start_mark)

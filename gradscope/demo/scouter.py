@@ -1,6 +1,6 @@
 """SCOUTER on digits: a small convolutional network whose classifier is slot attention.
 
-Li et al. 2021, arXiv 2009.06138. A network of one's own that ends in a ``SlotAttention`` is
+Li et al. 2021, arXiv 2009.06138. A custom network that ends in a ``SlotAttention`` is
 explained by ``gradscope saliency --method scouter`` as these are.
 """
 

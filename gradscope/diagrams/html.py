@@ -30,7 +30,7 @@ LARGEST = 2_000_000
 #: Seconds that one attempt at the drawing may take: the page does without it.
 PATIENCE = 10.0
 
-#: In this order: each uses only what stands before it.
+#: In this order: each uses only what is before it.
 SCRIPTS = (
     "model",
     "words",

@@ -12,7 +12,7 @@ binary = False
 
 
 def render(graph: AutogradGraph, view: GraphView) -> str:
-    """Everything that is known of the whole, or of the paths that were asked for.
+    """Everything that is known of the full graph, or of the paths that were asked for.
 
     What was asked for and is not in the graph is answered in ``answers``.
     """

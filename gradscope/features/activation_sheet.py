@@ -59,7 +59,7 @@ def excitation_sheet(
     viewer: Viewer,
     about: str,
     top: int,
-    whole: int,
+    total: int,
 ) -> list[Image]:
     """A row of pictures for each of the strongest channels, what excites it framed."""
     stats = [one for one in sweep.stats() if not one.dead]
@@ -81,9 +81,9 @@ def excitation_sheet(
             "side (effective receptive field)"
         )
     else:
-        foot.append("the layer gives no map: there are no places to frame")
+        foot.append("the layer has no map, so no position to frame")
     head = [
-        f"what excites {sweep.layer.title} most, of {plural(whole, 'picture')}: the strongest "
+        f"what activates {sweep.layer.title} most, of {plural(total, 'picture')}: the strongest "
         f"{min(top, len(stats))} of {plural(len(sweep.total), 'channel')}",
         about,
     ]

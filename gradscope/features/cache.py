@@ -59,7 +59,7 @@ class FeatureCache:
         """The cache, written when the block ends, also where it is interrupted.
 
         Raises:
-            ConfigError: the file is no feature cache.
+            ConfigError: the file is not a feature cache.
             OptionError: it cannot be written.
         """
         check_file(path, force=True)
@@ -98,7 +98,7 @@ class FeatureCache:
             self.save()
 
     def save(self) -> None:
-        """Write the file whole, if there is anything new.
+        """Write the file atomically, if there is anything new.
 
         Raises:
             OptionError: it cannot be written.
@@ -135,7 +135,7 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
                 raise ValueError("its parts do not fit each other")
     except (SafetensorError, ValueError, KeyError, OSError) as error:
         raise ConfigError(
-            f"{path} is no feature cache: {error}",
+            f"{path} is not a feature cache: {error}",
             help="name another file for `--cache`, or delete this one",
         ) from None
     return tensors, metadata
@@ -162,8 +162,8 @@ def _key(viewer: Viewer, pattern: str | None, pooling: str) -> str:
     """One word for all that the features of a picture depend on beside the picture."""
     model = viewer.model
     made = hashlib.blake2b(digest_size=_DIGEST)
-    said = (torch.__version__, model, model.training, viewer.dtype, viewer.device.type)
-    made.update(repr((*map(str, said), pattern, pooling)).encode())
+    words = (torch.__version__, model, model.training, viewer.dtype, viewer.device.type)
+    made.update(repr((*map(str, words), pattern, pooling)).encode())
     for kind in sorted({type(m) for m in model.modules()}, key=_place):
         made.update(_source(kind).encode())
     for name, value in (*model.named_parameters(), *model.named_buffers()):

@@ -53,7 +53,7 @@ def laid_out(values: NDArray[np.float32], method: str, seed: int) -> NDArray[np.
     if not np.ptp(rows, axis=0).any():
         raise OptionError(
             "all pictures have the same features: there is nothing to lay out",
-            help="another layer may tell them apart; `gradscope features activations` shows what "
+            help="another layer may separate them; `gradscope features activations` shows what "
             "this one responds to",
         )
     most = 2 if method == "pca" else COMPONENTS

@@ -58,7 +58,7 @@ def _foot(bank: FilterBank, scale: images.Scale, colors: bool, top: int) -> list
         foot.append(f"red, green and blue are the three channels: grey is 0, black -{end}")
         foot[-1] += f", white {end}"
     elif channels > 1:
-        foot.append(f"a filter's {channels} channels stand side by side, row by row")
+        foot.append(f"a filter's {channels} channels are side by side, row by row")
     if scale.blank:
         foot.append(scale.blank)
     dead = sum(one.dead for one in bank.filters)

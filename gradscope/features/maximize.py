@@ -72,7 +72,7 @@ def input_range(viewer: Viewer, size: int | None) -> tuple[Range, str]:
     )
     if not bool((black != white).all()) or not bool((white - black).isfinite().all()):
         black, white = torch.zeros_like(black), torch.ones_like(black)
-        remark = "the transform does not keep black and white apart: the input goes from 0 to 1"
+        remark = "the transform maps black and white to one value: the input goes from 0 to 1"
     return Range(black, white), remark
 
 

@@ -19,7 +19,7 @@ from gradscope.nesting import find
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A module that is listened to: what it gives, or with ``reads`` what it is given."""
+    """A module that is observed: what it gives, or with ``reads`` what it is given."""
 
     name: str
     module: nn.Module
@@ -121,7 +121,7 @@ def last_map(model: nn.Module, inputs: Tensor) -> Layer:
 
 
 def last_features(model: nn.Module, inputs: Tensor) -> Layer:
-    """What the model's last linear layer reads: the features that its classes are told by.
+    """What the model's last linear layer reads: the features that its classes are reported by.
 
     Raises:
         OptionError: no linear layer runs.

@@ -53,7 +53,7 @@ def _box(weight: Tensor) -> Box | None:
 
 
 def _middle(weight: Tensor) -> tuple[float, float]:
-    """The first and the last pixel's edges between which the share lies, of the whole side."""
+    """The first and the last pixel's edges between which the share lies, of the full side."""
     below = weight.cumsum(0) / weight.sum()
     rest = (1 - SHARE) / 2
     first = int((below < rest).sum())

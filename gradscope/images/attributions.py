@@ -29,7 +29,7 @@ def check_look(alpha: float | None, colormap: str) -> None:
         OptionError: a share that is none, or an unknown colour map.
     """
     if alpha is not None and not 0 < alpha <= 1:
-        raise OptionError(f"`--alpha {alpha:g}` is no share", help="above 0, up to 1")
+        raise OptionError(f"`--alpha {alpha:g}` is not a share", help="above 0, up to 1")
     refuse_unknown("colour map", colormap, COLORMAPS)
 
 
@@ -41,7 +41,7 @@ def check_suffix(path: Path) -> None:
     """
     if path.suffix.lower() not in PICTURES:
         raise OptionError(
-            f"the suffix `{path.suffix}` of `{path}` is no picture's",
+            f"the suffix `{path.suffix}` of `{path}` is not a picture suffix",
             help=f"use one of {', '.join(PICTURES)}, .json for the report, or a folder",
         )
 

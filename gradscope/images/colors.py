@@ -50,7 +50,7 @@ def table(signed: bool, colormap: str = USUAL) -> NDArray[np.uint8]:
         return _spaced(COLORMAPS[colormap].split(), STEPS)
     import numpy as np
 
-    # Each side by itself: zero stays in the middle even where one side is a longer way.
+    # Each side alone: zero stays in the middle even where one side is a longer way.
     anchors = _BLUE_RED.split()
     middle, half = len(anchors) // 2, STEPS // 2 + 1
     below, above = _spaced(anchors[: middle + 1], half), _spaced(anchors[middle:], half)
@@ -91,7 +91,7 @@ def _srgb(lab: NDArray[np.float64]) -> NDArray[np.uint8]:
 
 
 def _spaced(anchors: list[str], count: int) -> NDArray[np.uint8]:
-    """``count`` colours on the way through the anchors, equally far apart in OKLab."""
+    """``count`` colours on the way through the anchors, equally different in OKLab."""
     import numpy as np
 
     points = oklab(np.array([list(bytes.fromhex(anchor)) for anchor in anchors], dtype=np.uint8))

@@ -28,7 +28,7 @@ _WIDE = 1.6
 def overlay(photo: Photo, heat: HeatMap) -> Image:
     """The picture to look at, at the photograph's own resolution (small ones magnified).
 
-    Above stand the method, the target class and its score, below the overlay its colour bar, and
+    Above are the method, the target class and its score, below the overlay its colour bar, and
     at the foot what must be known to read the picture: how colours were scaled, that a map is
     blank, what part of the photograph the model saw, and the remarks of photo and map.
     """
@@ -85,6 +85,6 @@ def remarks(photo: Photo, heat: HeatMap) -> list[str]:
 
 
 def _letters(original: Image, below: bool) -> int:
-    """A height of letters that stays legible when the whole picture is fitted to a screen."""
-    whole = max(original.width * (1 if below else 2), original.height * (2 if below else 1))
-    return min(max(16, round(whole / 70)), 160)
+    """A height of letters that stays legible when the full picture is fitted to a screen."""
+    total = max(original.width * (1 if below else 2), original.height * (2 if below else 1))
+    return min(max(16, round(total / 70)), 160)

@@ -51,14 +51,14 @@ def painted(
     if not shares.size:
         return grey.convert("RGB")
     height, width = shares.shape
-    geometry = photo.geometry or Geometry.whole(size, (width, height))
+    geometry = photo.geometry or Geometry.total(size, (width, height))
     if geometry.input != (width, height) or geometry.photo != size:
         raise ValueError(
             f"a map of {[height, width]} and a photograph of {list(size)} do not fit a geometry "
             f"from {list(geometry.photo)} to {list(geometry.input)} (width, height)"
         )
     matrix = np.array(geometry.matrix).reshape(3, 3) @ np.diag([1 / times, 1 / times, 1.0])
-    layers = _layers(shares, matrix, whole=geometry.sees_all(), smooth=times == 1)
+    layers = _layers(shares, matrix, total=geometry.sees_all(), smooth=times == 1)
     result = Image.new("RGB", grey.size)
     step = max(8, _AT_ONCE // grey.width // 8 * 8)
     for top in range(0, grey.height, step):
@@ -77,7 +77,7 @@ def framed(photo: Photo, box: tuple[float, float, float, float], times: int) -> 
     ``box`` is left, top, right and bottom of that part, as shares of the model's input.
     """
     result = magnified(photo.picture, times)
-    geometry = photo.geometry or Geometry.whole(photo.picture.size, photo.picture.size)
+    geometry = photo.geometry or Geometry.total(photo.picture.size, photo.picture.size)
     width, height = geometry.input
     left, top, right, bottom = box
     corners = [
@@ -113,7 +113,7 @@ def _shares(heat: HeatMap, scale: Scale) -> NDArray[np.float32]:
         raise ValueError(f"a heat map is [H, W], not {list(values.shape)}")
     if not scale.blank:
         return scale.shares(values)
-    # Nothing to tell apart: the low end of an unsigned scale, zero of a signed one.
+    # No range: the low end of an unsigned scale, zero of a signed one.
     rest = 0.5 if scale.signed else 0.0
     return np.where(np.isfinite(values), rest, np.nan).astype(np.float32)
 
@@ -139,7 +139,7 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Layers:
-    """Steps of the colour scale; where a value is not finite; what the model saw. None: nowhere
+    """Steps of the colour scale; where a value is NaN or Inf; what the model saw. None: nowhere
     and everywhere."""
 
     steps: _Layer
@@ -148,7 +148,7 @@ class _Layers:
 
 
 def _layers(
-    shares: NDArray[np.float32], matrix: NDArray[np.float64], *, whole: bool, smooth: bool
+    shares: NDArray[np.float32], matrix: NDArray[np.float64], *, total: bool, smooth: bool
 ) -> _Layers:
     import numpy as np
     from PIL import Image
@@ -170,7 +170,7 @@ def _layers(
     return _Layers(
         _Layer(image, ratio @ shift @ matrix, smooth),
         None if finite.all() else _Layer(broken, shift @ matrix, False),
-        None if whole else _Layer(inside, matrix, False),
+        None if total else _Layer(inside, matrix, False),
     )
 
 

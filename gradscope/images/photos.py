@@ -23,7 +23,7 @@ _VISIBLE = 320
 class Photo:
     """A photograph as ``read_image`` gives it, and what the model made of it.
 
-    ``geometry`` is from ``trace``; without one the model's input is taken as the whole picture.
+    ``geometry`` is from ``trace``; without one the model's input is taken as the full picture.
     ``pixel`` is the row and column of one in the model's input that is to be marked.
     """
 

@@ -18,7 +18,7 @@ CELLS = 19
 _INCHES, _DPI = (12.0, 9.6), 120
 #: The side of a small picture, the larger the fewer there are.
 _SMALLEST, _LARGEST, _TOGETHER = 32, 96, 350
-#: Classes below each other in the legend; of more no name stands in the plane.
+#: Classes below each other in the legend; of more no name is in the plane.
 _LINES = 40
 _GREY = (0.35, 0.35, 0.35)
 

@@ -71,7 +71,7 @@ def pictures_below(folder: Path) -> list[Path]:
         ConfigError: there is none.
     """
     kinds = suffixes()
-    # A link that leads nowhere is listed: it is told of as a picture that cannot be read.
+    # A link that leads nowhere is listed: it is reported of as a picture that cannot be read.
     files = [p for p in sorted(folder.rglob("*")) if p.suffix.lower() in kinds and not p.is_dir()]
     if not files:
         raise ConfigError(
@@ -123,7 +123,7 @@ def existing_file(
         )
     if not path.is_file():  # a pipe or a device may never end
         raise ConfigError(
-            f"{shown(path)} is no regular file", place=place, help="copy what it gives into one"
+            f"{shown(path)} is not a regular file", place=place, help="copy what it gives into one"
         )
     if path.stat().st_size == 0:
         raise ConfigError(
@@ -211,7 +211,7 @@ def read_array(path: Path) -> NDArray[np.float32]:
 def reading_remarks(path: Path) -> tuple[str, ...]:
     """What ``read_image`` does to that file beyond decoding it, in words: for a picture's foot.
 
-    The file must be one that ``read_image`` reads. Only its header is looked at.
+    The file must be one that ``read_image`` reads. Only its header is read.
     """
     from PIL import Image
 
@@ -234,7 +234,7 @@ def reading_remarks(path: Path) -> tuple[str, ...]:
 
 
 def _frames(file: Image) -> int:
-    """How many pictures a file holds; 0 where those behind the first are damaged."""
+    """How many pictures a file holds; 0 if those after the first are damaged."""
     try:
         return int(getattr(file, "n_frames", 1))
     except Exception:  # decoders raise anything at all on broken bytes

@@ -45,7 +45,7 @@ def trace(
     it is run five times, seven where it takes a small part.
 
     None where the places cannot be read back: a transform that draws at random or bends lines,
-    one that standardises each picture by itself, a photograph of under five pixels a side.
+    one that standardises each picture separately, a photograph of under five pixels a side.
     """
     if min(size) < _SMALLEST:
         return None
@@ -56,7 +56,7 @@ def trace(
         return None
     narrow = found.windows()
     if any(b - a < side / 2 for (a, b), side in zip(narrow, size, strict=True)):
-        # The model saw a small part: the same once more, with all greys for that part alone.
+        # The model saw a small part: the same again, with all greys for that part alone.
         finer = _located(transform, _Ramps(size, mode, narrow), black, white)
         found = finer or found
     (height, width), every = black.size, _every(black.size)

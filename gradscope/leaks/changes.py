@@ -193,7 +193,7 @@ def tried(
 ) -> Change | None:
     """The forbidden change between two batches that is neither noise nor rounding; None: clean.
 
-    Equal bits are clean. Otherwise the base runs once more, for the noise, and a small change is
+    Equal bits are clean. Otherwise the base runs again, for the noise, and a small change is
     looked at in float64: there rounding nearly vanishes, and a leak stays.
     """
     found = change(forwards.outputs(base), forwards.outputs(changed), layout, kept)

@@ -80,10 +80,10 @@ class Forwards:
         around: Callable[[], AbstractContextManager[Any]] = nullcontext,
         batch: Batch | None = None,
     ) -> _Result:
-        """One forward pass; ``then`` gets its output while everything still stands.
+        """One forward pass; ``then`` gets its output before anything is freed.
 
         Args:
-            tensors: what stands in the place of the batch's own, by path.
+            tensors: what is in the place of the batch's own, by path.
             then: makes the result.
             around: what observes the pass.
             batch: in the place of the meaning's own.

@@ -1,4 +1,4 @@
-"""Every axis of a model: the rows are made, each axis is judged, the worst is told first."""
+"""Every axis of a model: the rows are made, each axis is judged, the worst is reported first."""
 
 from __future__ import annotations
 

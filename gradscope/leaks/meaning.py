@@ -66,7 +66,7 @@ class Meaning:
     Attributes:
         positions: entries along the time axis; None: there is none.
         samples: entries along the batch axis; None: there is none.
-        decoder: whether a decoder's inputs stand beside an encoder's.
+        decoder: whether a decoder's inputs are beside an encoder's.
     """
 
     batch: Batch

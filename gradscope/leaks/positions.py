@@ -72,7 +72,7 @@ def readings_of(size: int, dirty: torch.Tensor, slack: int = 0) -> list[torch.Te
             if bool(dirty[-1]):  # beyond the end is later than all
                 found |= place >= length
         return [found]
-    if size > length and not slack:  # something stands before it, or behind it
+    if size > length and not slack:  # something is before it, or behind it
         other = torch.zeros(size - length, dtype=torch.bool)
         return [torch.cat([other, dirty]), torch.cat([dirty, other])]
     return []

@@ -91,7 +91,7 @@ class Rows:
 
 
 def spread_over(one: Given, where: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """A choice of (row, position), or of rows, as a mask over the whole tensor."""
+    """A choice of (row, position), or of rows, as a mask over the full tensor."""
     shape = [1] * tensor.dim()
     where = where.to(tensor.device)
     if where.dim() == 1:

@@ -226,7 +226,7 @@ def _shown(row: torch.Tensor) -> Iterator[str]:
 
 
 def with_masks(base: Tensors, mask: Given, masked: tuple[Masked, ...], hole: Any) -> Tensors:
-    """The base with those places masked, by what stands in the mask there."""
+    """The base with those places masked, by what is in the mask there."""
     tensor = base[mask.path].clone()
     for one in masked:
         if mask.role == LENGTHS:

@@ -41,7 +41,7 @@ def raw_batches(made: Any, context: Context, key: str) -> Iterator[Any]:
         ModelError: the user's own code raised while it made the next one.
     """
     if made is None or isinstance(made, (str, bytes, bool, int, float)):
-        raise context.error(key, f"the data function gave {made!r}, which is no batch", _FORMS)
+        raise context.error(key, f"the data function gave {made!r}, which is not a batch", _FORMS)
     if isinstance(made, Dataset) and not isinstance(made, IterableDataset):
         raise context.error(
             key,
@@ -63,7 +63,7 @@ def raw_batches(made: Any, context: Context, key: str) -> Iterator[Any]:
         count += 1
         yield batch
     if not count:
-        raise context.error(key, "the data function gave no batch at all", _FORMS)
+        raise context.error(key, "the data function gave no batch", _FORMS)
 
 
 def _is_one_batch(made: Any) -> bool:

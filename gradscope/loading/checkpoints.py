@@ -1,4 +1,4 @@
-"""A file of weights into a model: unwrapped where that fits, loaded whole or not at all."""
+"""A file of weights into a model: unwrapped where that fits, loaded in full or not."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def class_id(word: str, classes: tuple[str, ...] | None, count: int) -> int:
         )
     if classes is None or len(classes) != count:
         raise OptionError(
-            f"`{word}` is no class number, and the model's classes have no names here",
+            f"`{word}` is not a class number, and the model's classes have no names here",
             help=f"a number from 0 to {count - 1}",
         )
     wanted = word.casefold()

@@ -23,10 +23,11 @@ class Mismatch(ModelError):
 
 
 class Draws:
-    """Random targets from a generator of their own: the global state is not touched, and equal
+    """Random targets from their own generator: the global state is not touched, and equal
     outputs get equal targets in every step.
 
-    ``part`` says which samples of a batch the output is of: they get what they get in the whole.
+    ``part`` says which samples of a batch the output is of: they get what they get in the full
+    batch.
     """
 
     def __init__(self, seed: int, part: MicroBatch | None = None) -> None:
@@ -85,7 +86,7 @@ def class_shape(scores: Tensor, name: str) -> tuple[int, ...]:
     """
     if scores.ndim == 0:
         raise ModelError(
-            f"{name} wants scores [N, C]; the first floating output is one number",
+            f"{name} expects scores [N, C]; the first floating output is one number",
             help="set `loss: sum`, or a `_target_` of your own",
         )
     return (*scores.shape[:1], *scores.shape[2:]) if scores.ndim > 1 else ()
@@ -116,7 +117,7 @@ def classes(scores: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
     if floating or ids.is_complex() or ids.dtype is torch.bool:
         kind = str(ids.dtype).removeprefix("torch.")
         raise Mismatch(
-            f"the target is {kind} {list(ids.shape)}; {name} wants class ids, whole numbers",
+            f"the target is {kind} {list(ids.shape)}; {name} expects class ids, integers",
             kind="dtype-mismatch",
             help="cast the class ids, `target.long()` (`dtype: int64`), or use `loss: mse` for"
             " values",
@@ -142,7 +143,7 @@ def _for_each(ids: Tensor, shape: tuple[int, ...]) -> Tensor:
 def _mismatch(ids: Tensor, shape: tuple[int, ...], scores: Tensor) -> Mismatch:
     help = f"give class ids of shape {list(shape)}"
     if ids.ndim == 1 and len(shape) == 1:
-        sentence = f"the target is {list(ids.shape)}, and the batch wants {list(shape)} class ids"
+        sentence = f"the target is {list(ids.shape)}, but the batch needs {list(shape)} class ids"
         help = f"give {shape[0]} class ids, one for each row of the output"
     else:
         sentence = (
@@ -153,7 +154,7 @@ def _mismatch(ids: Tensor, shape: tuple[int, ...], scores: Tensor) -> Mismatch:
     if len(places) > 1 and tuple(ids.shape) in (places, (math.prod(places),)):
         sentence = (
             f"the target is {list(ids.shape)}; of the scores {list(scores.shape)} the classes are "
-            f"wanted at dimension 1, and {scores.shape[-1]} stand last"
+            f"expected at dimension 1, and {scores.shape[-1]} are last"
         )
         help = (
             "move them in the model, `logits.movedim(-1, 1)`, or flatten both: a loss of your own "

@@ -38,7 +38,7 @@ def make_batches(
     dtype: torch.dtype,
     seed: int,
     instantiate: Callable[[Mapping[str, Any], str], Any],
-    whole: bool = False,
+    as_one: bool = False,
     parts: int = 0,
     own: Batches | None = None,
 ) -> tuple[Batches, list[str], Any]:
@@ -47,7 +47,7 @@ def make_batches(
     Each iterator reseeds as it starts and yields the same values as the one before it. The target
     is a tensor, ``"random"``, or None; a batch of a data function may bring its own. The model
     must already be in the mode of the run: detection models take targets in train mode only. With
-    ``whole`` a data function's batch stays as it is, in one argument; one of so many ``parts`` is
+    ``as_one`` a data function's batch stays as it is, in one argument; one of so many ``parts`` is
     that many arguments. ``own`` are the caller's, in
     the place of the config's.
 
@@ -71,7 +71,7 @@ def make_batches(
         raise context.error(
             "input.transform",
             "`input.transform` is for pictures, and `input` names none",
-            help="put `image: PATH` beside it; for `gradscope saliency` it can stand alone",
+            help="add `image: PATH`, or run `gradscope saliency PICTURE`",
         )
     if config_input is None or (keys and keys <= {*wishes}):
         inferred = _infer(config_input or {}, context)
@@ -79,22 +79,22 @@ def make_batches(
         target = inferred.target if target is None else target
     make = None if target is None or target == "random" else plan_target(target, context)
     if is_target(config_input):
-        batches = _from_function(config_input, seed, context, whole=whole, parts=parts)
+        batches = _from_function(config_input, seed, context, as_one=as_one, parts=parts)
         if make is not None:
             # Not the inputs' own seed: a drawn target must not repeat the numbers of the input.
             seed_everything(seed + 1)
         return batches, context.notices, make() if make else target
     as_argument = model_kind.category == "detection" and _is_structured(target)
     batches = _from_sources(config_input, make, seed, context, as_argument=as_argument)
-    first = next(batches())  # what is wrong with a source is said now, before anything runs
+    first = next(batches())  # what is wrong with a source is reported now, before anything runs
     if as_argument:
         target = None
     return batches, context.notices, target if first.target is None else first.target
 
 
-def given(inputs: Any, *, whole: bool = False) -> Callable[[], Iterator[Batch]]:
-    """The caller's own tensors as the one batch, in one argument where a method takes it whole."""
-    if whole:
+def given(inputs: Any, *, as_one: bool = False) -> Callable[[], Iterator[Batch]]:
+    """The caller's own tensors as the one batch, in one argument if a method takes it so."""
+    if as_one:
         batch = Batch((inputs,))
     elif isinstance(inputs, Mapping):
         batch = Batch((), dict(inputs))
@@ -135,7 +135,7 @@ def _from_sources(
 
 
 def _from_function(
-    config: Mapping[str, Any], seed: int, context: Context, *, whole: bool, parts: int
+    config: Mapping[str, Any], seed: int, context: Context, *, as_one: bool, parts: int
 ) -> Batches:
     def make() -> Any:
         seed_everything(seed)
@@ -149,8 +149,8 @@ def _from_function(
         seed_everything(seed)
         raw = raw_batches(made, context, "input")
         for index, batch in enumerate(raw, start=1):
-            if whole or (parts > 1 and isinstance(batch, tuple | list) and len(batch) == parts):
-                yield as_it_is(batch, context, "input", apart=not whole)
+            if as_one or (parts > 1 and isinstance(batch, tuple | list) and len(batch) == parts):
+                yield as_it_is(batch, context, "input", apart=not as_one)
             else:
                 yield to_batch(batch, context, "input")
             # Whatever the model drew in between, the next batch is the same in every run.

@@ -75,7 +75,7 @@ class Request:
         return self.device.type == "meta"
 
     def place(self, key: str = "model", *, of_key: bool = False) -> Place | None:
-        """Where the value of a config's key stands, or with ``of_key`` the key itself."""
+        """Where the value of a config's key is, or with ``of_key`` the key itself."""
         return self.targets.place(key, of_key=of_key)
 
 
@@ -102,9 +102,9 @@ def require_constructed(model: nn.Module, place: Place | None = None) -> None:
         if id(module) in seen or not isinstance(module, nn.Module):
             continue
         seen.add(id(module))
-        # A scripted module holds nothing of it, and is always whole.
-        whole = isinstance(module, torch.jit.ScriptModule) or "_modules" in vars(module)
-        if not whole:
+        # A scripted module holds nothing of it, and is always complete.
+        full = isinstance(module, torch.jit.ScriptModule) or "_modules" in vars(module)
+        if not full:
             where = f" (it is `{name}` in `{type(model).__name__}`)" if name else ""
             raise ModelError(
                 Problem(
@@ -158,7 +158,7 @@ def require_module(model: Any, request: Request) -> nn.Module:
         return model
     what = "a class" if inspect.isclass(model) else f"of type {type(model).__name__}"
     raise TargetError(
-        f"`{request.spec}` gives no model: what came back is {what}, not a torch.nn.Module",
+        f"`{request.spec}` returns {what}, not a torch.nn.Module",
         place=request.place(),
         help="name a subclass of torch.nn.Module, or a function that returns an instance of one",
     )

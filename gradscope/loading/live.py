@@ -80,7 +80,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
             instantiate=targets.instantiate,
         )
     else:
-        batches = given(inputs, whole=method is not None and method.whole)
+        batches = given(inputs, as_one=method is not None and method.as_one)
     target = _tensor(target, first.device)
     if method is not None:
         batches, target = method.batches(batches, target), target if method.own_target else None
@@ -148,7 +148,7 @@ _WANTED: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     ),
     "seed": (
         _whole(0, 2**32),
-        "a whole number from 0 to 4294967295",
+        "an integer from 0 to 4294967295",
         "leave it out to take 0",
     ),
     "loss": (
@@ -166,9 +166,9 @@ _WANTED: dict[str, tuple[Callable[[Any], bool], str, str]] = {
         "`bfloat16` or `float16`",
         "name the dtype, as in `autocast='bfloat16'`",
     ),
-    "steps": (_whole(1), "a whole number from 1", "leave it out for one forward and backward"),
-    "accumulate": (_whole(1), "a whole number from 1", "leave it out to take the batch at once"),
-    "backward.repeats": (_whole(1), "a whole number from 1", "leave it out for one backward"),
+    "steps": (_whole(1), "an integer from 1", "leave it out for one forward and backward"),
+    "accumulate": (_whole(1), "an integer from 1", "leave it out to take the batch at once"),
+    "backward.repeats": (_whole(1), "an integer from 1", "leave it out for one backward"),
     "backward.retain_graph": (
         lambda wish: isinstance(wish, bool),
         "True or False",

@@ -162,7 +162,7 @@ class Criterion:
                 return number
             names = "".join(f", and `{name}`, a plain number" for name, _ in cut)
             raise ModelError(
-                f"the output has no loss of its own: it holds {outputs.describe(output)}{names}",
+                f"the output has no loss: it holds {outputs.describe(output)}{names}",
                 help="give the model its labels in `input`, or name another `loss`"
                 if not cut
                 else "return the loss itself, without `.item()`",
@@ -265,7 +265,7 @@ def _called(loss: Callable[..., Any]) -> str:
 
 
 def _of_torch(loss: Callable[..., Any]) -> bool:
-    """Whether it is one of torch's own, which take a tensor and not a model's whole output."""
+    """Whether it is one of torch's own, which take a tensor and not a model's full output."""
     if isinstance(loss, _Loss):
         return type(loss).__module__.startswith("torch.")
     inner = loss.func if isinstance(loss, functools.partial) else loss

@@ -1,4 +1,5 @@
-"""Whether a model fits into this machine's memory: what cannot fit is told before it is built."""
+"""Whether a model fits into this machine's memory: what cannot fit is reported before it is
+built."""
 
 from __future__ import annotations
 

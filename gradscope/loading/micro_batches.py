@@ -57,8 +57,8 @@ def batch_size(batch: Batch) -> int:
 
 def _cut(item: Any, part: MicroBatch) -> Any:
     def cut_tensor(tensor: Tensor) -> Tensor:
-        whole = not tensor.dim() or tensor.shape[0] != part.total
-        return tensor if whole else tensor[part.start : part.stop]
+        full = not tensor.dim() or tensor.shape[0] != part.total
+        return tensor if full else tensor[part.start : part.stop]
 
     if isinstance(item, list) and len(item) == part.total:
         return item[part.start : part.stop]

@@ -29,8 +29,8 @@ class Names:
     Args:
         directory: its folder.
         allow: the patterns of ``--allow``.
-        place: where a key stands.
-        typed: whether the value of a key stands on the command line, and in no file.
+        place: where a key is.
+        typed: whether the value of a key is on the command line, and in no file.
     """
 
     def __init__(

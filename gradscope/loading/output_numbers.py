@@ -1,4 +1,4 @@
-"""The single numbers in what a model returned: where each stands, and what is behind it."""
+"""The single numbers in what a model returned: where each is, and what is upstream of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradscope.nesting import is_a, walk
 def numbers_in(output: Any) -> Iterator[tuple[str, Any]]:
     """Each floating number, and each mapping or list of nothing else, in order.
 
-    Of shape [1] it is one where a batch of more stands beside it: else it may be a sample's own.
+    Of shape [1] it is one where a batch of more is beside it: else it may be a sample's own.
     """
     beside = walk(output, lambda item: is_a(item, Tensor))
     batched = any(t.ndim > 1 and t.shape[0] > 1 for _, t in beside)
@@ -64,7 +64,7 @@ def tensors_of(found: Any) -> list[Tensor]:
 
 
 def graph_behind(found: Any) -> tuple[set[Any], set[Any]]:
-    """The nodes of the graph behind numbers, and the parameters that it ends at."""
+    """The nodes of the graph upstream of numbers, and the parameters that it ends at."""
     stack = [t.grad_fn for t in tensors_of(found) if t.grad_fn is not None]
     nodes, leaves = set(stack), set()
     while stack:

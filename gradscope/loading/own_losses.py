@@ -1,8 +1,8 @@
 """The loss that a model computes itself, found among what it returns.
 
-It is the tensor called ``loss``; else a number that has a graph, and all parameters behind it that
-are behind the other outputs; else the sum of a mapping or a list of numbers. A number that backward
-cannot start from is named, for it may be a loss that was cut.
+It is the tensor called ``loss``; else a number that has a graph, and all parameters upstream of it
+that are not part of the other outputs; else the sum of a mapping or a list of numbers. A number
+that backward cannot start from is named, for it may be a loss that was cut.
 """
 
 from __future__ import annotations
@@ -212,8 +212,8 @@ def _summed(name: str, losses: Mapping[Any, Tensor]) -> OwnLoss:
 def _beside(name: str, numbers: list[tuple[str, Any]]) -> tuple[str, ...]:
     """The numbers without a graph in the container of the one that was taken.
 
-    Beside one that is called a loss they may be its parts, and so may those in a mapping of its
-    own: both are kept for a log.
+    Beside one that is called a loss they may be its parts, and so may those in its own mapping:
+    both are kept for a log.
     """
     if "loss" in _key(name).lower():
         return ()

@@ -35,7 +35,7 @@ class ParallelModel:
         kind: ddp, fsdp, tp, or "fsdp x tp".
         axes: the names of the mesh's dimensions, and how many processes there are along each.
         part, parts: which part of each batch this process gets, and of how many.
-        outer: what a step calls: the model, or what stands around it.
+        outer: what a step calls: the model, or its wrappers.
     """
 
     processes: Processes
@@ -103,7 +103,7 @@ def parallelized(model: nn.Module, loaded: LoadedConfig, processes: Processes) -
     parameters = list(model.parameters())
     if not any(p.requires_grad for p in parameters):
         raise ConfigError(
-            "there is nothing to spread: no parameter wants a gradient", place=place("parallel")
+            "there is nothing to spread: no parameter requires a gradient", place=place("parallel")
         )
     if any(map(is_lazy, parameters)):
         raise ConfigError(
@@ -111,7 +111,7 @@ def parallelized(model: nn.Module, loaded: LoadedConfig, processes: Processes) -
             place=place("parallel"),
             help="give the modules their sizes",
         )
-    # All that can be wrong in every process alike is told before one waits for another.
+    # All that can be wrong in every process alike is reported before one waits for another.
     axes = axes_of(loaded, processes.count)
     units = [] if parallel.fsdp is None else _units(model, parallel.fsdp, loaded)
     split = _split_layers(model, parallel.tp, loaded)
@@ -131,7 +131,7 @@ def parallelized(model: nn.Module, loaded: LoadedConfig, processes: Processes) -
 
 
 def _units(model: nn.Module, wanted: Fsdp, loaded: LoadedConfig) -> list[nn.Module]:
-    """What is sharded by itself, from the inside out: a parameter belongs to the innermost."""
+    """What is sharded alone, from the inside out: a parameter belongs to the innermost."""
     key = "parallel.fsdp.units"
     modules, found = _modules(model), list[Named]()
     if wanted.units:
@@ -240,7 +240,7 @@ def _styles() -> dict[str, tuple[tuple[type[nn.Module], ...], Any]]:
         parallelize_module(module, mesh, RowwiseParallel(input_layouts=given))
 
     def sequence(module: nn.Module, mesh: DeviceMesh) -> None:
-        # What comes is whole and is cut here; what goes is whole again.
+        # A full batch comes in and is cut here; a full one goes out.
         steps: list[ParallelStyle] = [
             PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(1)),
             SequenceParallel(sequence_dim=1),

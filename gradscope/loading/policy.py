@@ -102,7 +102,7 @@ class Policy:
             raise TargetError(
                 f"`{written}` is a module, not a class or a function",
                 place=place,
-                help=f"name what is in it: `{written}.NAME`",
+                help=f"name an object in it: `{written}.NAME`",
             )
         own = self.own.owns(getattr(holder, "__file__", None))
         if is_module(found) and (own or self.allows(written)):

@@ -29,7 +29,7 @@ from gradscope.loading.devices import resolve_device
 _PATIENCE = timedelta(minutes=10)
 #: What a process that failed waits for another.
 BRIEFLY = timedelta(seconds=3)
-#: Seconds between two looks into the store.
+#: Seconds between two reads of the store.
 _PAUSE = 0.02
 #: A store takes no value of more than 8 MiB.
 _PIECE = 4_000_000
@@ -59,20 +59,20 @@ class Processes:
         """Whether what stopped this process may come of another that ended.
 
         The launcher ends all when one has ended, which is as Ctrl-C here; and whoever waits for it
-        in a collective is told that the connection is closed.
+        in a collective is reported that the connection is closed.
         """
         if isinstance(failure, KeyboardInterrupt | distributed.DistError):
             return True
         return isinstance(failure, RuntimeError) and bool(_LOST.search(message_of(failure)))
 
     def fail(self) -> None:
-        """Say that this process failed by itself."""
+        """Report that this process failed."""
         with contextlib.suppress(RuntimeError):
             if self._store.add("failures", 1) == 1:
                 self._store.set("first", str(self.rank))
 
     def first_failed(self) -> int | None:
-        """The rank of the process that failed first, if any has said so."""
+        """The rank of the process that failed first, if any reported it."""
         with contextlib.suppress(RuntimeError):
             if self._store.check(["failures"]) and self._is_there("first", BRIEFLY):
                 return int(self._store.get("first"))
@@ -88,14 +88,14 @@ class Processes:
         """What another process left; None where it left nothing."""
         return self._get(f"report-{rank}", patience) or None
 
-    def leave_whole(self, text: str) -> None:
+    def leave_reduced(self, text: str) -> None:
         """Leave what was made of all reports; or that nothing was, with an empty text."""
         with contextlib.suppress(RuntimeError):
-            self._put("whole", text)
+            self._put("reduced", text)
 
-    def whole(self, patience: timedelta | None = None) -> str | None:
+    def reduced(self, patience: timedelta | None = None) -> str | None:
         """The same, in the others."""
-        return self._get("whole", patience)
+        return self._get("reduced", patience)
 
     def join(self) -> None:
         """Make one group of torch's of them: gloo between processors, NCCL between GPUs.
@@ -245,14 +245,14 @@ def _device(device: torch.device, local_rank: int, place: Place | None) -> torch
 
 @contextmanager
 def _sharing_store(rank: int, world: int, device: torch.device) -> Iterator[Processes]:
-    """The processes with the launcher's store; no group is left behind.
+    """The processes with the launcher's store; no group is left.
 
     Raises:
         OptionError: the caller has a group already.
     """
     if distributed.is_initialized():
         raise OptionError(
-            "`parallel` makes a process group of its own, and there is one already",
+            "`parallel` makes its own process group, but one exists already",
             help="call it before `init_process_group`, or inspect without `parallel`",
         )
     # A build without it has no more than the name of the room.

@@ -24,14 +24,14 @@ _REFUSED = {
     "auto_map": "it names code that comes with the weights",
 }
 # Refused for timm, to which transformers passes them on: each makes the builder fetch or read a
-# file that nobody looked at.
+# file that was not checked.
 _REFUSED_TIMM = {
-    "checkpoint_path": "the builder would read a file of its own",
+    "checkpoint_path": "the builder would read another file",
     "pretrained_cfg": "it names files and addresses to load from",
     "pretrained_cfg_overlay": "it names files and addresses to load from",
     "load_custom": "it names a loader",
-    "pretrained_path": "the builder would read a file of its own",
-    "teacher_pretrained_path": "the builder would read a file of its own",
+    "pretrained_path": "the builder would read another file",
+    "teacher_pretrained_path": "the builder would read another file",
     "teacher_pretrained_cfg_overlay": "it names files and addresses to load from",
 }
 _REFUSED_TORCHVISION = {
@@ -53,7 +53,7 @@ SAFE = {"trust_remote_code": False, "weights_only": True}
 
 
 def check_arguments(name: str, found: Any, arguments: Mapping[str, Any], place: At) -> None:
-    """Refuse arguments that would open a side door; ``place(argument)`` says where it stands."""
+    """Refuse arguments that would open a side door; ``place(argument)`` says where it is."""
     module = getattr(found, "__module__", None) or ""
     # What a container holds may be meant for transformers.
     home = "transformers" if is_container(found) else module
@@ -71,9 +71,9 @@ def check_settings(name: str, settings: Mapping[str, Any], place: Place | None) 
 
     ``pretrained_cfg`` beside a model's type says how large its pictures are: nothing is loaded.
     """
-    whole = "model_type" in settings or "architecture" in settings
+    full = "model_type" in settings or "architecture" in settings
     for key, value in settings.items():
-        if key in _FREE or (whole and key == "pretrained_cfg"):
+        if key in _FREE or (full and key == "pretrained_cfg"):
             continue
         if key in _REFUSED_TIMM:
             _refuse(f"stand in {name}", key, _REFUSED_TIMM, place)
@@ -91,7 +91,7 @@ def _check_value(
     value: Any,
     place: Place | None,
 ) -> None:
-    """Refuse an argument, and what makes transformers or timm fetch what nobody asked for."""
+    """Refuse an argument, and what makes transformers or timm fetch files without a request."""
     if argument in refused:
         _refuse(f"be given to `{name}`", argument, refused, place)
     library = below(module, ["transformers"])

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradscope.errors import ConfigError, Place
 
-#: What a whole number counts, by the name that it has, and how many are built in a few minutes.
+#: What an integer counts, by the name that it has, and how many are built in a few minutes.
 _MOST = (
     (re.compile(r"layer|depth|block|stack|repeat"), 10_000, "layers"),
     (re.compile(r"num_labels"), 1_000_000, "labels"),
@@ -25,14 +25,14 @@ def check_sizes(name: str, arguments: Mapping[str, Any], place: Place | None) ->
         for pattern, most, what in _MOST:
             if count > most and pattern.search(argument):
                 raise ConfigError(
-                    f"`{argument}: {count}` of `{name}` asks for more than {most} {what}",
+                    f"`{argument}: {count}` of `{name}` is more than {most} {what}",
                     place=place,
                     help="ask for fewer",
                 )
 
 
 def _numbers(arguments: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Each whole number in a mapping, under the name that says what it is."""
+    """Each full number in a mapping, under the name that says what it is."""
     for key, value in arguments.items():
         if isinstance(value, Mapping):
             yield from _numbers(value)

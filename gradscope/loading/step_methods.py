@@ -26,27 +26,27 @@ class StepMethod:
     Attributes:
         name: as the class has it.
         takes: how many arguments it needs, numbers of the batch not counted.
-        whole: it takes the batch as one argument, as Lightning's steps do.
+        as_one: it takes the batch as one argument, as Lightning's steps do.
         numbers: what it calls the number of the batch, and those that are 0.
         own_target: a loss is named, which compares with the target: the method does not get it.
     """
 
     name: str
     takes: int
-    whole: bool
+    as_one: bool
     numbers: tuple[str, ...] = ()
     own_target: bool = False
 
     @property
     def notices(self) -> list[str]:
         """What a step calls, in a sentence."""
-        how = ", with the batch as one argument" if self.whole else ""
+        how = ", with the batch as one argument" if self.as_one else ""
         return [f"call: {self.name} in the place of forward{how}"]
 
     def batches(
         self, given: Callable[[], Iterator[Batch]], target: Any = None
     ) -> Callable[[], Iterator[Batch]]:
-        """The same batches as the method takes them; ``target`` stands where a batch has none."""
+        """The same batches as the method takes them; ``target`` is used if a batch has none."""
 
         def entered() -> Iterator[Batch]:
             for number, batch in enumerate(given()):
@@ -56,9 +56,9 @@ class StepMethod:
 
     def _entered(self, batch: Batch, target: Any, number: int) -> Batch:
         extra = {name: number if name in _INDEX else 0 for name in self.numbers}
-        wanted = None if self.own_target and not self.whole else target
+        wanted = None if self.own_target and not self.as_one else target
         left = target if wanted is None else None
-        if self.whole or (self.takes == 1 and not batch.kwargs and len(batch.args) > 1):
+        if self.as_one or (self.takes == 1 and not batch.kwargs and len(batch.args) > 1):
             inputs = batch.args[0] if len(batch.args) == 1 else batch.args or batch.kwargs
             return Batch((inputs if wanted is None else (inputs, wanted),), extra, left)
         room = self.takes > len(batch.args) + len(batch.kwargs)
@@ -96,12 +96,12 @@ def step_method(
         for p in parameters.values()
         if p.kind in _POSITIONAL and p.default is p.empty and p.name not in numbers
     ]
-    whole = len(needed) == 1 and (bool(numbers) or needed[0] == "batch")
-    return StepMethod(name, len(needed), whole, numbers, own_target)
+    as_one = len(needed) == 1 and (bool(numbers) or needed[0] == "batch")
+    return StepMethod(name, len(needed), as_one, numbers, own_target)
 
 
 def check_given(found: StepMethod | None, inputs: Any, target: Any, place: Place | None) -> None:
-    """Refuse to make up what a method takes as a whole batch: no layer says what is in it.
+    """Refuse to make up what a method takes as a full batch: no layer says what is in it.
 
     Raises:
         ConfigError: no input was named, or a target that is drawn to fit an output.
@@ -113,7 +113,7 @@ def check_given(found: StepMethod | None, inputs: Any, target: Any, place: Place
             place=place,
             help="name its values, or a source: `target: {shape: [4], fill: randint(10)}`",
         )
-    if found is not None and found.whole and inputs is None:
+    if found is not None and found.as_one and inputs is None:
         raise ConfigError(
             f"what `{found.name}` takes as its batch cannot be inferred",
             place=place,

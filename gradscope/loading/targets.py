@@ -46,8 +46,8 @@ _DOING = {
 class Targets:
     """Builds what one config names.
 
-    ``directory`` is its folder, ``place`` says where a key stands, ``typed`` whether its value
-    stands on the command line, and in no file. ``notices`` says which arguments came to nothing.
+    ``directory`` is its folder, ``place`` says where a key is, ``typed`` whether its value
+    is on the command line, and in no file. ``notices`` says which arguments came to nothing.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Targets:
                 help="name its class, or a function that makes one",
             )
         made, file = self.names.instance(target.name)
-        sentence = f"{key}: made by {file} as it was imported, which ran the whole file"
+        sentence = f"{key}: made by the import of {file}, which ran the full file"
         self.notices += [sentence] if sentence not in self.notices else []
         return made
 
@@ -183,7 +183,7 @@ class Targets:
             named = all(isinstance(each, str) and each.isidentifier() for each in value)
             if kind is None or not named or not self.names.policy.permits(kind):
                 continue
-            # omegaconf's takes the whole of it, the others a keyword for each value.
+            # omegaconf's takes all of it, the others a keyword for each value.
             args, values = ([value], {}) if kind.__name__ == "DictConfig" else ([], value)
             made[word] = self.call(kind, kind.__name__, args, values, f"{key}.{word}")
             sentence = f"{key}.{word}: the mapping became `{kind.__name__}`, as {name} annotates it"

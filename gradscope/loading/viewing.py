@@ -74,14 +74,14 @@ def picture_input(
         several = f"{len(pictures)} inputs of the model are pictures"
         raise OptionError(
             several if pictures else "no input of the model is a picture [N, C, H, W]",
-            help=f"`--input NAME` says which is explained: {listed or 'there is no tensor'}",
+            help=f"`--input NAME` selects the input to explain: {listed or 'there is no tensor'}",
         )
     if name is not None and name not in found:
         raise OptionError(f"the model has no input `{name}`", help=f"its inputs: {listed}")
     if name is not None and name not in pictures:
         raise OptionError(
-            f"the input `{name}` is {list(found[name].shape)}, which is no picture",
-            help="what is explained is floating, [N, C, H, W]; the other inputs are held fixed",
+            f"the input `{name}` is {list(found[name].shape)}, which is not a picture",
+            help="the explained input is floating, [N, C, H, W]; the other inputs stay fixed",
         )
     name = name or pictures[0]
     return PictureInput(args, kwargs, name, found[name])
@@ -119,7 +119,7 @@ def load_viewer(
     transform, label = choose_transform(wanted, context, key)
     messages = [f"transform: {label}"] if label else []
     messages += [
-        f"{key}: left out, for this looks at the model as it is"
+        f"{key}: ignored: this command does not change the model"
         for key in ("interventions", "accumulate")
         if key in loaded.given
     ]

@@ -31,7 +31,7 @@ def read(path: Path, place: Place | None = None) -> Any:
     existing_file(path, suffixes=SUFFIXES, place=place, what="checkpoint")
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(
-            f"{shown(path)} is no checkpoint by its suffix",
+            f"{shown(path)} does not have the suffix of a checkpoint",
             place=place,
             help=f"the suffixes are {', '.join(SUFFIXES)}",
         )
@@ -100,7 +100,7 @@ def refused(path: Path, reason: str, place: Place | None) -> ConfigError:
             place=place,
             help="make or fetch it again",
         )
-    what = f"it asks for `{found[1]}`" if found else "it asks for more than tensors"
+    what = f"it contains `{found[1]}`" if found else "it contains more than tensors"
     help = (
         "get the weights as .safetensors; or, only if you trust where the file comes from, "
         "convert it: torch.save(torch.load(FILE, weights_only=False)['state_dict'], 'weights.pt')"
@@ -108,7 +108,7 @@ def refused(path: Path, reason: str, place: Place | None) -> ConfigError:
     held = _held_model(path)
     if held is not None:
         help = (
-            "it holds a whole model: where it was made, save the weights, "
+            "it holds a full model: save its weights instead, "
             "torch.save(model.state_dict(), 'weights.pt'); or, only if you trust where the file "
             "comes from and its classes can be imported, convert it: "
             f"torch.save(torch.load(FILE, weights_only=False){held}.state_dict(), 'weights.pt')"
@@ -117,7 +117,7 @@ def refused(path: Path, reason: str, place: Place | None) -> ConfigError:
         f"{shown(path)} is not loaded: {what} when read, and could run any code so",
         place=place,
         help=help,
-        notes=["gradscope reads pickles with weights_only=True, and there is no way around it"],
+        notes=["gradscope reads pickles with weights_only=True, without exception"],
     )
 
 
@@ -149,7 +149,7 @@ def _object(path: Path) -> bytes:
 
 
 def _is_pickle(path: Path) -> bool:
-    """Whether a file starts as a pickle of its own, which torch.save has not written in years."""
+    """Whether a file starts as its own pickle, which torch.save has not written in years."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

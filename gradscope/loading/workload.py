@@ -104,7 +104,7 @@ def load(
     wanted = config.input if inputs is None else inputs
     check_given(method, wanted, config.target if config.target == "random" else None, place("call"))
     criterion_spec = losses.resolve(config.loss, targets.instantiate, place)
-    whole = method is not None and method.whole
+    as_one = method is not None and method.as_one
     batches, messages, target = make_batches(
         config.input,
         config.target,
@@ -116,9 +116,9 @@ def load(
         dtype=dtype,
         seed=config.seed,
         instantiate=targets.instantiate,
-        whole=whole,
+        as_one=as_one,
         parts=0 if method is None or method.own_target else method.takes,
-        own=None if inputs is None else given(inputs, whole=whole),
+        own=None if inputs is None else given(inputs, as_one=as_one),
     )
     if method is not None:
         batches, target = method.batches(batches, target), target if method.own_target else None
@@ -262,7 +262,7 @@ def _settle(
     dtype: torch.dtype,
     notices: list[str],
 ) -> torch.dtype:
-    """Move the model to its device and dtype; a user's own keeps its dtype unless told."""
+    """Move the model to its device and dtype; a user's own keeps its dtype by default."""
     own = {p.dtype for p in model.parameters() if p.is_floating_point()}
     if kind.library == "python" and "dtype" not in loaded.given and own - {dtype}:
         dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())

@@ -1,4 +1,4 @@
-"""Modules that only stand around the user's own, which is run and named without them.
+"""Modules that only wrap the user's own, which is run and named without them.
 
 To add one, enter its class, the attribute that has the module, and the sentence that says so.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import nn
 
 _ALONE = "runs as its `module`, on this process's batch alone, and names are that module's"
-#: Class → the attribute, and what is said. By name: to import them all would take seconds.
+#: Class → the attribute, and what is reported. By name: to import them all would take seconds.
 _WRAPPERS = {
     "OptimizedModule": (
         "_orig_mod",
@@ -23,7 +23,7 @@ _WRAPPERS = {
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, list[str]]:
-    """The module inside of what stands around it, and a sentence for each wrapper."""
+    """The module inside of its wrappers, and a sentence for each wrapper."""
     messages: list[str] = []
     while (wrapper := _wrapper(model)) is not None:
         attribute, sentence = _WRAPPERS[wrapper]

@@ -32,13 +32,13 @@ _OPENING = ("td", "th scope=row")
 
 
 def render(page: Page) -> str:
-    """The whole file: it fetches nothing and says so to the browser."""
+    """The full file: it fetches nothing and says so to the browser."""
     return _filled("page.html", page=page, places=Places(page.parts))
 
 
 def fragment(page: Page) -> str:
     """The page without its frame and script, for a notebook."""
-    # Several may stand on one page, each with its own names of places.
+    # Several may be on one page, each with its own names of places.
     prefix = f"g{zlib.crc32(repr(page).encode(errors='replace')):x}-"
     return _filled("fragment.html", page=page, places=Places(page.parts, prefix))
 
@@ -131,7 +131,7 @@ def _prose(text: str) -> Markup:
 
 
 def _lines(text: str) -> Markup:
-    """Text as it stands, line by line."""
+    """Text as it is, line by line."""
     from markupsafe import Markup, escape
 
     return Markup("\n").join(escape(plain(line)) for line in text.splitlines())

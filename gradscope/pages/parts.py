@@ -21,7 +21,7 @@ class Excerpt:
     marked: int
 
     def numbered(self) -> list[tuple[str, bool]]:
-        """Each line behind its number, and whether it is the marked one."""
+        """Each line after its number, and whether it is the marked one."""
         numbers = range(self.first, self.first + len(self.lines))
         wide = len(str(numbers[-1]))
         pairs = zip(numbers, self.lines, strict=True)
@@ -32,7 +32,7 @@ class Excerpt:
 class Item:
     """Something that was found: its first line, and those that say more.
 
-    ``names`` are the rows that it is about, as their tables name them: the first stands at the
+    ``names`` are the rows that it is about, as their tables name them: the first is at the
     head of ``text``, the others in the last of ``more``. ``excerpt`` is the code that it speaks of.
     """
 
@@ -71,7 +71,7 @@ class Part:
     title: str
     caption: str = ""
     items: tuple[Item, ...] = ()
-    text: str = ""  # as it stands, in a fixed width
+    text: str = ""  # as it is, in a fixed width
     panels: tuple[Panel, ...] = ()
     maps: tuple[Map, ...] = ()
     blocks: Blocks | None = None
@@ -87,7 +87,7 @@ def table_part(table: Table) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """``title`` is what was run, ``facts`` are told below it, a list for each line."""
+    """``title`` is what was run, ``facts`` are reported below it, a list for each line."""
 
     kind: str  # the command that makes it
     title: str

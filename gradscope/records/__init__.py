@@ -1,5 +1,5 @@
-"""What a run leaves behind: frozen, plain data that every view renders and every rule reads.
+"""What a run records: frozen, plain data that every view renders and every rule reads.
 
 Standard library only, a file a subject. Add a field where a view or a rule needs one more fact:
-``json`` writes and reads whatever stands here.
+``json`` writes and reads whatever is here.
 """

@@ -1,4 +1,4 @@
-"""Whether the gradients of micro-batches add up to those of the whole batch."""
+"""Whether the gradients of micro-batches add up to those of the full batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class AccumulatedLayer:
     """The parameters of one module, taken as one vector.
 
-    ``error`` is the norm of the difference divided by the norm of the whole batch's gradient.
+    ``error`` is the norm of the difference divided by the norm of the full batch's gradient.
     ``causes`` are the kinds of those without which it would not differ.
     """
 
@@ -24,7 +24,7 @@ class AccumulationCause:
     """One reason why micro-batches do not equal the batch.
 
     ``kind`` is batch-statistics, random-numbers, loss or unknown, ``names`` are modules.
-    ``weights`` are, for a loss, what each micro-batch counts in the whole batch.
+    ``weights`` are, for a loss, what each micro-batch counts in the full batch.
     """
 
     kind: str

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradscope.records.errors import ErrorRecord
-from gradscope.records.fields import SPARSE
+from gradscope.records.fields import SPARSE, renamed
 from gradscope.records.judgement import NotJudged
 from gradscope.records.run import RunInfo
 from gradscope.records.showing import Shown
@@ -23,7 +23,8 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Why something has no useful gradient, and where: one cause for all names ``behind`` it."""
+    """Why something has no useful gradient, and where: one cause for all parameters
+    ``upstream``."""
 
     name: str
     kind: str  # parameter | module
@@ -33,11 +34,11 @@ class Answer:
     module: str | None = None
     call: int | None = None
     location: str | None = None
-    behind: tuple[str, ...] = ()
+    upstream: tuple[str, ...] = field(default=(), metadata=renamed("behind"))
     advice: str | None = None
-    #: Of a zero gradient: whether one arrives after an optimizer step. None: nobody looked.
+    #: Of a zero gradient: whether one arrives after an optimizer step. None: unknown.
     recovers: bool | None = field(default=None, metadata=SPARSE)
-    #: Of a training run: how bad its rule takes it to be, and the steps in which it held.
+    #: Of a training run: the severity of its rule, and the steps in which it occurred.
     severity: str | None = field(default=None, metadata=SPARSE)
     steps: tuple[tuple[int, int], ...] = field(default=(), metadata=SPARSE)
     #: Of a zero gradient: the layer where it starts, or the parameter whose zeros make it. For what
@@ -50,7 +51,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class NonFiniteOrigin:
-    """Where a NaN or an infinity came out of finite numbers, and what it then spread to.
+    """The operation that made a NaN or Inf from finite numbers, and where the NaN or Inf spread.
 
     ``phase`` is input, parameter, forward, loss, backward or step. ``name`` is the module that was
     executing, or the parameter. ``reason`` is the arithmetic, such as "sqrt at 0".
@@ -72,10 +73,10 @@ class NonFiniteOrigin:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WhyReport(Shown):
-    """Everything one ``gradscope why`` learned; ``checked`` counts what was looked at."""
+    """Everything one ``gradscope why`` found; ``checked`` counts the parameters it checked."""
 
     run: RunInfo
-    schema: str = "gradscope.why/1"
+    schema: str = "gradscope.why/2"
     status: str = "ok"  # ok | findings | failed
     versions: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
@@ -84,7 +85,7 @@ class WhyReport(Shown):
     answers: tuple[Answer, ...] = ()
     error: ErrorRecord | None = None
     #: Of a training run: which of its steps were sampled, in words; the rules that could be judged,
-    #: and those that have not seen enough.
+    #: and those that need more samples.
     scope: str | None = field(default=None, metadata=SPARSE)
     judged: tuple[str, ...] | None = field(default=None, metadata=SPARSE)
     not_judged: tuple[NotJudged, ...] = field(default=(), metadata=SPARSE)

@@ -1,4 +1,7 @@
-"""Records ⇄ plain data: dicts, lists, strings, numbers and None. Reading checks every field."""
+"""Records ⇄ plain data: dicts, lists, strings, numbers and None. Reading checks every field.
+
+A field that was renamed is read under its old name too.
+"""
 
 from __future__ import annotations
 
@@ -216,6 +219,7 @@ def _read_dict(kind: Any) -> Callable[[Any], Any]:
 
 def _read_record(kind: type) -> Callable[[Any], Any]:
     readers: dict[str, Callable[[Any], Any]] = {}
+    old_names = {f.name: f.metadata["old_name"] for f in fields(kind) if "old_name" in f.metadata}
     required = [
         f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
     ]
@@ -232,6 +236,8 @@ def _read_record(kind: type) -> Callable[[Any], Any]:
             for name, one in readers.items():
                 if name in data:
                     values[name] = one(data[name])
+                elif name in old_names and old_names[name] in data:
+                    values[name] = one(data[old_names[name]])
         except _WrongData as wrong:
             wrong.where.append(f".{name}")
             raise
@@ -244,7 +250,7 @@ def _read_record(kind: type) -> Callable[[Any], Any]:
 
 
 _LARGEST = sys.float_info.max
-_PLAIN = {int: "a whole number", str: "a string", bool: "true or false", type(None): "null"}
+_PLAIN = {int: "an integer", str: "a string", bool: "true or false", type(None): "null"}
 
 
 def excerpt(data: Any) -> str:

@@ -1,16 +1,16 @@
-"""What a comparison of two runs, A and B, came to."""
+"""The comparison of two runs, A and B."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from gradscope.records.errors import ErrorRecord
-from gradscope.records.fields import SPARSE
+from gradscope.records.fields import SPARSE, renamed
 from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
 from gradscope.records.showing import Shown
 
-#: Dtypes in which A can be run once more.
+#: Dtypes in which A can be run again.
 REFERENCES = ("float64",)
 #: What of a comparison can be shown alone.
 TABLES_OF_DIFF = ("calls", "parameters", "findings")
@@ -21,21 +21,21 @@ class TensorDiff:
     """How far a tensor of B is from A's.
 
     ``error`` is ‖b − a‖ / ‖a‖ (L2), ``largest`` the largest absolute difference of two elements.
-    ``own`` is the error that is left where all that comes from around it is A's. ``noise`` and
-    ``own_noise`` are what the two are in A itself where each number is moved by its last bit. None:
-    nobody knows. An error that is no number has a ``note`` that says why. ``departs`` says of the
-    own error that it is no noise; of the error, where there is no own. ``reference_a`` and
-    ``reference_b`` are the errors of A and of B from a reference, where one was run.
+    ``teacher_forced`` is the error of a call that is fed with A's tensors. ``noise`` and
+    ``teacher_forced_noise`` are the same two errors in A itself, after the last bit of each number
+    is changed. None: unknown. An error without a number has a ``note`` that says why.
+    ``diverges``: the teacher-forced error exceeds its noise; without one, the error does.
+    ``reference_a`` and ``reference_b`` are the errors of A and B from a reference run.
     """
 
     error: float | None = None
     cosine: float | None = None
     largest: float | None = None
     noise: float | None = None
-    own: float | None = None
-    own_noise: float | None = None
+    teacher_forced: float | None = field(default=None, metadata=renamed("own"))
+    teacher_forced_noise: float | None = field(default=None, metadata=renamed("own_noise"))
     note: str | None = field(default=None, metadata=SPARSE)
-    departs: bool = field(default=False, metadata=SPARSE)
+    diverges: bool = field(default=False, metadata=renamed("departs", sparse=True))
     reference_a: float | None = field(default=None, metadata=SPARSE)
     reference_b: float | None = field(default=None, metadata=SPARSE)
 
@@ -44,7 +44,7 @@ class TensorDiff:
 class CallDiff:
     """One output of a call of A, ``name_b`` where B calls it otherwise.
 
-    The own error of ``gradient`` is that of the gradients which the call sends back to its inputs.
+    The teacher-forced error of ``gradient`` is that of the gradients of the call's inputs.
     """
 
     name: str
@@ -74,21 +74,22 @@ class ParameterDiff:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DiffReport(Shown):
-    """Everything one ``gradscope diff`` learned.
+    """Everything one ``gradscope diff`` found.
 
-    ``step`` is by how much a number was moved for the noise, ``factor`` how many times the noise an
-    own error has to be to count. ``only_a`` and ``only_b`` are calls and parameters that the other
-    lacks.
+    ``step`` is the relative change of each number for the noise; an error counts as a divergence
+    from ``factor`` times the noise on. ``only_a`` and ``only_b`` are calls and parameters that the
+    other run lacks.
 
-    ``measured`` says what errors are of: "runs" of both, or "ends", what comes out of them, where
-    one is compiled; of saved reports "sketches", which are estimates, or "statistics", which are
-    lower bounds. ``reference`` is the dtype of a third run, of A, that both were held against.
+    ``measured`` says how errors are known: "runs": both were run; "outputs": one is compiled, and
+    only outputs and parameter gradients are compared; "sketches" of saved reports, which give
+    estimates; "statistics" of saved reports, which give lower bounds. ``reference`` is the dtype of
+    a third run, of A, with which both are compared.
     """
 
     status: str  # ok | findings | failed
     a: RunInfo
     b: RunInfo
-    schema: str = "gradscope.diff/1"
+    schema: str = "gradscope.diff/2"
     versions: dict[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     losses: tuple[float | None, float | None] = (None, None)

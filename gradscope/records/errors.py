@@ -34,10 +34,10 @@ class RelatedLine:
 class ErrorRecord:
     """Why a run failed: ``phase`` is config, construction, input, forward, loss, backward or step.
 
-    Of a training script as a whole it is script.
+    Of a full training script it is script.
 
-    ``details`` are sentences that say what met what; ``related`` are lines other than the one that
-    raised.
+    ``details`` are sentences that say which operands conflict; ``related`` are lines other than the
+    one that raised.
     """
 
     kind: str

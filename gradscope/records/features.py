@@ -98,7 +98,7 @@ class SkippedImage:
 class FeaturesReport:
     """Everything one ``gradscope features`` learned; ``action`` is its second word.
 
-    ``figures`` are numbers of the whole, by name.
+    ``figures`` are overall numbers, by name.
     """
 
     run: RunInfo

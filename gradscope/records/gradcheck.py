@@ -1,4 +1,4 @@
-"""What a layer's backward computes, held against finite differences."""
+"""What a layer's backward computes, compared with finite differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The autograd graph, whole or behind one output."""
+"""The autograd graph, of the loss or of one output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradscope.records.showing import Shown
 class SavedTensor:
     """What a node keeps for backward: the attribute's name without ``_saved_``.
 
-    Tensors with one ``storage`` share memory; ``bytes`` is the whole storage's. 0 bytes: a
+    Tensors with one ``storage`` share memory; ``bytes`` is the full storage's. 0 bytes: a
     parameter's own memory, which costs nothing more. A buffer's counts, as it does for autograd.
     """
 
@@ -68,7 +68,7 @@ class GraphCall:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AutogradGraph(Shown):
-    """The autograd graph behind the loss, or behind another output, as one backward found it.
+    """The autograd graph upstream of the loss, or of another output, as one backward found it.
 
     ``nodes`` come in topological order: each before those that it leads to; ``root`` is the first
     one's id, None where there is no graph. ``answers`` say why parameters that could have a
@@ -82,13 +82,13 @@ class AutogradGraph(Shown):
     root: int | None = None
     nodes: tuple[GraphNode, ...] = ()
     start: str = "loss"
-    schema: str = "gradscope.graph/1"
+    schema: str = "gradscope.graph/2"
     status: str = "ok"  # ok | failed
     versions: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     loss: float | None = None
     loss_nonfinite: str | None = None
-    saved_bytes: int | None = None  # of the whole graph, each storage once
+    saved_bytes: int | None = None  # of the full graph, each storage once
     calls: tuple[GraphCall, ...] = ()
     names: tuple[str, ...] = ()  # of every parameter of the model, in the graph or not
     frozen: tuple[str, ...] = ()  # of those, which require no gradient

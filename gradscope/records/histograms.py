@@ -11,7 +11,7 @@ class Histogram:
 
     Bin ``i`` holds the elements with ``2**(first + i) <= |x| < 2**(first + i + 1)``; ``negative``
     and ``positive`` have one count a bin, from the lowest bin with an element to the highest.
-    Zeros, NaN and infinities lie in no bin.
+    Zeros, NaN and Inf lie in no bin.
 
     ``kind`` is "activation" or "gradient", of a call's output at ``path``; or "value" or "gradient"
     of the parameter ``path``, where ``call`` is None.

@@ -23,13 +23,13 @@ from gradscope.typeset.numbers import plural
 
 @dataclass(frozen=True, slots=True)
 class LayerSeries:
-    """What was measured of a parameter, or of a call of a module, at the steps looked at.
+    """What was measured of a parameter, or of a call of a module, at the sampled steps.
 
     ``values`` has a column for each measure, as long as ``steps``; None where there was nothing to
     measure. ``call`` is None for a parameter. ``shape`` is the parameter's, and ``types`` are the
     classes of the module, nearest first. ``lowest`` and ``highest`` are over the ranks, of a call
-    in a run of several processes. ``fault`` is why a parameter of such a run has no norm of the
-    whole: "partial", "missing" or "differs". ``norms`` are those of a parameter at every step whose
+    in a run of several processes. ``fault`` is why a parameter of such a run has no global norm:
+    "partial", "missing" or "differs". ``norms`` are those of a parameter at every step whose
     gradients were read; ``course`` has these and the sampled ones.
     """
 
@@ -71,7 +71,7 @@ def steps_with(measure: str, series: Iterable[LayerSeries]) -> list[int]:
 
 
 class Course(NamedTuple):
-    """A measure over the steps that have it; those at which it was not finite are ``lost``."""
+    """A measure over the steps that have it; those at which it was NaN or Inf are ``lost``."""
 
     steps: Sequence[int]
     values: Sequence[float | None]
@@ -79,7 +79,7 @@ class Course(NamedTuple):
 
 
 def counter(measure: str) -> str:
-    """The column that counts what is not finite in the tensor that a measure is of; "" for none."""
+    """The column that counts NaN and Inf in the tensor that a measure is of; "" for none."""
     for side in ("grad_out_", "grad_in_", "out_"):
         if measure.startswith(side):
             return f"{side}nonfinite"
@@ -90,9 +90,9 @@ def counter(measure: str) -> str:
 class RunHistory(Plotted):
     """Everything that a page about a run is made of.
 
-    ``sampled`` are the steps that were looked at and are still held. ``ranks`` are the runs of all
+    ``sampled`` are the sampled steps and are still held. ``ranks`` are the runs of all
     processes where there were several. ``age`` is how many seconds ago something was last written
-    of a run without an end; None where nobody knows. ``judgement`` says which rules have seen
+    of a run without an end; None if unknown. ``judgement`` says which rules have seen
     enough. ``path`` is where it was read.
     """
 

@@ -32,8 +32,8 @@ class LoopEvent:
             - "step": an optimizer made a step
 
         of: the name of an optimizer, a model or a scheduler; "" where it is of none.
-        facts: words that the event is told apart by; the file in ``training/loop/`` that makes the
-            event says what they mean.
+        facts: words that the event is distinguished by; the file in ``training/loop/`` that makes
+            the event says what they mean.
         location: ``file:line`` of the script where it happened first; of "zero", "clip" and
             "backward" each line has an event of its own.
     """
@@ -84,7 +84,7 @@ class LoopParameter:
             "idle" (the module that owns it was never called), "graded" (it has a gradient now),
             "library" (an installed library's code decides whether it gets one).
         optimizers: the names of those that hold it.
-        steps: in how many steps it was looked at, or moved.
+        steps: in how many steps it was read, or moved.
         since: the step from which on the fact holds.
         made: the line of the script that made it, where that is known; ``late`` whether that was
             after an optimizer.
@@ -238,7 +238,8 @@ class LoopCause:
 
     Attributes:
         model: the model's name.
-        answer: the cause, its place, and the parameters ``behind`` it, by their names in the model.
+        answer: the cause, its place, and the parameters ``upstream`` of it, by their names in the
+            model.
     """
 
     model: str
@@ -273,9 +274,9 @@ class LoopRecord:
         batches_differ: whether the models were given others than the first.
         graphs: of how many backwards the graph of the loss was read, and ``operations``,
             ``targets`` what was seen in them.
-        clippings: of each optimizer whose gradients are clipped, or were looked at.
-        draws: samples of distributions that let no gradient through, and whose ``log_prob`` nobody
-            used.
+        clippings: of each optimizer whose gradients are clipped, or were read.
+        draws: samples of distributions that let no gradient through, and whose ``log_prob`` is
+            unused.
         course: of the losses of all backwards; None where there were too few.
         depths: of each model and optimizer, over the samples.
         ended: whether the script has ended.

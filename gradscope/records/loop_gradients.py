@@ -11,10 +11,10 @@ class LoopClipping:
 
     Attributes:
         optimizer: its name.
-        clips: how often they were clipped, or looked at; of the last ``known`` the factor is known.
+        clips: how often they were clipped, or read; of the last ``known`` the factor is known.
         shortened: how many of these were made smaller.
         factor: the median factor by which they were, 1 where they were not.
-        bound: what they were clipped to; None where the script clips by itself.
+        bound: what they were clipped to; None if the script clips with its own code.
         location: where.
     """
 
@@ -34,7 +34,7 @@ class LayerGradient:
     Attributes:
         name: the module's.
         ratio: the largest gradient over weight, in norms, of this layer and those before it, over
-            the largest of those behind it: of both the root mean square over all samples.
+            the largest of those downstream: of both the root mean square over all samples.
     """
 
     name: str

@@ -10,8 +10,8 @@ class LossOperation:
     """An operation between the models and the loss that no script can mean.
 
     Attributes:
-        kind: "broadcast" ([N, 1] was put together with [N]), "single-softmax" (over an axis of
-            size one), "softmax-axis" (over another axis than the classes' of the loss behind it),
+        kind: "broadcast" ([N, 1] was combined with [N]), "single-softmax" (over an axis of
+            size one), "softmax-axis" (over another axis than the classes' of the loss),
             "scores" (a layer's output in the place of logarithms of probabilities), or "number" (a
             term of the loss is a Python number that a tensor gave).
         name: the operation's; of a number what gave it.

@@ -25,7 +25,7 @@ class ModuleCall:
     saved_bytes: int | None = None
     #: Elements of the parameters of the module and of all below it, each parameter once.
     parameters: int | None = field(default=None, metadata=SPARSE)
-    #: Of forward, calls inside it included; None where nobody asked for them.
+    #: Of forward, calls inside it included; None without a request for them.
     flops: int | None = field(default=None, metadata=SPARSE)
     seconds: float | None = field(default=None, metadata=SPARSE)
 
@@ -114,7 +114,7 @@ class Unregistered:
 
 @dataclass(frozen=True, slots=True)
 class UnitActivity:
-    """How the units (channels, or features of the last axis) behind one nonlinearity behave.
+    """How the units (channels, or features of the last axis) after one nonlinearity behave.
 
     ``dead`` units are off, at zero, for all but a stated share of ``samples`` values of each
     unit; ``saturated`` ones lie at a flat end. A softmax has its distributions for units.
@@ -133,7 +133,7 @@ class UnitActivity:
     #: The shares of the values of all units that are off, or lie at a flat end. Not of a softmax.
     off: float | None = field(default=None, metadata=SPARSE)
     flat: float | None = field(default=None, metadata=SPARSE)
-    #: Units that no input with entries like those seen, and no longer, can wake. Looked for behind
+    #: Units that no input with entries like those seen, and no longer, can activate. Counted after
     #: a linear layer that was given few rows.
     asleep: int = field(default=0, metadata=SPARSE)
 

@@ -89,7 +89,7 @@ class NormSeries:
     """The norms of one parameter over the steps in which its gradient was read.
 
     A gradient that was not there, or not read before clipping, has ``NONE`` as its norm; one with a
-    NaN or an infinity has that.
+    NaN or Inf has that.
 
     Attributes:
         steps: their numbers; parameters that were read together share them.
@@ -115,7 +115,7 @@ class NormSeries:
 
 
 def steps_lost(steps: Sequence[int], norms: Sequence[float]) -> list[int]:
-    """The steps at which a norm is a NaN or an infinity."""
+    """The steps at which a norm is a NaN or Inf."""
     if math.isfinite(sum(norms)):  # nearly always, and many times as fast
         return []
     return [step for step, norm in zip(steps, norms, strict=True) if not math.isfinite(norm)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradscope.records.fields import SPARSE
+from gradscope.records.fields import renamed
 from gradscope.records.placements import DeviceMesh, ParameterPlacement
 
 
@@ -16,10 +16,10 @@ class ParallelRun:
         kind: ddp, fsdp, tp, or "fsdp x tp".
         processes: how many there were.
         axes: the dimensions of the mesh, each with its number of processes.
-        parts: how many parts each batch was cut into.
-        rank: of the process that the calls are of.
+        parts: into how many parts each batch was split.
+        rank: the process whose calls are recorded.
         meshes, placements: of the parameters, as that process has them.
-        untold: parameters that have no norms, as replicas differ, or as nobody took the sum.
+        not_reduced: parameters without a global norm: replicas differ, or hold partial sums.
     """
 
     kind: str
@@ -29,4 +29,4 @@ class ParallelRun:
     rank: int = 0
     meshes: tuple[DeviceMesh, ...] = ()
     placements: tuple[ParameterPlacement, ...] = ()
-    untold: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    not_reduced: tuple[str, ...] = field(default=(), metadata=renamed("untold", sparse=True))

@@ -1,4 +1,4 @@
-"""Where the parameters of a run of several processes are: whole in each, or in parts."""
+"""Where the parameters of a run of several processes are: replicated, or in shards."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class ParameterPlacement:
     Attributes:
         model: the id of its model.
         name: its own.
-        shape: of the whole.
+        shape: of the full tensor.
         local_shape: of what this process has of it.
-        mesh: the id of its ``DeviceMesh``; None for a plain tensor, which is whole.
+        mesh: the id of its ``DeviceMesh``; None for a plain tensor, which is not sharded.
         placements: for each dimension of the mesh "S(d)", sharded along dimension d of the tensor,
             "R", the same in all, or "P", a sum that is still to be taken. "F" alone is a flat piece
             of FullyShardedDataParallel.

@@ -24,7 +24,7 @@ class Difference:
     Attributes:
         model: its id.
         kind: "parameter", "gradient" (as the optimizer got it) or "buffer".
-        steps: the first and the last step looked at in which they differ.
+        steps: the first and the last sampled step in which they differ.
         before: the last step before these in which they were the same; None where none was.
         names: those that differ in the first, in the order of the model.
         total: of how many.
@@ -46,14 +46,14 @@ class Difference:
 class SameInputs:
     """Ranks that a model was called on each with data of its own, and got the same, bit for bit.
 
-    ``count`` of ``looks`` steps that were looked at, from ``steps[0]`` to ``steps[1]``.
+    ``count`` of ``sampled`` steps, from ``steps[0]`` to ``steps[1]``.
     """
 
     model: int
     ranks: tuple[int, ...]
     steps: tuple[int, int]
     count: int
-    looks: int
+    sampled: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class UnevenBatch:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long the steps of a rank take that were not looked at.
+    """How long the steps of a rank take that were not sampled.
 
     Attributes:
         step: the median of their seconds.
@@ -94,7 +94,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class RanksRecord:
-    """The files of a run's ranks, held against each other.
+    """The files of a run's ranks, compared with each other.
 
     ``runs`` are by rank, ``models`` those of the lowest; ``events`` are of all ranks, each with
     its ``rank`` in the details. ``paces`` are by rank.

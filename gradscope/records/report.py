@@ -85,7 +85,7 @@ class Report(Plotted):
 
     status: str  # ok | findings | failed
     run: RunInfo
-    schema: str = "gradscope.report/1"
+    schema: str = "gradscope.report/2"
     versions: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     loss: float | None = None
@@ -108,7 +108,7 @@ class Report(Plotted):
     precision: tuple[PrecisionForecast, ...] = field(default=(), metadata=SPARSE)
     answers: tuple[Answer, ...] = field(default=(), metadata=SPARSE)
     non_finite: tuple[NonFiniteOrigin, ...] = field(default=(), metadata=SPARSE)
-    #: The gradients of each of ``losses``. None: nobody asked.
+    #: The gradients of each of ``losses``. None: not requested.
     tasks: TaskGradients | None = field(default=None, metadata=SPARSE)
     #: The verdict of each axis of `gradscope leaks`. None: nobody asked.
     leaks: tuple[AxisResult, ...] | None = field(default=None, metadata=SPARSE)
@@ -208,7 +208,7 @@ class CheckReport(Shown):
     finding answers to any more. ``notes`` say what could not be judged.
     """
 
-    schema: str = "gradscope.check/1"
+    schema: str = "gradscope.check/2"
     status: str = "ok"  # ok | findings | failed
     versions: dict[str, str] = field(default_factory=dict)
     rules: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""How a run was made, and what it came to as a whole."""
+"""How a run was made, and its totals."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of the whole model, whatever the layer patterns select."""
+    """Of the full model, whatever the layer patterns select."""
 
     parameters: int = 0
     trainable: int = 0

@@ -1,4 +1,4 @@
-"""The gradients of several losses, each by itself, at the parameters that they share."""
+"""The gradients of several losses, each alone, at the parameters that they share."""
 
 from __future__ import annotations
 

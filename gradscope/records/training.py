@@ -1,4 +1,4 @@
-"""A training run as it was watched: how it was started, its models, its steps, and what happened.
+"""A training run: how it was started, its models, its steps, and its events.
 
 Steps are counted from 1, over all optimizers of the run. Times are seconds since the run began.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradscope.records.answers import NonFiniteOrigin
-from gradscope.records.fields import SPARSE
+from gradscope.records.fields import SPARSE, renamed
 from gradscope.records.norms import NormNames, ParameterNorms
 from gradscope.records.placements import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.records.report import Finding, Report
@@ -19,22 +19,22 @@ from gradscope.records.report import Finding, Report
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """How a script was run and watched, in one process.
+    """How a script was run and observed, in one process.
 
     ``script`` and ``arguments`` are as on the command line; ``started`` and ``ended`` are seconds
     since 1970, in UTC. ``ended`` is None while the run goes on, and where the process was killed;
     ``exit`` is the exit code, or the exception that ended the script.
 
-    ``every`` is the interval between the steps that were looked at, as it was at the end; ``plain``
-    and ``watched`` are the median seconds of a step that was not looked at and of one that was, and
-    ``cost`` the share of the run's time that looking took, ``cost_seconds`` the same in seconds.
-    ``notices`` say what was not looked at, and why. ``cut`` is the option by which gradscope ended
-    the script before its end: "--steps 50"; None where it came to an end of its own.
+    ``every``: at the end, every Nth step was sampled. ``plain`` and ``sampled_seconds`` are the
+    median seconds of a step that was not sampled, and of one that was. ``cost`` is the share of the
+    run's time that gradscope took, ``cost_seconds`` the same in seconds. ``notices`` say what was
+    not recorded, and why. ``cut`` is the option by which gradscope ended the script early:
+    "--steps 50"; None if the script ended on its own.
     """
 
     script: str
     started: float
-    schema: str = "gradscope.run/1"
+    schema: str = "gradscope.run/2"
     arguments: tuple[str, ...] = ()
     directory: str = ""
     options: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class TrainingRun:
     steps: int = 0
     every: int | None = None
     plain: float | None = None
-    watched: float | None = None
+    sampled_seconds: float | None = field(default=None, metadata=renamed("watched"))
     cost: float | None = None
     notices: tuple[str, ...] = ()
     cost_seconds: float | None = field(default=None, metadata=SPARSE)
@@ -94,7 +94,7 @@ class TrainedModel:
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """The step metrics of one step of one optimizer, looked at closely or not.
+    """The step metrics of one step of one optimizer, sampled or not.
 
     Attributes:
         step: its number in the run.
@@ -103,7 +103,7 @@ class TrainingStep:
         time: when it ended.
         seconds: since the step before it ended.
         losses: of each backward since the step before, without the loss scale and divided as a
-            pipeline divided the gradients; None where a loss is not finite or not one number.
+            pipeline divided the gradients; None where a loss is NaN or Inf or not one number.
         summed: the slice of ``losses`` that ``loss`` is the sum of, as its two ends; None: all.
             Gradients set to None between two backwards begin a new sum. Of a closure that the
             optimizer calls again and again it is the first call.
@@ -113,7 +113,7 @@ class TrainingStep:
         clipped_norm: the same as the optimizer got it; it differs where gradients were clipped.
         learning_rates: of each parameter group.
         loss_scale: of a gradient scaler.
-        sampled: whether the step was looked at closely: it has samples then.
+        sampled: whether the step was sampled: it then has samples.
         norms: in one process of several, the two norms of each group of parameters: of what this
             process has of them, the first without the loss scale.
         own_seconds: of a run of several processes, of ``seconds`` those before the first backward
@@ -152,7 +152,7 @@ class TrainingStep:
 
 @dataclass(frozen=True, slots=True)
 class StepSample:
-    """One model in one step that was looked at: what ``inspect`` would have recorded.
+    """One model in one sampled step: what ``inspect`` would have recorded.
 
     Gradients in ``report`` are those at the end of the last backward, without the loss scale;
     ``clipped`` has the norms of those that the optimizer got, by parameter, where they differ.
@@ -172,13 +172,13 @@ class StepSample:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprints:
-    """What one rank held in a step that was looked at, by texts that are equal where all bits are.
+    """What one rank held in a sampled step, as texts that are equal if all bits are.
 
     Attributes:
         step, model: as of a sample.
         kind: "parameter", "gradient" (as the optimizer got it), "buffer", or "input": of the calls
             of the outermost model.
-        part: ranks with the same hold the same part of the whole. Of inputs it is the place among
+        part: ranks with the same one hold the same shard. Of inputs it is the index among
             the ranks that get data of their own.
         digest: one text for all.
         tensors: one for each, by name; of inputs by the number of the call.
@@ -212,12 +212,12 @@ RUN = "(run)"
 
 @dataclass(frozen=True, slots=True)
 class TrainingFinding:
-    """What a rule found in a run, and in which steps: intervals of step numbers, both ends in.
+    """What a rule found in a run, and in which steps: ranges of step numbers, both ends included.
 
-    Between two samples that a rule fired on it is taken to have held. ``origin`` says where a NaN
-    or an infinity of the first of them came from. ``parameters`` are those that it concerns, each
-    by the number of its model and its name there; None where it concerns all of the run, or its
-    name says what. What the finding says stands here too: ``code``, ``name``, ``message``, …
+    If a rule fires at two successive samples, the steps between them count too. ``origin`` is the
+    origin of a NaN or Inf in the first of the steps. ``parameters`` are those that the finding
+    concerns, each by the number of its model and its name; None if it concerns the full run, or its
+    name says which. The fields of the finding can be read here too: ``code``, ``message``, …
     """
 
     finding: Finding
@@ -293,7 +293,7 @@ class TrainingFinding:
 
 
 def sum_of(losses: Sequence[float | None]) -> float | None:
-    """The sum; None without a loss, or where one is not finite."""
+    """The sum; None without a loss, or where one is NaN or Inf."""
     if len(losses) == 1:  # nearly all steps, of which a run can have hundreds of thousands
         return losses[0]
     known = [loss for loss in losses if loss is not None]

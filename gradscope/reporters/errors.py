@@ -39,7 +39,7 @@ def error_lines(error: ErrorRecord | None) -> list[Line]:
 
 
 def _code(place: str, role: str, code: str | None) -> list[Line]:
-    """A place in the user's code, and below it the line that stands there."""
+    """A place in the user's code, and below it the line that is there."""
     lines = [Line(plain(place), plain(role), indent=1)]
     return [*lines, Line(plain(code.strip()), indent=2)] if code else lines
 

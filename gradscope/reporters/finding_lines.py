@@ -31,7 +31,7 @@ class SimilarFindings:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What a record knows of a finding beside it: when it held, and lines that say more.
+    """What a record knows of a finding besides it: its steps, and lines that say more.
 
     ``symptoms`` are lines of what follows from it, and ``names`` the rows that they are about.
     """
@@ -64,7 +64,7 @@ def ordered(findings: Sequence[Finding]) -> list[Finding]:
 def grouped(findings: Sequence[Finding], known: Known = nothing) -> list[SimilarFindings]:
     """The findings in order, those alike together: nothing but names and figures may differ.
 
-    One of which the record knows details or symptoms stands alone.
+    One of which the record knows details or symptoms is alone.
     """
     alike: dict[tuple[object, ...], list[Finding]] = {}
     for finding in ordered(findings):
@@ -108,9 +108,9 @@ def place(finding: Finding) -> str:
 
 
 def facts(finding: Finding) -> list[str]:
-    """The lines of the script, what was measured, and what it was held against.
+    """The lines of the script, what was measured, and what it was compared with.
 
-    A figure that nothing is held against stands in the message already.
+    A figure that nothing is compared with is in the message already.
     """
     known = places(finding)
     if finding.value is not None and finding.threshold is not None:
@@ -139,7 +139,7 @@ def also(group: SimilarFindings, known: Known = nothing) -> str:
 
 
 def figure(x: float) -> str:
-    """A measured value; a small whole number as one."""
+    """A measured value; a small full number as one."""
     return count(int(x)) if float(x).is_integer() and abs(x) < 1e6 else number(x)
 
 

@@ -12,9 +12,9 @@ from gradscope.typeset.text import join, plain
 
 
 def run_facts(run: RunInfo, *more: str) -> list[str]:
-    """The model, what is said of it, and how it was run."""
+    """The model, what is reported of it, and how it was run."""
     how = [run.device, precision(run)]
-    if run.steps:  # of what was there already nobody knows more
+    if run.steps:  # of what was there already this is unknown
         how += [run.mode, f"seed {run.seed}"]
     return [plain(run.model) or "model", *more, *map(plain, how)]
 

@@ -14,16 +14,16 @@ NOTHING_RECORDED = Line("no step was recorded", "Nothing was judged:", "warn")
 
 
 def no_problem(judgement: Judgement, where: str) -> Iterator[Line]:
-    """Nothing was found ``where``, and which rules could say so."""
+    """No problem was found ``where``; names the rules that judged."""
     if not judgement.judged:
-        yield Line("no rule has seen enough", "Nothing was judged:", "warn")
+        yield Line("every rule needs more samples", "Nothing was judged:", "warn")
         return
     tone = "" if judgement.not_judged else "good"
     yield Line(f"{where}; judged: {codes(judgement.judged)}", "No problem found", tone)
 
 
 def not_enough(judgement: Judgement) -> Iterator[Line]:
-    """The rules that have not seen enough, together where the same option gives enough."""
+    """The rules that need more samples, grouped by the option that gives them."""
     alike: dict[tuple[str, str], list[NotJudged]] = {}
     for one in judgement.not_judged:
         unit = one.unit if one.help.startswith("--") else ""
@@ -31,15 +31,13 @@ def not_enough(judgement: Judgement) -> Iterator[Line]:
     for (lead, _), several in alike.items():
         text = codes([one.code for one in several])
         first = several[0]
-        if first.unit == "calls":
-            text += f", which read them: {plain(first.help)}"
-        elif first.unit == "end":
+        if first.unit == "calls" or first.unit == "end":
             text += f": {plain(first.help)}"
         elif first.unit == "first-step":
             text += f" (needs step 1): {plain(first.help)}"
         elif first.help.startswith("--"):
             seen = _ends([one.seen for one in several])
-            text += f" ({_needs(several)}, {seen} seen): {plain(first.help)}"
+            text += f" ({_needs(several)}, {seen} recorded): {plain(first.help)}"
         else:
             text += f" ({_needs(several)} steps)"
         yield Line(text, lead, "warn")
@@ -49,7 +47,7 @@ def _lead(one: NotJudged) -> str:
     if one.unit == "calls":
         return "No calls are recorded for"
     if one.unit == "end":
-        return "The script was ended too early for"
+        return "The script ended too early for"
     if one.help.startswith("--"):
         return f"Not enough {'steps with metrics' if one.unit == 'steps' else 'samples'} for"
     return "The run is too short for"
@@ -87,9 +85,7 @@ def in_short(judgement: Judgement, what: str = "problem") -> str:
     """Where none was found: how many rules could be judged, and the option for the others."""
     judged, lacking = len(judgement.judged), judgement.not_judged
     options = dict.fromkeys(one.help for one in lacking if one.help.startswith("--"))
-    more = (
-        f"{plural(len(lacking), 'rule')} {'has' if len(lacking) == 1 else 'have'} not seen enough"
-    )
+    more = f"{plural(len(lacking), 'rule')} {'needs' if len(lacking) == 1 else 'need'} more samples"
     more += f" ({' '.join(options)})" if options else ""
     if not judged:
         return f"nothing was judged: {more}"

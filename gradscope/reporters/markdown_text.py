@@ -1,4 +1,4 @@
-"""Text that GitHub Markdown shows as it stands, and that reads well unrendered."""
+"""Text that GitHub Markdown shows as it is, and that reads well unrendered."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from gradscope.reporters.errors import error_lines
 from gradscope.reporters.finding_lines import Known, nothing
 from gradscope.typeset.console import Line
 
-#: Lines of code before and behind the one that is meant, and the largest file that is looked into.
+#: Lines of code before and after the one that is meant, and the largest file that is read.
 _AROUND, _LARGEST = 2, 1 << 20
 
 

@@ -1,4 +1,4 @@
-"""What ``gradscope run`` says when the script has ended: a few lines, for standard error."""
+"""The lines that ``gradscope run`` prints to standard error at the end of the script."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def summary(
     """The lines, each with the name of the tool before it.
 
     Args:
-        verdict: on the run as it ended, or as far as it came.
-        path: of its file, or of the folder with those of all ranks; None where there is none.
-        failure: what went wrong with gradscope itself.
-        unobserved: what of the script was not observed, and what to do about it.
+        verdict: on the run, finished or not.
+        path: its file, or the folder with the files of all ranks; None without one.
+        failure: an internal error of gradscope.
+        unobserved: which parts of the script were not observed, and what to do.
     """
     run = verdict.run
     first = [str(verdict.steps())] if run.steps else []
-    lines = [*first, *unobserved] or ["no step was seen so far"]
+    lines = [*first, *unobserved] or ["no step so far"]
     lines += map(str, verdict.lines())
     if failure is not None:
         lines.append(f"error: {failure}")

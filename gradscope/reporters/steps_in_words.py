@@ -10,15 +10,15 @@ from gradscope.typeset.numbers import count
 _STRETCHES, _STEPS = 4, 6
 
 
-def stretches(intervals: Sequence[tuple[int, int]]) -> str:
+def stretches(ranges: Sequence[tuple[int, int]]) -> str:
     """``step 5``, ``steps 1–400``, ``steps 1–4, 9``; of many the first, the last, and how many."""
-    if not intervals:
+    if not ranges:
         return ""
-    words = [count(a) if a == b else f"{count(a)}–{count(b)}" for a, b in intervals]
+    words = [count(a) if a == b else f"{count(a)}–{count(b)}" for a, b in ranges]
     if len(words) > _STRETCHES:
         many = f"… {words[-1]} ({count(len(words))} stretches)"
         words = [*words[: _STRETCHES - 1], many]
-    alone = len(intervals) == 1 and intervals[0][0] == intervals[0][1]
+    alone = len(ranges) == 1 and ranges[0][0] == ranges[0][1]
     return f"{'step' if alone else 'steps'} {', '.join(words)}"
 
 

@@ -23,7 +23,7 @@ from gradscope.typeset.text import plain
 
 #: So many other causes, and so many codes of symptoms, are named.
 _OTHERS, _CODES = 3, 4
-#: What a message says itself of how often something held.
+#: What a message says itself of how often something occurred.
 _HOW_OFTEN = re.compile(r"\bin (all|the only|[\d,]+ of) ")
 
 
@@ -33,7 +33,7 @@ class Verdict:
 
     Attributes:
         run: as it ended, or as far as it is known.
-        findings: of the whole run.
+        findings: of the full run.
         models: those that it trains.
         sampled: how many steps were sampled.
         samples: the steps of the samples, by the model's number.
@@ -103,7 +103,7 @@ class Verdict:
         return below(model if len(names) > 1 or not found.name else None, found.name)
 
     def _where(self, found: TrainingFinding) -> str:
-        """The lines of the script, and how often it held."""
+        """The lines of the script, and how often it occurred."""
         return ", ".join(filter(None, (*places(found.finding), self._how_often(found))))
 
     def _how_often(self, found: TrainingFinding) -> str:

@@ -1,7 +1,7 @@
 """The rule book: what a report says is wrong. One file is one rule, found by its name; no torch.
 
 A rule's file has ``RULE``, its documentation, and ``find(report, limits)``, a pure function. Where
-the first look cannot tell, ``wants(report, limits)`` names the deep look that could. A rule that
+the first pass cannot tell, ``wants(report, limits)`` names the full sample that could. A rule that
 needs time has ``find_over_steps(history, limits)`` or ``find_over_samples(history, limits)``, which
 read the history of a training run, or ``find_over_ranks(ranks, limits)``, which holds the files of
 its processes against each other; ``RULE.runs`` says how the others speak of one.

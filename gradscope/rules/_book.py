@@ -29,8 +29,8 @@ OverRanks = Callable[[RanksRecord, Limits], Iterator[TrainingFinding]]
 class Entry:
     """A rule's documentation with its functions, None where its file has none of that name.
 
-    ``find`` reads the record of one step, and ``wants`` says which closer look it needs.
-    ``find_sampled`` takes its place in a step of a training run, where no closer look is taken.
+    ``find`` reads the record of one step, and ``wants`` says which full sample it needs.
+    ``find_sampled`` takes its place in a step of a training run, which has no full sample.
     ``find_in_loop`` reads what a training loop does at every step, and takes their place in a run.
     ``find_over_steps`` and ``find_over_samples`` read the history of a training run, and
     ``find_over_ranks`` the files of its processes.
@@ -83,7 +83,7 @@ def rule_book() -> tuple[Rule, ...]:
 
 
 def lookup(code_or_name: str) -> Rule:
-    """The rule behind ``GS101``, ``gs101`` or ``vanishing-gradient``.
+    """The rule of ``GS101``, ``gs101`` or ``vanishing-gradient``.
 
     Raises:
         OptionError: there is none; the closest are offered.

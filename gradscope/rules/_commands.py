@@ -40,7 +40,7 @@ def _model(report: Report) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ReadRun:
-    """A run whose findings are shown: where it is, and which of its steps are held in full."""
+    """A run whose findings are shown: its path, and its sampled steps."""
 
     path: Path
     run: TrainingRun

@@ -1,4 +1,4 @@
-"""What `gradscope diff` finds, as the rule book describes it; no report alone shows it."""
+"""The rules of `gradscope diff`, for the rule book: a single report cannot show their findings."""
 
 from __future__ import annotations
 
@@ -9,80 +9,80 @@ from gradscope.rules._book import lookup, rule_book
 from gradscope.rules._rule import Rule
 
 _NOISE = (
-    "Each number of A is moved by its last bit: what that does is noise, and an own error counts "
-    "from 16 times that on. Saved reports know the noise from their sketches."
+    "Noise is the effect of a change of the last bit of each number of A. A teacher-forced error "
+    "counts from 16 times the noise on. Saved reports have the noise in their sketches."
 )
 
-#: What is found between two runs says nothing of the steps of one.
+#: A comparison of two runs does not judge the steps of one.
 _of_two_runs = partial(Rule, runs=None)
 
 COMPARISONS = (
     _of_two_runs(
         code="GD101",
-        name="forward-departs",
+        name="forward-diverges",
         severity="error",
-        summary="given what A's call was given, B's returns something else",
-        what=f"Looks for the first place, in the order of forward, where B departs. {_NOISE}",
-        why="All activations behind it, and all gradients, are those of another model.",
+        summary="with A's inputs, B's call returns another output",
+        what=f"Finds the first layer, in the order of forward, where B diverges. {_NOISE}",
+        why="All activations downstream of it, and all gradients, are those of another model.",
         fix="Compare the code, the arguments, the dtype and the weights of this module in A and B.",
-        sources=("docs/diff.md, how a place is found",),
+        sources=("docs/diff.md, how a layer is found",),
     ),
     _of_two_runs(
         code="GD102",
-        name="backward-departs",
+        name="backward-diverges",
         severity="error",
-        summary="given what came back to A's call, B's sends on something else",
-        what=f"Looks for the first place, from the loss back, where B departs. {_NOISE}",
-        why="A forward that agrees hides a wrong backward: the loss is right, and training is not.",
-        fix="Check a layer with its own backward: `gradscope inspect MODEL --gradcheck LAYER`.",
-        sources=("docs/diff.md, how a place is found",),
+        summary="with A's output gradient, B's call returns another input gradient",
+        what=f"Finds the first layer, from the loss back, where B diverges. {_NOISE}",
+        why="An equal forward hides a wrong backward: the loss is right, the training is wrong.",
+        fix="Check a layer with a custom backward: `gradscope inspect MODEL --gradcheck LAYER`.",
+        sources=("docs/diff.md, how a layer is found",),
     ),
     _of_two_runs(
         code="GD103",
         name="only-in-a",
         severity="warning",
-        summary="A has calls or parameters that B lacks, and that are not compared",
-        what="Looks for modules and parameters of A that no name, order and shape of B matches.",
-        why="What is not compared may be where the two differ.",
-        fix="Say which is which with `--match 'A=B'`.",
+        summary="A has calls or parameters that B lacks; they are not compared",
+        what="Finds modules and parameters of A without a match by name, order and shape in B.",
+        why="The two may differ in parts that are not compared.",
+        fix="Map the names with `--match 'A=B'`.",
         sources=("docs/diff.md, a port",),
     ),
     _of_two_runs(
         code="GD104",
         name="only-in-b",
         severity="warning",
-        summary="B has calls or parameters that A lacks, and that are not compared",
-        what="Looks for modules and parameters of B that no name, order and shape of A matches.",
-        why="What is not compared may be where the two differ.",
-        fix="Say which is which with `--match 'A=B'`.",
+        summary="B has calls or parameters that A lacks; they are not compared",
+        what="Finds modules and parameters of B without a match by name, order and shape in A.",
+        why="The two may differ in parts that are not compared.",
+        fix="Map the names with `--match 'A=B'`.",
         sources=("docs/diff.md, a port",),
     ),
     _of_two_runs(
         code="GD105",
         name="gradient-lost",
         severity="warning",
-        summary="no place departs, and a gradient is another one all the same",
+        summary="no layer diverges, but a gradient is lost to rounding",
         what=(
-            "Looks for a parameter's gradient that is off by more than 10 %, where A's own last "
-            "bits move it by less than 1 % and no place departs by itself."
+            "Finds a parameter's gradient with an error above 10 %, if a change of A's last bits "
+            "changes it by less than 1 %, and no layer diverges."
         ),
-        why="Rounding adds up on the way back: a narrow dtype then trains on another gradient.",
-        fix="Keep the layers where errors grow in a wider dtype, or accept it knowingly.",
+        why="Rounding accumulates in backward: a narrow dtype then trains on another gradient.",
+        fix="Keep the layers where errors grow in a wider dtype, or accept the error.",
         sources=("msprobe: an error of 0.1",),
     ),
     _of_two_runs(
         code="GD106",
-        name="runs-part",
+        name="runs-diverge",
         severity="error",
-        summary="from this step on, two trainings are not the same any more",
+        summary="from this step on, two training runs differ",
         what=(
-            "Looks for the first step in which losses, gradient norms, learning rates or loss "
+            "Finds the first step in which losses, gradient norms, learning rates or loss "
             "scales of two recorded runs differ by more than half of their digits."
         ),
-        why="Everything after it differs; the cause lies in this step, or right before it.",
+        why="All later steps differ; the cause is in this step, or right before it.",
         fix=(
-            "An error that grows from step to step is rounding; one that is there at once has a "
-            "cause: compare data, seeds and settings."
+            "An error that grows over the steps is rounding; a sudden one has a cause: compare "
+            "data, seeds and settings."
         ),
         sources=("docs/diff.md, two trainings",),
     ),
@@ -90,19 +90,19 @@ COMPARISONS = (
         code="GD107",
         name="gradient-off-by-ranks",
         severity="warning",
-        summary="the gradient is larger or smaller by just the number of processes",
+        summary="the gradient is larger or smaller by the number of processes",
         what=(
-            "Looks, in the first step of two runs on different numbers of processes, whether the "
-            "norms of their gradients differ by the ratio of these numbers, to 1 %."
+            "Compares the gradient norms in the first step of two runs on different numbers of "
+            "processes. It fires if they differ by the ratio of these numbers, to 1 %."
         ),
         why=(
-            "The learning rate that was found on one number of processes is off by that factor on "
-            "another; with clipping or without Adam the training is another one."
+            "A learning rate tuned for one number of processes is off by that factor for another; "
+            "with clipping or without Adam, the training differs."
         ),
         fix=(
-            "Take the mean over the batch of each process and let DistributedDataParallel average: "
-            "divide by the number of processes neither before it nor after; where the loss is a "
-            "sum, divide by the size of the global batch and multiply by the processes."
+            "Take the mean over each process's batch, and let DistributedDataParallel average: do "
+            "not divide by the number of processes yourself. If the loss is a sum, divide by the "
+            "size of the global batch and multiply by the number of processes."
         ),
         sources=(
             "PyTorch, DistributedDataParallel: gradients are averaged over processes, whether the "
@@ -113,18 +113,27 @@ COMPARISONS = (
 )
 
 
+#: Names that rules had before: they are still understood.
+_OLD_NAMES = {
+    "forward-departs": "gd101",
+    "backward-departs": "gd102",
+    "runs-part": "gd106",
+}
+
+
 def documented() -> tuple[Rule, ...]:
-    """All rules, and what a comparison finds."""
+    """All rules, with those of comparisons."""
     return (*rule_book(), *COMPARISONS)
 
 
 def explained(code_or_name: str) -> Rule:
-    """The one behind a code or a name.
+    """The rule of a code or a name.
 
     Raises:
         OptionError: there is none; the closest are offered.
     """
     word = code_or_name.strip().lower()
+    word = _OLD_NAMES.get(word, word)
     for rule in COMPARISONS:
         if word in (rule.code.lower(), rule.name):
             return rule

@@ -35,13 +35,13 @@ class Block:
     def joined(self, other: Block) -> Block:
         """Both as one."""
         count = self.count + other.count
-        apart = other.mean - self.mean
+        difference = other.mean - self.mean
         return Block(
             self.first,
             other.last,
             count,
-            self.mean + apart * other.count / count,
-            self.squares + other.squares + apart**2 * self.count * other.count / count,
+            self.mean + difference * other.count / count,
+            self.squares + other.squares + difference**2 * self.count * other.count / count,
         )
 
 

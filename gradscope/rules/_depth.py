@@ -14,7 +14,7 @@ _LARGEST = 1e100
 
 
 class Depth:
-    """The ratio of each layer, or those before it, to those behind it: in root mean squares.
+    """The ratio of each layer, or those upstream of it, to those downstream: root mean squares.
 
     The measure of a layer is its gradient over its weight, in norms: what a step of SGD moves it
     by, but for the learning rate. Where the optimizer makes steps of the same size of small
@@ -24,7 +24,7 @@ class Depth:
     def __init__(self) -> None:
         self.samples = 0
         self._front: dict[str, float] = {}  # sums of squares, of what comes before or at a layer
-        self._rear: dict[str, float] = {}  # and behind it
+        self._rear: dict[str, float] = {}  # and downstream of it
         self._seen: dict[str, int] = {}
         self._last = ""
 
@@ -35,12 +35,12 @@ class Depth:
             return
         self.samples += 1
         names = list(sizes)
-        behind = [0.0]
+        downstream = [0.0]
         for name in names[:0:-1]:
-            behind.append(max(behind[-1], sizes[name]))
-        behind.reverse()
+            downstream.append(max(downstream[-1], sizes[name]))
+        downstream.reverse()
         before = 0.0
-        for name, rear in zip(names[:-1], behind, strict=False):
+        for name, rear in zip(names[:-1], downstream, strict=False):
             before = max(before, sizes[name])
             self._front[name] = self._front.get(name, 0.0) + before**2
             self._rear[name] = self._rear.get(name, 0.0) + rear**2

@@ -1,4 +1,4 @@
-"""The rules at work: which deep looks they ask for, and what they find."""
+"""The active rules: which full samples they request, and what they find."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from gradscope.records.training import TrainingFinding
 from gradscope.rules._settings import RuleSettings
 from gradscope.rules._severity import SEVERITIES
 
-#: What a rule may ask for after the first look; whoever runs the model knows how to take each.
+#: What a rule may request after the first pass; the caller that runs the model takes the samples.
 FULL_SAMPLES = frozenset(
     {"missing", "elsewhere", "zero", "non_finite", "activity", "precision", "lines", "leaks"}
 )
 
 
 def wanted(report: Report, settings: RuleSettings | None = None) -> frozenset[str]:
-    """The deep looks that the rules ask for, because the first look left a suspicion.
+    """The full samples that the rules request, because the first pass showed a suspicion.
 
     Nothing is wanted of a healthy run.
     """
@@ -23,7 +23,7 @@ def wanted(report: Report, settings: RuleSettings | None = None) -> frozenset[st
     for entry, limits in (settings or RuleSettings()).active():
         if entry.wants is not None:
             found.update(entry.wants(report, limits))
-    assert found <= FULL_SAMPLES, f"nobody takes {sorted(found - FULL_SAMPLES)}"
+    assert found <= FULL_SAMPLES, f"unknown full samples {sorted(found - FULL_SAMPLES)}"
     return frozenset(found)
 
 
@@ -41,7 +41,7 @@ def diagnose(report: Report, settings: RuleSettings | None = None) -> tuple[Find
 def diagnose_ranks(
     ranks: RanksRecord, settings: RuleSettings | None = None
 ) -> tuple[TrainingFinding, ...]:
-    """What the rules find where the files of several ranks are held against each other."""
+    """What the rules find in a comparison of the files of several ranks."""
     found = [
         finding
         for entry, limits in (settings or RuleSettings()).active()

@@ -1,6 +1,6 @@
 """What rules over time read: the course of a training run, kept short whatever its length.
 
-A history holds what came *before* the step or sample that is now looked at, which is ``now``. The
+A history holds what came *before* the current step or sample, which is ``now``. The
 cost of a step does not grow with the run.
 """
 
@@ -18,7 +18,7 @@ from gradscope.rules._window import KEPT, Window
 
 #: Of a parameter over samples.
 _SAMPLES = 32
-#: For so many different numbers of backwards the losses of steps are kept apart.
+#: For so many different numbers of backwards the losses of steps are kept separately.
 _WINDOWS = 8
 
 
@@ -27,7 +27,7 @@ class StepHistory:
     """The steps of one optimizer.
 
     Attributes:
-        now: the step that is looked at; everything else is of those before it.
+        now: the current step; everything else is of the steps before.
         count: how many steps there were, ``now`` included.
         alone: whether no other optimizer has stepped in the run so far.
         loss: of the losses of steps that sum as many backwards as ``now``.
@@ -56,7 +56,7 @@ class StepHistory:
         self._look(self.now, None)
 
     def add(self, step: TrainingStep, *, alone: bool = True) -> None:
-        """The next step is looked at; the one before it becomes history."""
+        """The next step becomes current; the one before it becomes history."""
         before, self.now = self.now, step
         self.count += 1
         self.alone = alone
@@ -137,7 +137,7 @@ class ParameterHistory:
 class SampleHistory:
     """The samples of one model in the steps of one optimizer.
 
-    ``now`` is the sample that is looked at, ``weights`` are those of two or more axes in it that
+    ``now`` is the current sample, ``weights`` are those of two or more axes in it that
     may train and that the optimizer holds, with their history. ``steps`` has the steps of the
     samples before.
     """
@@ -150,7 +150,7 @@ class SampleHistory:
         self._known: dict[str, ParameterHistory] = {}
 
     def add(self, sample: StepSample) -> None:
-        """The next sample is looked at; the one before it becomes history."""
+        """The next sample becomes current; the one before it becomes history."""
         if self.now is not None:
             for weight in self.weights.values():
                 weight.settle(self.now.step)

@@ -1,6 +1,6 @@
 """Which rules have seen enough of a run: what ``RULE.runs`` declares, against what there was.
 
-That a rule found nothing says something only where it had enough to look at.
+A rule without a finding means something only if it had enough samples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gradscope.rules._rule import Limits
 from gradscope.rules._settings import RuleSettings
 from gradscope.rules._words import plural
 
-#: Samples for which an interval is told where only the metrics of steps are lacking.
+#: Samples for which `--every` is advised if only the metrics of steps are lacking.
 _PLENTY = 16
 
 
@@ -129,7 +129,7 @@ def judgement(seen: Seen) -> Judgement:
 
 
 def _needs(entry: Entry, limits: Limits, seen: Seen) -> Iterator[NotJudged]:
-    """What a rule needs, and how much of it there is; nothing where it has nothing to look at."""
+    """What a rule needs, and how much of it there is; nothing if the rule does not apply."""
     runs, code = entry.rule.runs, entry.rule.code
     if runs is None:
         return
@@ -147,9 +147,9 @@ def _needs(entry: Entry, limits: Limits, seen: Seen) -> Iterator[NotJudged]:
 
 
 def _helped(lacking: Sequence[NotJudged], made: int) -> Iterator[NotJudged]:
-    """Each with what gives enough: one interval for all that the run is long enough for.
+    """Each with the option that gives enough: one `--every` for all rules with enough steps.
 
-    With an interval the metrics of every step are recorded.
+    With `--every`, the metrics of every step are recorded.
     """
     fewest = [one.needs for one in lacking if one.unit == "samples" and one.needs <= made]
     every = max(1, made // max(fewest, default=_PLENTY))

@@ -1,4 +1,5 @@
-"""What the rules of the loop share: how often a fact held, in words, and of which parameters."""
+"""What the rules of the loop share: how often a fact occurred, in words, and of which
+parameters."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from gradscope.records.report import Finding
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._words import listed, plural
 
-#: A fact is reported when it held at so many steps, or at the end of the run however short.
+#: A fact is reported after so many steps, or at the end of the run however short.
 STEPS = 5
 
 
 def enough(loop: LoopRecord, count: int, *, least: int = STEPS) -> bool:
-    """Whether a fact that held so many times may be reported."""
+    """Whether a fact with so many occurrences may be reported."""
     return count >= least or (loop.ended and count > 0)
 
 
@@ -32,7 +33,7 @@ def at(
     model: str | None = None,
     parameters: Parameters | None = None,
 ) -> TrainingFinding:
-    """A finding that held from a step on.
+    """A finding that lasts from a step on.
 
     Args:
         model: the name of the one that it is of.
@@ -101,7 +102,7 @@ def full_names(parameters: Iterable[LoopParameter], loop: LoopRecord) -> list[st
 
 
 def shape(parameter: LoopParameter) -> str:
-    """What is said of a parameter without a name."""
+    """The message on a parameter without a name."""
     return f"a tensor [{', '.join(map(str, parameter.shape))}]"
 
 
@@ -132,8 +133,8 @@ def by_cause(
         answer = one.answer
         if answer.state != state:
             continue
-        behind = {answer.name, *answer.behind}
-        members = [p for p in left if p.model == one.model and p.name in behind]
+        upstream = {answer.name, *answer.upstream}
+        members = [p for p in left if p.model == one.model and p.name in upstream]
         if members:
             found.append((answer, members))
             left = [p for p in left if p not in members]

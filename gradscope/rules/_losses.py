@@ -29,7 +29,7 @@ def unique(report: Report) -> Iterator[Link]:
 
 
 def output_of(report: Report, name: str | None, call: int | None) -> TensorStats | None:
-    """The first output of a call; of the whole model where the operation is in no module."""
+    """The first output of a call; of the full model if the operation is in no module."""
     found: ModuleCall | None = None
     for one in report.calls:
         if one.name == (name or "") and (call is None or name is None or one.call == call):

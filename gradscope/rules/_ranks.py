@@ -1,4 +1,4 @@
-"""What rules over ranks share: which difference came first, and how ranks and names are said."""
+"""What rules over ranks share: which difference came first, and how ranks and names are written."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def named(one: Difference) -> str:
 
 
 def since(one: Difference) -> str:
-    """When it began, as far as looks tell."""
+    """The first step with the difference, as far as samples tell."""
     first = one.steps[0]
     if one.before is None:
-        return f"at step {first}, the first looked at"
+        return f"at step {first}, the first sampled step"
     if one.before == first - 1:
         return f"from step {first} on"
-    return f"at step {first}; at step {one.before}, the look before, they were equal"
+    return f"at step {first}; at step {one.before}, the sample before, they were equal"
 
 
 def on_ranks(ranks: Sequence[int], total: int) -> str:

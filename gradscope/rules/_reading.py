@@ -31,7 +31,7 @@ class Layer:
 
 
 def complete(report: Report) -> bool:
-    """Whether forward and backward came to their end, so that what is missing is missing."""
+    """Whether forward and backward completed, so that what is missing is missing."""
     return report.error is None
 
 
@@ -79,7 +79,7 @@ def nonfinite(stats: TensorStats | None) -> int:
 
 
 def missing(report: Report) -> list[ParameterStats]:
-    """The trainable parameters that got no gradient at all."""
+    """The trainable parameters that got no gradient."""
     if not complete(report):
         return []
     return [p for p in report.parameters if p.requires_grad and p.gradient is None]
@@ -190,7 +190,7 @@ def asks_elsewhere(report: Report) -> bool:
     """Whether other seeds and batches have still to say if something is missing there too."""
     lost = {p.name for p in missing(report)} if report.elsewhere is None else set()
     return any(
-        a.state == "missing" and a.cause in LENIENT and lost.intersection((a.name, *a.behind))
+        a.state == "missing" and a.cause in LENIENT and lost.intersection((a.name, *a.upstream))
         for a in report.answers
     )
 
@@ -198,13 +198,13 @@ def asks_elsewhere(report: Report) -> bool:
 def never_called(report: Report) -> dict[str, tuple[str, ...]]:
     """The outermost modules that never ran, with their trainable parameters without a gradient.
 
-    A module whose parameters were used all the same (as ``MultiheadAttention.out_proj``'s are) is
+    A module whose parameters were used anyway (as ``MultiheadAttention.out_proj``'s are) is
     not among them.
     """
     lost = {p.name for p in missing(report)}
     if not lost or not report.modules:
         return {}
-    used = {n for a in report.answers if a.cause not in (None, "not-called") for n in a.behind}
+    used = {n for a in report.answers if a.cause not in (None, "not-called") for n in a.upstream}
     tree = Tree(report)
     idle = {name for name in tree.modules if _idle(tree, name, lost - used)}
     return {

@@ -21,9 +21,9 @@ CHOSEN = "gradscope, chosen"
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """One number that a rule holds a run against; None is a test that is not made.
+    """One number that a rule compares a run with; None switches the test off.
 
-    ``presets`` has the values of those sets that say something of it.
+    ``presets`` has the values of the presets that set it.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Threshold:
     meaning: str
     source: str = OWN
     presets: Mapping[str, float | None] = field(default_factory=dict)
+    old_name: str | None = None  # which settings may still use
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +69,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How a rule that reads one step speaks of a training run, of which it sees steps now and then.
+    """How a rule on one step judges a training run, of which it gets the sampled steps.
 
     What a rule declares here says from when on it can be judged; see ``_judged.py``.
 
     Attributes:
-        samples: in how many steps in a row, of those looked at, it must hold before it is told; 0:
+        samples: after how many sampled steps in a row it is reported; 0:
             it reads none.
         samples_before: of a rule over samples, how many must lie before the first of these: a
             number, or the threshold that says it.
@@ -82,12 +83,12 @@ class Runs:
         metrics: of such a rule, the attributes of ``TrainingStep`` that it reads: a step without a
             value in one of them does not count.
         calls: whether it reads what calls took and gave. Of compiled modules there are none.
-        always: whether one step in which it does not hold refutes it for good: what is so by
+        always: whether one step without it refutes it for good: what is so by
             construction holds from the first step on.
         first: whether only the first step of the run counts, before anything was learned.
-        per: what it is told once of. "place": each layer or parameter that it names, by its cause.
-            "model": a model, of which it names the worst place, another one at each step. "run":
-            the first place of all, as what is broken there soon is everywhere.
+        per: what it is reported once for. "place": each layer or parameter that it names, by its
+            cause. "model": a model, of which it names the worst place, another one at each step.
+            "run": the first place of all, as what is broken there soon is everywhere.
         parameters: which it reads: "stepped", those that the step's optimizer holds; "unheld",
             those that no optimizer of the script holds as well; "all".
         skips: whether a rule over the step metrics is asked after a skipped step, too.
@@ -95,7 +96,7 @@ class Runs:
         loop: whether it reads what the training loop does at every step, and no sample.
         at_optimizer: whether its place is the line that made the optimizer of the step.
         end: whether it reads what a script does between epochs or at its end, so that one that
-            gradscope ends before can say nothing.
+            ends early cannot be judged.
     """
 
     samples: int = 3
@@ -164,15 +165,16 @@ class Rule:
     on_demand: bool = False
 
     def limits(self, preset: str | None = None, own: Mapping[str, float] | None = None) -> Limits:
-        """The thresholds with a preset and then one's own numbers put in."""
+        """The thresholds, replaced by those of a preset, then by the settings' own."""
         found = {}
         for threshold in self.thresholds:
             name = threshold.name
             limit = Limit(threshold.default, threshold.source)
             if preset is not None and preset in threshold.presets:
                 limit = Limit(threshold.presets[preset], PRESETS[preset])
-            if own and name in own:
-                limit = Limit(own[name], "the config")
+            for given in (threshold.old_name, name):
+                if own and given is not None and given in own:
+                    limit = Limit(own[given], "the config")
             found[name] = limit
         return Limits(found)
 
@@ -193,7 +195,7 @@ class Rule:
     ) -> Finding:
         """A finding of this rule; severity and advice are the rule's own unless given.
 
-        ``limit`` stands for its threshold and source. A value that is no number is left out:
+        ``limit`` gives the threshold and its source. A value that is not a number is left out:
         formats have none.
         """
         if limit is not None:

@@ -9,7 +9,7 @@ from gradscope.records.training import StepSample
 
 
 class Sampled:
-    """One model over the steps in which it was looked at, and what of it ever trained.
+    """One model over its sampled steps, and which of its parameters ever trained.
 
     In a GAN the other optimizer's parameters have no gradient, or one that is thrown away, in half
     of all steps, and may be frozen for that long.

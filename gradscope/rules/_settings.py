@@ -26,7 +26,7 @@ FAIL_ON = (*SEVERITIES, "never")
 
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
-    """What is looked for. ``thresholds`` are numbers by code and name, on top of the preset's.
+    """Which rules run. ``thresholds`` are numbers by code and name, on top of the preset's.
 
     ``select`` and ``ignore`` hold codes, beginnings of codes, or names; an empty ``select`` is all.
     ``fail_on`` None is left to the command.
@@ -56,7 +56,7 @@ class RuleSettings:
 
         Raises:
             ConfigError: codes, names or thresholds of the config that no rule has, with the lines.
-            OptionError: the same of an option, or a preset or a severity that there is not.
+            OptionError: the same of an option, or an unknown preset or severity.
         """
         sentence = dict(config or {})
         problems = list(_problems(sentence, place))
@@ -107,9 +107,10 @@ def _wrong_thresholds(
 ) -> Iterator[Problem]:
     rule = lookup(word)
     names = [threshold.name for threshold in rule.thresholds]
+    old_names = {threshold.old_name for threshold in rule.thresholds}
     for name, value in values.items():
-        if name not in names:
-            help = f"it has {', '.join(names)}" if names else "it holds nothing against a number"
+        if name not in names and name not in old_names:
+            help = f"it has {', '.join(names)}" if names else "it has no thresholds"
             yield Problem(
                 f"{rule.code} has no threshold `{name}`",
                 place(f"{where}.{name}", of_key=True),

@@ -14,12 +14,12 @@ SEVERITIES = ("error", "warning", "info")
 def severity(answer: Answer) -> str | None:
     """``error``, ``warning``, ``info``, or None where nothing is wrong.
 
-    What a run's rule said goes before.
+    The severity of a run's rule takes precedence.
 
-    A zero gradient is worth knowing where one arrives after an optimizer step, as behind a partner
-    that was initialised with zeros. It is a warning where nobody could look, where this batch alone
+    A zero gradient is worth knowing if one arrives after an optimizer step, as upstream of a factor
+    that was initialised with zeros. It is a warning if this is unknown, where this batch alone
     may have masked it, and where none of the usual causes explains it: then gradients cancel, and
-    the loss does not depend on the parameter. Frozen is what was asked for; not frozen, where the
+    the loss does not depend on the parameter. Frozen is what was requested; not frozen, where the
     config asks for it, is a warning, and an error where a misspelt flag asks for it.
     """
     if answer.severity is not None:

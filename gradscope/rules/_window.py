@@ -31,7 +31,7 @@ class Window:
         self.factor: float | None = None
 
     def add(self, value: float | None) -> None:
-        """Take a value in; what is not a finite number is left out."""
+        """Take a value in; NaN and Inf are left out."""
         if value is None or not math.isfinite(value):
             return
         self.values.append(value)

@@ -13,20 +13,19 @@ RULE = Rule(
     code="GS101",
     name="vanishing-gradient",
     severity="warning",
-    summary="the gradient shrinks on its way from the loss to the first layers",
+    summary="the gradient shrinks from the loss to the first layers",
     what=(
         "Compares the norm of the gradient at each weighted layer's output with the largest one "
         "nearer the loss. It names the layer nearest the loss from which on, towards the input, "
-        "every gradient is too small: the trouble starts there, and the layers before it only "
-        "inherit it."
+        "every gradient is too small: the cause is there, and the layers upstream only inherit it."
     ),
     why=(
-        "Layers in front of the frontier get updates that are many times smaller than those behind "
-        "it, so they keep their random weights while the rest of the network trains."
+        "Layers upstream of this layer get updates that are many times smaller than those "
+        "downstream, so they keep their random weights while the rest of the network trains."
     ),
     fix=(
         "Use activations that do not flatten out (ReLU, GELU), an initialisation that fits them "
-        "(Kaiming, Xavier), normalisation or residual connections around the layer that is named."
+        "(Kaiming, Xavier), normalisation or residual connections around the named layer."
     ),
     sources=(
         "Glorot and Bengio 2010, Understanding the difficulty of training deep feedforward "
@@ -44,20 +43,20 @@ RULE = Rule(
         Threshold(
             "ratio",
             1e-6,
-            "largest gradient norm in front over the largest behind, below which it fires",
+            "largest gradient norm upstream over the largest downstream, below which it fires",
             presets={"autotrainer": 1e-3, "sagemaker": None, "deepchecker": None},
         ),
         Threshold(
             "norm",
             None,
-            "and the gradient norm in front must be below this too",
+            "and the gradient norm upstream must be below this too",
             presets={"autotrainer": 1e-4},
         ),
         Threshold(
             "mean_abs",
             None,
             "mean absolute gradient of a weight, below which it fires; the root mean square, "
-            "which is never smaller, stands for it",
+            "which is never smaller, is read instead",
             presets={"sagemaker": 1e-7, "deepchecker": 1e-6},
         ),
         Threshold(
@@ -85,15 +84,15 @@ def _over_depth(report: Report, limits: Limits) -> Iterator[Finding]:
     found = [(layer, layer.gradient) for layer in layers(report) if layer.gradient]
     if limit is None or len(found) < 2:
         return
-    behind = [0.0]  # the largest gradient nearer the loss, for each layer
+    downstream = [0.0]  # the largest gradient nearer the loss, for each layer
     for _, norm in reversed(found[1:]):
-        behind.append(max(behind[-1], norm))
-    behind.reverse()
+        downstream.append(max(downstream[-1], norm))
+    downstream.reverse()
     before, frontier = 0.0, None
     for i, (_, norm) in enumerate(found[:-1]):
         before = max(before, norm)
-        if before < limit * behind[i] and (ceiling is None or before < ceiling):
-            frontier = (i, before / behind[i], before, behind[i])
+        if before < limit * downstream[i] and (ceiling is None or before < ceiling):
+            frontier = (i, before / downstream[i], before, downstream[i])
     if frontier is None:
         return
     i, ratio, front, rear = frontier

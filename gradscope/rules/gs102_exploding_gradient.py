@@ -23,14 +23,14 @@ RULE = Rule(
         "before. It names the layer nearest the loss at which the growth is over the limit. Inside "
         "a recurrent layer, whose steps are one call, it compares the gradient of its input weight "
         "with the largest that one step could make of the gradient at the layer's output: the "
-        "product of the norms of input and output gradient. What is above it, time has added."
+        "product of the norms of input and output gradient. The rest is growth over time."
     ),
     why=(
-        "One step with such gradients throws the weights of the first layers away; the loss "
-        "becomes NaN a few steps later, far from where it began."
+        "One step with such gradients destroys the weights of the first layers; the loss becomes "
+        "NaN a few steps later, far from the cause."
     ),
     fix=(
-        "Check the initialisation of the layer that is named, normalise or scale residual "
+        "Check the initialisation of the named layer, normalise or scale residual "
         "branches, lower the learning rate, and clip: about the 90th percentile of the unclipped "
         "norms is a good bound."
     ),
@@ -39,7 +39,7 @@ RULE = Rule(
         "Google deep-learning tuning playbook: clip at about the 90th percentile, log unclipped",
         "AUTOTRAINER: ratio > 70",
         "TheDeepChecker: mean absolute gradient > 1e6, or growth >= 2 in each of 5 windows",
-        "SageMaker Debugger, ExplodingTensor: NaN or infinity only, which GS301 reports",
+        "SageMaker Debugger, ExplodingTensor: NaN or Inf only, which GS301 reports",
         "trainproof: more than 10 times the running median",
     ),
     calibration=(
@@ -74,7 +74,7 @@ RULE = Rule(
             "mean_abs",
             None,
             "mean absolute gradient of a weight, above which it fires; |mean|, which is never "
-            "larger, stands for it",
+            "larger, is read instead",
             presets={"deepchecker": 1e6},
         ),
         Threshold(

@@ -32,17 +32,17 @@ RULE = Rule(
     severity="warning",
     summary="a trainable parameter's gradient is exactly zero",
     what=(
-        "Looks for trainable parameters whose gradient arrived and is zero in every element, and "
-        "says which of five causes made it so: a dead activation, a saturated one, a weight of "
-        "zero on the way (LoRA's B, a residual scale), a mask, or underflow. It is an error where "
-        "the path is dead, a warning where a mask explains it (with another batch there may be "
-        "none), gradients cancel, or an installed library's own code makes the zero, and only "
-        "worth knowing where a gradient arrives within three steps, as behind a zero-initialised "
-        "partner, or the loss is 0: there is nothing left to learn."
+        "Finds trainable parameters whose gradient arrived and is zero in every element, and "
+        "the cause, one of five: a dead activation, a saturated one, a zero weight "
+        "on the way (LoRA's B, a residual scale), a mask, or underflow. It is an error if "
+        "the path is dead, a warning if a mask explains it (with another batch there may be "
+        "none), gradients cancel, or the code of an installed library makes the zero, and an info "
+        "if a gradient arrives within three steps, as upstream of a zero-initialised factor, "
+        "or the loss is 0: there is nothing left to learn."
     ),
     why=(
         "A parameter with a zero gradient does not learn, and unlike a missing gradient it raises "
-        "no complaint anywhere; weight decay may even move it, which looks like training."
+        "no error; weight decay may even move it, which looks like training."
     ),
     fix="Run `gradscope why MODEL NAME`: it names the operation that made the zero.",
     sources=(
@@ -72,7 +72,7 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per cause and place, or per module where nobody looked for the cause.
+    """One finding per cause and place, or per module if the cause was not searched.
 
     All zeros that a few steps end, by one cause, are one finding: they are how a network begins.
     """
@@ -80,9 +80,9 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     explained: set[str] = set()
     passing: dict[tuple[str | None, str | None], list[Answer]] = {}
     for answer in report.answers:
-        if answer.state != "zero" or not zeros.keys() & {answer.name, *answer.behind}:
+        if answer.state != "zero" or not zeros.keys() & {answer.name, *answer.upstream}:
             continue
-        explained |= {answer.name, *answer.behind}
+        explained |= {answer.name, *answer.upstream}
         if answer.recovers:
             # The advice says after how many steps.
             passing.setdefault((answer.cause, answer.advice), []).append(answer)
@@ -94,9 +94,9 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     for answers in passing.values():
         yield _explained(answers, severity(answers[0]))
     rest = [name for name in zeros if name not in explained]
-    for name, behind in Tree(report).gathered(rest):
+    for name, upstream in Tree(report).gathered(rest):
         advice = f"`{why(report, name)}` names the operation that made the zero."
-        yield _unexplained(name, behind, advice)
+        yield _unexplained(name, upstream, advice)
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
@@ -139,7 +139,7 @@ def _has_weight(members: Sequence[LoopParameter]) -> bool:
 
 
 def _traced(answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord) -> Finding:
-    """What a trace of one step has shown, and how long it held."""
+    """What a trace of one step showed, and in how many steps it occurred."""
     gets = "gets" if len(members) == 1 else "get"
     return RULE.finding(
         answer.starts or module_of(members),
@@ -153,22 +153,23 @@ def _traced(answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord) 
     )
 
 
-def _unexplained(name: str, behind: Sequence[str], advice: str) -> Finding:
-    which = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
+def _unexplained(name: str, upstream: Sequence[str], advice: str) -> Finding:
+    which = f"`{upstream[0]}`" if len(upstream) == 1 else plural(len(upstream), "parameter")
     message = f"the gradient of {which} is exactly zero."
-    return RULE.finding(name, message, advice=advice, value=float(len(behind)))
+    return RULE.finding(name, message, advice=advice, value=float(len(upstream)))
 
 
 def _explained(answers: list[Answer], level: str | None) -> Finding:
     """The first answer, for it and for others like it."""
     answer, more = answers[0], len(answers) - 1
-    count = sum(len(one.behind) or 1 for one in answers)
+    count = sum(len(one.upstream) or 1 for one in answers)
     also = f", and {plural(more, 'place')} more like it" if more else ""
     later = "; a gradient arrives within a few steps" if answer.recovers else ""
+    gets = "gets" if count == 1 else "get"
     return RULE.finding(
         answer.starts or answer.name,
-        f"{answer.message.rstrip('.')}{also}; behind {'them' if more else 'it'} "
-        f"{plural(count, 'parameter')} with a gradient of exactly zero{later}.",
+        f"{answer.message.rstrip('.')}{also}; "
+        f"{plural(count, 'parameter')} upstream {gets} a gradient of exactly zero{later}.",
         severity=level,
         advice=sentence(answer.advice) if answer.advice else None,
         call=answer.call,

@@ -18,14 +18,14 @@ RULE = Rule(
     what=(
         "Reads ‖Δw‖/‖w‖ of the optimizer's real step for every weight of two or more axes. It "
         "fires where the median weight moves by more than the upper limit or by less than the "
-        "lower one, and where a parameter with a gradient did not move at all. Single layers do "
+        "lower one, and where a parameter with a gradient did not move. Single layers do "
         "not count: the ratio spreads over two decades inside one healthy model. The only weight "
         "that trains may move by its own norm."
     ),
     why=(
         "About one part in a thousand per step is healthy. A step of the weights' own size "
-        "throws away what they know; one a million times smaller never arrives, and in bfloat16 is "
-        "rounded away entirely."
+        "destroys what they have learned; one a million times smaller has no effect, and in "
+        "bfloat16 is rounded away entirely."
     ),
     fix="Set the learning rate so that most weights move by about a thousandth of their norm.",
     sources=(
@@ -118,7 +118,7 @@ def _small(ratios: list[tuple[str, float]], limits: Limits) -> Iterator[Finding]
             name,
             f"one step changes the median weight by {number(usual)} times its norm; `{name}` "
             "changes least. About 0.001 is usual.",
-            advice="Raise the learning rate, or look for what makes the gradients this small.",
+            advice="Raise the learning rate, or find out what makes the gradients this small.",
             value=usual,
             limit=limits.of("small"),
         )

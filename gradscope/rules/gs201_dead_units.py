@@ -1,4 +1,4 @@
-"""GS201: units that hardly a value of the run woke."""
+"""GS201: units that hardly any value of the run activates."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ RULE = Rule(
     severity="warning",
     summary="more than half of a layer's units are on in under 1 % of their values",
     what=(
-        "Counts the units (channels, or features of the last axis) behind a nonlinearity that are "
-        "on in under 1 % of their values, and says on how many values of each unit that rests. Off "
-        "is a rectifier at zero, and a smooth one (GELU, SiLU) where its slope is next to nothing. "
-        "A few values of a unit say little of it, and those of one picture or one sentence are "
-        "alike, so that they count as the square root of their number. With fewer than 16 the "
-        "layer is judged as a whole: units count that no input like the batch can wake, by the "
-        "weights and the bias in front; where 99 % of all values of the layer are off; and from "
-        "two values on, the share of dead units is estimated: how many more are always off than "
-        "chance would leave so."
+        "Counts the units (channels, or features of the last axis) of a nonlinearity that are on "
+        "in under 1 % of their values, and says how many values of each unit were seen. Off is a "
+        "rectifier at zero, and a smooth one (GELU, SiLU) where its slope is nearly zero. A few "
+        "values of a unit say little of it, and those of one picture or one sentence are alike, "
+        "so that they count as the square root of their number. With fewer than 16 the layer is "
+        "judged over all its values: units count that no input of the batch's magnitude can "
+        "activate, by the weights and the bias before; if 99 % of all values of the layer are "
+        "off; and from two values on, the share of dead units is estimated: how many more are "
+        "always off than chance would leave so."
     ),
     why=(
-        "A dead ReLU passes no gradient back, so its unit never comes back by itself; what is left "
+        "A dead ReLU passes no gradient back, so its unit never recovers; the rest "
         "is a smaller network that costs as much."
     ),
     fix=(
-        "Lower the learning rate, check the biases and the scale of the inputs in front of the "
-        "layer, or use an activation with a slope below zero (LeakyReLU, GELU); then look again "
+        "Lower the learning rate, check the biases and the scale of the inputs of the "
+        "layer, or use an activation with a slope below zero (LeakyReLU, GELU); then check again "
         "with a larger batch."
     ),
     sources=(
@@ -44,8 +44,8 @@ RULE = Rule(
     ),
     calibration=(
         "Of 28 healthy models, fresh and trained, 0 of 28 fire, and 5 of 5 broken programs do, "
-        "also with 1, 4 or 8 samples; with two one of them cannot be told from a layer whose "
-        "units are seldom on. No mended twin fires at any of these."
+        "also with 1, 4 or 8 samples; with two one of them is not distinguishable from a layer "
+        "whose units are seldom on. No mended twin fires at any of these."
     ),
     thresholds=(
         Threshold(
@@ -58,8 +58,8 @@ RULE = Rule(
         Threshold(
             "samples",
             16,
-            "values of each unit, below which the layer is judged as a whole; those of one sample "
-            "count as the square root of their number",
+            "values of each unit, below which the layer is judged over all its values; those of "
+            "one sample count as the square root of their number",
         ),
         Threshold("values", 64, "values of all units together, below which nothing is estimated"),
     ),
@@ -70,10 +70,10 @@ _SILENT = 0.99
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
-    """A look at units, where a row of the gradient is exactly zero for so many of them.
+    """Requests unit counts if a row of the gradient is exactly zero for so many of them.
 
-    A unit that is dead for the whole batch has a zero in the gradient of its layer's bias, or of
-    the bias of the norm behind it.
+    A unit that is dead for the full batch has a zero in the gradient of its layer's bias, or of
+    the bias of the norm downstream.
     """
     shares = _shares(report, limits) if complete(report) else ()
     explained = _explained(report)
@@ -90,7 +90,9 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             continue
         samples = _independent(one, rows.get((one.name or "", one.call or 0)))
         enough = samples >= limits["samples"]
-        share, threshold, message = _each(one, limits) if enough else _whole(one, samples, limits)
+        share, threshold, message = (
+            _each(one, limits) if enough else _of_layer(one, samples, limits)
+        )
         if share <= threshold:
             continue
         seen.add((one.name, one.op))
@@ -123,14 +125,14 @@ def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
             yield RULE.finding(
                 owner,
                 f"{percent(share)} of the gradient of `{p.name}` is exactly zero: as many units "
-                "behind it were off for the whole batch.",
+                "were off for the full batch.",
                 value=share,
                 limit=limits.of("share"),
             )
 
 
 def _each(one: UnitActivity, limits: Limits) -> tuple[float, float, str]:
-    """The share of dead units, what it is held against, and a sentence: by each unit's values."""
+    """The share of dead units, its threshold, and a sentence: by each unit's values."""
     share = one.dead / one.units
     return share, limits["share"], f"{_of(one, one.dead)} {_off(one.samples)}."
 
@@ -148,26 +150,26 @@ def _independent(one: UnitActivity, rows: int | None) -> float:
     return math.sqrt(rows * one.samples)
 
 
-def _whole(one: UnitActivity, samples: float, limits: Limits) -> tuple[float, float, str]:
+def _of_layer(one: UnitActivity, samples: float, limits: Limits) -> tuple[float, float, str]:
     """The same by all values of the layer: what is proven, what is plain, then what is likely."""
     off, count = one.off or 0.0, one.units * one.samples
     values = f"{plural(count, 'value')}, {one.samples} of each unit"
     share, threshold = one.asleep / one.units, limits["share"]
     if share > threshold:
         message = (
-            f"{_of(one, one.asleep)} cannot be woken: with their weights and bias no input of the "
-            f"size of these takes them above zero. Seen were {values}."
+            f"{_of(one, one.asleep)} can never activate: with these weights and bias no input of "
+            f"this magnitude is positive ({values} seen)."
         )
     elif count < limits["values"]:
         return 0.0, threshold, ""
     elif off > _SILENT:
         share, threshold = off, _SILENT
-        message = f"{percent(off)} of {values}, are off behind {one.op}."
+        message = f"{percent(off)} of {values}, are off after {one.op}."
     else:
         share, threshold = _estimated(one, samples), _held_against(samples, threshold)
         message = (
-            f"about {percent(share)} of the {plural(one.units, 'unit')} behind {one.op} are dead: "
-            f"{one.dead} were off all the time, more than chance leaves so. It rests on {values}, "
+            f"about {percent(share)} of the {plural(one.units, 'unit')} after {one.op} are dead: "
+            f"{one.dead} were always off, more than by chance. The estimate uses {values}, "
             f"of which {percent(off)} were off."
         )
     return share, threshold, message
@@ -175,13 +177,13 @@ def _whole(one: UnitActivity, samples: float, limits: Limits) -> tuple[float, fl
 
 def _of(one: UnitActivity, count: int) -> str:
     share = percent(count / one.units)
-    return f"{count} of {plural(one.units, 'unit')} behind {one.op} ({share})"
+    return f"{count} of {plural(one.units, 'unit')} after {one.op} ({share})"
 
 
 def _estimated(one: UnitActivity, samples: float) -> float:
     """The share of units that are dead, by a binomial distribution with more zeros than its own.
 
-    Of the units that were on at all, the mean number of times tells how often a live unit is on,
+    Of the units that were ever on, the mean number of times tells how often a live unit is on,
     and with it how many live ones were off by chance. Of one value each nothing is known.
     """
     dead = one.dead / one.units
@@ -212,7 +214,7 @@ def _shares(report: Report, limits: Limits) -> Iterator[tuple[ParameterStats, fl
     """The parameters with one number, or one row, per unit of a layer that gave enough values, and
     how many values it gave for each unit.
 
-    A weight counts where neither its layer nor a norm behind it has a bias: it has other zeros too,
+    A weight counts if neither its layer nor a norm downstream has a bias: it has other zeros too,
     as at the rim of a picture. A table's rows are not units.
     """
     tree = Tree(report)
@@ -237,14 +239,14 @@ def _explained(report: Report) -> set[str]:
     """What has a gradient of zeros for another reason than dead units."""
     zero = [answer for answer in report.answers if answer.state == "zero"]
     dead = [answer for answer in zero if answer.cause in ("dead-activation", None)]
-    names = {name for answer in zero for name in answer.behind}
-    return names - {name for answer in dead for name in answer.behind}
+    names = {name for answer in zero for name in answer.upstream}
+    return names - {name for answer in dead for name in answer.upstream}
 
 
 def _suspicious(parameter: ParameterStats, samples: float, limits: Limits) -> bool:
     """Whether more units are without a gradient than if so many were dead as may be.
 
-    Of the others, as many are off for the whole batch as of units that are on every other time.
+    Of the others, as many are off for the full batch as of units that are on every other time.
     """
     stats = parameter.gradient
     if stats is None or not stats.zeros or not parameter.requires_grad:

@@ -14,20 +14,20 @@ RULE = Rule(
     code="GS202",
     name="saturated-units",
     severity="warning",
-    summary="more than half of a layer's sigmoid, tanh or softmax units are at a flat end",
+    summary="more than half of a layer's sigmoid, tanh or softmax units are saturated",
     what=(
-        "Counts the units behind a sigmoid, a tanh or a softmax whose output lay at a flat end for "
-        "almost every value of the run, and says how many values that were. Where a unit has fewer "
+        "Counts the units of a sigmoid, a tanh or a softmax whose output was saturated for "
+        "almost every value of the run, and says how many values that were. If a unit has fewer "
         "than 16 values, all values of the layer are judged together."
     ),
     why=(
-        "At a flat end the derivative is zero to many digits: whatever lies in front gets no "
-        "gradient worth the name, and an attention that always picks one token cannot learn to "
+        "In saturation the derivative is zero to many digits: everything upstream gets no "
+        "useful gradient, and an attention that always picks one token cannot learn to "
         "pick another."
     ),
     fix=(
-        "Scale what goes in: normalise the inputs, divide attention scores by the root of the head "
-        "size, start from smaller weights, or put a norm in front of the activation."
+        "Scale the input: normalise it, divide attention scores by the root of the head "
+        "size, start from smaller weights, or put a norm before the activation."
     ),
     sources=(
         "SageMaker Debugger, SaturatedActivation: tanh input beyond 9.4999, sigmoid input below "
@@ -55,34 +55,36 @@ RULE = Rule(
             "(a tanh beyond 0.97), above which it fires",
             presets={"sagemaker": None},
         ),
-        Threshold("samples", 16, "values of each unit, below which the layer is judged as a whole"),
+        Threshold(
+            "samples", 16, "values of each unit, below which the layer is judged over all values"
+        ),
         Threshold(
             "values",
             16,
-            "values of all units together, below which nothing is said",
+            "values of all units together, below which it does not judge",
         ),
-        Threshold("distributions", 8, "distributions of a softmax, below which nothing is said"),
+        Threshold("distributions", 8, "distributions of a softmax, below which it does not judge"),
         Threshold(
             "input",
             3,
             "root mean square of what goes into a sigmoid, a tanh or a softmax, or comes out of a "
-            "layer that no norm follows, from which on units are looked at",
+            "layer that no norm follows, from which on units are counted",
         ),
     ),
-    # Units are counted by a closer look.
+    # A full sample counts the units.
     runs=None,
 )
 _BOUNDED = ("Tanh", "Sigmoid", "Softmax", "Softmax2d", "Hardtanh", "Hardsigmoid")
 #: What may follow a layer and has no upper end.
 _UNBOUNDED = ("ReLU", "LeakyReLU", "PReLU", "ELU", "GELU", "SiLU", "Hardswish", "MaxPool2d")
-#: How near to its ends a bounded activation's root mean square must be to look at its units.
+#: How near to its ends a bounded activation's root mean square must be to count its units.
 _ENDS = 0.97
 #: The root mean square of a tanh's values of which half are beyond 0.97, and the others at 0.4.
 _RECURRENT = 0.75
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
-    """A look at units, where a bounded activation may take in large values."""
+    """Requests unit counts if a bounded activation may get large values."""
     if complete(report) and (_large_inputs(report, limits) or _flat_values(report)):
         yield "activity"
 
@@ -108,7 +110,7 @@ def _enough(one: UnitActivity, limits: Limits) -> bool:
 
 def _units(one: UnitActivity, limits: Limits) -> Finding | None:
     """Units that are flat nearly always; of few values each, the values that are."""
-    share, message = _said(one, whole=one.samples < limits["samples"])
+    share, message = _fact(one, full=one.samples < limits["samples"])
     if share <= limits["share"]:
         return None
     return RULE.finding(
@@ -121,19 +123,19 @@ def _units(one: UnitActivity, limits: Limits) -> Finding | None:
     )
 
 
-def _said(one: UnitActivity, *, whole: bool) -> tuple[float, str]:
+def _fact(one: UnitActivity, *, full: bool) -> tuple[float, str]:
     """The share at the ends and a sentence: by distribution, by value, or by unit."""
     share = one.saturated / one.units
     count = f"{one.saturated} of {one.units:,}"
     if one.op == "softmax":
         what = f"{count} distributions of its softmax ({percent(share)})"
-        return share, f"{what} put everything on one entry."
-    if whole:
+        return share, f"{what} put all their weight on one entry."
+    if full:
         share = one.flat or 0.0
         what = f"{percent(share)} of the values of its {one.op}"
-        return share, f"{what} lie at a flat end, over {_over(one)}."
-    what = f"{count} units behind {one.op} ({percent(share)})"
-    return share, f"{what} lay at a flat end, over {plural(one.samples, 'value')} each."
+        return share, f"{what} are saturated, over {_over(one)}."
+    what = f"{count} units of {one.op} ({percent(share)})"
+    return share, f"{what} were saturated, over {plural(one.samples, 'value')} each."
 
 
 def _over(one: UnitActivity) -> str:
@@ -156,7 +158,7 @@ def _values(one: UnitActivity, limits: Limits) -> Finding | None:
 
 
 def _large_inputs(report: Report, limits: Limits) -> bool:
-    """Whether large values go into an activation, or may: a function leaves no call to look at."""
+    """Whether large values go into an activation, or may: a function has no call to read."""
     limit = limits["input"]
     normed = {link.name for link in report.links if "BatchNorm" in link.into}
     if any(

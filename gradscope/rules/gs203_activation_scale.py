@@ -75,8 +75,8 @@ RULE = Rule(
     runs=Runs(per="model", calls=True),
 )
 _SCALE = (
-    "Look at how this layer's weight came to be: initialise it smaller (Kaiming, Xavier), or put a "
-    "norm behind it."
+    "Check the initialisation of this layer's weight: make it smaller (Kaiming, Xavier), or put a "
+    "norm after it."
 )
 
 

@@ -1,4 +1,4 @@
-"""GS301: where a NaN or an infinity is made."""
+"""GS301: the origin of a NaN or Inf."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ RULE = Rule(
     code="GS301",
     name="non-finite",
     severity="error",
-    summary="a NaN or an infinity is made",
+    summary="an operation makes a NaN or Inf",
     what=(
-        "Looks for NaN and infinity in the loss, in parameters, in gradients and in activations; "
-        "where there is one it asks for a second look that finds the operation that made it out of "
+        "Finds NaN and Inf in the loss, in parameters, in gradients and in activations; "
+        "then a full sample finds the origin: the operation that made it from "
         "finite numbers, with those numbers, and what it then spread to. A NaN that "
-        "neither the loss nor a gradient inherited is a warning; such an infinity, as that of an "
+        "neither the loss nor a gradient inherited is a warning; such an Inf, as that of an "
         "attention mask, is no finding."
     ),
     why=(
-        "One NaN in one gradient is in every weight after one optimizer step, and in everything "
-        "after the next forward. The place where it shows is rarely the place where it began."
+        "One NaN in one gradient is in every weight after one optimizer step, and in all "
+        "activations of the next forward. It seldom shows where it originated."
     ),
-    fix="Mend the operation that is named: keep its input away from the value that it cannot take.",
+    fix="Mend the named operation: keep its input away from the value that causes the NaN or Inf.",
     sources=(
         "pytorch/pytorch#6394: the derivative of sqrt at 0",
         "pytorch/pytorch#41508: softmax over a row that is masked entirely",
@@ -39,13 +39,13 @@ RULE = Rule(
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
-    """The origins, where something that matters is not finite."""
+    """The origins, if a NaN or Inf matters."""
     if _damaged(report) or _activations(report):
         yield "non_finite"
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """Each origin, or, where nobody looked for them, the first place that shows."""
+    """Each origin, or, if none was searched, the first place with a NaN or Inf."""
     damaged = _damaged(report)
     for origin in report.non_finite:
         if damaged or origin.phase in ("loss", "parameter", "step"):
@@ -58,14 +58,14 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
-    """Of a run: the step that was taken with it, where nobody looked for the origin."""
+    """Of a run: the step that was taken with it, if no origin was searched."""
     step = history.now
     if step.nonfinite is not None:
-        kind = "a NaN" if step.nonfinite == "nan" else "an infinity"
+        kind = "a NaN" if step.nonfinite == "nan" else "an Inf"
         yield RULE.finding(
             "",
-            f"the loss or a gradient of step {step.step} held {kind}, and the optimizer took the "
-            "step with it.",
+            f"the loss or a gradient of step {step.step} has {kind}, and the optimizer used it in "
+            "its step.",
             value=1.0,
         )
 
@@ -86,22 +86,22 @@ def _finding(origin: NonFiniteOrigin, severity: str) -> Finding:
 
 
 def _damaged(report: Report) -> tuple[str, str, int] | None:
-    """Where a NaN or an infinity did harm: the name, a sentence, how many elements."""
+    """Where a NaN or Inf did harm: the name, a sentence, how many elements."""
     for p in report.parameters:
         if count := nonfinite(p.value):
-            return p.name, f"the parameter has {plural(count, 'element')} not finite", count
+            return p.name, f"the parameter has {plural(count, 'NaN or Inf element')}", count
     if report.loss_nonfinite is not None:
         call = _activations(report)
-        where = f", and `{call}` is the first to give such values" if call else ""
+        where = f", and `{call}` is the first to return such values" if call else ""
         return call or "", f"the loss is {report.loss_nonfinite}{where}", 1
     for p in report.parameters:
         if count := nonfinite(p.gradient):
-            return p.name, f"its gradient has {plural(count, 'element')} not finite", count
+            return p.name, f"its gradient has {plural(count, 'NaN or Inf element')}", count
     return None
 
 
 def _activations(report: Report) -> str | None:
-    """The first call that gives values that are not finite and takes none; the innermost one."""
+    """The first call that returns NaN or Inf and takes none; the innermost one."""
     found = [
         call
         for call in report.calls

@@ -17,13 +17,13 @@ RULE = Rule(
     what=(
         "Forecasts which share of the non-zero gradient elements a cast to fp16 flushes to zero, "
         "at the loss scale 65536 with which GradScaler begins, and names the parameter that loses "
-        "most and the smallest scale that is safe. In a run that is in fp16 itself, which has no "
-        "scaler here, what was flushed is gone: it fires where gradients lie near the smallest "
-        "half. A run in bfloat16 is not asked: it has float32's range."
+        "most and the smallest safe scale. In a run that is itself in fp16, which has no "
+        "scaler here, the flushed elements are lost: it fires if gradients are near the smallest "
+        "half. A run in bfloat16 is not judged: it has float32's range."
     ),
     why=(
-        "Half precision ends at 6e-8. What lies below is exactly zero after the cast, and a layer "
-        "whose gradients are all below does not learn, without any complaint."
+        "Half precision ends at 6e-8. Smaller values are exactly zero after the cast, and a layer "
+        "with only such gradients does not learn, without any error."
     ),
     fix="Train in bfloat16, or with a loss scale that is at least the safe one.",
     sources=(
@@ -45,7 +45,7 @@ RULE = Rule(
             "times 65536, a forecast is made for any other run",
         ),
     ),
-    # The forecast is a closer look, and a run in fp16 has a loss scale, which no sample tells.
+    # The forecast is a full sample, and a run in fp16 has a loss scale, which no sample tells.
     runs=None,
 )
 #: Where torch.amp.GradScaler begins.
@@ -60,7 +60,7 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding for the whole run, at the parameter that loses most."""
+    """One finding for the full run, at the parameter that loses most."""
     if is_half(report):
         yield from _half(report, limits)
         return
@@ -100,7 +100,8 @@ def _usual(report: Report) -> float | None:
 
 
 def _half(report: Report, limits: Limits) -> Iterator[Finding]:
-    """Of a run in fp16 itself: what was flushed is gone, and what is left shows how near it is."""
+    """Of a run that is itself in fp16: the flushed elements are lost, the others show how near it
+    is."""
     usual, limit = _usual(report), limits["suspicion"]
     if not _applies(report) or usual is None or usual >= limit:
         return

@@ -21,8 +21,8 @@ RULE = Rule(
         "mask (beyond 1e30, or exactly 65504) and runs in bfloat16 do not count."
     ),
     why=(
-        "Beyond 65504 a half is infinite, and an infinity that meets another, or a zero, is NaN. "
-        "In float32 the same network trains well, so the trouble begins on the day that it is "
+        "Beyond 65504 a half is infinite, and Inf - Inf or Inf * 0 is NaN. "
+        "In float32 the same network trains well, so the problem begins on the day that it is "
         "moved to fp16."
     ),
     fix=(
@@ -47,7 +47,7 @@ _MASK = 1e30
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding at the first layer; those behind it often inherit the values."""
+    """One finding at the first layer; those downstream often inherit the values."""
     if "bfloat16" in (report.run.dtype, report.run.autocast):
         return
     limit = limits["headroom"]

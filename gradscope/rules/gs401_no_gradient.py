@@ -41,22 +41,21 @@ RULE = Rule(
     severity="error",
     summary="a trainable parameter gets no gradient",
     what=(
-        "Looks for parameters that require a gradient and have none after backward, and asks for "
+        "Finds parameters that require a gradient and have none after backward, and requests "
         "the one cause: run without gradients, detached, through an operation without a "
         "derivative, or not in the loss. Modules that never ran are GS402's. A parameter that is "
-        "merely not used is a warning where the loss is not your own (inferred from the output's "
-        "shape) or the model is in eval mode, which may leave parts out on purpose, and an info "
-        "where another seed or the next batch does reach it. A path that is cut is an error. Where "
-        "an installed library's code leaves a parameter out or cuts its path, its makers mean it, "
-        "and it is a warning."
+        "unused is a warning if the loss is not your own (inferred from the output's shape) or the "
+        "model is in eval mode, which may leave parts out on purpose, and an info if another seed "
+        "or the next batch uses it. A cut path is an error. It is a warning if the code of an "
+        "installed library leaves a parameter out or cuts its path, which it does on purpose."
     ),
     why=(
-        "Without a gradient the optimizer skips the parameter: it keeps its first values for good, "
-        "and distributed training waits for it in vain."
+        "Without a gradient the optimizer skips the parameter: it keeps its first values, and "
+        "distributed training waits for it forever."
     ),
     fix=(
         "Bring the parameter back into the path to the loss, or freeze it with "
-        "`requires_grad_(False)` where it is not meant to train."
+        "`requires_grad_(False)` if it should not train."
     ),
     sources=(
         "PyTorch, DistributedDataParallel: find_unused_parameters",
@@ -76,28 +75,28 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per cause and place, or per module where nobody looked for the cause."""
+    """One finding per cause and place, or per module if the cause was not searched."""
     idle = {name for names in never_called(report).values() for name in names}
     lost = {p.name for p in missing(report)} - idle
     explained: set[str] = set()
     for answer in report.answers:
-        behind = (*answer.behind, answer.name)
-        if answer.state == "missing" and answer.cause != "frozen" and lost.intersection(behind):
-            explained.update(behind)
+        upstream = (*answer.upstream, answer.name)
+        if answer.state == "missing" and answer.cause != "frozen" and lost.intersection(upstream):
+            explained.update(upstream)
             yield _explained(report, answer)
     rest = [p.name for p in missing(report) if p.name in lost - explained]
-    for name, behind in Tree(report).gathered(rest):
-        yield _unexplained(report, name, behind, f"`{why(report, name)}` names the one cause.")
+    for name, upstream in Tree(report).gathered(rest):
+        yield _unexplained(report, name, upstream, f"`{why(report, name)}` names the one cause.")
 
 
-def _unexplained(report: Report, name: str, behind: Sequence[str], advice: str) -> Finding:
-    which = f"`{behind[0]}`" if len(behind) == 1 else plural(len(behind), "parameter")
+def _unexplained(report: Report, name: str, upstream: Sequence[str], advice: str) -> Finding:
+    which = f"`{upstream[0]}`" if len(upstream) == 1 else plural(len(upstream), "parameter")
     return RULE.finding(
         name,
         f"no gradient reaches {which}.",
-        severity=_severity(report, None, behind),
+        severity=_severity(report, None, upstream),
         advice=advice,
-        value=float(len(behind)),
+        value=float(len(upstream)),
     )
 
 
@@ -115,7 +114,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         where = answer.location
         if answer.cause == "cleared":
             where = _clearing(members, loop)
-            if where is None:  # nobody saw it: `backward` may have been told to leave them out
+            if where is None:  # nothing was seen: `backward` may have been called without them
                 rest += members
                 continue
         finding = _traced(answer, members, loop, where)
@@ -136,7 +135,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 def _traced(
     answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord, where: str | None
 ) -> Finding:
-    """What a trace of one step has shown, and how long it held."""
+    """What a trace of one step showed, and in how many steps it occurred."""
     steps = max(one.steps for one in members)
     gets = "gets" if len(members) == 1 else "get"
     meant = all("library" in one.facts for one in members) and answer.cause in LENIENT
@@ -166,17 +165,18 @@ def _clearing(members: Sequence[LoopParameter], loop: LoopRecord) -> str | None:
 
 
 def _explained(report: Report, answer: Answer) -> Finding:
-    count = len(answer.behind) or 1
+    count = len(answer.upstream) or 1
     where = (
         f" in `{answer.module}`" if answer.module and answer.module not in answer.message else ""
     )
-    severity = _severity(report, answer.cause, answer.behind or (answer.name,))
+    severity = _severity(report, answer.cause, answer.upstream or (answer.name,))
     if severity == "error" and in_library_code(report, answer.location):
         severity = "warning"
-    there = ", which another seed or the next batch does reach" if severity == "info" else ""
+    there = ", but with another seed or the next batch" if severity == "info" else ""
+    gets = "gets" if count == 1 else "get"
     return RULE.finding(
         answer.name,
-        f"{answer.message.rstrip('.')}{where}; behind it {plural(count, 'parameter')} without a "
+        f"{answer.message.rstrip('.')}{where}; {plural(count, 'parameter')} upstream {gets} no "
         f"gradient{there}.",
         severity=severity,
         advice=_advice(report, answer, severity),
@@ -196,12 +196,12 @@ def _advice(report: Report, answer: Answer, severity: str) -> str | None:
     return sentence(answer.advice)
 
 
-def _severity(report: Report, cause: str | None, behind: Sequence[str]) -> str:
+def _severity(report: Report, cause: str | None, upstream: Sequence[str]) -> str:
     """Milder where leaving the parameters out may well be meant, or is not the user's doing."""
     if cause not in LENIENT:
         return "error"
-    lost = {p.name for p in missing(report)}.intersection(behind)
+    lost = {p.name for p in missing(report)}.intersection(upstream)
     if report.elsewhere and lost <= set(report.elsewhere):
         return "info"
-    meant = is_inferred(report) or report.run.mode == "eval" or of_library(report, behind)
+    meant = is_inferred(report) or report.run.mode == "eval" or of_library(report, upstream)
     return "warning" if meant else "error"

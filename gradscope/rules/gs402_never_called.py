@@ -19,7 +19,7 @@ RULE = Rule(
     severity="error",
     summary="a module with trainable parameters never ran",
     what=(
-        "Looks for modules that forward never called and whose parameters got no gradient either; "
+        "Finds modules that forward never called and whose parameters got no gradient either; "
         "both are asked for, as some modules lend their weights without being called (the out_proj "
         "of nn.MultiheadAttention). It names the outermost such module, and of equal members of "
         "one nn.ModuleList the first. Forward is run again under other seeds and on the next "

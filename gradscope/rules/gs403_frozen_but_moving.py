@@ -1,4 +1,4 @@
-"""GS403: frozen layers whose statistics or dropout still act."""
+"""GS403: BatchNorm statistics or dropout active in frozen layers."""
 
 from __future__ import annotations
 
@@ -17,24 +17,20 @@ RULE = Rule(
     code="GS403",
     name="frozen-but-moving",
     severity="warning",
-    summary="frozen layers whose BatchNorm statistics or dropout still act",
+    summary="frozen layers with active dropout or BatchNorm statistics",
     what=(
-        "Looks for modules in train mode whose parameters are all frozen, and in which a BatchNorm "
-        "wrote to its running statistics or a dropout dropped. It speaks of part of the model "
-        "only: where nothing trains at all there is nothing to say. It is only worth knowing where "
-        "gradients go through the frozen part to what trains in front of it: dropout beside "
-        "adapters, and the statistics of a discriminator in its generator's step. So it is with a "
-        "generator in its discriminator's step, where all that trains sees other inputs too."
+        "Finds modules in train mode with frozen parameters only, in which a BatchNorm updated its "
+        "running statistics or a dropout was active. If no parameter of the model trains, it is "
+        "silent. It is an info if gradients go through the frozen part to trainable parameters "
+        "upstream: dropout with adapters, and the statistics of a discriminator in its generator's "
+        "step. The same holds for a generator in its discriminator's step."
     ),
     why=(
-        "`requires_grad = False` stops the weights and nothing else. The running statistics drift "
-        "to the new data, so the frozen part is another one at each step and after training; "
-        "dropout scatters features that were meant to be fixed."
+        "`requires_grad = False` stops the weights only. The running statistics drift to the new "
+        "data, so the frozen part changes at each step; dropout adds noise to features that should "
+        "be fixed."
     ),
-    fix=(
-        "Put the frozen part into eval mode, and again after every `model.train()`, which undoes "
-        "it."
-    ),
+    fix=("Put the frozen part into eval mode, again after every `model.train()`."),
     sources=("pytorch/pytorch#86590", "pytorch/pytorch#66073"),
     runs=Runs(parameters="all"),
 )
@@ -44,7 +40,7 @@ _DROPOUTS = ("_DropoutNd", "StochasticDepth", "DropPath")
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """One finding per kind of frozen part and of movement, at the first module that moves."""
-    # The totals speak of the whole model, whatever layers were selected.
+    # The totals are of the full model, whatever layers were selected.
     if not (report.totals.trainable or any(p.requires_grad for p in report.parameters)):
         return
     tree = Tree(report)
@@ -57,7 +53,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             if part is not None:
                 (moved if written else dropped).append(_Moving(facts, part))
     train = _Training(report)
-    critics = [one for one in moved if train.front_only(one.facts.name)]
+    critics = [one for one in moved if train.only_upstream_trains(one.facts.name)]
     makers = [one for one in moved if train.more_often(one.facts)]
     for group in _alike([one for one in moved if one not in critics and one not in makers]):
         yield _statistics(group)
@@ -65,7 +61,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         yield _statistics(critics, *_CRITIC)
     if makers:
         yield _statistics(makers, *_MAKER)
-    between = next((one for one in dropped if train.in_front(one.facts.name)), None)
+    between = next((one for one in dropped if train.upstream_trains(one.facts.name)), None)
     if between is not None:
         yield _between(between.facts, len(dropped))
         return
@@ -82,7 +78,7 @@ class _Moving:
 
 
 class _Training:
-    """Where in forward something trains, as far as the record holds the calls."""
+    """Where in forward a module trains, as far as its calls are recorded."""
 
     def __init__(self, report: Report) -> None:
         owners = {p.name.rpartition(".")[0] for p in report.parameters if p.requires_grad}
@@ -91,8 +87,8 @@ class _Training:
         self._through = {c.name for c in report.calls if any(t.requires_grad for t in c.inputs)}
         self._calls = [facts.calls for facts in report.modules if facts.name in owners]
 
-    def in_front(self, name: str) -> bool:
-        """Whether something that trains runs in front of a module: gradients go through it."""
+    def upstream_trains(self, name: str) -> bool:
+        """Whether a trainable module runs upstream of a module: gradients go through it."""
         return name in self._through and min(self._trains, default=math.inf) < self._order[name]
 
     def more_often(self, facts: ModuleFacts) -> bool:
@@ -103,13 +99,14 @@ class _Training:
         known = facts.name in self._order and facts.name not in self._through
         return known and min(self._calls, default=0) > facts.calls
 
-    def front_only(self, name: str) -> bool:
-        """Whether all that trains runs in front, as with a discriminator in a generator's step."""
-        return self.in_front(name) and max(self._trains) < self._order[name]
+    def only_upstream_trains(self, name: str) -> bool:
+        """Whether all trainable modules run upstream, as of a discriminator in a generator's
+        step."""
+        return self.upstream_trains(name) and max(self._trains) < self._order[name]
 
 
 def _alike(moving: list[_Moving]) -> Iterator[list[_Moving]]:
-    """Those of parts whose names differ in numbers alone, as blocks of one kind do."""
+    """Grouped by parts whose names differ in numbers only, as blocks of one kind do."""
     groups: dict[str, list[_Moving]] = {}
     for one in moving:
         groups.setdefault(re.sub(r"\d+", "#", one.part), []).append(one)
@@ -123,23 +120,23 @@ def rate(facts: ModuleFacts) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-#: Where it may be meant: what is so around these norms, and who wants it otherwise.
+#: Cases in which it may be intended: the words for them, and the advice.
 _CRITIC = (
-    "; all that trains runs in front of it",
-    "Nothing to mend in a discriminator, whose own step trains it. A network that only measures, "
-    "as for a perceptual loss, wants `{way}.eval()`.",
+    "; every trainable layer is upstream of it",
+    "Nothing to mend in a discriminator, which its own step trains. For a fixed network, as in a "
+    "perceptual loss, call `{way}.eval()`.",
 )
 _MAKER = (
-    "; all that trains sees other inputs too",
-    "Nothing to mend in a generator, whose own step trains it. A network that only makes features "
-    "wants `{way}.eval()`.",
+    "; every trainable layer gets other inputs too",
+    "Nothing to mend in a generator, which its own step trains. For a fixed feature extractor, "
+    "call `{way}.eval()`.",
 )
 
 
 def _statistics(group: list[_Moving], around: str = "", advice: str = "") -> Finding:
     return RULE.finding(
         group[0].facts.name,
-        f"{_whose(group)} {_wrote(group)}{others(len(group) - 1, 'norm')}{around}.",
+        f"{_wrote(group)} in frozen {_whose(group)}{others(len(group) - 1, 'norm')}{around}.",
         severity="info" if around else None,
         advice=advice.format(way=_way(group[0].part)) or _advice(group),
         value=float(len(group)),
@@ -151,8 +148,8 @@ def _dropout(group: list[_Moving]) -> Finding:
     first = group[0].facts
     return RULE.finding(
         first.name,
-        f"{_whose(group)} {plural(len(group), 'module')} in it drop"
-        f"{'s' if len(group) == 1 else ''} activations ({rate(first):g} here).",
+        f"dropout is active in frozen {_whose(group)} ({plural(len(group), 'module')}, "
+        f"p = {rate(first):g}).",
         advice=_advice(group),
         value=float(len(group)),
         cause="dropout",
@@ -163,11 +160,10 @@ def _between(first: ModuleFacts, count: int) -> Finding:
     return RULE.finding(
         first.name,
         f"{plural(count, 'dropout')} of frozen layers act{'s' if count == 1 else ''} "
-        f"({rate(first):g} here) behind or between layers that train.",
+        f"(p = {rate(first):g} here) downstream of or between trainable layers.",
         severity="info",
-        advice="Nothing to mend with adapters inside a frozen network, or a generator in front of "
-        "its discriminator. Frozen layers that are to give the same at every step belong in eval "
-        "mode.",
+        advice="Nothing to mend with adapters inside a frozen network, or a generator before its "
+        "discriminator. For the same outputs at every step, put frozen layers into eval mode.",
         value=float(count),
         cause="dropout",
     )
@@ -175,19 +171,18 @@ def _between(first: ModuleFacts, count: int) -> Finding:
 
 def _wrote(group: list[_Moving]) -> str:
     written = [name.rpartition(".")[2] for name in group[0].facts.written]
-    return f"forward wrote to {listed(written)}"
+    return f"forward updates {listed(written)}"
 
 
 def _whose(group: list[_Moving]) -> str:
     """The first part, and how many more are like it."""
     first, parts = group[0], {one.part for one in group}
-    more = f", like {plural(len(parts) - 1, 'part')} more" if len(parts) > 1 else ""
-    whole = "it" if first.part == first.facts.name else f"`{first.part}`, of which it is a part,"
-    return f"{whole} is frozen{more}, and in train mode:"
+    more = f" and {plural(len(parts) - 1, 'part')} more" if len(parts) > 1 else ""
+    return f"`{first.part or 'the model'}`{more}"
 
 
 def _advice(group: list[_Moving]) -> str:
-    """The call that ends it."""
+    """The call that stops it."""
     also = " and those of the others" if len({one.part for one in group}) > 1 else ""
     return (
         f"Call `{_way(group[0].part)}.eval()`{also}, and again after every `model.train()`, which "

@@ -21,17 +21,17 @@ RULE = Rule(
     summary="a trainable parameter is in no group of the optimizer",
     what=(
         "Compares the parameters that require a gradient with those that the optimizer's groups "
-        "hold, and names the outermost module of which it holds nothing; that needs an optimizer "
-        "to look at. Tensors that get a gradient in backward and that a module keeps in a plain "
-        "list, dict or attribute are told in any case: `model.parameters()` does not have them."
+        "hold, and names the outermost module without any; this needs an optimizer. Tensors that "
+        "get a gradient in backward and are in a plain list, dict or attribute of a module are "
+        "always reported: `model.parameters()` does not have them."
     ),
     why=(
-        "The gradient is computed, and nobody uses it. Most often the optimizer was made before a "
-        "layer was replaced, and holds the old one's parameters."
+        "The gradient is computed and unused. Most often the optimizer was made before a layer "
+        "was replaced, and holds the old layer's parameters."
     ),
     fix=(
         "Make the optimizer after the last change to the model, or add the parameters with "
-        "`optimizer.add_param_group`; freeze them where they are not meant to train."
+        "`optimizer.add_param_group`; freeze them if they should not train."
     ),
     sources=("PyTorch, torch.optim: construct the optimizer after the model is complete",),
     runs=Runs(loop=True),
@@ -39,16 +39,17 @@ RULE = Rule(
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per outermost module, or per parameter where a module is held in part."""
+    """One finding per outermost module, or per parameter if the optimizer holds a part of a
+    module."""
     left = [p.name for p in report.parameters if p.requires_grad and p.in_optimizer is False]
-    for name, behind in Tree(report).gathered(left):
-        these = "it" if len(behind) == 1 else f"its {plural(len(behind), 'parameter')}"
-        shown = "" if len(behind) == 1 else f" ({listed(behind)})"
+    for name, names_inside in Tree(report).gathered(left):
+        these = "it" if len(names_inside) == 1 else f"its {plural(len(names_inside), 'parameter')}"
+        shown = "" if len(names_inside) == 1 else f" ({listed(names_inside)})"
         yield RULE.finding(
             name,
             f"no group of {report.run.optimizer or 'the optimizer'} holds {these}{shown}, though "
-            f"{'it requires' if len(behind) == 1 else 'they require'} a gradient.",
-            value=float(len(behind)),
+            f"{'it requires' if len(names_inside) == 1 else 'they require'} a gradient.",
+            value=float(len(names_inside)),
         )
     for kept in report.unregistered:
         yield _unregistered(kept)

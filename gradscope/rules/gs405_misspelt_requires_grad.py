@@ -15,15 +15,15 @@ RULE = Rule(
     severity="error",
     summary="an attribute was meant to be requires_grad, and PyTorch does not read it",
     what=(
-        "Looks for plain attributes of parameters and modules whose name is close to "
-        "`requires_grad` and whose value says otherwise than the parameters do. On a module "
-        "`requires_grad` itself is one: only `requires_grad_()` reaches the parameters."
+        "Finds plain attributes of parameters and modules with a name close to "
+        "`requires_grad` and a value that contradicts the parameters. On a module, "
+        "`requires_grad` itself is one: only `requires_grad_()` changes the parameters."
     ),
     why=(
-        "Python takes any attribute without a word. What was to be frozen trains on, or what was "
-        "to train is frozen, and nothing tells."
+        "Python accepts any attribute. Parameters that should be frozen train, or the other way "
+        "round, without an error."
     ),
-    fix="Write `parameter.requires_grad = …`, or `module.requires_grad_(…)` for a whole module.",
+    fix="Write `parameter.requires_grad = …`, or `module.requires_grad_(…)` for a full module.",
     sources=(
         "udacity/deep-learning-v2-pytorch#12: `param.require_grad = False`",
         "SvenBecker/vscode-pytorch#8",
@@ -41,13 +41,17 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     tree = Tree(report)
     trains = {p.name: p.requires_grad for p in report.parameters}
     for attribute, names in written.items():
-        for name, behind in tree.gathered(names):
-            still = "still trains" if trains[behind[0]] else "is frozen all the same"
-            on = "it" if len(behind) == 1 else f"{plural(len(behind), 'parameter')} of it"
+        for name, names_inside in tree.gathered(names):
+            still = "still trains" if trains[names_inside[0]] else "is still frozen"
+            on = (
+                "it"
+                if len(names_inside) == 1
+                else f"{plural(len(names_inside), 'parameter')} of it"
+            )
             yield RULE.finding(
                 name,
                 f"`{attribute}` is set on {on}, which PyTorch does not read: it {still}.",
-                value=float(len(behind)),
+                value=float(len(names_inside)),
                 cause=attribute,
             )
     for facts in report.modules:
@@ -55,6 +59,6 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             yield RULE.finding(
                 facts.name,
                 f"`{attribute}` is set on this {facts.type}, which PyTorch does not read on a "
-                "module: its parameters are as they were.",
+                "module: its parameters do not change.",
                 cause=attribute,
             )

@@ -38,13 +38,13 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         return
     parsed = [Pattern(text) for text in patterns]
     thawed = [p.name for p in report.parameters if p.requires_grad and _asked(p, parsed)]
-    for name, behind in Tree(report).gathered(thawed):
-        them = "it" if len(behind) == 1 else f"its {plural(len(behind), 'parameter')}"
+    for name, names_inside in Tree(report).gathered(thawed):
+        them = "it" if len(names_inside) == 1 else f"its {plural(len(names_inside), 'parameter')}"
         yield RULE.finding(
             name,
             f"`freeze` names {them}, and in the run "
-            f"{'it requires' if len(behind) == 1 else 'they require'} a gradient.",
-            value=float(len(behind)),
+            f"{'it requires' if len(names_inside) == 1 else 'they require'} a gradient.",
+            value=float(len(names_inside)),
         )
 
 

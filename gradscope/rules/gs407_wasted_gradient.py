@@ -1,4 +1,4 @@
-"""GS407: backward through layers behind which nothing learns."""
+"""GS407: backward through frozen layers upstream of every trainable one."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ RULE = Rule(
     code="GS407",
     name="wasted-gradient",
     severity="info",
-    summary="backward runs through frozen layers in front of which nothing trains",
+    summary="backward runs through frozen layers upstream of the last trainable one",
     what=(
-        "Looks for frozen layers that ran before every layer that trains, and whose outputs got a "
-        "gradient all the same, because the input or an embedding's output asked for one."
+        "Finds frozen layers that ran before every trainable layer, but whose outputs got a "
+        "gradient, because the input or an embedding's output requires one."
     ),
     why=(
-        "Backward through the frozen front costs about as much time as its forward twice, and "
-        "keeps its activations in memory, for a gradient that moves nothing. It is as it should be "
-        "where the gradient of the input itself is wanted, or under reentrant checkpointing."
+        "Backward through these layers costs about twice the time of their forward, and keeps "
+        "their activations in memory, for a gradient that no step uses. It is intended if you need "
+        "the gradient of the input, or under reentrant checkpointing."
     ),
     fix=(
         "Leave `requires_grad` of the inputs off (`enable_input_require_grads` for one), or run "
@@ -34,7 +34,7 @@ RULE = Rule(
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding for the whole front, at the outermost frozen module that ran first."""
+    """One finding for all of these layers, at the outermost frozen module that ran first."""
     tree = Tree(report)
     first = _first_training(report, tree)
     if not complete(report) or first is None:
@@ -50,14 +50,14 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     around = [a for a in ancestors(name) if a in tree.modules and tree.frozen(a)]
     yield RULE.finding(
         around[-1] if around else name,
-        f"{plural(len({call.name for call in wasted}), 'frozen layer')} got a gradient, and "
-        "nothing in front trains.",
+        f"backward runs through {plural(len({call.name for call in wasted}), 'frozen layer')} "
+        "upstream of the last trainable one.",
         value=float(len(wasted)),
     )
 
 
 def _first_training(report: Report, tree: Tree) -> int | None:
-    """The order of the first call of a module whose own parameter trains.
+    """The order of the first call of a module with a trainable parameter.
 
     None where a trainable parameter is used outside a call of its owner: it may lie anywhere.
     """

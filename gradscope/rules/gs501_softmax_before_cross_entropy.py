@@ -1,4 +1,4 @@
-"""GS501: a softmax in front of a loss that has its own."""
+"""GS501: a softmax before a loss that has its own."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RULE = Rule(
     severity="error",
     summary="a softmax feeds a cross entropy, which takes raw scores",
     what=(
-        "Looks in the autograd graph for a softmax whose output goes into a log-softmax, which is "
+        "Finds a softmax in the autograd graph whose output goes into a log-softmax, which is "
         "what cross entropy begins with, or into a negative log-likelihood, which wants "
-        "logarithms. A log-softmax in front of a cross entropy is a warning: computed twice, it "
+        "logarithms. A log-softmax before a cross entropy is a warning: computed twice, it "
         "changes nothing. So is a softmax where the cross entropy was inferred from the output's "
         "shape and no target was given: your own loss may read probabilities, as a policy's does."
     ),

@@ -1,4 +1,4 @@
-"""GS502: scores that are cut off in front of a cross entropy."""
+"""GS502: scores that are cut off before a cross entropy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ RULE = Rule(
     code="GS502",
     name="clipped-logits",
     severity="error",
-    summary="a ReLU or another clip stands between the last layer and cross entropy",
+    summary="a ReLU or another clip is between the last layer and the cross entropy",
     what=(
-        "Looks in the autograd graph for a ReLU, a clamp at zero or a sigmoid whose output goes "
+        "Finds a ReLU, a clamp at zero or a sigmoid in the autograd graph whose output goes "
         "straight into a cross entropy. A tanh there is a warning."
     ),
     why=(
         "A class whose score is below zero gets no gradient where the ReLU cut it: it can never be "
-        "raised again, and after a few steps whole classes are dead. A sigmoid leaves scores "
+        "raised again, and after a few steps entire classes are dead. A sigmoid leaves scores "
         "between 0 and 1, so that the loss cannot fall."
     ),
     fix="Drop the activation after the last layer.",
@@ -54,7 +54,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         elif link.op in _SQUASHED:
             yield RULE.finding(
                 where(link),
-                f"{whose(link)} {kind} goes into a cross entropy: scores are held within narrow "
+                f"{whose(link)} {kind} goes into a cross entropy: scores are limited to narrow "
                 "bounds.",
                 severity=_SQUASHED[link.op] or "warning",
                 call=link.call,

@@ -1,4 +1,4 @@
-"""GS503: a sigmoid in front of a loss that has its own."""
+"""GS503: a sigmoid before a loss that has its own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ RULE = Rule(
     severity="error",
     summary="a sigmoid feeds a binary cross entropy with logits, which takes raw scores",
     what=(
-        "Looks in the autograd graph for a sigmoid or a softmax whose output goes into a binary "
+        "Finds a sigmoid or a softmax in the autograd graph whose output goes into a binary "
         "cross entropy with logits."
     ),
     why=(
         "The loss applies its own sigmoid to numbers between 0 and 1, so that no probability is "
-        "under 0.5 or above 0.73: negatives cannot be told, and the loss stays near 0.69."
+        "under 0.5 or above 0.73: negatives are not separable, and the loss stays near 0.69."
     ),
     fix="Drop the sigmoid and give the loss the raw scores; apply it when you want probabilities.",
     sources=(

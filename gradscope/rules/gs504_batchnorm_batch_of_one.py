@@ -16,13 +16,13 @@ RULE = Rule(
     severity="error",
     summary="a BatchNorm in train mode takes its statistics from one sample",
     what=(
-        "Looks for BatchNorm layers in train mode whose input has one sample, or one value per "
+        "Finds BatchNorm layers in train mode whose input has one sample, or one value per "
         "channel, at which PyTorch raises. SyncBatchNorm, which sees the other processes' samples, "
         "does not count."
     ),
     why=(
-        "The mean and the variance of one sample are that sample's own: the norm erases what tells "
-        "samples apart, and the running statistics that evaluation uses fit no sample at all."
+        "The mean and the variance of one sample are that sample's own: the norm erases the "
+        "differences between samples, and the running statistics fit no sample."
     ),
     fix=(
         "Use a larger batch, `drop_last=True` against a last batch of one, GroupNorm or LayerNorm, "

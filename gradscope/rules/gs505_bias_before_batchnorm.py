@@ -14,7 +14,7 @@ RULE = Rule(
     code="GS505",
     name="bias-before-batchnorm",
     severity="info",
-    summary="a bias is cancelled by the BatchNorm behind it",
+    summary="a bias is cancelled by the BatchNorm after it",
     what=(
         "Looks in the autograd graph for a linear or convolutional layer with a trainable bias "
         "whose output goes into a BatchNorm in train mode and nowhere else."
@@ -23,7 +23,7 @@ RULE = Rule(
         "The norm subtracts the mean, and with it the bias: its gradient is rounding noise, and "
         "memory and optimizer state are spent on it. It does no harm."
     ),
-    fix="Build the layer with `bias=False`; the norm has a bias of its own.",
+    fix="Build the layer with `bias=False`; the norm has its own bias.",
     sources=("Ioffe and Szegedy 2015, Batch normalization, section 3.2",),
     runs=Runs(samples=1, parameters="all", calls=True),
 )
@@ -51,7 +51,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             continue
         by = ", ".join(f"`{norm}`" for norm in sorted(norm for norm in norms if norm))
         yield RULE.finding(
-            bias.name, f"the batch norm behind it{f', {by},' if by else ''} subtracts it again."
+            bias.name, f"the batch norm after it{f', {by},' if by else ''} subtracts it."
         )
 
 

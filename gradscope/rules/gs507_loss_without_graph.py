@@ -14,16 +14,15 @@ RULE = Rule(
     severity="warning",
     summary="the output holds what could be its loss, and backward cannot start from it",
     what=(
-        "Looks, where the config names no loss, for numbers in the model's output that could be "
-        "its own loss, or a part of it, but have no graph; and in the mapping that a loss of one's "
-        "own returns. The run then starts from another loss, "
-        "which says nothing about these. Left alone are numbers whose names say that they are "
-        "something else (`accuracy`, `perplexity`), and those that stand beside one called a loss, "
-        "for a log. What is called `loss` and has no graph is the error `no-grad-root`."
+        "If the config names no loss, it finds numbers in the model's output, or in the mapping "
+        "of a custom loss, that could be a loss or a part of it but have no graph. The run then "
+        "starts from another loss, which does not cover them. Numbers with other names "
+        "(`accuracy`, `perplexity`), and those next to one called a loss, do not count. A `loss` "
+        "without a graph is the error `no-grad-root`."
     ),
     why=(
-        "A loss that went through `detach`, `.item()` or `no_grad` trains nothing, and no error "
-        "says so as long as another loss is looked at."
+        "A loss after `detach`, `.item()` or `no_grad` trains nothing, without an error if another "
+        "loss is used."
     ),
     fix=(
         "If it is the loss, compute it without `detach`, `.item()` and `no_grad`, and see that "
@@ -47,7 +46,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     if report.run.loss == "output" or not report.run.loss_inferred:
         start = "the sum of the others"
     elif report.run.loss.startswith("output"):
-        start = f"`{report.run.loss}` alone"
+        start = f"`{report.run.loss}` only"
     elif report.run.loss == "sum":
         start = "a stand-in, the sum of the output"
     yield RULE.finding(

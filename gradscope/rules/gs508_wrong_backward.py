@@ -14,13 +14,13 @@ RULE = Rule(
     severity="error",
     summary="a layer's backward is not the derivative of its forward",
     what=(
-        "Looks at the layers that `inspect --gradcheck LAYER` held against finite differences, in "
-        "float64 and with their inputs as they flow: for an input or a parameter whose gradient is "
+        "Reads the layers that `inspect --gradcheck LAYER` compared with finite differences, in "
+        "float64 and on their inputs of the step: for an input or a parameter whose gradient is "
         "another one. A warning where backward gives other values when it is run again. A layer on "
         "a kink, which is right beside it, is left alone."
     ),
     why=(
-        "A custom `autograd.Function` is trusted as it stands: training goes on with a gradient "
+        "A custom `autograd.Function` is trusted unchecked: training goes on with a gradient "
         "that points elsewhere, and no error says so."
     ),
     fix=(

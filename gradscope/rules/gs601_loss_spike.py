@@ -1,4 +1,4 @@
-"""GS601: a loss that leaps far out of its own past."""
+"""GS601: a loss that jumps far above its history."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ RULE = Rule(
     code="GS601",
     name="loss-spike",
     severity="warning",
-    summary="the loss leaps far above everything it was in the steps before",
+    summary="the loss jumps far above everything it was in the steps before",
     what=(
         "Compares the loss of each step with those of the 128 steps before that sum as many "
         "backwards, by the median and the "
         "median absolute deviation of their logarithms, which a few wild values do not move. It "
-        "fires where the loss is many deviations above the median, and stands out from nearly all "
+        "fires where the loss is many deviations above the median, and exceeds nearly all "
         "of those steps as well: the long tails of a training that is nearly done do not count. "
         "Losses that are not all positive, as those of rewards, must stand out seven times as far."
     ),
@@ -59,7 +59,7 @@ RULE = Rule(
             "the distance from the median over that of the steps before, the highest 2 % left out, "
             "above which it fires",
         ),
-        Threshold("history", 32, "steps before, below which nothing is said"),
+        Threshold("history", 32, "steps before, below which it does not judge"),
     ),
     runs=Runs(samples=0, steps_before="history", metrics=("loss",)),
 )

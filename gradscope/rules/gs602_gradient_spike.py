@@ -1,4 +1,4 @@
-"""GS602: a gradient that leaps far out of its own past."""
+"""GS602: a gradient that jumps far above its history."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ RULE = Rule(
     code="GS602",
     name="gradient-spike",
     severity="warning",
-    summary="the gradient's norm leaps far above everything it was in the steps before",
+    summary="the gradient's norm jumps far above everything it was in the steps before",
     what=(
         "Compares the norm of all gradients, before clipping, with the median and nearly all of "
-        "the 128 steps before, at every step. In the steps that were looked at it compares each "
+        "the 128 steps before, at every step. In the sampled steps it compares each "
         "weight's gradient with that weight's own past, and names the one that leapt alone. Of a "
-        "leap of the whole it names the parameter with the largest gradient."
+        "jump of the total it names the parameter with the largest gradient."
     ),
     why=(
         "One such step undoes many: the weights jump, and Adam's second moment remembers it for a "
@@ -29,7 +29,7 @@ RULE = Rule(
         "of the loss."
     ),
     fix=(
-        "Clip the gradient at about the 90th percentile of its norms, and look at the batch of "
+        "Clip the gradient at about the 90th percentile of its norms, and check the batch of "
         "that step; where one layer leapt alone, normalise what goes into it."
     ),
     sources=(
@@ -63,9 +63,9 @@ RULE = Rule(
             "and its robust standard deviations above the median, in logarithms, to fire at",
             source="the spike score of OLMo 2",
         ),
-        Threshold("history", 32, "steps before, below which nothing is said"),
+        Threshold("history", 32, "steps before, below which it does not judge"),
         Threshold("layer", 30, "a weight's own ratio to its median, above which it fires"),
-        Threshold("samples", 12, "samples before, below which nothing is said of a weight"),
+        Threshold("samples", 12, "samples before, below which it does not judge a weight"),
     ),
     runs=Runs(
         samples=1,
@@ -107,11 +107,11 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
 def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
     """At most one finding per sample, at the weight that leapt furthest and alone.
 
-    Nothing is said of a sample that comes long after the others: in the meantime it may have grown.
+    A sample long after the others is not judged: in the meantime it may have grown.
     """
     if _is_far(history):
         return
-    leaps: list[tuple[float, str]] = []
+    jumps: list[tuple[float, str]] = []
     for name, weight in history.weights.items():
         before, gradient = weight.gradient, weight.now.gradient
         norm = gradient.norm if gradient is not None else None
@@ -119,11 +119,11 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
             continue
         ratio = norm / before.usual
         if math.isfinite(ratio):
-            leaps.append((ratio if norm > limits["beyond"] * before.high else 0.0, name))
-    if len(leaps) < 2:
+            jumps.append((ratio if norm > limits["beyond"] * before.high else 0.0, name))
+    if len(jumps) < 2:
         return
-    leaps.sort(reverse=True)
-    (ratio, name), rest = leaps[0], leaps[len(leaps) // 2][0]
+    jumps.sort(reverse=True)
+    (ratio, name), rest = jumps[0], jumps[len(jumps) // 2][0]
     if ratio <= limits["layer"] or rest > limits["ratio"]:
         return
     weight = history.weights[name]

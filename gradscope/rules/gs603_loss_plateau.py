@@ -17,7 +17,7 @@ RULE = Rule(
     code="GS603",
     name="loss-plateau",
     severity="info",
-    summary="the loss has not fallen for half the run, and stands near where it began",
+    summary="the loss has not fallen for half the run, and is near its start",
     what=(
         "Compares the mean loss of the last quarter of the run with that of the quarter before, "
         "against their noise, and with the loss of the beginning. It fires where there was no "
@@ -32,7 +32,7 @@ RULE = Rule(
         "much too small or much too large all end in such a line."
     ),
     fix=(
-        "See that a single batch can be overfitted; if not, look at the targets and at `gradscope "
+        "Check that a single batch can be overfitted; if not, check the targets and run `gradscope "
         "check MODEL`. If it can, try learning rates three times larger and smaller."
     ),
     sources=(
@@ -45,9 +45,9 @@ RULE = Rule(
         "found; shorter runs are not judged. `noise` could lie anywhere from 0.15 up."
     ),
     thresholds=(
-        Threshold("steps", _STEPS, "steps without a fall, below which nothing is said"),
+        Threshold("steps", _STEPS, "steps without a fall, below which it does not judge"),
         Threshold("left", 0.9, "the loss over that of the beginning, above which it fires"),
-        Threshold("noise", 0.5, "standard deviation over mean, above which nothing is said"),
+        Threshold("noise", 0.5, "standard deviation over mean, above which it does not judge"),
         Threshold(
             "errors", 2, "fall between the quarters in standard errors, above which it is one"
         ),
@@ -68,7 +68,7 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
     yield RULE.finding(
         history.now.optimizer,
         f"for {plural(course.steps, 'step')}, since step {course.since}, the loss has not fallen: "
-        f"it stands at {number(course.last)}, and began at {number(course.first)}.",
+        f"it is {number(course.last)}, and began at {number(course.first)}.",
         value=course.last / course.first,
         limit=limits.of("left"),
     )

@@ -19,19 +19,19 @@ RULE = Rule(
     severity="warning",
     summary="a weight's norm has grown many times over and grows on",
     what=(
-        "Follows the norm of every weight of two or more axes over the steps that were looked at. "
+        "Follows the norm of every weight of two or more axes over the sampled steps. "
         "It fires where the norm is many times what it was at first, or what an initialisation "
         "that keeps the variance gives if it began smaller, and rose in each of the last eight "
         "samples. Weights that begin at zero on purpose do not count until then."
     ),
     why=(
         "Scores and activations grow with it: softmaxes and sigmoids saturate, half precision "
-        "overflows, and behind a normalisation the same learning rate moves the weight less and "
+        "overflows, and before a normalisation the same learning rate moves the weight less and "
         "less."
     ),
     fix=(
         "Use weight decay on that weight (AdamW's, of 0.01 or more), lower its learning rate, or "
-        "look for what rewards size alone, as a loss without a bound does."
+        "search for a term that rewards size only, as a loss without a bound does."
     ),
     sources=(
         "Merrill et al. 2021, Effects of parameter norm growth during transformer training "

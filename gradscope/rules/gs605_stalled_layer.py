@@ -48,7 +48,7 @@ RULE = Rule(
             "the weight's pace over its earlier one, over the same of the other weights, below "
             "which it fires",
         ),
-        Threshold("samples", 8, "samples before, below which nothing is said"),
+        Threshold("samples", 8, "samples before, below which it does not judge"),
     ),
     runs=Runs(samples=8, samples_before="samples"),
 )

@@ -50,8 +50,8 @@ RULE = Rule(
         Threshold(
             "factor", 10, "the median factor by which they were clipped, above which it fires"
         ),
-        Threshold("history", 100, "steps, below which nothing is said while the run goes on"),
-        Threshold("short", 16, "steps, below which nothing is said at the end of the run"),
+        Threshold("history", 100, "steps, below which it does not judge while the run goes on"),
+        Threshold("short", 16, "steps, below which it does not judge at the end of the run"),
         Threshold("short_factor", 30, "the factor of a run of less than `history` steps"),
     ),
     runs=Runs(loop=True),

@@ -52,7 +52,7 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
     scale = history.now.loss_scale
     if scale is None:
         return
-    late = history.count > len(history.scales) + 1  # the window has left the beginning behind
+    late = history.count > len(history.scales) + 1  # the window no longer has the beginning
     often = late and history.halvings > limits["halvings"]
     if not often and not 0 <= scale < limits["scale"]:
         return

@@ -1,4 +1,4 @@
-"""GS610: a gradient that vanishes over depth while the loss stands still."""
+"""GS610: a gradient that vanishes over depth while the loss does not fall."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ RULE = Rule(
     code="GS610",
     name="slow-first-layers",
     severity="warning",
-    summary="the first layers barely move over the run, and the loss stands still",
+    summary="the first layers barely move over the run, and the loss does not fall",
     what=(
         "Compares, over all samples of the run, gradient over weight of each layer and those "
-        "before it with the largest behind it; with optimizers that divide by the gradient's size, "
-        "as Adam, the update over the weight. It fires where the ratio is tiny, while "
-        "the mean loss of the last quarter of the run is no lower than that of the quarter before, "
-        "against their noise. It names the layer nearest the loss of which that holds. Left alone "
-        "are runs with several optimizers and losses that are not positive, or mostly noise."
+        "upstream of it with the largest downstream; with optimizers that divide by the "
+        "gradient's size, as Adam, the update over the weight. It fires where the ratio is tiny, "
+        "while the mean loss of the last quarter of the run is no lower than that of the quarter "
+        "before, against their noise. It names the layer nearest the loss of which that holds. "
+        "Left alone are runs with several optimizers and losses that are not positive, or mostly "
+        "noise."
     ),
     why=(
         "The first layers keep their random weights, and the last ones alone cannot lower the "
@@ -48,10 +49,10 @@ RULE = Rule(
     thresholds=(
         Threshold("ratio", 2e-3, "the ratio over all samples, below which it fires"),
         Threshold("jump", 100, "the next layer's ratio over it, above which nothing vanishes"),
-        Threshold("samples", 8, "samples, below which nothing is said"),
+        Threshold("samples", 8, "samples, below which it does not judge"),
         Threshold("errors", 2, "fall of the loss in standard errors, above which it falls"),
         Threshold("left", 0.5, "the loss over that of the first steps, above which it fires"),
-        Threshold("noise", 0.5, "standard deviation over mean, above which nothing is said"),
+        Threshold("noise", 0.5, "standard deviation over mean, above which it does not judge"),
     ),
     runs=Runs(loop=True),
     explains=("GS101", "GS603", "GS605"),
@@ -74,7 +75,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             frontier.name,
             f"over {depth.samples} samples the gradient over the weight is "
             f"{number(1 / frontier.ratio)} times smaller here{_and(layers)} than nearer the loss, "
-            f"as in `{depth.last}`. The loss stands at {number(course.last)}, and began at "
+            f"as in `{depth.last}`. The loss is at {number(course.last)}, and began at "
             f"{number(course.first)}.",
             value=frontier.ratio,
             limit=limits.of("ratio"),

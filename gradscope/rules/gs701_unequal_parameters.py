@@ -23,19 +23,19 @@ RULE = Rule(
     severity="error",
     summary="parameters that should be the same on all ranks are not",
     what=(
-        "Compares the parameters of ranks that hold the same part of a model, bit for bit, in the "
-        "steps that these looked at: replicas under DistributedDataParallel, the parts of DTensors "
-        "by their placements, and models without a wrapper in a process group. Where gradients "
-        "differed in an earlier look, GS702 tells. Models in pipeline stages are left alone. "
-        "Without a wrapper it is a warning: ranks may be meant to train models of their own."
+        "Compares the parameters of ranks that hold the same shard of a model, bit for bit, in the "
+        "sampled steps: replicas under DistributedDataParallel, shards of DTensors by their "
+        "placements, and models without a wrapper in a process group. If gradients differed in an "
+        "earlier sample, GS702 reports it. Models in pipeline stages are not compared. Without a "
+        "wrapper it is a warning: each rank may train its own model on purpose."
     ),
     why=(
-        "Each rank averages gradients that were taken at other weights: no model is trained by "
-        "them, and the checkpoint of one rank is not what the others have."
+        "Each rank averages gradients of other weights: they train no model, and the checkpoint of "
+        "one rank differs from the others."
     ),
     fix=(
         "Wrap the model in DistributedDataParallel after it was loaded, which broadcasts rank 0's "
-        "weights, and change weights afterwards on all ranks alike: drawn from one seed, or "
+        "weights, and later change weights on all ranks alike: drawn from one seed, or "
         "broadcast."
     ),
     sources=(
@@ -61,7 +61,7 @@ def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFind
             f"{the_others(one)} {since(one)}"
         )
         if alone and gradients is not None:
-            message += "; gradients are not averaged either, so each rank trains a model of its own"
+            message += "; gradients are not averaged either, so each rank trains its own model"
         finding = RULE.finding(
             one.names[0],
             f"{message}.",

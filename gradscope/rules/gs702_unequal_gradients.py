@@ -24,12 +24,12 @@ RULE = Rule(
     summary="the optimizers of two ranks get different gradients for the same parameters",
     what=(
         "Compares, bit for bit, the gradients that the optimizers of ranks with the same part of a "
-        "model get: all-reduce leaves the same numbers on each. Without a wrapper it is a warning, "
-        "and nothing is said where parameters differed before, as GS701 tells that."
+        "model get: all-reduce leaves the same numbers on each. Without a wrapper it is a warning. "
+        "If parameters differed before, GS701 reports that instead."
     ),
     why=(
-        "Every rank makes a step of its own: replicas drift apart, and each learns from its share "
-        "of the data alone."
+        "Every rank makes its own step: replicas diverge, and each learns from its share "
+        "of the data only."
     ),
     fix=(
         "Run the last forward and backward before a step outside of `no_sync`, and call the "

@@ -1,4 +1,4 @@
-"""GS703: buffers that each rank has of its own, as BatchNorm's running statistics."""
+"""GS703: buffers that differ between ranks, as BatchNorm's running statistics."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ RULE = Rule(
     code="GS703",
     name="unequal-buffers",
     severity="info",
-    summary="each rank has buffers of its own, as running statistics of its share of the data",
+    summary="buffers differ between ranks, as running statistics of each rank's data",
     what=(
-        "Compares buffers where nothing broadcasts them: under DistributedDataParallel with "
-        "`broadcast_buffers=False`, and in models without a wrapper. By default rank 0's are sent "
-        "to all before each forward, and there is nothing to compare. Where parameters or "
-        "gradients differ, their rules tell."
+        "Compares buffers that are not broadcast: under DistributedDataParallel with "
+        "`broadcast_buffers=False`, and in models without a wrapper. By default rank 0's are "
+        "broadcast before each forward, and there is nothing to compare. If parameters or "
+        "gradients differ, their rules report it."
     ),
     why=(
         "In eval mode BatchNorm uses its running statistics: each rank evaluates another model, "

@@ -13,13 +13,13 @@ RULE = Rule(
     code="GS704",
     name="repeated-data",
     severity="warning",
-    summary="ranks that should each get data of their own get the same",
+    summary="ranks that should get different data get the same",
     what=(
-        "Compares, bit for bit, what ranks call the model on in the steps looked at. It fires "
-        "where ranks of different places in data parallelism got the same in at least three looks "
-        "and in half of all. Ranks that share one layer get the same data by design and are left "
-        "alone. That each epoch has the same order (`set_epoch` forgotten) is not seen: too few "
-        "steps of an epoch are looked at."
+        "Compares, bit for bit, the model inputs of ranks in the sampled steps. It fires if "
+        "ranks of different data-parallel groups got the same in at least three samples and in "
+        "half of all. Ranks that share one layer get the same data by design and are not "
+        "compared. It cannot find that each epoch has the same order (`set_epoch` forgotten): "
+        "too few steps of an epoch are sampled."
     ),
     why=(
         "The ranks do one rank's work several times: the global batch is as large as one rank's, "
@@ -36,15 +36,16 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold(
-            "looks",
+            "samples",
             3,
-            "steps in which the same was given, below which nothing is said",
-            source="one batch can be meant to be the same",
+            "samples with equal data, below which it does not judge",
+            source="one batch can be the same on purpose",
+            old_name="looks",
         ),
         Threshold(
             "share",
             0.5,
-            "share of the looks in which it was, below which nothing is said",
+            "share of such samples, below which it does not judge",
             source="most of them",
         ),
     ),
@@ -55,12 +56,12 @@ RULE = Rule(
 def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One for each model that is called on the same."""
     for one in ranks.same_inputs:
-        if one.count < limits["looks"] or one.count < limits["share"] * one.looks:
+        if one.count < limits["samples"] or one.count < limits["share"] * one.sampled:
             continue
         finding = RULE.finding(
             "",
             f"{on_ranks(one.ranks, max(len(ranks.runs), len(one.ranks)))} called the model on the "
-            f"same data, bit for bit, in {one.count} of {one.looks} steps looked at.",
+            f"same data, bit for bit, in {one.count} of {one.sampled} sampled steps.",
             cause="same-inputs",
         )
         yield TrainingFinding(finding, (one.steps,), one.model)

@@ -16,14 +16,14 @@ RULE = Rule(
     summary="ranks whose batches differ in size have equal weight in the gradient",
     what=(
         "Compares the sizes of the ranks' batches step by step: the first axis of what the model "
-        "is called on. Where sizes vary from step to step anyway, as the lengths of sentences or "
-        "the nodes of graphs do, nothing is said, nor of models with a layer that takes the batch "
+        "is called on. It does not judge sizes that vary anyway, as lengths of sentences or "
+        "numbers of nodes do, nor models with a layer that takes the batch "
         "as its second axis (`batch_first=False`)."
     ),
     why=(
         "DistributedDataParallel takes the mean over ranks of means over batches: a sample of a "
         "small batch counts for more than one of a large batch. Where a rank has a batch less "
-        "than the others, they wait for it for ever."
+        "than the others, they wait forever."
     ),
     fix=(
         "Drop the last batch (`drop_last=True`), or pad the data to a multiple of the ranks as "

@@ -17,8 +17,8 @@ RULE = Rule(
     summary="parameters got no gradient, and DistributedDataParallel waits for it",
     what=(
         "Reads which parameters DistributedDataParallel missed when it raised `Expected to have "
-        "finished reduction in the prior iteration`, names the module that did not run and the "
-        "line of the forward in which it stands, and the ranks on which it did."
+        "finished reduction in the prior iteration`, names the module that did not run, its line "
+        "in the forward, and the ranks on which it ran."
     ),
     why=(
         "The other ranks wait in their backward for a gradient that never comes: the run hangs "

@@ -20,9 +20,9 @@ RULE = Rule(
         "Compares the median time of ranks from the end of a step to the beginning of the next "
         "backward: data, forward and loss, before anything waits for another rank. It has to be "
         "slow in three of four steps, which a machine that is busy with other things is not. The "
-        "seconds of whole steps are the same on all, as backward ends together. Steps that are "
-        "looked at do not count. Under FSDP forward waits as well, and nothing is found; of the "
-        "stages of a pipeline nothing is measured."
+        "seconds of full steps are the same on all, as backward ends together. Sampled steps do "
+        "not count. It cannot judge FSDP, where forward waits as well, nor the stages of a "
+        "pipeline."
     ),
     why="The run is as slow as its slowest rank, and all other devices are idle for that long.",
     fix=(
@@ -45,8 +45,8 @@ RULE = Rule(
         Threshold(
             "share",
             0.1,
-            "share of a step that the others wait, below which nothing is said",
-            source="what is worth looking for",
+            "share of a step that the others wait, below which it does not judge",
+            source="what is worth a search",
         ),
     ),
     runs=Runs(ranks=True),

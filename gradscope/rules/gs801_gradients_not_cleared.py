@@ -1,4 +1,4 @@
-"""GS801: each step uses the gradients of the steps before once more."""
+"""GS801: each step uses the gradients of the steps before again."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold("rest", 0.3, "share of the steps after the fall, above which it fires", CHOSEN),
-        Threshold("steps", 10, "steps after the fall, below which nothing is said", CHOSEN),
+        Threshold("steps", 10, "steps after the fall, below which it does not judge", CHOSEN),
     ),
     runs=Runs(loop=True),
     explains=("GS104", "GS603", "GS605", "GS608"),

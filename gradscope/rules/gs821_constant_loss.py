@@ -33,7 +33,7 @@ RULE = Rule(
         "ultralytics/yolov3#191: the loss of a single class is 0 at every step",
     ),
     thresholds=(
-        Threshold("backwards", 5, "equal losses and steps, below which nothing is said", CHOSEN),
+        Threshold("backwards", 5, "equal losses and steps, below which it does not judge", CHOSEN),
     ),
     runs=Runs(loop=True),
 )

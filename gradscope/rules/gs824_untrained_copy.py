@@ -32,8 +32,10 @@ RULE = Rule(
         "Python, copy: a deep copy shares nothing with the original",
     ),
     thresholds=(
-        Threshold("evaluations", 2, "calls of it, below which nothing is said", CHOSEN),
-        Threshold("share", 0.5, "share of the steps with one, above which nothing is said", CHOSEN),
+        Threshold("evaluations", 2, "calls of it, below which it does not judge", CHOSEN),
+        Threshold(
+            "share", 0.5, "share of the steps with one, above which it does not judge", CHOSEN
+        ),
     ),
     runs=Runs(loop=True),
 )
@@ -84,8 +86,8 @@ def _named(copy: LoopModel, model: LoopModel) -> str:
 
 def _is_left(model: LoopModel) -> bool:
     """Whether nobody trains it, updates it, or has frozen it."""
-    whole = model.trainable == model.parameters > 0
-    return model.unchanged and not model.calls and not model.held and whole
+    full = model.trainable == model.parameters > 0
+    return model.unchanged and not model.calls and not model.held and full
 
 
 def _of(models: Collection[str], events: Iterable[LoopEvent]) -> list[LoopEvent]:

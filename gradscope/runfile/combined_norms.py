@@ -1,4 +1,4 @@
-"""The norms of parameters over many steps, of several ranks as those of the whole run."""
+"""The norms of parameters over many steps, reduced over ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Columns = Mapping[int, Sequence[float]]
 def combined_norms(
     series: Mapping[int, Mapping[Key, NormSeries]], layout: Layout
 ) -> dict[Key, NormSeries]:
-    """The norms of wholes at the steps that every rank with a part read.
+    """The global norms at the steps that every rank with a part read.
 
     Args:
         series: of each rank, of what it holds.
@@ -36,16 +36,16 @@ def combined_norms(
         gradient = layout.gradient(key, ranks)
         before = {rank: _taken(one.gradient, parts[rank]) for rank, one in held.items()}
         own = {rank: _taken(one.value, values[rank]) for rank, one in held.items()}
-        whole = clipped = _of_whole(gradient, before, len(steps))
+        reduced = clipped = _reduced_norm(gradient, before, len(steps))
         if any(one.clipped is not one.gradient for one in held.values()):
             after = {rank: _taken(one.clipped, parts[rank]) for rank, one in held.items()}
-            clipped = _of_whole(gradient, after, len(steps))
+            clipped = _reduced_norm(gradient, after, len(steps))
         found[key] = NormSeries(
             steps,
-            whole,
+            reduced,
             clipped,
             value_steps,
-            _of_whole(layout.value(key, ranks), own, len(value_steps)),
+            _reduced_norm(layout.value(key, ranks), own, len(value_steps)),
         )
     return found
 
@@ -82,23 +82,23 @@ def _taken(norms: array[float], places: list[int] | None) -> Sequence[float]:
     return norms if places is None else [norms[i] for i in places]
 
 
-def _of_whole(whole: ShardLayout, columns: _Columns, length: int) -> array[float]:
-    """The whole's norm at each step, from those of its parts."""
-    if whole.fault is not None:
+def _reduced_norm(reduced: ShardLayout, columns: _Columns, length: int) -> array[float]:
+    """The global norm at each step, from those of its shards."""
+    if reduced.fault is not None:
         return array("d", [NONE]) * length
-    copies = [_of_copy(copy, columns) for copy in whole.copies]
+    copies = [_of_copy(copy, columns) for copy in reduced.copies]
     if copies and all(one is not None and one == copies[0] for one in copies):
         return array("d", copies[0] or ())
     found = array("d")
     for i in range(length):
         own = {rank: column[i] for rank, column in columns.items()}
-        norm = whole.norm({rank: None if x == NONE else x for rank, x in own.items()})
+        norm = reduced.norm({rank: None if x == NONE else x for rank, x in own.items()})
         found.append(NONE if norm is None else norm)
     return found
 
 
 def _of_copy(copy: Sequence[Sequence[int]], columns: _Columns) -> list[float] | None:
-    """The norm of one copy of the whole at each step; None where some are missing or differ."""
+    """The norm of one replica at each step; None where some are missing or differ."""
     total: list[float] = []
     if not copy:  # no shard of it has an element
         return None

@@ -1,4 +1,4 @@
-"""Figures of several ranks as those of the whole run: exact, or None."""
+"""Figures reduced over ranks: exact, or None."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NORMS = ("value_norm", "grad_norm", "clipped_norm", "update_norm")
 def combined_steps(
     steps: Mapping[int, Sequence[TrainingStep]], layout: Layout
 ) -> tuple[TrainingStep, ...]:
-    """The step metrics of the whole run: losses are means over ranks, norms those of the whole.
+    """The step metrics of the full run: losses are means over ranks, norms are global.
 
     A step that a rank passed over, as its budget asked for, is left out. Of one that a rank did not
     come to there are no norms where its part is missing, and no loss.
@@ -97,7 +97,7 @@ def _total_norms(there: Mapping[int, TrainingStep], layout: Layout) -> tuple[_Nu
 
 
 def _of_group(group: NormGroup, own: Mapping[int, Sequence[_Number] | None], i: int) -> _Number:
-    return group.whole.norm({rank: both[i] for rank, both in own.items() if both})
+    return group.reduced.norm({rank: both[i] for rank, both in own.items() if both})
 
 
 def root_of_squares(norms: Sequence[_Number]) -> _Number:
@@ -109,7 +109,7 @@ def root_of_squares(norms: Sequence[_Number]) -> _Number:
 def combined_parameters(
     series: Mapping[int, Mapping[Key, Series]], layout: Layout
 ) -> dict[Key, Series]:
-    """The parameters of all ranks over the steps, each as a whole: of sharded ones no rank has it.
+    """The parameters of all ranks over the steps, with global norms: no rank has a sharded one.
 
     Args:
         series: of each rank.
@@ -142,7 +142,7 @@ def _fault(
     steps: Sequence[int],
     values: Mapping[str, Sequence[_Number]],
 ) -> str | None:
-    """Why norms that all ranks have are none of the whole's at some step."""
+    """Why the norms of all ranks give no global norm at some step."""
     for name in ("value_norm", "clipped_norm"):
         for step, norm in zip(steps, values[name], strict=True):
             known = [
@@ -175,7 +175,7 @@ def _cells(
     moved, size = norms["update_norm"], norms["value_norm"]
     if moved is not None:
         yield "update_ratio", moved / size if size else None
-    else:  # an older file has no more than the ratio, and of a part it says nothing
+    else:  # an older file has no more than the ratio, and a shard's ratio tells nothing
         parts = max(map(len, value.copies), default=0)
         yield "update_ratio", value.norm(own("update_ratio")) if parts == 1 else None
     shares, counts = own("zeros"), own("nonfinite")
@@ -221,10 +221,10 @@ def with_spread(
 
 
 def combined_sample(samples: Mapping[int, StepSample], layout: Layout) -> StepSample:
-    """One model in one step: the parameters of all ranks as wholes, the calls of the lowest rank.
+    """One model in one step: the parameters reduced over ranks, the calls of the lowest rank.
 
     Args:
-        samples: of each rank that looked at the model.
+        samples: of each rank that sampled the model.
         layout: of the same ranks.
     """
     first = samples[min(samples)]
@@ -286,12 +286,12 @@ def _whole_parameter(
 def _whole_stats(
     made: ShardLayout, own: Mapping[int, TensorStats | None], shape: tuple[int, ...]
 ) -> TensorStats:
-    """Statistics of the whole; without numbers where it cannot be put together."""
+    """Global statistics; without numbers if they cannot be reduced."""
     parts = [stats for rank in made.ranks if (stats := own.get(rank)) is not None]
     norm = made.norm({rank: None if stats is None else stats.norm for rank, stats in own.items()})
     dtype = next((stats.dtype for stats in own.values() if stats is not None), "float32")
     if norm is None or len(parts) < len(made.ranks):
-        # Of what nobody measured in full it is known all the same whether it is finite.
+        # Whether it is finite is known even without a full measurement.
         nothing = TensorStats(shape, dtype, math.prod(shape))
         if not parts:
             return nothing

@@ -31,7 +31,7 @@ _JOURNAL_BYTES = 16 << 20
 #: The kind of the event that says so.
 SAMPLES_LEFT_OUT = "samples-left-out"
 
-#: Tables whose rows can be written once more.
+#: Tables whose rows can be written again.
 _REPLACED = ("model", "step", "norm_names", "sample", "fingerprint", "mesh", "placement")
 _CALL = ("step", "model", "name", "call", "type", *schema.CALL_COLUMNS)
 _PARAMETER = ("step", "model", "name", *schema.PARAMETER_COLUMNS)
@@ -49,7 +49,7 @@ def create(path: Path, run: TrainingRun) -> sqlite3.Connection:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666))
     except FileExistsError:
         raise OptionError(
-            f"`{path}` exists", help="a run is never overwritten: name another file"
+            f"`{path}` exists", help="gradscope never overwrites a run: give another file"
         ) from None
     except OSError as error:
         raise _unwritable(path, error.strerror or str(error)) from None
@@ -97,7 +97,7 @@ def _unwritable(path: Path, reason: str) -> OptionError:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of what is written in it, or nothing."""
+    """All of a transaction, or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -175,7 +175,7 @@ def _insert(
 ) -> None:
     marks = ", ".join("?" * len(columns))
     again = ""
-    if table == "finding":  # at its place among the others, with what is known of it now
+    if table == "finding":  # keeps its place, with the newest figures
         new = ", ".join(f"{name} = excluded.{name}" for name in columns if name != "key")
         again = f" ON CONFLICT (key) DO UPDATE SET {new}"
     verb = "INSERT OR REPLACE" if table in _REPLACED else "INSERT"
@@ -189,7 +189,7 @@ def write_dropped(
 ) -> None:
     """Say once how many samples were left out, and from which step to which."""
     count, first, last = dropped
-    message = f"{count} samples were left out, as the disk could not follow"
+    message = f"{count} samples were dropped: the disk is too slow"
     details = {"samples": count, "first": first, "last": last}
     event = TrainingEvent(last, seconds, SAMPLES_LEFT_OUT, message, details)
     connection.execute("DELETE FROM event WHERE kind = ?", (SAMPLES_LEFT_OUT,))
@@ -197,7 +197,7 @@ def write_dropped(
 
 
 def thin(connection: sqlite3.Connection, kept: thinning.Kept) -> None:
-    """Drop what is one too many; the pages that it filled are used again."""
+    """Drop the row that is one too many; its pages are used again."""
     numbers = [(step,) for step in kept.drop_samples()]
     for table in ("sample", "call", "parameter", "fingerprint"):
         connection.executemany(f"DELETE FROM {table} WHERE step = ?", numbers)
@@ -240,7 +240,7 @@ def copy(run: Path, target: Path) -> None:
 
 def close(connection: sqlite3.Connection) -> None:
     """Close the file so that it is one file, and can be read from a folder that is read-only."""
-    with contextlib.suppress(sqlite3.OperationalError):  # somebody reads it: the journal stays
+    with contextlib.suppress(sqlite3.OperationalError):  # a reader has it open: the journal stays
         connection.execute("PRAGMA busy_timeout = 200")
         connection.execute("PRAGMA journal_mode = DELETE")
     connection.close()

@@ -9,17 +9,17 @@ from pathlib import Path
 from gradscope.errors import ConfigError, OptionError
 from gradscope.runfile.opening import connect, files_of, is_run, reading
 
-#: In the working directory, of the script and of whoever reads the run.
+#: In the working directory, of the script and of the reader.
 FOLDER = Path("gradscope-runs")
 SUFFIX = ".db"
 
-#: What is made of a run, by the suffix of its file: the command behind `gradscope`.
+#: What can be made of a run, by the suffix of its file: the command after `gradscope`.
 _SHOWN = {
     **dict.fromkeys((".html", ".json", ".csv", ".md", ".txt", ".sarif"), "show {run} -o {file}"),
     **dict.fromkeys((".png", ".svg", ".pdf"), "show {run} --plot {file}"),
     ".parquet": "export {run} --to parquet {file}",
 }
-#: Files of other kinds that nobody takes for a run's.
+#: Files of other kinds that cannot be a run.
 _OTHERS = (
     *(".htm", ".jpg", ".jpeg", ".gif", ".log", ".ipynb", ".py", ".yaml", ".yml", ".toml"),
     *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".gz", ".zip"),
@@ -73,7 +73,7 @@ def run_named(word: Path) -> Path | None:
 
 
 def began(path: Path) -> float | None:
-    """When the run began, in seconds since 1970; None of what nobody can read as a run."""
+    """When the run began, in seconds since 1970; None for a file that is not a readable run."""
     with contextlib.suppress(ConfigError):
         file = files_of(path)[0]
         with contextlib.closing(connect(file)) as connection, reading(file):

@@ -1,6 +1,6 @@
-"""Which ranks hold what of each parameter, and how a norm of the whole comes from norms of parts.
+"""Which ranks hold which shards of each parameter, and how global norms are computed from theirs.
 
-A whole tensor's L2 norm is the root of the sum of squares over its distinct shards. Replicas count
+The global L2 norm is the root of the sum of squares over the distinct shards. Replicas count
 once, and must agree: where they do not, there is no such number.
 """
 
@@ -14,7 +14,7 @@ from gradscope.records.placements import DeviceMesh, ParameterPlacement
 
 #: A parameter: the id of its model, and its name.
 Key = tuple[int, str]
-#: How far the norms of replicas may be apart, as a share.
+#: How far the norms of replicas may differ, as a share.
 _ALIKE = 1e-6
 
 
@@ -23,10 +23,10 @@ class ShardLayout:
     """How a tensor is made of what ranks hold.
 
     Attributes:
-        copies: each copy of the whole, as its distinct shards; of each the ranks that hold it.
-            Shards without elements are left out, copies of which a shard is missing too.
+        copies: each replica, as its distinct shards; of each the ranks that hold it.
+            Shards without elements are left out, replicas with a missing shard too.
         elements: how many of them each rank holds.
-        fault: why there is no whole, where that is sure: "flat", "partial" or "missing".
+        fault: why there is no global norm, if that is certain: "flat", "partial" or "missing".
     """
 
     copies: tuple[tuple[tuple[int, ...], ...], ...]
@@ -34,9 +34,9 @@ class ShardLayout:
     fault: str | None = None
 
     def norm(self, norms: Mapping[int, float | None]) -> float | None:
-        """The whole's norm from the ranks' own.
+        """The global norm from the ranks' own.
 
-        None where a shard's is missing, where replicas differ, or where the whole has no number.
+        None if a shard's is missing, if replicas differ, or if the tensor has no norm.
         """
         if self.fault is not None:
             return None
@@ -71,8 +71,8 @@ class Holder:
     elements: int = 1
 
 
-def whole(holders: Mapping[int, Holder]) -> ShardLayout:
-    """The whole of what the ranks hold."""
+def reduced(holders: Mapping[int, Holder]) -> ShardLayout:
+    """The layout of the shards that the ranks hold."""
     meshes: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
     needed: dict[tuple[int, ...], int] = {}
     partial = False
@@ -120,22 +120,22 @@ class Layout:
         self._groups: tuple[NormGroup, ...] | None = None
 
     def shape(self, parameter: Key) -> tuple[int, ...] | None:
-        """Of the whole parameter; None where no rank says."""
+        """Of the full parameter; None if no rank knows it."""
         return next((one.shape for one in self._of.get(parameter, {}).values()), None)
 
     def value(self, parameter: Key, ranks: Sequence[int] = ()) -> ShardLayout:
         """Its value, of ``ranks`` that have it where none says how it is placed."""
-        return self._whole(parameter, ranks, gradient=False)
+        return self._combined(parameter, ranks, gradient=False)
 
     def gradient(self, parameter: Key, ranks: Sequence[int] = ()) -> ShardLayout:
         """Its gradient, which can be placed otherwise."""
-        return self._whole(parameter, ranks, gradient=True)
+        return self._combined(parameter, ranks, gradient=True)
 
-    def _whole(self, parameter: Key, ranks: Sequence[int], *, gradient: bool) -> ShardLayout:
+    def _combined(self, parameter: Key, ranks: Sequence[int], *, gradient: bool) -> ShardLayout:
         placed = self._of.get(parameter)
         if not placed:
-            return whole({rank: Holder() for rank in ranks})
-        return whole({rank: self._holder(rank, one, gradient) for rank, one in placed.items()})
+            return reduced({rank: Holder() for rank in ranks})
+        return reduced({rank: self._holder(rank, one, gradient) for rank, one in placed.items()})
 
     def _holder(self, rank: int, one: ParameterPlacement, gradient: bool) -> Holder:
         mesh = None if one.mesh is None else self._meshes[rank].get(one.mesh)
@@ -144,7 +144,7 @@ class Layout:
 
     @property
     def partial(self) -> tuple[Key, ...]:
-        """The parameters whose value or gradient is a sum that nobody has taken yet."""
+        """The parameters whose value or gradient is a partial sum on each rank."""
         return tuple(
             key
             for key, placed in self._of.items()
@@ -178,7 +178,7 @@ class Layout:
         overlap = counted > len(frozenset[Key]().union(*together))
         found = []
         for held in together.values():
-            made = whole({rank: holder for rank, (_, holder) in held.items()})
+            made = reduced({rank: holder for rank, (_, holder) in held.items()})
             made = ShardLayout((), {}, "missing") if overlap else made
             found.append(NormGroup({rank: number for rank, (number, _) in held.items()}, made))
         return found
@@ -189,4 +189,4 @@ class NormGroup:
     """Parameters of one optimizer that are placed alike: its number at each rank that has them."""
 
     numbers: Mapping[int, int]
-    whole: ShardLayout
+    reduced: ShardLayout

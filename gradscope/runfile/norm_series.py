@@ -49,7 +49,7 @@ def _of_one(found: Sequence[rows.Row], count: int) -> list[NormSeries]:
     """Each parameter of one list of names."""
     steps = array("q", [row[0] for row in found])
     before = [row[1] for row in found]
-    # What is not said of the norm after clipping is that before it.
+    # Without a norm after clipping, it is that before it.
     after = [row[1] if row[2] is None else row[2] for row in found]
     gradient = _columns(before, count)
     clipped = _columns(after, count) if after != before else gradient

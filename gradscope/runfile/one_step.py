@@ -1,4 +1,4 @@
-"""The reports of several processes that ran one step together, as that of the whole."""
+"""The reports of several processes that ran one step together, reduced to one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gradscope.records.training import StepSample
 from gradscope.runfile.combining import combined_sample, root_of_squares
 from gradscope.runfile.layout import Layout
 
-#: How far the losses of processes that were given the same samples may be apart, as a share.
+#: How far the losses of processes with the same samples may differ, as a share.
 _ALIKE = 1e-6
 #: A report has one model.
 _MODEL = 1
 
 
 def combined_report(reports: Mapping[int, Report]) -> Report:
-    """Parameters and norms of the whole, the mean of the losses, calls of the lowest rank.
+    """Global parameters and norms, the mean of the losses, the calls of the lowest rank.
 
     Args:
         reports: of each rank, with its ``parallel``; of complete runs.
@@ -33,23 +33,23 @@ def combined_report(reports: Mapping[int, Report]) -> Report:
         {rank: run.meshes for rank, run in runs.items()},
     )
     samples = {rank: StepSample(1, _MODEL, report) for rank, report in reports.items()}
-    whole = combined_sample(samples, layout).report
+    reduced = combined_sample(samples, layout).report
     every = list(reports.values())
-    untold = tuple(_untold(whole.parameters, every))
+    not_reduced = tuple(_not_reduced_names(reduced.parameters, every))
     first = runs[min(runs)]
     history = tuple(_step(records, layout) for records in _steps(reports))
     return replace(
-        whole,
+        reduced,
         loss=_mean([report.loss for report in every]),
         loss_nonfinite=next((r.loss_nonfinite for r in every if r.loss_nonfinite), None),
         losses=tuple(
             replace(parts[0], value=_mean([part.value for part in parts]))
             for parts in zip(*(report.losses for report in every), strict=False)
         ),
-        calls=tuple(_with_spread(whole.calls, [report.calls for report in every])),
+        calls=tuple(_with_spread(reduced.calls, [report.calls for report in every])),
         history=history,
-        parallel=replace(first, untold=untold),
-        run=replace(whole.run, notices=(*whole.run.notices, *_notices(every, untold))),
+        parallel=replace(first, not_reduced=not_reduced),
+        run=replace(reduced.run, notices=(*reduced.run.notices, *_notices(every, not_reduced))),
     )
 
 
@@ -63,13 +63,15 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _untold(whole: Sequence[ParameterStats], reports: Sequence[Report]) -> Iterator[str]:
-    """Parameters of which every rank has norms, and the whole has none."""
+def _not_reduced_names(
+    reduced: Sequence[ParameterStats], reports: Sequence[Report]
+) -> Iterator[str]:
+    """Parameters with a norm on every rank, but without a global one."""
     own: dict[str, list[ParameterStats]] = {}
     for report in reports:
         for one in report.parameters:
             own.setdefault(one.name, []).append(one)
-    for one in whole:
+    for one in reduced:
         gradients = [each.gradient for each in own[one.name]]
         if _lost(one.value, [each.value for each in own[one.name]]) or (
             one.gradient is not None and _lost(one.gradient, gradients)
@@ -77,27 +79,27 @@ def _untold(whole: Sequence[ParameterStats], reports: Sequence[Report]) -> Itera
             yield one.name
 
 
-def _lost(whole: TensorStats, own: Sequence[TensorStats | None]) -> bool:
+def _lost(reduced: TensorStats, own: Sequence[TensorStats | None]) -> bool:
     known = [stats.norm for stats in own if stats is not None]
-    return whole.norm is None and bool(known) and None not in known
+    return reduced.norm is None and bool(known) and None not in known
 
 
-def _notices(reports: Sequence[Report], untold: Sequence[str]) -> Iterator[str]:
-    """What the figures do not say by themselves."""
+def _notices(reports: Sequence[Report], not_reduced: Sequence[str]) -> Iterator[str]:
+    """Notices on the figures."""
     first = _parallel(reports[0])
     yield (
-        f"calls: of rank {first.rank} of {first.processes}, with the least and the largest "
-        "norm among all; parameters and totals: of the whole"
+        f"calls: of rank {first.rank} of {first.processes}, with the smallest and the largest "
+        "norm over all ranks; parameters and totals: reduced over ranks"
     )
-    if untold:
-        yield f"no norms of the whole: {_few(untold)}: {_why(reports)}"
+    if not_reduced:
+        yield f"no global norms: {_few(not_reduced)}: {_why(reports)}"
     losses = [report.loss for report in reports]
     if first.parts == 1 and None not in losses:
         low, high = min(filter(None, losses), default=0.0), max(filter(None, losses), default=0.0)
         if high - low > _ALIKE * max(abs(low), abs(high)):
             yield (
-                f"loss: from {low:.6g} to {high:.6g} among processes that were given the same "
-                "samples: a layer gives each its part alone (colwise without rowwise?)"
+                f"loss: from {low:.6g} to {high:.6g} on ranks with the same samples: a layer "
+                "returns only the rank's own shard (colwise without rowwise?)"
             )
 
 
@@ -106,14 +108,14 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _why(reports: Sequence[Report]) -> str:
-    """Why the parts that processes have make no whole."""
+    """Why the shards of the ranks give no global norm."""
     missing = [p.name for p in reports[0].parameters if p.requires_grad and p.gradient is None]
     if _parallel(reports[0]).kind == "ddp" and missing:
         return (
             f"DistributedDataParallel did not average them, as it waited for {_few(missing)}, "
-            "which got no gradient: `parallel.ddp.find_unused_parameters=true` has it look for such"
+            "which got no gradient: set `parallel.ddp.find_unused_parameters=true`"
         )
-    return "what processes hold differs where it should be the same, or is a sum that nobody took"
+    return "ranks differ where they should be equal, or hold partial sums"
 
 
 def _with_spread(

@@ -59,7 +59,7 @@ def files_of(path: Path) -> tuple[Path, ...]:
 
 
 def file_of(path: Path, rank: int | None) -> Path:
-    """The file of one rank; without a rank what was named, be it a file or a folder.
+    """The file of one rank; without a rank the given path, a file or a folder.
 
     Raises:
         ConfigError: there is no run, or none of that rank.
@@ -104,9 +104,9 @@ def connect(path: Path) -> sqlite3.Connection:
     except OSError as error:
         raise ConfigError(f"cannot read `{path}`: {error.strerror or error}") from None
     if not head:
-        raise ConfigError(f"`{path}` is empty: the run was killed as it began", help=_MADE)
+        raise ConfigError(f"`{path}` is empty: the run was killed at its start", help=_MADE)
     if head != _MAGIC:
-        raise ConfigError(f"`{path}` is no run: it is not a SQLite file", help=_MADE)
+        raise ConfigError(f"`{path}` is not a run: it is not a SQLite file", help=_MADE)
     with reading(path):
         connection = _opened(path)
         try:
@@ -140,7 +140,7 @@ def _opened(path: Path) -> sqlite3.Connection:
             raise
         if journal.exists() and journal.stat().st_size:
             raise
-        # In a folder that cannot be written, and nobody writes it: nothing beside it is needed.
+        # In a folder that cannot be written, without a writer: no journal is needed.
         return _answering(f"{address}?mode=ro&immutable=1")
 
 
@@ -160,11 +160,11 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     if application != schema.APPLICATION:
         ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_schema")
         if not tables:
-            raise ConfigError(f"`{path}` is empty: the run was killed as it began", help=_MADE)
-        raise ConfigError(f"`{path}` is a SQLite file, but no run of gradscope's", help=_MADE)
+            raise ConfigError(f"`{path}` is empty: the run was killed at its start", help=_MADE)
+        raise ConfigError(f"`{path}` is a SQLite file, but not a run of gradscope", help=_MADE)
     if version > schema.VERSION:
         raise ConfigError(
-            f"`{path}` was recorded by a newer gradscope: its schema has number {version}, "
+            f"`{path}` was recorded by a newer gradscope: its schema is {version}, "
             f"this one reads {schema.VERSION}",
             help="pip install -U gradscope",
         )

@@ -29,9 +29,9 @@ from gradscope.runfile.numbering import renumber, shared_numbers
 from gradscope.runfile.opening import connect, reading
 
 _Record = TypeVar("_Record")
-#: What has fingerprints together: the model's id, the kind, and which part of the whole.
+#: The key of fingerprints: the model's id, the kind, and the shard.
 Copies = tuple[int, str, str]
-#: Of fewer steps nobody knows which of them are as usual.
+#: With fewer steps it is unknown which of them are as usual.
 _FEWEST_STEPS = 8
 
 
@@ -39,10 +39,10 @@ _FEWEST_STEPS = 8
 class Series:
     """What one layer or parameter was in each sampled step: a tuple of numbers for each column.
 
-    None stands where there is no number, as for a gradient that never came or an empty tensor.
-    ``lowest`` and ``highest`` are over all ranks, where there are several and they hold values of
-    their own. ``fault`` is why a parameter has no norm of the whole at some step: "flat" (pieces of
-    FSDP1), "partial", "missing", or "differs", where ranks that should hold the same do not.
+    None stands for a missing number, as for a gradient that never came or an empty tensor.
+    ``lowest`` and ``highest`` are over all ranks, where there are several and they hold their own
+    values. ``fault`` is why a parameter has no global norm at some step: "flat" (pieces of FSDP1),
+    "partial", "missing", or "differs", where ranks that should hold the same do not.
     """
 
     steps: tuple[int, ...]
@@ -53,7 +53,7 @@ class Series:
 
 
 class RankFile:
-    """One process's file, opened for reading: of what is sharded it has this process's part.
+    """One process's file, opened for reading: with this process's shards of sharded parameters.
 
     Each question is asked of the file as it is at that moment.
 
@@ -84,7 +84,7 @@ class RankFile:
         """How the script was run. While it goes on, its ``steps`` are those that are written."""
         found = self._rows(f"SELECT {self._columns('run', rows.RUN)} FROM run")
         if not found:
-            raise ConfigError(f"`{self.path}` is damaged: it does not say what was run")
+            raise ConfigError(f"`{self.path}` is damaged: the header of the run is missing")
         run = rows.plain_record(TrainingRun, rows.RUN, found[0], str(self.path))
         return replace(run, steps=max(run.steps, self.last_step))
 
@@ -165,7 +165,7 @@ class RankFile:
         return dict(self._rows(query, *steps))
 
     def pace(self, most: int) -> Pace | None:
-        """Of the last steps that were not looked at; None where there are too few."""
+        """Of the last steps that were not sampled; None if there are too few."""
         columns = self._columns("step", ("step", "seconds", "own_seconds", "sampled"))
         query = (
             f"SELECT seconds, own_seconds FROM (SELECT {columns} FROM step) "
@@ -257,11 +257,19 @@ class RankFile:
         return tuple(rows.plain_record(kind, names, row, str(self.path)) for row in found)
 
     def _columns(self, table: str, wanted: Sequence[str]) -> str:
-        """Columns for a query, NULL for those that files did not always have; "" for no table."""
+        """Columns for a query, under their old names in older files; NULL for those that a file
+        lacks; "" for no table."""
         there = {name for _, name, *_ in self._rows(f"PRAGMA table_info({table})")}
         if not there:
             return ""
-        return ", ".join(name if name in there else f"NULL AS {name}" for name in wanted)
+
+        def column(name: str) -> str:
+            old = schema.OLD_COLUMNS.get(name)
+            if name in there:
+                return name
+            return f"{old if old in there else 'NULL'} AS {name}"
+
+        return ", ".join(map(column, wanted))
 
     def _rows(self, query: str, *arguments: int | str | None) -> list[rows.Row]:
         with reading(self.path):

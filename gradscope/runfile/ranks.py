@@ -1,4 +1,4 @@
-"""The files of a run's ranks held against each other: what must be equal on some, and is not.
+"""The comparison of the files of a run's ranks: what must be equal on some, and is not.
 
 Tensors are read of those steps alone in which ranks differ.
 """
@@ -22,7 +22,7 @@ _PACED_STEPS = 500
 
 @dataclass(slots=True)
 class _Rank:
-    """What of one file is held against others.
+    """The part of one file that is compared with others.
 
     Attributes:
         digests: by step, model, kind and part.

@@ -35,7 +35,7 @@ __all__ = ["RunFile", "Series"]
 class RunFile:
     """A run, opened for reading. Each question is asked of the files as they are at that moment.
 
-    Of a run of several processes the numbers are those of the whole: see ``layout.py`` and
+    With several processes, the numbers are reduced over ranks: see ``layout.py`` and
     ``combining.py``. Calls are the lowest rank's, with their spread over all.
 
     Attributes:
@@ -43,12 +43,12 @@ class RunFile:
         source: what was opened: a file, or the folder.
     """
 
-    def __init__(self, source: Path, files: Sequence[RankFile], *, whole: bool = False) -> None:
+    def __init__(self, source: Path, files: Sequence[RankFile], *, reduced: bool = False) -> None:
         self.source = source
         self.files = tuple(files)
         self.path = self.files[0].path
         self._first = self.files[0]
-        self._whole = whole
+        self._combined = reduced
 
     @classmethod
     def open(cls, path: Path) -> RunFile:
@@ -67,7 +67,7 @@ class RunFile:
             for file in found:
                 files.append(RankFile(file))
                 opened.callback(files[-1].close)
-            run = cls(path, files, whole=path.is_dir() and files[0].run.world_size > 1)
+            run = cls(path, files, reduced=path.is_dir() and files[0].run.world_size > 1)
             run._number_models()
             opened.pop_all()
         return run
@@ -154,7 +154,7 @@ class RunFile:
 
     def steps(self, first: int = 1, last: int | None = None) -> tuple[TrainingStep, ...]:
         """The step metrics of these steps, both ends in, as far as they are kept."""
-        if not self._whole:
+        if not self._combined:
             return self._first.steps(first, last)
         of_ranks = {rank: file.steps(first, last) for rank, file in self._ranks.items()}
         return combined_steps(of_ranks, self.layout)
@@ -166,7 +166,7 @@ class RunFile:
 
     def sample(self, step: int, model: int | None = None) -> tuple[StepSample, ...]:
         """The samples of a step, by model, or that of one model; none where it has none."""
-        if not self._whole:
+        if not self._combined:
             return self._first.sample(step, model)
         of_models: dict[int, dict[int, StepSample]] = {}
         for rank, file in self._ranks.items():
@@ -178,11 +178,11 @@ class RunFile:
     def call_series(self, model: int | None = None) -> dict[tuple[int, str, int], Series]:
         """By model id, module name and call, in the order of execution; see ``CALL_COLUMNS``."""
         own, *others = (file.call_series(model) for file in self.files[: self._counted])
-        return with_spread(own, others) if self._whole else own
+        return with_spread(own, others) if self._combined else own
 
     def parameter_series(self, model: int | None = None) -> dict[tuple[int, str], Series]:
         """By model id and parameter name, in the order of the model; see ``PARAMETER_COLUMNS``."""
-        if not self._whole:
+        if not self._combined:
             return self._first.parameter_series(model)
         of_ranks = {rank: file.parameter_series(model) for rank, file in self._ranks.items()}
         return combined_parameters(of_ranks, self.layout)
@@ -193,14 +193,14 @@ class RunFile:
         Args:
             after: only of the steps after this one.
         """
-        if not self._whole:
+        if not self._combined:
             return self._first.norm_series(after)
         of_ranks = {rank: file.norm_series(after) for rank, file in self._ranks.items()}
         return combined_norms(of_ranks, self.layout)
 
     @property
     def _counted(self) -> int:
-        return len(self.files) if self._whole else 1
+        return len(self.files) if self._combined else 1
 
 
 def _names(models: Sequence[TrainedModel]) -> list[tuple[int, str]]:

@@ -81,7 +81,7 @@ def plain_row(
 def step_row(record: TrainingStep) -> Row:
     """The row of the table ``step``.
 
-    One loss stands in ``loss`` and one learning rate in ``learning_rate``; the lists are for more.
+    One loss is in ``loss`` and one learning rate in ``learning_rate``; the lists are for more.
     """
     loss, rates = _number(record.loss), record.learning_rates
     rate = _number(rates[0]) if rates else None
@@ -108,7 +108,7 @@ def step_row(record: TrainingStep) -> Row:
 
 
 def sample_row(sample: StepSample) -> Row:
-    """The row of the table ``sample``: the whole record, compressed."""
+    """The row of the table ``sample``: the full record, compressed."""
     packed = zlib.compress(to_line(sample).encode("ascii"), _LEVEL)
     return sample.step, sample.model, packed
 
@@ -186,7 +186,7 @@ def step_records(rows: Sequence[Row], file: str) -> tuple[TrainingStep, ...]:
 def check_columns(
     rows: Sequence[Row], names: Sequence[str], allowed: Sequence[set[Any]], file: str
 ) -> None:
-    """Whether each column holds what it may, without a look at each value by itself in Python.
+    """Whether each column has valid values, without a loop over them in Python.
 
     Raises:
         ConfigError: one does not.
@@ -244,4 +244,4 @@ def _loads(text: Value, file: str) -> Any:
     try:
         return json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"`{file}` is damaged: no JSON where there should be ({error})") from None
+        raise ConfigError(f"`{file}` is damaged: expected JSON ({error})") from None

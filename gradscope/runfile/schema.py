@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 #: What the table ``run`` says, and the same as the number in ``PRAGMA user_version``.
-SCHEMA: Final = "gradscope.run/1"
-VERSION: Final = 1
-#: ``PRAGMA application_id``: by it a run is told from another program's file, whatever its tables.
+SCHEMA: Final = "gradscope.run/2"
+VERSION: Final = 2
+#: Columns that version 1 called otherwise: new name → old name.
+OLD_COLUMNS: Final = {"sampled_seconds": "watched"}
+#: ``PRAGMA application_id``: it separates a run from another program's file, whatever its tables.
 APPLICATION: Final = int.from_bytes(b"grad")
 
 #: How many rows there are of step metrics and of events; half are the latest, with none left out.
@@ -16,7 +18,7 @@ MOST_EVENTS: Final = 10_000
 #: Of norms of parameters, bytes; and how many rows of the same parameters stay in any case.
 MOST_NORM_BYTES: Final = 32 << 20
 LEAST_NORMS: Final = 256
-#: Of samples, where nothing else is said, and the least that thinning leaves something of.
+#: Of samples, by default, and the least that thinning leaves something of.
 KEEP: Final = 512
 LEAST_KEEP: Final = 16
 
@@ -43,8 +45,8 @@ TABLES: Final = (
     """CREATE TABLE run (
         schema TEXT NOT NULL, script TEXT NOT NULL, arguments TEXT, directory TEXT, options TEXT,
         versions TEXT, device TEXT, rank INTEGER, world_size INTEGER, started REAL, ended REAL,
-        exit TEXT, steps INTEGER, every INTEGER, plain REAL, watched REAL, cost REAL, notices TEXT,
-        cost_seconds REAL, cut TEXT
+        exit TEXT, steps INTEGER, every INTEGER, plain REAL, sampled_seconds REAL, cost REAL,
+        notices TEXT, cost_seconds REAL, cut TEXT
     )""",
     """CREATE TABLE model (
         id INTEGER PRIMARY KEY, name TEXT NOT NULL, type TEXT, parameters INTEGER,

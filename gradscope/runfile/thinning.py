@@ -52,9 +52,9 @@ def outermost(steps: list[int], count: int) -> list[int]:
 
 
 def stride(last: int, most: int) -> tuple[int, int]:
-    """Up to which number rows that are numbered without gaps are thinned, and by which step.
+    """Up to which number rows are thinned that are numbered without gaps, and by which step.
 
-    The last half of ``most`` stays whole; before it there is a quarter of ``most`` or less.
+    The last half of ``most`` stays complete; before it there is a quarter of ``most`` or less.
     """
     until = last - most // 2
     step = 2
@@ -130,7 +130,7 @@ class Kept:
 
     @property
     def referred(self) -> set[int]:
-        """The steps that events and the ends of findings' intervals refer to."""
+        """The steps of events, and the first and last steps of findings."""
         return self._event_steps.union(*self._findings.values())
 
     def drop_samples(self) -> list[int]:

@@ -125,7 +125,7 @@ class RunWriter:
         if thread is not None:
             thread.join(_PATIENCE)
             if thread.is_alive() and self.failure is None:
-                self.failure = f"`{self.path}` lacks the end of the run: the disk does not answer"
+                self.failure = f"`{self.path}` lacks the end of the run: the disk does not respond"
         elif not again:
             self._work()  # no thread could be started
 

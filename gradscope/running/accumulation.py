@@ -1,4 +1,4 @@
-"""Do the gradients of micro-batches add up to the whole batch's? If not: which layers, and why.
+"""Do the gradients of micro-batches add up to the full batch's? If not: which layers, and why.
 
 A cause is found by taking it away: batch norms and whatever draws random numbers are run as in
 evaluation, and the weights are sought with which the micro-batches' gradients do add up.
@@ -29,7 +29,7 @@ _Vectors = dict[str, torch.Tensor]
 
 
 def accumulation(workload: Workload, number: int) -> Accumulation:
-    """The verdict on one step of a run that accumulates; the model is left as it was found."""
+    """The verdict on one step of a run that accumulates; the model's state is restored."""
     try:
         return _verdict(in_float64(workload), number)
     except Exception:
@@ -44,15 +44,15 @@ def _verdict(workload: Workload, number: int) -> Accumulation:
 
 @dataclass
 class _Gradients:
-    """Of the whole batch, and of each micro-batch before its loss is divided."""
+    """Of the full batch, and of each micro-batch before its loss is divided."""
 
-    whole: _Vectors
+    full: _Vectors
     parts: list[_Vectors]
 
 
 @dataclass
 class _Comparison:
-    """One step as a whole and in micro-batches, with and without what may tell them apart."""
+    """One step in one batch and in micro-batches, with and without what may make them differ."""
 
     step: Step
     sizes: list[int] = field(default_factory=list)
@@ -61,7 +61,7 @@ class _Comparison:
         """Compare; take causes away only where there is a difference."""
         count = self.step.workload.accumulate
         found = self._gradients([])
-        first = next(iter(found.whole.values()), torch.empty(0))
+        first = next(iter(found.full.values()), torch.empty(0))
         self.tolerance = math.sqrt(torch.finfo(first.dtype).eps)
         errors = self._errors(found, [1 / count] * count)
         causes, by_layer = self._causes(found, errors) if self._differ(errors) else ([], {})
@@ -72,7 +72,7 @@ class _Comparison:
             tolerance=self.tolerance,
             error=max(errors.values(), default=0.0),
             layers=tuple(
-                AccumulatedLayer(name, found.whole[name].numel(), error, by_layer.get(name, ()))
+                AccumulatedLayer(name, found.full[name].numel(), error, by_layer.get(name, ()))
                 for name, error in errors.items()
             ),
             causes=tuple(causes),
@@ -82,8 +82,8 @@ class _Comparison:
 
     def _gradients(self, evaluated: Sequence[nn.Module]) -> _Gradients:
         """Of the whole and of the parts, with some modules as in evaluation."""
-        whole = replace(self.step.workload, accumulate=1)
-        with repeated(replace(self.step, workload=whole), weights=True) as step:
+        full = replace(self.step.workload, accumulate=1)
+        with repeated(replace(self.step, workload=full), weights=True) as step:
             with _in_evaluation(evaluated):
                 step.compute_gradients()
             everything = _vectors(step.workload.model, None)
@@ -99,7 +99,7 @@ class _Comparison:
         return _Gradients(everything, parts)
 
     def _drawing(self) -> list[nn.Module]:
-        """The modules in whose own code a training forward of the whole batch draws numbers."""
+        """The modules in whose own code a training forward of the full batch draws numbers."""
         drew: list[nn.Module] = []
         running: list[tuple[torch.Tensor, bool]] = []
 
@@ -114,9 +114,9 @@ class _Comparison:
             if moved and running:
                 running[-1] = (running[-1][0], True)
 
-        whole = replace(self.step.workload, accumulate=1)
-        watched = watchable(whole.model)
-        plain = repeated(replace(self.step, workload=whole), weights=True)
+        full = replace(self.step.workload, accumulate=1)
+        watched = watchable(full.model)
+        plain = repeated(replace(self.step, workload=full), weights=True)
         with plain as step, hooked(watched, before, after):
             step.forward()
         return list(dict.fromkeys(drew))
@@ -124,17 +124,17 @@ class _Comparison:
     # ---------------------------------------------------------------- comparing
 
     def _errors(self, found: _Gradients, weights: Sequence[float]) -> dict[str, float]:
-        """By layer: how far the weighted sum is from the whole, relative to the whole.
+        """By layer: how far the weighted sum is from the full batch's gradient, relative to it.
 
         What is zero but for rounding, as a bias before a batch norm, is measured by the others.
         """
-        total = math.hypot(*(float(v.norm()) for v in found.whole.values()))
+        total = math.hypot(*(float(v.norm()) for v in found.full.values()))
         least = min(1.0, 100 * self.tolerance) * total
         errors = {}
-        for name, whole in found.whole.items():
+        for name, full in found.full.items():
             added = sum(w * part[name] for w, part in zip(weights, found.parts, strict=True))
-            size = max(float(whole.norm()), least)
-            error = float((whole - added).norm()) / size if size else 0.0
+            size = max(float(full.norm()), least)
+            error = float((full - added).norm()) / size if size else 0.0
             errors[name] = error if math.isfinite(error) else math.inf
         return errors
 
@@ -144,7 +144,7 @@ class _Comparison:
     def _causes(
         self, found: _Gradients, errors: dict[str, float]
     ) -> tuple[list[AccumulationCause], dict[str, tuple[str, ...]]]:
-        """What tells them apart, and of each layer which of it does."""
+        """What distinguishes them, and of each layer which of it does."""
         names = {module: named.name for module, named in named_modules(self._model).items()}
         modules = self._model.modules()
         norms: list[nn.Module] = [m for m in modules if isinstance(m, _BatchNorm) and m.training]
@@ -216,11 +216,11 @@ def _vectors(model: nn.Module, like: _Vectors | None, *, factor: float = 1.0) ->
 
 
 def _weights(found: _Gradients) -> list[float]:
-    """With which the micro-batches' gradients come closest to the whole batch's."""
-    rows = [torch.cat([part[name] for name in found.whole]) for part in found.parts]
-    whole = torch.cat(list(found.whole.values()))
+    """With which the micro-batches' gradients come closest to the full batch's."""
+    rows = [torch.cat([part[name] for name in found.full]) for part in found.parts]
+    full = torch.cat(list(found.full.values()))
     matrix = torch.stack(rows, dim=1).double().cpu()
-    solved = torch.linalg.lstsq(matrix, whole.double().cpu().unsqueeze(1)).solution
+    solved = torch.linalg.lstsq(matrix, full.double().cpu().unsqueeze(1)).solution
     return [float(weight) for weight in solved.flatten()]
 
 
@@ -238,22 +238,20 @@ def _cause(
     if kind == "batch-statistics":
         message = "batch norm takes mean and variance over each micro-batch, not over the batch"
         advice = (
-            "use a norm that looks at one sample at a time (GroupNorm, LayerNorm), or freeze the"
+            "use a norm over single samples (GroupNorm, LayerNorm), or freeze the"
             " batch norms: `module.eval()`"
         )
         return AccumulationCause(kind, message, advice, names)
     if kind == "random-numbers":
-        message = "random numbers are drawn anew for each micro-batch"
-        advice = (
-            "nothing is wrong: in the mean over many draws they agree; `mode=eval` takes it away"
-        )
+        message = "each micro-batch draws new random numbers"
+        advice = "nothing is wrong: the means over many draws agree; `mode=eval` removes it"
         return AccumulationCause(kind, message, advice, names)
     if kind == "unknown":
-        message = "something else mixes the samples of a batch, or is no sum over them"
-        advice = "look for what is computed over the first dimension: means, sorting, pairs"
+        message = "another operation mixes the samples of a batch, or is not a sum over them"
+        advice = "search for operations over the first dimension: means, sorting, pairs"
         return AccumulationCause(kind, message, advice)
     if all(abs(weight - 1) < 1e-3 for weight in weights):
-        message = f"the loss adds up over the samples, and was divided by {count} all the same"
+        message = f"the loss is a sum over the samples, but was divided by {count}"
         advice = f"do not divide a summed loss by {count}"
         return AccumulationCause(kind, message, advice, weights=tuple(weights))
     shares = [size / sum(sizes) for size in sizes]
@@ -263,7 +261,7 @@ def _cause(
         f"the loss is a mean over unequal counts of {of}: in the batch the micro-batches count"
         f" {shown}, here {1 / count:.4g} each"
     )
-    advice = "sum each micro-batch's loss, and divide by the count of the whole batch"
+    advice = "sum each micro-batch's loss, and divide by the count of the full batch"
     return AccumulationCause(kind, message, advice, weights=tuple(weights))
 
 

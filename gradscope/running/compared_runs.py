@@ -1,7 +1,7 @@
-"""Two workloads side by side: how far B is from A as a whole, and each call by itself.
+"""Two workloads side by side: how far B is from A overall, and each call separately.
 
-A is recorded once. B is run free, for the errors that a user sees, and forced, for those that are
-each call's own. A forced on itself, each number moved by its last bit, says how large an own error
+A is recorded once. B runs free-running, for the errors that a user sees, and teacher-forced, for
+each call's own error. A teacher-forced on itself, with each number's last bit changed, gives the
 is where nothing is wrong: rounding that the sum at hand makes large is large there too.
 """
 
@@ -33,9 +33,9 @@ from gradscope.running.samples import SharedSamples
 
 #: Steps that say how large the noise is.
 DRAWS = 2
-#: So many last bits may the gradients of two runs be apart, all together, that are the same.
+#: So many last bits may the gradients of two equal runs differ, all together.
 _ROUNDING = 100
-_UNPROBEABLE = "it runs, but not with every tensor between its calls copied, as a comparison needs"
+_UNPROBEABLE = "it fails if the tensors between its calls are copied, which a comparison needs"
 _Probe = TypeVar("_Probe", bound=StepProbe)
 
 
@@ -47,10 +47,10 @@ class Divergence:
         calls: A's and B's.
         aligned: A's by B's.
         tape: of A.
-        free: B as it is.
-        forced: B given all that A's calls had.
+        free_running: B as it is.
+        teacher_forced: B given all that A's calls had.
         noise: A given the same, each number moved by ``step`` of itself.
-        doubt: A as it is, each number moved by its own last bit: what of it is sure at all.
+        doubt: A as it is, each number moved by its own last bit: what of it is sure.
         samples: that both batches have, where these are not the same.
         reference: how far either is from a run that is nearly exact.
     """
@@ -58,8 +58,8 @@ class Divergence:
     calls: tuple[dict[CallKey, PlainCall], dict[CallKey, PlainCall]]
     aligned: dict[CallKey, CallKey]
     tape: Tape
-    free: Comparison
-    forced: Comparison
+    free_running: Comparison
+    teacher_forced: Comparison
     noise: tuple[Comparison, ...]
     doubt: Comparison
     step: float
@@ -76,13 +76,13 @@ def diverge(
     samples: SharedSamples | None = None,
     wide: Workload | None = None,
 ) -> Divergence:
-    """Run both, several times; each is left as it was.
+    """Run both, several times; the state of each is restored.
 
     Args:
         a: what is recorded.
-        b: what is held against it.
+        b: what is compared with it.
         parameters: A's by B's.
-        renamings: what the user said of names.
+        renamings: the user's names.
         samples: that both batches have, where these are not the same.
         wide: A in a wider dtype. By how much A's calls are off from its is noise, too.
     """
@@ -94,21 +94,23 @@ def diverge(
         aligned = align_calls(_alike(plain_a), _alike(plain_b), renamings)
         names = _Names(tape, aligned)
 
-        def held(*, forced: bool = False, tape: Tape = tape) -> Comparison:
+        def held(*, teacher_forced: bool = False, tape: Tape = tape) -> Comparison:
             return Comparison(
                 tape=tape,
-                forced=forced,
+                teacher_forced=teacher_forced,
                 named=names.of,
                 parameter=parameters.get,
                 samples=samples,
             )
 
-        free, untapped_b, said_b = harmless_step(b, plain_b, held, "B")
-        forced = held(forced=True)
-        probed_step(b, forced, untapped_b)
+        free_running, untapped_b, said_b = harmless_step(b, plain_b, held, "B")
+        teacher_forced = held(teacher_forced=True)
+        probed_step(b, teacher_forced, untapped_b)
     step = max(last_bit(a), last_bit(b))
     with progress.within("noise of A"):
-        noise = tuple(Comparison(tape=tape, forced=True, noise=step, draw=n) for n in range(DRAWS))
+        noise = tuple(
+            Comparison(tape=tape, teacher_forced=True, noise=step, draw=n) for n in range(DRAWS)
+        )
         for one in noise:
             probed_step(a, one, untapped_a)
         doubt = Comparison(tape=tape, noise=last_bit(a))
@@ -119,7 +121,7 @@ def diverge(
             exact, _, _ = harmless_step(wide, plain_step(wide), Tape, "the reference")
             reference = Reference(
                 a=Comparison(tape=exact),
-                own=Comparison(tape=exact, forced=True),
+                own=Comparison(tape=exact, teacher_forced=True),
                 b=held(tape=exact),
             )
             probed_step(a, reference.a, untapped_a)
@@ -128,7 +130,7 @@ def diverge(
             noise = (*noise, reference.own)
     calls = plain_a.calls, plain_b.calls
     said = (*said_a, *said_b)
-    runs = free, forced, noise, doubt
+    runs = free_running, teacher_forced, noise, doubt
     return Divergence(calls, aligned, tape, *runs, step, said, samples, reference)
 
 
@@ -167,13 +169,13 @@ def harmless_step(
             return probe, unprobed, []
         found[unprobed] = probe, off
     unprobed, (probe, off) = min(found.items(), key=lambda item: item[1][1])
-    say = f"{whose} does not repeat: a second run's gradients are off by {off:.1e}"
+    say = f"{whose} is not deterministic: a second run's gradients differ by {off:.1e}"
     return probe, unprobed, [say]
 
 
 def _off(one: Gradients, other: Gradients) -> float:
     """How far all gradients together are off, relatively."""
-    gaps, norms = [0.0], [0.0]
+    errors, norms = [0.0], [0.0]
     for name, gradient in one.items():
         again = other[name]
         if gradient is None or again is None:
@@ -182,9 +184,9 @@ def _off(one: Gradients, other: Gradients) -> float:
             continue
         found = difference(gradient, again)
         norm = float(torch.linalg.vector_norm(gradient.double()))
-        gaps.append(found.error * norm if norm else found.largest)
+        errors.append(found.error * norm if norm else found.largest)
         norms.append(norm)
-    return math.hypot(*gaps) / (math.hypot(*norms) or 1.0)
+    return math.hypot(*errors) / (math.hypot(*norms) or 1.0)
 
 
 def last_bit(workload: Workload) -> float:
@@ -194,7 +196,7 @@ def last_bit(workload: Workload) -> float:
 
 
 class _Names:
-    """A's name of each tensor of B that comes by a tap."""
+    """A's name of each tensor of B at a probe."""
 
     def __init__(self, tape: Tape, aligned: Mapping[CallKey, CallKey]) -> None:
         self._tape, self._calls = tape, aligned

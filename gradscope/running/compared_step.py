@@ -1,7 +1,7 @@
-"""A step held against the tape of another.
+"""A step compared with the tape of another.
 
-In a step that is *forced* every call gets what the recorded one's had, forward and backward: by
-how much its result is off then is its own doing, and nothing of what came before it.
+In a step that is *teacher-forced* every call gets what the recorded one's had, forward and
+backward: by how much its result is off then is its own doing, and nothing of what came before it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gradscope.running.samples import Part, SharedSamples
 
 @dataclass(kw_only=True)
 class Comparison:
-    """A step held against a tape: how far everything is off, by the tape's names.
+    """A step compared with a tape: how far everything is off, by the tape's names.
 
     Attributes:
-        tape: what it is held against.
-        forced: put what is on the tape in the place of what comes by.
+        tape: what it is compared with.
+        teacher_forced: put what is on the tape in the place of what comes by.
         noise: each number that is given on is moved by this share of itself, up or down, and
-            ``draw`` tells several such steps apart.
+            ``draw`` is the number among several such steps.
         named: the tape's name of a tensor that comes by; None where it has none.
         parameter: the same of a parameter.
         samples: those that both batches have, where these are not the same; they are compared, and
@@ -38,7 +38,7 @@ class Comparison:
     """
 
     tape: Tape
-    forced: bool = False
+    teacher_forced: bool = False
     noise: float = 0.0
     draw: int = 0
     named: Callable[[ProbeKey], ProbeKey | None] = lambda key: key
@@ -59,7 +59,7 @@ class Comparison:
     _moved: int = 0
 
     def forward(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
-        """Hold the tensor against the tape's; give that one on where the step is forced."""
+        """Compare the tensor with the tape's; pass that one on if the step is teacher-forced."""
         known = self.named(key)
         on_tape = None if known is None else self.tape.values.get(known)
         if known is None or on_tape is None:
@@ -73,7 +73,7 @@ class Comparison:
             self.shapes[known] = tuple(tensor.shape)
             return tensor.detach().clone()
         self.values[known] = self._difference(on_tape, tensor, part)
-        return self._put(on_tape if self.forced else tensor.detach(), tensor, part)
+        return self._put(on_tape if self.teacher_forced else tensor.detach(), tensor, part)
 
     def backward(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
         """The same of its gradient; of several the one that is farthest off counts."""
@@ -95,9 +95,9 @@ class Comparison:
         before = self.gradients.get(known)
         if before is None or before.error < found.error:
             self.gradients[known] = found
-        if not (self.forced or self.noise):
+        if not (self.teacher_forced or self.noise):
             return gradient
-        return self._put(ours if self.forced else gradient, gradient, part)
+        return self._put(ours if self.teacher_forced else gradient, gradient, part)
 
     def _share_of(self, ours: torch.Tensor, theirs: torch.Tensor) -> float:
         """By how much B's gradients are larger: a mean over fewer samples has larger ones.
@@ -134,11 +134,11 @@ class Comparison:
     def _put(self, original: torch.Tensor, tensor: torch.Tensor, part: Part | None) -> torch.Tensor:
         """A copy of the original in the dtype, device and layout of the tensor that it replaces."""
         self._moved += 1
-        if part is not None and self.forced:
+        if part is not None and self.teacher_forced:
             original = part.put(part.of_a(original), tensor)
         put = torch.empty_like(tensor, requires_grad=False)
         put.copy_(moved(original, self.noise, seed=(self.draw << 32) + self._moved))
-        return self._copies.enter(put, original) if self.forced and not self.noise else put
+        return self._copies.enter(put, original) if self.teacher_forced and not self.noise else put
 
 
 def _of_parameters(one: torch.Tensor | None, other: torch.Tensor | None) -> Difference | None:

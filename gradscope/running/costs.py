@@ -1,6 +1,6 @@
 """Forward again, for what each call costs: its seconds, and its floating-point operations.
 
-Each in runs of its own, with nobody else looking on: a recorder takes longer than many layers do.
+Each in its own runs, without an observer: a recorder takes longer than many layers do.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def flops(step: Step) -> dict[Key, int]:
 def _metered(step: Step, read: Callable[[], float]) -> dict[Key, float]:
     model = step.workload.model
     meter = _Meter({module: named.name for module, named in named_modules(model).items()}, read)
-    watched = watchable(model)
-    with repeated(step, weights=True) as plain, hooked(watched, meter.before, meter.after):
+    hookable = watchable(model)
+    with repeated(step, weights=True) as plain, hooked(hookable, meter.before, meter.after):
         plain.forward()
     return meter.found
 

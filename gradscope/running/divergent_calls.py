@@ -1,4 +1,4 @@
-"""Where B departs from A: each place whose own error is more than noise, forward and backward."""
+"""Where B diverges from A: each place whose own error is more than noise, forward and backward."""
 
 from __future__ import annotations
 
@@ -94,15 +94,15 @@ def parameter_noise(found: Divergence, name: str) -> Noise:
 def _forward(found: Divergence) -> list[DivergentCall]:
     places = []
     for key in found.tape.values:
-        other = key in found.forced.shapes
-        own, noise = found.forced.values.get(key), value_noise(found, key)
+        other = key in found.teacher_forced.shapes
+        own, noise = found.teacher_forced.values.get(key), value_noise(found, key)
         if other or (own is not None and noise.exceeded(own)):
             places.append(_forward_place(found, key, own or _NO_NUMBER, noise))
     if found.samples and not found.samples.complete:
         return places  # a loss of other samples
-    if found.tape.loss.shape != found.forced.loss.shape:
+    if found.tape.loss.shape != found.teacher_forced.loss.shape:
         return [*places, DivergentCall(None, _NO_NUMBER, Noise(found.step, found.step))]
-    own = difference(found.tape.loss, found.forced.loss)
+    own = difference(found.tape.loss, found.teacher_forced.loss)
     noise = Noise.of([difference(found.tape.loss, one.loss) for one in found.noise], found.step)
     return [*places, DivergentCall(None, own, noise)] if noise.exceeded(own) else places
 
@@ -112,21 +112,21 @@ def _backward(found: Divergence) -> list[DivergentCall]:
     order: dict[str, int] = {}
     for number, key in enumerate(found.tape.gradients):
         order.setdefault(key.name, number)
-        own, noise = found.forced.gradients.get(key, _NO_NUMBER), gradient_noise(found, key)
+        own, noise = found.teacher_forced.gradients.get(key, _NO_NUMBER), gradient_noise(found, key)
         if noise.exceeded(own) and _aligned(found, key):
             events.append((number, _backward_place(found, key, own, noise)))
-    for name, gap in found.forced.parameters.items():
+    for name, error in found.teacher_forced.parameters.items():
         noise = parameter_noise(found, name)
-        if gap is not None and noise.exceeded(gap):
+        if error is not None and noise.exceeded(error):
             owner = _owner(found, name)
             at = order.get(owner[0], len(found.tape.gradients)) + 0.5
-            events.append((at, DivergentCall(owner, gap, noise, parameter=name)))
-    return [departure for _, departure in sorted(events, key=lambda event: event[0])]
+            events.append((at, DivergentCall(owner, error, noise, parameter=name)))
+    return [divergence for _, divergence in sorted(events, key=lambda event: event[0])]
 
 
 def _aligned(found: Divergence, key: ProbeKey) -> bool:
-    """Whether B has the tensor at all: where its module is not called nothing can arrive."""
-    return key in found.forced.values and key not in found.forced.summed
+    """Whether B has the tensor: where its module is not called nothing can arrive."""
+    return key in found.teacher_forced.values and key not in found.teacher_forced.summed
 
 
 def _forward_place(

@@ -25,13 +25,13 @@ from gradscope.patterns import Named
 from gradscope.records.gradcheck import GradientCheck
 from gradscope.running.step import Step
 
-#: Up to so many elements every one of them is moved by itself, above that all in one direction.
+#: Up to so many elements every one of them is moved alone, above that all in one direction.
 _EACH = 64
 #: How far values are moved for the differences, and for a look beside a kink.
 _EPSILON, _BESIDE = 1e-6, 1e-2
-_KINK = "right beside these values, which lie where the layer has no one slope, or a special case"
-_FORWARD = "forward gives other values when it is run again"
-_BACKWARD = "backward gives other values when it is run again"
+_KINK = "next to these values, where the layer has no unique derivative, or a special case"
+_FORWARD = "forward returns other values in a second run"
+_BACKWARD = "backward returns other values in a second run"
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The gradients that steps give every parameter: the first look of ``why``."""
+"""The gradients that steps give every parameter: the first pass of ``why``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GradientObserver(Observer):
     Attributes:
         modules: names of modules whose ``calls`` are recorded too.
         complete: what has no gradient by now will have none.
-        first_nonfinite: the number of the first step whose loss or gradients were not finite.
+        first_nonfinite: the number of the first step whose loss or gradients were NaN or Inf.
     """
 
     modules: frozenset[str]

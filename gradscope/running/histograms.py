@@ -41,7 +41,7 @@ class _Outputs:
     found: list[_Output] = field(default_factory=list)
 
     def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Outputs are all that is looked at."""
+        """Only outputs are read."""
 
     def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Count what the call returned, and wait for its gradient."""
@@ -65,7 +65,7 @@ def histograms(step: Step, chosen: dict[nn.Module, Named]) -> tuple[Histogram, .
     ``step`` is one that a rerun gives: it is run here.
     """
     outputs = _Outputs(chosen)
-    # Scripted modules take no hooks; their parameters are looked at all the same.
+    # Scripted modules take no hooks; their parameters are still read.
     modules = [module for module in chosen if not isinstance(module, torch.jit.ScriptModule)]
     with hooked(modules, outputs.before, outputs.after):
         step.compute_gradients()

@@ -20,13 +20,13 @@ def read_losses(batches: Sequence[Losses]) -> tuple[Value, tuple[LossPart, ...]]
     """The loss over all micro-batches, read at once from its device, and its parts."""
     read = resolve(one for losses in batches for one in losses.values())
     found = {name: _total([_value(read[id(one[name])]) for one in batches]) for name in batches[0]}
-    whole = found.pop("")
+    full = found.pop("")
     # The loss itself was divided by the number of micro-batches.
     parts = (
         LossPart(name, None if value is None else value / len(batches), nonfinite)
         for name, (value, nonfinite) in found.items()
     )
-    return whole, tuple(parts)
+    return full, tuple(parts)
 
 
 def loss_value(loss: torch.Tensor) -> Value:

@@ -39,8 +39,8 @@ from gradscope.running.stopwatch import Stopwatch
 from gradscope.running.verification import Verifier, gradients, plain_gradients
 
 _SCORES = (
-    "saved bytes: meta has no fused attention, so the scores are among them; a processor or a GPU "
-    "that has it keeps less"
+    "saved bytes: `meta` has no fused attention, so attention scores are counted; a CPU or GPU "
+    "with fused attention saves less"
 )
 
 
@@ -51,10 +51,10 @@ class Observation(Observer):
     Attributes:
         verify: whether to prove that looking is harmless.
         selected: the modules whose calls are recorded, and ``chained`` those with their chains.
-        all_parameters: of the whole model; ``parameters`` are those of the selected modules.
+        all_parameters: of the full model; ``parameters`` are those of the selected modules.
         placed: where the parameters are among several processes.
-        first_nonfinite: the number of the first of several steps whose loss or gradients were not
-            finite.
+        first_nonfinite: the number of the first of several steps whose loss or gradients were NaN
+            or Inf.
     """
 
     verify: bool
@@ -145,7 +145,7 @@ class Observation(Observer):
         self.parameters = parameter_stats(model, shown=self.selected, held=held)
         self.interventions = step.interventions.changes()
         self._read()
-        # Of several processes none runs anything by itself.
+        # Of several processes none runs anything alone.
         last = step.number + 1 == step.workload.steps and step.workload.parallel is None
         # One micro-batch after the other needs no more than the largest, and each was counted.
         if last and self.recorder.needs_counting_run and step.workload.accumulate == 1:

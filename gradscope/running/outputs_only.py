@@ -49,16 +49,17 @@ class _OutputRecorder(LossRecorder):
 
 @dataclass(frozen=True, slots=True)
 class OutputDiff:
-    """One tensor of A, how far B's is off, and the noise of A; a gap of None is a tensor of A's."""
+    """One tensor of A, B's error in it, and the noise of A; a diff of None is a tensor of A
+    only."""
 
     tensor: torch.Tensor
-    gap: Difference | None
+    diff: Difference | None
     noise: Noise
 
     @property
-    def departs(self) -> bool:
+    def diverges(self) -> bool:
         """Whether it is no noise."""
-        return self.gap is None or self.noise.exceeded(self.gap)
+        return self.diff is None or self.noise.exceeded(self.diff)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +76,13 @@ class OutputsDivergence:
 
 
 def compare_outputs(a: Workload, b: Workload, parameters: dict[str, str]) -> OutputsDivergence:
-    """Run both as they are, compiled or not; each is left as it was.
+    """Run both as they are, compiled or not; the state of each is restored.
 
     The noise is that of A run as it was written, each number moved by its last bit, twice.
 
     Args:
         a: what is compared with.
-        b: what is held against it.
+        b: what is compared with it.
         parameters: A's by B's.
 
     Raises:
@@ -96,11 +97,11 @@ def compare_outputs(a: Workload, b: Workload, parameters: dict[str, str]) -> Out
     theirs = {known: other.gradients[name] for name, known in parameters.items()}
     return OutputsDivergence(
         outputs={
-            path: _gap(tensor, other.outputs.get(path), step, _of_output(draws, path))
+            path: _diff(tensor, other.outputs.get(path), step, _of_output(draws, path))
             for path, tensor in one.outputs.items()
         },
         parameters={
-            name: _gap(gradient, theirs.get(name), step, [d.parameters.get(name) for d in draws])
+            name: _diff(gradient, theirs.get(name), step, [d.parameters.get(name) for d in draws])
             for name, gradient in one.gradients.items()
             if gradient is not None and name in theirs
         },
@@ -130,7 +131,7 @@ def _of_output(draws: Sequence[Comparison], path: str) -> list[Difference | None
     return [draw.values.get(ProbeKey("", 0, True, path)) for draw in draws]
 
 
-def _gap(
+def _diff(
     a: torch.Tensor, b: torch.Tensor | None, step: float, draws: Sequence[Difference | None]
 ) -> OutputDiff:
     same = b is not None and a.shape == b.shape

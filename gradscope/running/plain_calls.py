@@ -1,4 +1,4 @@
-"""The calls of a step as it is, before any tap stands in it."""
+"""The calls of a step as it is, before any probe is added."""
 
 from __future__ import annotations
 

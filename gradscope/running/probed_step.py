@@ -19,7 +19,7 @@ from gradscope.running.rerun import rerun
 
 
 class Copies:
-    """Tensors that were given on: what comes by again untouched need not be looked at again."""
+    """Tensors that were passed on: one that comes again untouched need not be compared again."""
 
     def __init__(self) -> None:
         self._given: dict[int, tuple[weakref.ref[torch.Tensor], int, torch.Tensor]] = {}
@@ -37,11 +37,11 @@ class Copies:
 
 
 class StepProbe(Probe, Protocol):
-    """Who listens to a whole step.
+    """Who observes a full step.
 
     Attributes:
         noise: before it, each number of the weights is moved by this share of itself, up or down.
-        draw: tells several such steps apart.
+        draw: the number of the step among several such steps.
         arrived: gradients of the parameters.
     """
 
@@ -92,7 +92,7 @@ def moved(tensor: torch.Tensor, share: float, *, seed: int) -> torch.Tensor:
     """Each number up or down by that share of itself, as a coin says."""
     if not share or not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
-    # A generator of its own: the step's own random numbers stay what they were.
+    # Its own generator: the step's own random numbers stay what they were.
     coins = torch.Generator(tensor.device).manual_seed(seed)
     up = torch.empty(tensor.shape, dtype=torch.bool, device=tensor.device)
     up.bernoulli_(generator=coins)
@@ -109,7 +109,7 @@ def probed_step(
 
     Args:
         workload: what runs.
-        probe: what is told.
+        probe: what is reported.
         unprobed: calls whose arguments are left alone.
         number: of the step.
     """

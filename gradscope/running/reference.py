@@ -16,7 +16,7 @@ from gradscope.running.handover import hand_batch
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Two runs held against a third, all by A's names.
+    """Two runs compared with a third, all by A's names.
 
     Attributes:
         a: A as it is, and ``own`` with every call given what the reference's call was given.

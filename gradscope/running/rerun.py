@@ -1,4 +1,4 @@
-"""A step of a run once more, from where it began: for who looks closer at what it did."""
+"""A step of a run again, from where it began: for who takes a full sample at what it did."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rerun(
     weights: bool | None = True,
     hooks: bool = False,
 ) -> Iterator[Step]:
-    """The model as it stands before a step of the run, and that step; then everything as found.
+    """The model before a step of the run, and that step; then all state is restored.
 
     Args:
         workload: what was run.

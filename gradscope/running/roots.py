@@ -56,7 +56,7 @@ def root_of(word: str | None, model: nn.Module) -> Root | None:
     match = _ROOT.fullmatch(word) if isinstance(word, str) else None
     if match is None:
         raise OptionError(
-            f"`{word}` names no output for the graph to start from",
+            f"`{word}` is not an output that a graph can start from",
             help="write a layer, then `#` and the number of its call, then `:` and a place in what"
             " it returned, the last two where needed: `fc`, `cell#2`, `encoder:0`, `cell#2:hidden`",
         )
@@ -68,7 +68,7 @@ def root_of(word: str | None, model: nn.Module) -> Root | None:
         else:
             close = did_you_mean(name, [n for n in names if n], count=3)
             raise LayerError(
-                f"there is no layer `{name}` for the graph to start from",
+                f"there is no layer `{name}`",
                 help=close
                 or f"`{LOSS}`, `{OUTPUT}`, or a layer that `gradscope layers MODEL` lists",
             )
@@ -103,10 +103,10 @@ def chosen(
             message = f"{module} was not called in this forward"
         elif root.call is not None and root.call not in ran:
             times = "once" if len(ran) == 1 else f"{count(len(ran))} times"
-            message = f"{module} ran {times}: there is no call #{root.call}"
+            message = f"{module} ran {times}: it has no call #{root.call}"
         else:
-            message = f"what `{root.word}` returned has no graph: nothing in it requires a gradient"
-        raise OptionError(message, help="`--root` takes an output that requires a gradient")
+            message = f"the output of `{root.word}` has no graph: it requires no gradient"
+        raise OptionError(message, help="give `--root` an output that requires a gradient")
     latest = max(call.number for call, _, _ in found)
     last = [(path, edge) for call, path, edge in found if call.number == latest]
     for path, edge in last:
@@ -153,5 +153,5 @@ class RootSum(Observer):
 
     def root(self, step: Step, output: Any) -> torch.Tensor:
         if self._sum is None:
-            raise RuntimeError(f"`{self.output.word}` was not computed again")
+            raise RuntimeError(f"`{self.output.word}` was not computed in the second run")
         return self._sum

@@ -1,4 +1,4 @@
-"""Which samples of one batch are another's, and where in a tensor they stand."""
+"""Which samples of one batch are another's, and where in a tensor they are."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SharedSamples:
         return len(self.a) == self.sizes[0] == self.sizes[1]
 
     def part(self, a: torch.Tensor, b: torch.Tensor) -> Part | None:
-        """Where the samples stand in a tensor of A and in B's; None: nowhere, or it has none.
+        """Where the samples are in a tensor of A and in B's; None: nowhere, or it has none.
 
         Of several ways to read two tensors, the one counts by which they are closest: sixteen rows
         are sixteen positions as well as four samples of four.

@@ -1,4 +1,4 @@
-"""The bytes that a step keeps for backward, counted in a run of its own."""
+"""The bytes that a step keeps for backward, counted in its own run."""
 
 from __future__ import annotations
 

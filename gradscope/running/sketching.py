@@ -66,12 +66,12 @@ def sketches(
     """Sketches of what the calls of some modules took and returned, and of their parameters.
 
     Args:
-        workload: what runs; it is left as it was.
+        workload: the workload to run; its state is restored.
         modules: their names.
         number: of the step.
 
     Returns:
-        The sketches, in the order of forward, the parameters' last; and what is to be said.
+        The sketches, in the order of forward, the parameters' last; and notices.
     """
     plain = plain_step(workload, number)
     found, unprobed, said = harmless_step(
@@ -128,8 +128,8 @@ def _noise(one: Projection, others: Sequence[Projection | None]) -> float | None
     known = [other for other in others if other and other.nonfinite == one.nonfinite]
     if len(known) < len(others) or not one.norm:
         return None
-    gaps = (float(torch.linalg.vector_norm(other.numbers - one.numbers)) for other in known)
-    share = max(gaps) / one.norm
+    differences = (float(torch.linalg.vector_norm(other.numbers - one.numbers)) for other in known)
+    share = max(differences) / one.norm
     return share if math.isfinite(share) else None
 
 

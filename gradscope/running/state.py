@@ -77,7 +77,7 @@ def others_restored(*models: nn.Module, kept: ExitStack) -> Iterator[None]:
 
 @contextmanager
 def gradients_restored(leaves: list[torch.Tensor]) -> Iterator[None]:
-    """Swap out the ``.grad`` of leaves that are nobody's parameters, and put it back."""
+    """Swap out the ``.grad`` of leaves that are not parameters, and put it back."""
     with ExitStack() as restore:
         for leaf in leaves:
             restore.callback(_gradient(leaf))
@@ -127,7 +127,7 @@ def post_accumulate_hooks_disabled(model: nn.Module) -> Iterator[None]:
     """No hook of ``register_post_accumulate_grad_hook`` is called inside the block.
 
     Such a hook cannot change a gradient on its way. It may count, log, or step an optimizer, which
-    a closer look must not make it do again.
+    a full sample must not make it do again.
     """
     disabled = []
     for parameter in model.parameters():

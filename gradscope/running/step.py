@@ -1,7 +1,7 @@
 """One training step: the only loop over steps, and the only way to leave everything as it was.
 
-Who wants to look at a run writes an ``Observer``, which is told of each moment. Who wants to run a
-part of a step by itself gets a ``Step`` and calls its parts.
+Who wants to look at a run writes an ``Observer``, which is reported of each moment. Who wants to
+run a part of a step by itself gets a ``Step`` and calls its parts.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Observer:
         return step.workload.criterion(output, step.clone.target)
 
     def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
-        """After the loss: the leaves of the graph behind it."""
+        """After the loss: the leaves of the graph upstream of it."""
         if isinstance(root, GradientEdge) or not root.requires_grad:
             return ()
         return walk([edge_of(root)], set()).leaves
@@ -142,7 +142,7 @@ class Step:
         return [(_input_name(path, positional), t) for path, t in self.inputs.items()]
 
     def run(self) -> None:
-        """Forward, loss, backward and the optimizer's step, and the observer told of each."""
+        """Forward, loss, backward and the optimizer's step; the observer is called at each."""
         observer = self.observer
         observer.before_step(self)
         with observer.around(self):
@@ -193,7 +193,7 @@ class Step:
                 root = root / workload.accumulate
         # Kept no longer than the graph itself.
         self.losses, workload.criterion.parts = workload.criterion.parts, {}
-        given = self.inputs.values()  # of a micro-batch views of the whole batch's
+        given = self.inputs.values()  # of a micro-batch views of the full batch's
         own = {*workload.model.parameters(), *given, *(t._base for t in given)}
         outside = [leaf for leaf in observer.leaves(self, root) if leaf not in own]
         self.kept.enter_context(gradients_restored(outside))
@@ -220,9 +220,9 @@ class Step:
             if self.workload.parallel is not None:
                 name = type(self.optimizer).__name__
                 raise ConfigError(
-                    f"{name} runs the step as often as its process's own loss asks for: under "
-                    "`parallel` some processes would wait for others without end",
-                    help="take an optimizer that takes no closure: `optimizer=sgd`",
+                    f"{name} repeats the step as often as the loss of each process needs: with "
+                    "`parallel`, some processes would wait forever",
+                    help="use an optimizer without a closure: `optimizer=sgd`",
                 )
             self.optimizer.step(self._evaluated)  # type: ignore[arg-type]  # LBFGS takes a tensor
         else:
@@ -239,7 +239,7 @@ class Step:
 
 
 def run(workload: Workload, observer: Observer) -> None:
-    """Run all steps under an observer, and leave everything as it was found.
+    """Run all steps under an observer, and restore all state.
 
     An exception, of the user's code or Ctrl-C, ends the run and is found in ``failure``.
     """
@@ -262,7 +262,7 @@ def steps(workload: Workload, observer: Observer | None = None) -> Generator[Ste
     """Each step of a run before it begins, with no gradients: to run it is the caller's part.
 
     Raises:
-        ConfigError: the input gives no batch at all.
+        ConfigError: the input gives no batch.
     """
     observer = observer or Observer()
     make_optimizer = functools.cache(
@@ -280,7 +280,7 @@ def steps(workload: Workload, observer: Observer | None = None) -> Generator[Ste
                 progress.count(number, workload.steps)
             batch = next(batches, batch)
             if batch is None:
-                raise ConfigError("the input gives no batch at all", help="yield one or more")
+                raise ConfigError("the input yields no batch", help="yield one or more")
             zero_gradients(workload.model)
             with ExitStack() as kept:
                 own, part = cloned_batch(batch), None
@@ -302,7 +302,7 @@ def steps(workload: Workload, observer: Observer | None = None) -> Generator[Ste
 
 @contextmanager
 def repeated(step: Step, *, weights: bool = False) -> Iterator[Step]:
-    """The same step on tensors of its own, with nobody looking on; then all as it was found."""
+    """The same step on its own tensors, without an observer; then all state is restored."""
     with as_found(step.workload, weights=weights), ExitStack() as kept:
         yield replace(step, clone=cloned_batch(step.batch), observer=Observer(), kept=kept)
 

@@ -1,4 +1,4 @@
-"""Seconds of what a device did, told without waiting for it on the way."""
+"""Seconds of a device's work, measured without waiting for it on the way."""
 
 from __future__ import annotations
 

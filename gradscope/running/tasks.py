@@ -1,4 +1,4 @@
-"""The gradients of several losses, each by itself: where they meet, how long and how alike."""
+"""The gradients of several losses, each alone: where they meet, how long and how alike."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Gradients = list[torch.Tensor | None]
 
 
 def plain_gradients(step: Step) -> Gradients:
-    """What one run of a step gives with nobody looking on; everything is then as it was."""
+    """The results of one run of a step without an observer; all state is then restored."""
     with repeated(step, weights=True) as plain:
         plain.compute_gradients()
         return gradients(plain)
@@ -53,8 +53,8 @@ def _difference(left: Gradients, right: Gradients) -> float | None:
         if same_bits(one, other):
             continue
         wide = torch.complex128 if one.is_complex() else torch.float64
-        gap = (one.to(wide) - other.to(wide)).abs()
-        if not bool(torch.isfinite(gap).all()):
+        difference = (one.to(wide) - other.to(wide)).abs()
+        if not bool(torch.isfinite(difference).all()):
             return None
-        largest = max(largest, gap.max().item(), torch.finfo(torch.float64).tiny)
+        largest = max(largest, difference.max().item(), torch.finfo(torch.float64).tiny)
     return largest

@@ -84,7 +84,7 @@ def explain(
         Objective(target),
         layer=plan.layer,
         seed=plan.seed,
-        whole=_shares(plan),
+        total=_shares(plan),
         batches=plan.batches,
         others=others,
         pixels=pixels,
@@ -98,7 +98,7 @@ def explain(
             except OptionError as error:
                 if not plan.lenient:
                     raise
-                plan.say(f"{name} is left out: {error}")
+                plan.say(f"{name} is skipped: {error}")
                 plan.methods = {n: o for n, o in plan.methods.items() if n != name}
                 continue
             for i in range(images):
@@ -121,7 +121,7 @@ def explain(
 
 
 def _shares(plan: AttributionPlan) -> bool:
-    """Whether methods that read the layer stand beside those that read the input's gradient."""
+    """Whether methods that read the layer are beside those that read the input's gradient."""
     reads = {what for name in plan.methods for what in _options.method(name).reads}
     return {"layer", "input"} <= reads
 
@@ -140,7 +140,7 @@ def _map(
         _join(checks, curves(subject, maps))
         lighter = _lighter(name, options)
         if lighter is not None:
-            # Like is compared with like: the repeats and the map that they are held against.
+            # Like is compared with like: the repeats and the map that they are compared with.
             plan.say(
                 f"{name}: its randomisation and spread are of maps of {FEWER} samples, as each "
                 "check makes the map several times"
@@ -240,7 +240,7 @@ def _pairs(subject: Subject, plan: AttributionPlan) -> list[list[RecordedMap]]:
 def _why_blank(subject: Subject, values: Tensor, i: int, name: str, other: int) -> str | None:
     """Why a contrast's map is blank, or None where it has a shape."""
     if not bool(values.isfinite().all()):
-        return "the map holds NaN or infinity: so does the score, or what it was computed from"
+        return "the map holds NaN or Inf: so does the score, or what it was computed from"
     if bool(values.any()):
         return None
     target = int(subject.target[i])

@@ -86,7 +86,7 @@ def _typed(key: str, text: str, parameter: inspect.Parameter) -> Any:
         value, right = text, True
     if right:
         return value
-    kind = {bool: "true or false", int: "a whole number", float: "a number"}[type(default)]
+    kind = {bool: "true or false", int: "an integer", float: "a number"}[type(default)]
     raise OptionError(
         f"`--option {key}={text}` is not {kind}", help=f"the default is `{key}={default}`"
     )

@@ -36,7 +36,7 @@ OTHERS = {
     "SoftplusBackward0": "softplus",
 }
 
-#: Nodes that hold a graph of their own, whose operations cannot be seen from outside.
+#: Nodes that hold their own graph, whose operations cannot be seen from outside.
 CLOSED = ("CheckpointFunctionBackward", "CompiledFunctionBackward")
 
 

@@ -38,7 +38,7 @@ class Subject:
         layer: the target layer of the CAM kinds: a name, what another subject chose (its
             ``choice``), or None to choose when it is first needed, for one more forward of one
             image.
-        whole: keep the graph of the first forward down to the input, so that one forward serves
+        total: keep the graph of the first forward down to the input, so that one forward serves
             the methods that read the input's gradient and those that read the layer's.
         batches: the batch size that another subject measured for this model.
         others: what the model is called with besides the images.
@@ -59,7 +59,7 @@ class Subject:
         *,
         layer: str | Choice | None = None,
         seed: int = 0,
-        whole: bool = False,
+        total: bool = False,
         batches: Batches | None = None,
         others: ModelInputs | None = None,
         pixels: Pixels | None = None,
@@ -75,7 +75,7 @@ class Subject:
         target = self._requested.target
         self._forward = Forward(model, self.inputs, others, pixels, target, background)
         self._layer = named_layer(model, layer) if isinstance(layer, str) else layer
-        self._whole = whole
+        self._whole = total
         self._batches = batches
         self._exit = ExitStack()
         self.layout = Layout()
@@ -116,7 +116,7 @@ class Subject:
         return self._forward(inputs, self._everyone(len(inputs)) if owners is None else owners)
 
     def output(self) -> Any:
-        """What the model gives for the images, whole."""
+        """What the model gives for the images."""
         return self._forward.output(self.inputs.clone(), self._everyone(len(self.inputs)))
 
     def again(self, model: nn.Module | None = None, *, seed: int | None = None) -> Subject:
@@ -197,7 +197,7 @@ class Subject:
         """The target layer and why it is this one."""
         if self._layer is None:
             if self.inputs.dim() != 4:
-                raise OptionError("the model's input is no picture", help=WITHOUT_LAYER)
+                raise OptionError("the model's input is not a picture", help=WITHOUT_LAYER)
             self._layer = choose(self._forward, self._guess)
         return self._layer
 
@@ -222,7 +222,7 @@ class Subject:
         if self._whole and self._layer and self._input_pass.calls:
             return self._input_pass
         layer = modules_by_name(self.model)[self.layer]
-        if self._forward.others.names:  # a layer that sees other inputs too, in calls of their own
+        if self._forward.others.names:  # a layer that sees other inputs too, in their own calls
             run = self._from_input(layer)
         else:
             run = self.layout.run(

@@ -23,7 +23,7 @@ from gradscope.training.models import Model
 
 #: So many traces are made in a run, and each covers so many steps at most.
 _MOST, _LONGEST = 3, 8
-#: A fact that held at fewer steps is not traced.
+#: A fact seen at fewer steps is not traced.
 _STEPS = 5
 #: The fact of a parameter that asks for a trace, and the state that a trace explains.
 _STATES = {"no-gradient": "missing", "zero-gradient": "zero"}
@@ -47,14 +47,14 @@ class _Zero:
 
 
 class CauseTracer:
-    """Arms itself by what held at every step so far, and traces from one step to the next.
+    """Arms itself by the facts of every step so far, and traces from one step to the next.
 
     The script's numbers, random state and gradients stay what they are: its calls of PyTorch run
     as they would, each once; what a trace computes beside them writes to nothing of the script's.
 
     Attributes:
         active: whether a trace goes on.
-        causes: what was found so far.
+        causes: the causes found so far.
         untraced: why nothing can be traced; "" where it can.
 
     Args:
@@ -85,7 +85,7 @@ class CauseTracer:
     # ---------------------------------------------------------------- what to trace
 
     def consider(self, loop: LoopRecord) -> None:
-        """Ask for a trace of what held at every step so far, and was not traced yet."""
+        """Ask for a trace of the facts of every step so far that were not traced yet."""
         self._wanted = {}
         if self.untraced or not self._left or self.active or self.lingers:
             return
@@ -111,7 +111,7 @@ class CauseTracer:
         wanted, self._wanted = self._wanted, {}
         self._left -= 1
         if _foreign_modes():
-            self.untraced = "the script runs under a `TorchFunctionMode` of its own"
+            self.untraced = "the script itself uses a `TorchFunctionMode`"
             return
         self.active = True
         modules = {name: model.module for name, model in models if not model.compiled}
@@ -183,7 +183,7 @@ class CauseTracer:
     def step_ended(self, optimizer: int, optimizers: Sequence[int]) -> bool:
         """A step of this optimizer has ended, of all that make steps; whether more is known now.
 
-        With several optimizers the first round may use what was computed before it.
+        With several optimizers the first round may use tensors computed before it.
         """
         self._stepped.append(optimizer)
         rounds = 1 if len(optimizers) < 2 else 2
@@ -255,7 +255,7 @@ def _cleared(names: tuple[str, ...]) -> tuple[Answer, ...]:
     message = "`backward` reaches these parameters, but their gradients are cleared before the step"
     advice = "clear gradients once for each step, before the first `backward`"
     return (
-        Answer(names[0], "parameter", "missing", message, "cleared", behind=names, advice=advice),
+        Answer(names[0], "parameter", "missing", message, "cleared", upstream=names, advice=advice),
     )
 
 

@@ -1,4 +1,4 @@
-"""The step that is going on: what is known of its losses and of its gradients so far."""
+"""The current step: its losses and its gradients so far."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class CurrentStep:
     def measure(self, parameters: Sequence[nn.Parameter], optimizer: str) -> None:
         """The norms of these parameters' gradients, as read and as the optimizer gets them now.
 
-        What was read late says nothing of the norm before clipping.
+        A norm that was read late is not the norm before clipping.
         """
         began = perf_counter()
         left = self.gradients

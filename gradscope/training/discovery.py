@@ -1,6 +1,6 @@
 """The models that a script trains, their optimizers, and the names that it has for them.
 
-A model is an outermost module: one that no other live module holds. They are looked for among all
+A model is an outermost module: one that no other live module holds. The search goes over all
 live objects when an optimizer is made, which is after its model was made and before its first step.
 """
 
@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from gradscope.loading.wrappers import unwrapped
 
-#: What stands around the script's own frames: their variables are not the script's.
+#: Frames around the script's own: their variables are not the script's.
 _LIBRARIES = ("torch", "gradscope", "runpy")
 #: What every method calls its object.
 _NO_NAMES = ("self", "cls")
@@ -27,7 +27,7 @@ _NO_NAMES = ("self", "cls")
 
 def outermost_modules() -> list[nn.Module]:
     """The live modules that no other holds and that have a parameter which wants a gradient."""
-    # Not `isinstance`: a lazy proxy would be made to load what it stands for.
+    # Not `isinstance`: a lazy proxy would load its object.
     modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
     held = {
         id(child)
@@ -48,7 +48,7 @@ def optimizers_of(models: Sequence[nn.Module]) -> list[Optimizer]:
 
 
 def live_optimizers() -> list[Optimizer]:
-    """Those whose constructor has come to an end."""
+    """Those whose constructor has returned."""
     found = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
     return [one for one in found if "param_groups" in one.__dict__ and "state" in one.__dict__]
 
@@ -84,7 +84,7 @@ def variable_name(found: object) -> str | None:
 
 
 def _same(found: object) -> set[int]:
-    """The ids by which a variable may hold it: itself, and what a wrapper stands around."""
+    """The ids by which a variable may hold it: its own, and that of a wrapped module."""
     if not isinstance(found, nn.Module):
         return {id(found)}
     return {id(found), id(unwrapped(found)[0])}
@@ -133,7 +133,7 @@ def compiled_inside(outer: nn.Module, model: nn.Module) -> str | None:
     """What is compiled: the "model", "parts" of it, or None. A hook there would be traced.
 
     Args:
-        outer: the model with what is wrapped around it.
+        outer: the model with its wrappers.
         model: the script's own.
     """
     compiled = [

@@ -1,8 +1,7 @@
 """The findings of a training run: what the rules say of its steps, each reported once.
 
-A finding has the figures of the first step in which it held; only a worse severity takes their
-place. Its intervals are the steps in which it held: between two looks in a row that found it, it is
-taken to have held throughout. No torch here.
+A finding has the figures of its first step; only a worse severity replaces them. Its steps are
+ranges: between two successive samples with the finding, all steps count. No torch here.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from gradscope.rules import (
 )
 from gradscope.training.step_ranges import StepRanges
 
-#: What makes two findings the same one: rule, place, model, cause. Of a rule that speaks of a whole
+#: What makes two findings the same one: rule, place, model, cause. For a rule on a full
 #: model or run only the first two, or the first, differ.
 Key = tuple[str, str, int | None, str | None]
 #: A finding with how its rule speaks of runs.
@@ -56,11 +55,11 @@ class _Reported:
 
 @dataclass(slots=True)
 class _Streak:
-    """A finding that held in each of the last looks, since the step ``first``."""
+    """A finding that was in each of the last samples, since the step ``first``."""
 
     finding: Finding
     first: int
-    #: Whether it held in the first look of all.
+    #: Whether it was in the first sample of all.
     always: bool
     count: int = 0
 
@@ -76,10 +75,10 @@ class _Judged:
 
 
 class RunFindings:
-    """Takes in a run's steps and samples in their order, and finds what is wrong with it.
+    """Takes in a run's steps and samples in order, and finds what is wrong with it.
 
     ``step`` costs microseconds, ``sample`` what the rules alone cost ``check``. Both return the
-    findings that are new and those that held in more steps than were returned before; one that
+    findings that are new and those that occurred in more steps than were returned before; one that
     holds step after step is returned every 64 of them. ``all`` is exact.
 
     Attributes:
@@ -170,7 +169,7 @@ class RunFindings:
         return tuple(self._judged(looks, step.step, None, found, steps=True))
 
     def sample(self, sample: StepSample) -> tuple[TrainingFinding, ...]:
-        """Judge a step that was looked at: by itself, and by the samples before."""
+        """Judge a sampled step: by its own sample, and by the samples before."""
         model = sample.model
         views = self._models.setdefault(model, Sampled()).views(sample)
         stepped = bool(views["stepped"].parameters)
@@ -194,7 +193,7 @@ class RunFindings:
         return tuple(self._judged(looks, sample.step, model, found, steps=False))
 
     def loop(self, record: LoopRecord) -> tuple[TrainingFinding, ...]:
-        """Judge the loop as it went so far: facts that held in every step, which may end.
+        """Judge the loop so far: facts of every step, which may end.
 
         Returns:
             Those that are new or say more, and those that no longer hold, without steps.
@@ -214,7 +213,7 @@ class RunFindings:
     def add_origins(
         self, step: int, origins: Sequence[NonFiniteOrigin], model: int | None = None
     ) -> tuple[TrainingFinding, ...]:
-        """Take in, before the step itself, where its NaN or its infinity came from.
+        """Take in, before the step itself, the origin of its NaN or Inf.
 
         Only the first of the run counts: what comes after inherits it.
         """
@@ -288,7 +287,7 @@ class RunFindings:
     def _holds(
         self, reported: _Reported, first: int, last: int, *, steps: bool
     ) -> Iterable[TrainingFinding]:
-        """It held in these steps: the record, where that is worth giving out now."""
+        """It occurred in these steps: the record, if it is worth giving out now."""
         more = reported.steps.add(min(first, last), max(first, last))
         grown = reported.steps.count - reported.given
         if more or not reported.given or grown >= _AGAIN or (grown and not steps):

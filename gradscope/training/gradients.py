@@ -21,7 +21,7 @@ _ROUNDS_LITTLE = (torch.float32, torch.float64)
 
 @dataclass(slots=True)
 class Gradients:
-    """The gradients at the end of a backward: their norms, and what tells whether they changed."""
+    """The gradients at the end of a backward: their norms, and what shows whether they changed."""
 
     norms: dict[nn.Parameter, float] = field(default_factory=dict)
     versions: dict[nn.Parameter, tuple[int, int]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ def are_finite(parameters: Sequence[nn.Parameter]) -> bool:
             if type(gradient) is not torch.Tensor:
                 gradient = local(gradient)
             gradients.append(gradient)
-            # A sum costs the least; one that overflows is looked at again.
+            # A sum costs the least; one that overflows is checked again.
             plain = gradient.is_cpu and gradient.layout is torch.strided
             total += abs(gradient.sum().item()) if plain else math.nan
     return math.isfinite(total) or all(map(math.isfinite, gradient_norms(gradients)))
@@ -122,7 +122,7 @@ def are_finite(parameters: Sequence[nn.Parameter]) -> bool:
 def small(parameters: Collection[nn.Parameter]) -> list[nn.Parameter]:
     """Those whose gradients are read in every step: biases and norms.
 
-    There is one in nearly every layer, and what is not finite is so in all that backward comes to
+    There is one in nearly every layer, and a NaN or Inf spreads to all that backward comes to
     later.
     """
     return [p for p in parameters if p.numel() <= BLOCK]

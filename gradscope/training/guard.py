@@ -18,7 +18,7 @@ class Guard:
     They are called in every step, so that there is one frame of Python's around each and no more.
 
     Attributes:
-        listening: nothing is called otherwise.
+        observing: nothing is called otherwise.
         seconds: what the calls took since this was last set to 0.
         inside: whether one is being called.
         around: makes a context to call them in.
@@ -28,7 +28,7 @@ class Guard:
     """
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
-        self.listening = False
+        self.observing = False
         self.seconds = 0.0
         self.around: Callable[[], AbstractContextManager[None]] | None = None
         self._failed = failed
@@ -71,7 +71,7 @@ class Guard:
         def guarded(*args: Any) -> Any:
             if not anywhere and get_ident() != thread.ident and thread.is_another(trains=trains):
                 return None if elsewhere is None else elsewhere(*args)
-            if self.inside or not self.listening:
+            if self.inside or not self.observing:
                 return None
             began = perf_counter()
             self.inside = True

@@ -11,14 +11,14 @@ from typing import Any
 
 
 class ImportHook(MetaPathFinder):
-    """Runs ``action`` once, after the module was imported whole, by whatever route.
+    """Runs ``action`` once, after the module was imported in full, by whatever route.
 
-    The usual route: this finder stands before all others and puts the action behind the
+    The usual route: this finder comes before all others and runs the action after the
     ``exec_module`` of the module's loader. To be asked for the spec changes nothing, so that any
     number of probes (``find_spec``, a lazy loader, an import that fails) may come before the
     import.
 
-    Another finder may be put in front of this one. So each import that does reach this finder
+    Another finder may be put before this one. So each import that does reach this finder
     asks whether the module is there already, by another route (``check``). A package imports others
     while it is imported: its spec, which Python marks at the end of the import, then runs the
     action.
@@ -60,7 +60,8 @@ class ImportHook(MetaPathFinder):
         self._specs.clear()
 
     def check(self) -> bool:
-        """Call the action if the module is there, whole, and nothing did so yet; whether it was."""
+        """Call the action if the module is there, complete, and the action did not run yet; whether
+        it was."""
         if not self._done and not self._executing:
             module = _imported(self._name)
             if module is not None and not self._wait_for(module):
@@ -73,7 +74,7 @@ class ImportHook(MetaPathFinder):
         self._action(late)
 
     def _wait_for(self, module: ModuleType) -> bool:
-        """Whether the module is being imported; Python then tells its spec when it is whole."""
+        """Whether the module is being imported; Python reports its spec when it is complete."""
         spec = vars(module).get("__spec__")
         if getattr(spec, "_initializing", False):
             if type(spec) is ModuleSpec:
@@ -94,7 +95,7 @@ class ImportHook(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that the next finders give, with the action behind its loader."""
+        """The spec that the next finders give, with the action after its loader."""
         if name != self._name:
             self.check()
             return None
@@ -107,7 +108,7 @@ class ImportHook(MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
         finders = list(sys.meta_path)
-        if self not in finders:  # somebody who kept it asks
+        if self not in finders:  # a caller that kept it asks
             return None
         for finder in finders[finders.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
@@ -119,10 +120,10 @@ class ImportHook(MetaPathFinder):
     def _extend(self, loader: Loader | None) -> None:
         """Give this one loader an ``exec_module`` that calls the action when it is done.
 
-        The loader stays what it is, so that whoever only asks for it sees no other.
+        The loader stays what it is, so that code that only asks for it sees no other.
         """
         if isinstance(loader, type) or not hasattr(loader, "__dict__"):
-            return  # no place of its own to set it; `check` notices the import
+            return  # it cannot be set here; `check` notices the import
         if not isinstance(vars(loader).get("exec_module"), _ExecModule):
             loader.exec_module = _ExecModule(loader.exec_module, self._execute)  # type: ignore
             self._loaders.append(loader)

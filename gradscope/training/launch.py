@@ -45,7 +45,7 @@ class Script:
         path = Path(self.name)
         if not self.is_module and path.suffix == ".ipynb":
             raise OptionError(
-                f"`{path}` is a notebook, and `gradscope run` runs scripts",
+                f"`{path}` is a notebook; `gradscope run` runs scripts",
                 help="in the notebook, put `with gradscope.watch(model):` around the loop; or make "
                 f"it a script: `jupyter nbconvert --to script {path}`",
             )
@@ -88,7 +88,7 @@ class Script:
     def _module(self, main: ModuleType) -> CodeType:
         if not sys.flags.safe_path:
             sys.path[0] = str(Path.cwd())
-        sys.argv[0] = "-m"  # what it is while the module is looked for
+        sys.argv[0] = "-m"  # what it is during the search for the module
         details: Any = runpy._get_module_details  # type: ignore[attr-defined]
         try:
             _, spec, code = details(self.name, runpy._Error)  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ class Limit:
     Args:
         steps: how many; None: as many as it makes.
         seconds: from now on; None: as long as it takes.
-        clock: tells seconds.
+        clock: returns seconds.
     """
 
     def __init__(

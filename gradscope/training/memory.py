@@ -1,4 +1,4 @@
-"""The processor's memory while a training is looked at: what looking takes, and gives back."""
+"""The processor's memory while a step is sampled: what a sample takes, and gives back."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gradscope.capture.shards import is_spread, local, placements_of
 
 #: What copies of weights may take: a share of the process's memory, or so many bytes.
 _SHARE, _LEAST_ROOM = 0.02, 1 << 25
-#: Copies of fewer bytes than these leave no gaps that matter.
+#: Copies of fewer bytes than these do not fragment the heap.
 _LARGE = 1 << 20
-#: Of a smaller process the gaps do not matter.
+#: In a smaller process fragmentation does not matter.
 _LARGE_PROCESS = 1 << 29
 
 
@@ -64,10 +64,10 @@ def _even_size(parameter: nn.Parameter) -> int:
 
 
 def give_back() -> None:
-    """Return what is free in the heap to the system, after a look in a large process.
+    """Return the free memory of the heap to the system, after a sample in a large process.
 
     What a look allocates lies between the script's gradients: glibc gives back the top of its heap
-    alone, and the next steps would find gaps that do not fit. ``malloc_trim`` gives back all.
+    alone, and the next steps would not find fitting free blocks. ``malloc_trim`` gives back all.
     """
     if _resident() >= _LARGE_PROCESS:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -76,9 +76,9 @@ def give_back() -> None:
 
 
 def _copy(weight: torch.Tensor) -> torch.Tensor:
-    """On the processor a large copy has memory of its own, which goes back to the system at once.
+    """On the processor a large copy has its own memory, which goes back to the system at once.
 
-    From the heap it would come to lie between the script's gradients, and leave gaps there.
+    From the heap it would lie between the script's gradients, and fragment it.
     """
     size = weight.numel() * weight.element_size()
     if type(weight.data) is not torch.Tensor or not weight.is_cpu or size < _LARGE:

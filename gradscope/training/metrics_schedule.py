@@ -17,7 +17,7 @@ from gradscope.training.sample_schedule import Schedule
 _RECORDS = 1 / 4
 #: Over so many times it is measured what one takes, and how rare they may get.
 MEASURED, _RAREST = 16, 64
-#: What is left of its multiples without their whole parts spreads evenly (Weyl's equidistribution
+#: The fractional parts of its multiples are spread evenly (Weyl's equidistribution
 #: theorem), also over every nth step: optimizers that take turns all get their share.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -68,7 +68,7 @@ class MetricsSchedule:
     A quarter at most is for the records; what they leave is for the readings.
 
     Attributes:
-        records: how often a step is recorded that does not stand out.
+        records: how often an unremarkable step is recorded.
         readings: how often all gradients are read; never where the step is not recorded.
         checked: whether it is seen in every step that all is finite.
         reads: whether all gradients are read in the step that is going on.

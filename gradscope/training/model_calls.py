@@ -22,16 +22,16 @@ _GRADIENTS, _TRANSFORMED = torch.is_grad_enabled, torch._C._are_functorch_transf
 
 
 class ModelCalls:
-    """Listens to the calls of the models that are trained.
+    """Hooks the calls of the models that are trained.
 
-    They come in every step, looked at or not: what is done here is as little as can be.
+    They run in every step, sampled or not: they do as little as possible.
 
     Attributes:
-        several: other processes' calls are held against these.
-        aside: what is called now is no part of the training.
+        several: the calls of other processes are compared with these.
+        aside: calls from now on are not part of the training.
 
     Args:
-        parts: what is told of each call.
+        parts: are notified of each call.
         guard: makes functions of the hooks that never raise.
     """
 
@@ -39,8 +39,8 @@ class ModelCalls:
     aside = False
 
     def __init__(self, parts: Parts, guard: Guard) -> None:
-        self._sentinel, self._current, self._sampling = (
-            parts.sentinel,
+        self._nan_detector, self._current, self._sampling = (
+            parts.nan_detector,
             parts.current,
             parts.sampling,
         )
@@ -85,13 +85,13 @@ class ModelCalls:
         sampled = self._sampling.sampler is not None
         if self._tracer.needs_stacks or (wanted and sampled and not in_backward()):
             self._stacks.begin()
-        if self._sentinel is not None:
+        if self._nan_detector is not None:
             module = model.module_ref()
             assert module is not None
-            self._sentinel.call_began(model.name, module, args, kwargs)
+            self._nan_detector.call_began(model.name, module, args, kwargs)
 
     def _given(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """What of a call other processes' calls are held against."""
+        """The part of a call that is compared with the calls of other processes."""
         if model.batch_first is None:
             model.batch_first = batch_comes_first(model.module)
         size = batch_size(args, kwargs) if model.batch_first else None
@@ -104,10 +104,10 @@ class ModelCalls:
         if self.aside or not _GRADIENTS() or _TRANSFORMED():
             return
         self._loop.returned(model, output)
-        if self._sentinel is not None:
+        if self._nan_detector is not None:
             module = model.module_ref()
             assert module is not None
-            self._sentinel.call_ended(module, output)
+            self._nan_detector.call_ended(module, output)
         # Between the model and the backward only: it takes time.
         if self._sampling.sampler is not None and not in_backward():
             self._stacks.begin()

@@ -22,7 +22,7 @@ _STAGES = 1000
 
 @dataclass(slots=True, eq=False)
 class Model:
-    """One model: ``module`` is the script's own, without what stands around it.
+    """One model: ``module`` is the script's own, without its wrappers.
 
     ``compiled`` is as in ``TrainedModel``: no hook is set on it or inside, for the compiler would
     trace it, and to run the model eagerly would change its numbers.
@@ -40,7 +40,7 @@ class Model:
     batch_first: bool | None = None  # whether it takes the batch as the first axis
     stage: int | None = None  # of a pipeline
     settled: bool = False  # whether it was asked for its stage
-    looks: int = 0  # how often weights of it were copied
+    samples: int = 0  # how often weights of it were copied
     notices: tuple[str, ...] = field(default=())
 
     @property
@@ -97,18 +97,18 @@ class Models:
         yield [one for one, outer, inner in found if outer is not None and inner is not None]
 
     def only(self, modules: Sequence[nn.Module]) -> None:
-        """These are the models; no others are looked for."""
+        """These are the models; there is no search for others."""
         self._given = [weakref.ref(module) for module in modules]
 
     _given: list[weakref.ref[nn.Module]] | None = None
 
     @property
     def are_given(self) -> bool:
-        """Whether somebody said which they are."""
+        """Whether the caller named them."""
         return self._given is not None
 
     def search(self) -> bool:
-        """Look for models once more; whether there are others than before."""
+        """Search for models again; whether there are others than before."""
         if self._given is None:
             roots = outermost_modules()
         else:
@@ -150,7 +150,7 @@ class Models:
         return any(model.stage is not None for model in new)
 
     def forget_hooks(self) -> None:
-        """What is known of compiled models may have changed: look again at the next search."""
+        """Compiled models may have changed: search again."""
         self._found = list(self)
         self.stale = True
 

@@ -40,16 +40,16 @@ from gradscope.training.unused import unused_parameters
 
 
 class Observer:
-    """Listens to PyTorch while a script trains; ``patches.TrainingObserver`` says to what.
+    """Observes PyTorch while a script trains; ``patches.TrainingObserver`` lists the events.
 
     Args:
         write: takes the records of each step.
-        located: takes where a NaN or an infinity of a step came from.
+        located: takes the origin of a NaN or Inf of a step.
         judge: takes the loop as it went so far, at fixed steps.
         schedule: which steps are sampled.
         layers: patterns of the modules whose calls are recorded.
         deep: the first and the last step that are traced operation by operation.
-        sentinel: whether a NaN or an infinity is located in the step that made it.
+        nan_detector: whether the origin of a NaN or Inf is found in the step that produced it.
         stop_on_nan: whether the script ends at the first of them.
         limit: after how many steps or seconds it ends; None: not before its end.
         processes: how many train together.
@@ -65,7 +65,7 @@ class Observer:
         *,
         layers: Sequence[str] = ("**",),
         deep: tuple[int, int] | None = None,
-        sentinel: bool = True,
+        nan_detector: bool = True,
         stop_on_nan: bool = False,
         limit: Limit | None = None,
         processes: int = 1,
@@ -87,12 +87,12 @@ class Observer:
         current = CurrentStep(placements=placements)
         self._parts = parts = Parts(
             schedule=schedule,
-            metrics=MetricsSchedule(schedule, current, checked=sentinel),
+            metrics=MetricsSchedule(schedule, current, checked=nan_detector),
             current=current,
             sampling=OptimizerTurns(layers, guard),
             stacks=NodeStacks(),
             deep=TracedSteps(deep, guard),
-            sentinel=NanDetector(self._trained) if sentinel else None,
+            nan_detector=NanDetector(self._trained) if nan_detector else None,
             loop=loop,
             tracer=CauseTracer(guard),
             placements=placements,
@@ -104,7 +104,7 @@ class Observer:
         if processes > 1:
             parts.tracer.forbid("several processes train together")
         if deep is not None:
-            parts.tracer.forbid("`--deep` traces otherwise")
+            parts.tracer.forbid("`--deep` traces these steps")
         self._steps = steps = Steps(
             parts, prepare=self._prepare, write=write, located=located, judge=judge
         )
@@ -138,10 +138,10 @@ class Observer:
     # ---------------------------------------------------------------- the life of the observer
 
     def start(self) -> None:
-        """Listen from now on."""
+        """Observe from now on."""
         self._patches = observe(self)
         self._loop_patches = observe_loop(self)
-        self._guard.listening = True
+        self._guard.observing = True
 
     def adopt(self) -> int | None:
         """Take in the optimizers that were made before ``start``.
@@ -173,13 +173,13 @@ class Observer:
     def stop(self) -> None:
         """Take everything away that was set."""
         self._steps.make_up()
-        self._guard.listening = False
+        self._guard.observing = False
         self._parts.deep.end()
         self._parts.tracer.end()
         self._parts.stacks.end()
         self._parts.sampling.end()
-        if self._parts.sentinel is not None:
-            self._parts.sentinel.close()
+        if self._parts.nan_detector is not None:
+            self._parts.nan_detector.close()
         self._calls.close()
         self._loop.model_uses.close()
         for patches in (self._patches, self._loop_patches):
@@ -198,7 +198,7 @@ class Observer:
     def _script_failed(self, error: BaseException) -> None:
         details = unused_parameters(error, self.models)
         if details is not None:
-            message = "parameters got no gradient, and DistributedDataParallel gave up"
+            message = "parameters got no gradient, and DistributedDataParallel raised"
             now = time.perf_counter() - self._steps.began
             # It says so in the forward after.
             self._write(TrainingEvent(max(self.step, 1), now, UNUSED, message, details))
@@ -368,7 +368,7 @@ class Observer:
         if deep.wanted:
             deep.arm(self.step + 1, self.models)
             self._steps.interrupt_rest()
-        if self._parts.tracer.wanted or deep.watch or self.schedule.samples_next():
+        if self._parts.tracer.wanted or deep.tracer or self.schedule.samples_next():
             with self.models.kept() as models:
                 self._observe_closely(models)
 
@@ -379,7 +379,7 @@ class Observer:
         if tracer.wanted:
             tracer.begin(names.items())
             self._steps.interrupt_rest()
-        if sampling.sampler is None and (self._parts.deep.watch or self.schedule.samples_next()):
+        if sampling.sampler is None and (self._parts.deep.tracer or self.schedule.samples_next()):
             if several_processes() and not self._calls.several:  # since the models were made
                 self._observe_calls()
             sampling.begin(models)

@@ -1,4 +1,4 @@
-"""Which step has a sampler, and for how long: until all optimizers that take turns had theirs."""
+"""Which steps are sampled together: until every optimizer that takes its turn had a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_ROUND = 8
 
 
 class OptimizerTurns:
-    """The sampler of the step that is going on, where it is looked at.
+    """The sample of the current step, if it is sampled.
 
     Args:
         layers: patterns of the modules whose calls are recorded.
@@ -32,7 +32,7 @@ class OptimizerTurns:
         self.number = 0  # how many samplers there were
         #: Whether the lines of what the loss is made of are wanted: in the first sample alone.
         self.wants_lines = True
-        self.device: str | None = None  # of the first model that was looked at
+        self.device: str | None = None  # of the first model that was sampled
         self._layers, self._guard = layers, guard
         self._models: Sequence[Model] = ()
         self._optimizers: set[int] = set()  # that made a step since the sampler was set
@@ -63,7 +63,7 @@ class OptimizerTurns:
         Args:
             step: its step metrics.
             optimizer: the one that made it.
-            held: the parameters of all optimizers that there are.
+            held: the parameters of all optimizers.
         """
         if self.sampler is None:
             return []
@@ -78,7 +78,7 @@ class OptimizerTurns:
         return [*models, *samples, *self.sampler.fingerprints(step.step)]
 
     def step_ended(self, optimizer: object, optimizers: Iterable[object]) -> None:
-        """A step that was looked at has ended; the sampler stays while another optimizer is to make
+        """A sampled step has ended; the sample goes on while another optimizer is to make
         its own."""
         self._optimizers.add(id(optimizer))
         self._steps += 1

@@ -28,7 +28,7 @@ class ObservedOptimizer:
     groups: Sequence[int] = ()
 
     def is_as_seen(self, optimizer: Optimizer) -> bool:
-        """Whether it holds as many parameters in each group as when it was looked at."""
+        """Whether it holds as many parameters in each group as when it was read."""
         seen, groups = self.groups, optimizer.param_groups
         same = len(seen) == len(groups) and bool(self.held)
         for count, group in zip(seen, groups, strict=False):
@@ -79,7 +79,7 @@ class Optimizers:
         return seen
 
     def known(self, optimizer: Optimizer) -> ObservedOptimizer:
-        """What is known of one whose parameters count now. It is asked in every step."""
+        """What is known of one whose parameters count now. It is called in every step."""
         latest = self._latest
         known = latest[1]() if latest is not None and latest[0]() is optimizer else None
         if known is not None and known.is_as_seen(optimizer):
@@ -96,7 +96,7 @@ class Optimizers:
         """Its variable's, else its class.
 
         One that is made anew for the same parameters goes on under that name; one for others, as of
-        the next phase of a script, has a name of its own, for its losses are others.
+        the next phase of a script, has another name, for its losses are others.
         """
         plain = variable_name(optimizer) or type(optimizer).__name__
         name, number = plain, 1

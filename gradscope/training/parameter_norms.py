@@ -26,7 +26,7 @@ class _Names:
 
     record: NormNames
     rows: int = 0
-    told: bool = False
+    written: bool = False
 
     @property
     def with_values(self) -> bool:
@@ -82,8 +82,8 @@ class ParameterNormRecords:
             values = None
             if names.with_values and current.values:
                 values = packed([current.values.get(p, NONE) for p in parameters])
-            if not names.told:
-                names.told = True
+            if not names.written:
+                names.written = True
                 yield from self._news(names.record.model, step)
                 yield names.record
             names.rows += 1

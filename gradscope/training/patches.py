@@ -1,7 +1,7 @@
 """Where PyTorch has no hook: functions of it that say when they are called.
 
-Each stands in for a function that cannot fail, or calls it last, so that the traceback of an error
-in the script has no frame of gradscope's in it, but where said.
+Each replaces a function that cannot fail, or calls it last, so that the traceback of an error
+in the script has no frame of gradscope's in it, except where noted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INFERENCE = "_forward_metadata_inference"
 
 
 class TrainingObserver(Protocol):
-    """What listens to the moments of a training. None of these methods raises."""
+    """Observes the moments of a training loop. None of these methods raises."""
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
         """An optimizer is under construction: it has no parameters yet."""
@@ -36,7 +36,7 @@ class TrainingObserver(Protocol):
         gradients: Sequence[torch.Tensor],
         leaves: Sequence[torch.Tensor],
     ) -> bool:
-        """``torch.autograd.backward`` was called; the graph is whole.
+        """``torch.autograd.backward`` was called; the graph exists.
 
         Args:
             roots: what it begins with; an edge alone where a stage of a pipeline has let go of what
@@ -110,7 +110,7 @@ def replace(
     setattr(owner, name, own)
 
     def put_back() -> None:
-        if getattr(owner, name) is own:  # or else somebody has put theirs around it
+        if getattr(owner, name) is own:  # or else other code has wrapped it
             setattr(owner, name, original)
 
     patches.callback(put_back)
@@ -119,7 +119,7 @@ def replace(
 def _gradients_made(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
     """``backward`` makes the gradients that it starts with here, just before the engine runs.
 
-    To stand around ``backward`` itself would put a frame into every traceback of a failing one.
+    To wrap ``backward`` itself would put a frame into every traceback of a failing one.
     """
     backward = torch.autograd.backward.__code__
 
@@ -145,7 +145,7 @@ def _gradients_made(original: Callable[..., Any], observer: TrainingObserver) ->
 
 
 def _when_ended(root: Root, observer: TrainingObserver) -> None:
-    """The engine takes what is to be done at the end of a backward from inside of it only."""
+    """The engine takes callbacks for the end of a backward only from inside of it."""
     engine: Any = torch.autograd.Variable._execution_engine
     node = root.node if isinstance(root, GradientEdge) else root.grad_fn
     assert node is not None
@@ -159,7 +159,7 @@ def _when_ended(root: Root, observer: TrainingObserver) -> None:
 
 
 def _optimizer_made(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
-    """What ``Optimizer.__init__`` calls before it looks at its arguments; it does not fail."""
+    """What ``Optimizer.__init__`` calls before it reads its arguments; it does not fail."""
 
     @functools.wraps(original)
     def patch_step_function(self: Optimizer) -> None:

@@ -21,6 +21,6 @@ def stage_of(outer: nn.Module) -> int | None:
     if imported is None:
         return None
     kind = imported._PipelineStageBase
-    # Not `isinstance`: a lazy proxy would be made to load what it stands for.
+    # Not `isinstance`: a lazy proxy would load its object.
     stages: list[Any] = [one for one in gc.get_objects() if issubclass(type(one), kind)]
     return next((one.stage_index for one in stages if one.submod is outer), None)

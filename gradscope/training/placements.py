@@ -17,14 +17,14 @@ from gradscope.records.placements import DeviceMesh, GroupNorm, ParameterPlaceme
 from gradscope.training.models import Model
 from gradscope.training.replicas import is_flat
 
-#: Of what FSDP1 keeps in flat pieces, which say nothing of their places.
+#: For FSDP1's flat shards, which do not show their placement.
 _FLAT = ("F",)
 
 
 class Placements:
     """Groups the parameters of each optimizer by how they and their gradients are placed.
 
-    The norm of a group can be put together over processes from the norms of what each has of it;
+    The global norm of a group is reduced over processes from the norms of what each has of it;
     that of differently placed parameters together cannot. Nothing is communicated.
     """
 

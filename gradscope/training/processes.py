@@ -66,14 +66,16 @@ class OtherProcesses:
 
     def replaced_by(self, words: Sequence[str], environment: Mapping[str, str]) -> str:
         """That this process becomes another, and how to observe that one."""
-        said = f"the script replaced its process by `{shlex.join(words)}`, which was not observed"
+        message = (
+            f"the script replaced its process by `{shlex.join(words)}`, which was not observed"
+        )
         if not words or not Path(words[0]).name.startswith("python"):
-            return said
+            return message
         before = self._environment
         changed = [f"{k}={shlex.quote(v)}" for k, v in environment.items() if before.get(k) != v]
         variables = changed if len(changed) <= _MOST_VARIABLES else []
         script = words if words[1:2] == ["-u"] else words[1:]
-        return f"{said}: use `{' '.join([*variables, 'gradscope run', shlex.join(script)])}`"
+        return f"{message}: use `{' '.join([*variables, 'gradscope run', shlex.join(script)])}`"
 
     def when_ended(self, act: Callable[[int, str | None], None]) -> ExitStack:
         """Call ``act`` where the process ends without ``atexit``, until the stack is closed.

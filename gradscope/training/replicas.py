@@ -1,7 +1,7 @@
 """What a process holds that others hold too: parameters, gradients, buffers, and the data it gets.
 
-Nothing is communicated. Each rank writes fingerprints, and which part of the whole they are of;
-whoever reads the files knows what must be the same on which of them, and what must not.
+Nothing is communicated. Each rank writes fingerprints, and the shard that they are of;
+the reader of the files knows which must be equal on which ranks.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def input_digest(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
 
 
 def data_place(outer: nn.Module) -> str | None:
-    """The rank's place among those that get data of their own; None where nobody knows.
+    """The rank's index among those that get different data; None if unknown.
 
     Ranks that hold parts of one layer (tensor parallelism) get the same data, as do the stages of a
     pipeline.
@@ -81,7 +81,7 @@ def held_alike(
     Args:
         model: the model's id.
         outer: the model as the script calls it.
-        module: the same without what stands around it.
+        module: the same without its wrappers.
         held: the parameters whose gradients are read: those of the optimizer that is to step.
     """
     found: list[Fingerprints] = []
@@ -105,10 +105,10 @@ def held_alike(
 
 
 def _copied(outer: nn.Module, module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of which other ranks hold the same part, as far as that is known.
+    """The parameters of which other ranks hold the same shard, as far as that is known.
 
-    Shards that FSDP keeps flat say nothing of their places, and plain tensors beside sharded ones
-    are nobody's to keep the same.
+    FSDP's flat shards do not show their placement, and plain tensors next to sharded ones
+    need not be equal.
     """
     named = {known.name: p for p, known in named_parameters(module).items()}
     ddp = ddp_around(outer)
@@ -122,7 +122,7 @@ def _copied(outer: nn.Module, module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def is_flat(outer: nn.Module) -> bool:
-    """Whether FSDP1 keeps pieces of its parameters, which say nothing of their places."""
+    """Whether FSDP1 flattens its shards, which hides their placement."""
     return any(type(module).__name__ == "FullyShardedDataParallel" for module in outer.modules())
 
 
@@ -132,7 +132,7 @@ def _broadcasts_buffers(ddp: Any) -> bool:
 
 
 def _by_part(named: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """The tensors by which part of the whole they are; without those that are partial sums."""
+    """The tensors by their shard; without those that are partial sums."""
     found: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in named.items():
         part = _part(tensor)
@@ -155,7 +155,7 @@ def _part(tensor: Any) -> str | None:
 
 
 def ddp_around(outer: nn.Module) -> Any:
-    """The wrapper around a model, whatever else stands around it; None where it has none."""
+    """The wrapper of a model, whatever other wrappers it has; None without."""
     module: Any = outer
     while isinstance(module, nn.Module):
         if type(module).__name__ == DDP:

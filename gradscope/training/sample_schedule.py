@@ -45,7 +45,7 @@ class Schedule:
 
     Attributes:
         first: how many steps are sampled in any case.
-        every: the fixed interval, None where there is a budget.
+        every: the fixed N of "every Nth step", None with a budget.
         budget: the share of the time that samples and metrics may take.
         processes: how many train together.
     """

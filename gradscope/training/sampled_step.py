@@ -1,4 +1,4 @@
-"""A step that is looked at: everything that ``inspect`` records, of a training that is not ours."""
+"""A sampled step: everything that ``inspect`` records, of a training loop of the script."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ class _SampledModel:
 
 
 class SampledStep:
-    """Looks at all models for one step, or for as many as it takes all optimizers to make one.
+    """Samples all models for one step, or for as many as it takes all optimizers to make one.
 
     Args:
-        models: those to look at.
+        models: those to sample.
         layers: patterns of the modules whose calls are recorded.
         guard: makes functions of the hooks that never raise.
     """
 
     def __init__(self, models: Sequence[Model], layers: Sequence[str], guard: Guard) -> None:
-        self._watched = [_watch(model, layers, guard) for model in models]
+        self._entries = [_entry(model, layers, guard) for model in models]
         self._stack = ExitStack()
-        for watched in self._watched:
-            self._stack.enter_context(watched.recorder.installed())
+        for entry in self._entries:
+            self._stack.enter_context(entry.recorder.installed())
 
     def backward_begins(
         self, roots: Sequence[torch.Tensor | GradientEdge], *, lines: bool = False
@@ -76,8 +76,8 @@ class SampledStep:
         Args:
             lines: whether the nodes have the stacks that made them, and their lines are wanted.
         """
-        for watched in self._watched:
-            recorder = watched.recorder
+        for entry in self._entries:
+            recorder = entry.recorder
             recorder.connect(roots, {})
             if lines and recorder.links:
                 walked = walk([edge_of(root) for root in roots], set())
@@ -87,36 +87,36 @@ class SampledStep:
         """An outermost model is called on this."""
         if several_processes():
             digest = input_digest(args, kwargs)
-            for watched in self._watched:
-                if watched.model is model and digest is not None:
-                    watched.inputs.append(digest)
+            for entry in self._entries:
+                if entry.model is model and digest is not None:
+                    entry.inputs.append(digest)
 
     def backward_ended(self) -> None:
         """The gradients as backward left them, before anybody clips them."""
-        for watched in self._watched:
-            watched.arrived = parameter_stats(watched.model.module, shown=watched.selected)
-            watched.versions = _versions(watched.model.module)
+        for entry in self._entries:
+            entry.arrived = parameter_stats(entry.model.module, shown=entry.selected)
+            entry.versions = _versions(entry.model.module)
 
     def before_update(self, held: Collection[nn.Parameter], step: int) -> None:
         """The gradients as the optimizer gets them in a step, and the weights that it will move."""
-        for watched in self._of(held):
-            if not watched.arrived:
+        for entry in self._of(held):
+            if not entry.arrived:
                 self.backward_ended()
-            now = _versions(watched.model.module)
-            named = named_parameters(watched.model.module)
+            now = _versions(entry.model.module)
+            named = named_parameters(entry.model.module)
             changed = {
                 named[p].name: p.grad
                 for p in named
-                if p.grad is not None and now[id(p)] != watched.versions.get(id(p))
+                if p.grad is not None and now[id(p)] != entry.versions.get(id(p))
             }
             norms = gradient_norms(list(changed.values())) if changed else []
-            watched.clipped = dict(zip(changed, norms, strict=True))
-            if not watched.before:  # a closure runs several times, and the weights move between
-                watched.before = weight_copies(
-                    [p for p in named if p in held], _turn(watched.model, step)
+            entry.clipped = dict(zip(changed, norms, strict=True))
+            if not entry.before:  # a closure runs several times, and the weights move between
+                entry.before = weight_copies(
+                    [p for p in named if p in held], _turn(entry.model, step)
                 )
-            if not watched.alike and several_processes():
-                watched.alike = _alike(watched, held)
+            if not entry.alike and several_processes():
+                entry.alike = _alike(entry, held)
 
     def taken(
         self,
@@ -134,16 +134,16 @@ class SampledStep:
         """
         samples = []
         held = None if optimizer is None else optimizer.held
-        for watched in self._watched if held is None else self._of(held):
-            report = _report(watched, optimizer, step)
-            names = {named.name: p for p, named in named_parameters(watched.model.module).items()}
+        for entry in self._entries if held is None else self._of(held):
+            report = _report(entry, optimizer, step)
+            names = {named.name: p for p, named in named_parameters(entry.model.module).items()}
             unheld = [p.name for p in report.parameters if p.requires_grad]
             samples.append(
                 StepSample(
                     step.step,
-                    watched.model.id,
+                    entry.model.id,
                     report,
-                    watched.clipped,
+                    entry.clipped,
                     optimizer=step.optimizer,
                     settings={} if optimizer is None else optimizer.settings,
                     unheld=()
@@ -152,69 +152,69 @@ class SampledStep:
                 )
             )
             # What has arrived stays for another optimizer's step after the same backward.
-            watched.clipped, watched.before = {}, {}
+            entry.clipped, entry.before = {}, {}
         return samples
 
     def calls(self) -> list[ModuleCall]:
         """What was seen so far, under the model's name too where there are several."""
-        several = len(self._watched) > 1
+        several = len(self._entries) > 1
         return [
-            replace(call, name=".".join(filter(None, (watched.model.name, call.name))))
+            replace(call, name=".".join(filter(None, (entry.model.name, call.name))))
             if several
             else call
-            for watched in self._watched
-            for call in watched.recorder.calls()
+            for entry in self._entries
+            for call in entry.recorder.calls()
         ]
 
     def fingerprints(self, step: int) -> list[Fingerprints]:
         """What other processes are to hold too, as a step that has ended found it."""
-        found = [replace(one, step=step) for watched in self._watched for one in watched.alike]
-        for watched in self._watched:
-            watched.alike, watched.inputs = [], []
+        found = [replace(one, step=step) for entry in self._entries for one in entry.alike]
+        for entry in self._entries:
+            entry.alike, entry.inputs = [], []
         return found
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Calls that are made in the block are not the script's."""
-        for watched in self._watched:
-            watched.recorder.paused = True
+        for entry in self._entries:
+            entry.recorder.paused = True
         try:
             yield
         finally:
-            for watched in self._watched:
-                watched.recorder.paused = False
+            for entry in self._entries:
+                entry.recorder.paused = False
 
     def remove(self) -> list[Node]:
         """Take every hook away. The nodes that were seen are to be freed when the graph is gone."""
         self._stack.close()
-        return [node for watched in self._watched for node in watched.recorder.take_nodes()]
+        return [node for entry in self._entries for node in entry.recorder.take_nodes()]
 
     def _of(self, held: Collection[nn.Parameter]) -> list[_SampledModel]:
-        return [w for w in self._watched if any(p in held for p in w.model.module.parameters())]
+        return [w for w in self._entries if any(p in held for p in w.model.module.parameters())]
 
 
 def _turn(model: Model, step: int) -> int:
     """Whose weights are copied, where not all are: of several processes, one may look oftener."""
-    model.looks += 1
-    return random.Random(step).getrandbits(32) if several_processes() else model.looks
+    model.samples += 1
+    return random.Random(step).getrandbits(32) if several_processes() else model.samples
 
 
-def _alike(watched: _SampledModel, held: Collection[nn.Parameter]) -> list[Fingerprints]:
+def _alike(entry: _SampledModel, held: Collection[nn.Parameter]) -> list[Fingerprints]:
     """Fingerprints of what this process holds, and of what the model was called on."""
-    model = watched.model
+    model = entry.model
     outer = model.outer()
     if outer is None:
         return []
     found = held_alike(model.id, outer, model.module, held)
     place = data_place(outer)
-    if place is not None and watched.inputs:
-        calls = {str(number): text for number, text in enumerate(watched.inputs)}
+    if place is not None and entry.inputs:
+        calls = {str(number): text for number, text in enumerate(entry.inputs)}
         digest = combined(list(calls.values()))
         found.append(Fingerprints(0, model.id, "input", place, digest, calls))
     return found
 
 
-def _watch(model: Model, layers: Sequence[str], guard: Guard) -> _SampledModel:
+def _entry(model: Model, layers: Sequence[str], guard: Guard) -> _SampledModel:
     module = model.module
     try:
         selected = select_layers(module, layers)
@@ -231,14 +231,14 @@ def _versions(module: nn.Module) -> dict[int, int]:
 
 
 def _report(
-    watched: _SampledModel, optimizer: ObservedOptimizer | None, step: TrainingStep
+    entry: _SampledModel, optimizer: ObservedOptimizer | None, step: TrainingStep
 ) -> Report:
-    module, model, scale = watched.model.module, watched.model, step.loss_scale or 1.0
-    model.autocast = model.autocast or watched.recorder.autocast
-    watched.buffers.compare()
-    counts = dict(watched.recorder.counts)
-    calls = tuple(_unscaled_call(call, scale) for call in watched.recorder.take_calls())
-    moved = updates(module, watched.before)
+    module, model, scale = entry.model.module, entry.model, step.loss_scale or 1.0
+    model.autocast = model.autocast or entry.recorder.autocast
+    entry.buffers.compare()
+    counts = dict(entry.recorder.counts)
+    calls = tuple(_unscaled_call(call, scale) for call in entry.recorder.take_calls())
+    moved = updates(module, entry.before)
     names = {id(p): named.name for p, named in named_parameters(module).items()}
     own = None
     if optimizer is not None:
@@ -252,10 +252,10 @@ def _report(
             update_ratio=update.ratio,
             moved=update.moved,
         )
-        for p in watched.arrived
+        for p in entry.arrived
         for update in [moved.get(p.name, Update())]
     )
-    facts = watched.buffers.entered(module_facts(module, counts))
+    facts = entry.buffers.entered(module_facts(module, counts))
     first = next(module.parameters(), None)
     return Report(
         status="ok",
@@ -283,7 +283,7 @@ def _report(
         calls=calls,
         parameters=parameters,
         modules=facts,
-        links=tuple(watched.recorder.links),
+        links=tuple(entry.recorder.links),
     )
 
 

@@ -20,14 +20,14 @@ _CHECK_SECONDS = 60.0
 class ScriptRun:
     """A script that is ready to be run; called, it takes the process to its end.
 
-    It is called where nothing stands around it that deals with exceptions, so that the interpreter
+    It is called without an exception handler around it, so that the interpreter
     does with the script's what it always does.
 
     Args:
-        script: what is run.
-        settings: how it is looked at.
-        summary: what is said at the end.
-        judged: whether what was found makes the process fail where the script did not.
+        script: the script.
+        settings: how it is observed.
+        summary: makes the lines for the end.
+        judged: whether the findings make the process fail although the script did not.
     """
 
     script: Script
@@ -43,16 +43,16 @@ class ScriptRun:
         session = Session.begun(self.script.words, tuple(self.script.arguments), self.settings)
         session.others = OtherProcesses()
         ended = "0"
-        said: list[bool] = []  # whether the summary is out
+        printed: list[bool] = []  # whether the summary is out
 
         def last() -> None:
             # The first to be registered is the last to run: the script's own may still train.
             session.finish(ended)
             session.print_summary(self.summary)
-            said.append(True)
+            printed.append(True)
 
         def at_once(code: int, replaced: str | None) -> None:
-            if said:  # what ends a process at the very end may do so by `os._exit`
+            if printed:  # what ends a process at the very end may do so by `os._exit`
                 return
             if replaced is not None:
                 session.unobserved.append(replaced)

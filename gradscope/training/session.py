@@ -1,4 +1,4 @@
-"""A run from its first moment to its last: the file, the observer, and what is said at the end.
+"""A run from start to end: the file, the observer, and the lines at the end.
 
 Imports no torch, for the script may want to set something before it imports it.
 """
@@ -59,7 +59,7 @@ class RunSettings:
     first: int = 3
     layers: tuple[str, ...] = ("**",)
     deep: tuple[int, int] | None = None
-    sentinel: bool = True
+    nan_detector: bool = True
     stop_on: str = "never"
     keep: int = 512
     ranks: tuple[int, ...] | None = None
@@ -85,7 +85,7 @@ class RunSettings:
             "first": self.first,
             "layers": list(self.layers),
             "deep": None if self.deep is None else list(self.deep),
-            "sentinel": self.sentinel,
+            "nan_detector": self.nan_detector,
             "stop_on": self.stop_on,
             "keep": self.keep,
             "ranks": None if self.ranks is None else list(self.ranks),
@@ -169,7 +169,7 @@ class Session:
         return None
 
     def observe(self, late: bool = False) -> None:
-        """Listen to PyTorch from now on; it has been imported by now.
+        """Observe PyTorch from now on; it has been imported by now.
 
         Args:
             late: the script may have used it before.
@@ -192,7 +192,7 @@ class Session:
                 ),
                 layers=self.settings.layers,
                 deep=self.settings.deep,
-                sentinel=self.settings.sentinel,
+                nan_detector=self.settings.nan_detector,
                 processes=self.run.world_size,
                 stop_on_nan=self.settings.stop_on in ("nan", "error"),
                 limit=self.limit if self.settings.is_limited else None,
@@ -245,7 +245,7 @@ class Session:
                 self.observer.end_script()
 
     def add_origins(self, step: int, origins: tuple[NonFiniteOrigin, ...]) -> None:
-        """Where a NaN or an infinity of a step that goes on came from."""
+        """The origin of a NaN or Inf of the current step."""
         found = self._findings.add_origins(step, origins)
         if self._writer is not None:
             self._writer.add(*found)
@@ -287,11 +287,11 @@ class Session:
         return judgement(self._seen)
 
     def _failed(self, error: BaseException) -> None:
-        """gradscope itself failed: the script goes on, and nobody looks."""
+        """gradscope raised: it stops observing, the script goes on."""
         step = self.steps + 1
         self.failure = (
-            f"gradscope itself failed at step {step}, and looked no further: "
-            f"{type(error).__name__}: {message_of(error)}"
+            f"internal error in gradscope at step {step}: it stopped observing, your script goes "
+            f"on: {type(error).__name__}: {message_of(error)}"
         )
         if os.environ.get("GRADSCOPE_DEBUG"):
             import traceback
@@ -333,7 +333,7 @@ class Session:
                 device=observer.device,
                 every=self.settings.every or schedule.latest,
                 plain=schedule.plain,
-                watched=schedule.sampled,
+                sampled_seconds=schedule.sampled,
                 cost=schedule.cost,
                 cost_seconds=schedule.cost_seconds,
                 cut=self._cut(observer),
@@ -353,28 +353,34 @@ class Session:
         return f"--stop-on {self.settings.stop_on}" if observer.cut else None
 
     def _notices(self, observer: Observer) -> tuple[str, ...]:
-        """What was not looked at, and why."""
+        """What was not recorded, and why."""
         records, readings = observer.metrics.records.every, observer.metrics.readings.every
-        share = "in every step would take more than a quarter of the budget: about one step in"
-        checked = "; in the others {} finite" if self.settings.sentinel else ""
+        share = f"{self.settings.budget * 100:g} % budget"
         notices = []
         if records > 1:
-            others = checked.format("it is only looked whether they are")
-            notices.append(f"to record step metrics {share} {records} has them{others}")
-        if readings > records:
-            others = checked.format("only those of biases and norms are checked to be")
+            checked = "; every step was checked for NaN" if self.settings.nan_detector else ""
             notices.append(
-                f"gradients: about one step in {readings} has their norms, of each parameter and "
-                f"of all: to read them in every step would take more than the budget has for "
-                f"it{others}. For all: --every N"
+                f"Metrics kept for 1 step in {records} ({share}){checked}. For all: --every 1"
+            )
+        if readings > records:
+            checked = (
+                "; in every step, the gradients of biases and norm layers were checked for NaN"
+                if self.settings.nan_detector
+                else ""
+            )
+            notices.append(
+                f"Gradient norms kept for 1 step in {readings} ({share}){checked}. "
+                "For all: --every N"
             )
         if observer.elsewhere:
             others = plural(observer.elsewhere, "step")
-            notices.append(f"several threads train: the {others} of the others are not observed")
+            notices.append(
+                f"several threads train: {others} of the other threads were not observed"
+            )
         return tuple(notices)
 
     def summary(self) -> str:
-        """What became of the run, in a few lines; of one that goes on, what is known by now."""
+        """The result of the run in a few lines; of one that goes on, the result so far."""
         path = self.path if self.steps and self.recorded else None
         if path is not None and self.run.world_size > 1:  # the files of all ranks are one run
             path = path.parent
@@ -401,7 +407,7 @@ class Session:
         return "" if self.failure is None else f"gradscope: error: {self.failure}\n"
 
     def print_summary(self, summary: Callable[[Session], str], *, flush: bool = True) -> None:
-        """Say on standard error what became of the run; a closed one is nobody's trouble.
+        """Print the result of the run to standard error; if that is closed, do nothing.
 
         Args:
             flush: whether what the script printed is written out before; not where Python would
@@ -411,13 +417,13 @@ class Session:
             return
         with contextlib.suppress(OSError, ValueError, AttributeError):
             if flush:
-                sys.stdout.flush()  # what the script said comes before what is said of it
+                sys.stdout.flush()  # the script's output comes before the lines on it
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(summary(self))
             sys.stderr.flush()
 
 
-#: Those that listen, in the order in which they began.
+#: Those that observe, in the order in which they began.
 _observing: list[Session] = []
 
 

@@ -1,4 +1,4 @@
-"""Steps in which something held, as ranges: both ends in, in order, apart from each other."""
+"""Ranges of steps: both ends included, in order, without overlap."""
 
 from __future__ import annotations
 

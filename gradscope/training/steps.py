@@ -1,7 +1,7 @@
-"""A step of the training, from its first backward to its end: what is due is read and recorded.
+"""A step of the training, from first backward to end: records what the schedule wants.
 
 A step ends with ``optimizer.step()``; in a script that makes no optimizer it ends with each
-backward. Between two steps stand the forwards and backwards of the second.
+backward. Between two steps are the forwards and backwards of the second.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gradscope.training.placements import Placements
 from gradscope.training.sample_schedule import Schedule, is_fixed, next_fixed
 from gradscope.training.traced_steps import TracedSteps
 
-#: The first step after which the loop is judged: a fact that held in fewer says little.
+#: The first step after which the loop is judged: a fact of fewer steps proves little.
 _FIRST_JUDGED = 5
 
 
@@ -45,7 +45,7 @@ _FIRST_JUDGED = 5
 class Parts:
     """What a step needs; the observer makes it, and some of it serves the models' calls too.
 
-    ``sentinel`` is None where no NaN is located, ``placements`` in a run of one process.
+    ``nan_detector`` is None where it is off, ``placements`` in a run of one process.
     """
 
     schedule: Schedule
@@ -54,7 +54,7 @@ class Parts:
     sampling: OptimizerTurns
     stacks: NodeStacks
     deep: TracedSteps
-    sentinel: NanDetector | None
+    nan_detector: NanDetector | None
     loop: Loop
     tracer: CauseTracer
     placements: Placements | None
@@ -69,16 +69,16 @@ class Steps:
     Attributes:
         number: how many have ended.
         stopping: whether the script is to end at its next backward or step.
-        stop_on_nan: whether it is at the first NaN or infinity.
+        stop_on_nan: whether it is at the first NaN or Inf.
         limit: after how many steps or seconds it is; None: it never is.
         cut: whether it was made to end.
         began: when the run began, by ``time.perf_counter``.
 
     Args:
-        parts: what is used on the way.
-        prepare: is called before a step begins at which something may be due.
+        parts: the parts that a step uses.
+        prepare: is called before a step begins at which the schedule may want records.
         write: takes the records of each step.
-        located: takes where a NaN or an infinity of a step came from.
+        located: takes the origin of a NaN or Inf of a step.
         judge: takes the loop as it went so far, at fixed steps.
     """
 
@@ -103,14 +103,15 @@ class Steps:
         self._located = False
         self._scaler_steps: list[int] = []
         self.began = self._last = time.perf_counter()
-        #: The next step at which anything is due; the seconds of those before it, and gradscope's.
+        #: The next step at which the schedule wants records; the seconds of those before it, and
+        #: gradscope's.
         self._due = 0
         self._rested: list[tuple[float, float]] = []
         self._closure_ended = parts.guard(self._closure_returned)
         self._norms = ParameterNormRecords(parts.models)
 
     def interrupt_rest(self) -> None:
-        """Something is due at the step that is going on."""
+        """The schedule wants records of the current step."""
         self._due = 0
 
     def event(self, kind: str, message: str, **details: Any) -> None:
@@ -139,7 +140,7 @@ class Steps:
         for root in begun:
             if isinstance(root, torch.Tensor):
                 roots.append(root)
-        deep, sentinel, sampler = parts.deep.watch, parts.sentinel, parts.sampling.sampler
+        deep, nan_detector, sampler = parts.deep.tracer, parts.nan_detector, parts.sampling.sampler
         if deep is not None:
             deep.backward_begins(roots)
         loss = loss_of(roots)
@@ -149,16 +150,16 @@ class Steps:
         parts.loop.backward_begins(begun, loss, scale=scale, sample=sample)
         if not self.number and is_fixed(parts.loop.backwards):
             self._judge_so_far(parts.loop.backwards)
-        if sentinel is not None and roots:
-            kind = sentinel.backward_begins(roots, gradients, loss)
+        if nan_detector is not None and roots:
+            kind = nan_detector.backward_begins(roots, gradients, loss)
             if kind is not None:
                 current.loss_is(kind)
         if parts.stacks.kept and begun:
             parts.stacks.end()
-            if sentinel is not None and roots:
-                sentinel.sampled_lines(roots)
+            if nan_detector is not None and roots:
+                nan_detector.sampled_lines(roots)
         if parts.tracer.active:
-            with nullcontext() if sentinel is None else sentinel.overlooking():
+            with nullcontext() if nan_detector is None else nan_detector.overlooking():
                 parts.tracer.backward_begins(roots, gradients, leaves)
         if sampler is not None and begun:
             sampler.backward_begins(begun, lines=parts.sampling.wants_lines)
@@ -170,7 +171,7 @@ class Steps:
     def _reads(self) -> bool:
         """Whether all gradients are read after this backward.
 
-        Before the last of several nobody asks what has arrived: as many as the steps before had.
+        Before the last of several the gradients are not read: as many as the steps before had.
         """
         parts = self._parts
         return parts.metrics.reads and parts.current.backwards >= parts.optimizers.backwards
@@ -186,8 +187,8 @@ class Steps:
         """Gradients are there, as backward left them."""
         parts = self._parts
         optimized = parts.optimizers.any
-        if parts.deep.watch is not None:
-            parts.deep.watch.backward_ended()
+        if parts.deep.tracer is not None:
+            parts.deep.tracer.backward_ended()
         if not self._read_gradients() and not (
             optimized or not parts.metrics.checked or are_finite(small(self._parameters()))
         ):
@@ -262,7 +263,7 @@ class Steps:
         ):
             return
         there = [p for p in known.held if p.grad is not None]
-        if not current.is_read:  # a step of fewer backwards than the one before, or not finite
+        if not current.is_read:  # a step of fewer backwards than the one before, or with NaN or Inf
             current.read(self._parameters(), late=True)
         current.measure(there, known.name)
         self._norms.gradients_ready(known, current)
@@ -270,14 +271,14 @@ class Steps:
         self._locate()
         if sampler is not None:
             sampler.before_update(known.held, self.number + 1)
-        if parts.deep.watch is not None:
-            parts.deep.watch.step_begins()
+        if parts.deep.tracer is not None:
+            parts.deep.tracer.step_begins()
 
     def ended(self, optimizer: Optimizer, *_: object) -> None:
         """The weights have moved."""
         known = self._parts.optimizers.known(optimizer)
         known.steps += 1
-        deep = self._parts.deep.watch
+        deep = self._parts.deep.tracer
         if deep is not None:
             origins = deep.step_ended()
             if origins and not self._located:
@@ -287,17 +288,17 @@ class Steps:
         self._end(optimizer, known)
 
     def _end(self, optimizer: Optimizer | None, known: ObservedOptimizer | None) -> None:
-        """A step has ended: what is due of it is recorded, and what is kept of it let go.
+        """A step has ended: record what the schedule wants, and free the rest.
 
-        Where nothing is due, as little as can be is done: the rest is made up for at the next step
-        at which something is.
+        If it wants nothing, this does as little as possible: the rest is made up for at the next
+        step at which something is.
         """
         parts, now = self._parts, time.perf_counter()
         self.number += 1
         sampled = parts.sampling.sampler is not None
         recorded = sampled or parts.metrics.is_recorded(known)
-        due = recorded or known is None or self.number >= self._due
-        if due:
+        wanted = recorded or known is None or self.number >= self._due
+        if wanted:
             self.make_up()
         record = parts.current.record(
             self.number, optimizer, known, self.began, self._last, now, sampled=sampled
@@ -322,8 +323,8 @@ class Steps:
             self._traced(optimizer)
         if is_fixed(self.number):
             self._judge_so_far(self.number)
-            due = due or parts.tracer.wanted
-        if due:
+            wanted = wanted or parts.tracer.wanted
+        if wanted:
             self._account(optimizer, known, now, sampled=sampled)
             self._prepare()
         else:
@@ -378,8 +379,8 @@ class Steps:
         if known is not None:
             known.backwards = parts.current.until_ready
         parts.current.begin(None if known is None else known.held)
-        if parts.sentinel is not None:
-            parts.sentinel.step_ended()
+        if parts.nan_detector is not None:
+            parts.nan_detector.step_ended()
 
     def _account(
         self,
@@ -389,7 +390,7 @@ class Steps:
         *,
         sampled: bool,
     ) -> None:
-        """What the step cost, and when the next is due."""
+        """Account for the cost of the step, and set when the next records are wanted."""
         parts = self._parts
         if sampled:
             parts.sampling.step_ended(optimizer, parts.optimizers.alive())
@@ -402,7 +403,7 @@ class Steps:
         parts.guard.seconds, self._last = now - ended, ended
         parts.metrics.step_ended(self.number)
         # After a sample its graph is let go of; several processes do the same at the same steps;
-        # and where nothing makes steps but backwards, each is looked into.
+        # and if only backwards make steps, each is read.
         every = sampled or parts.placements is not None or known is None
         self._due = 0
         if not every:  # the step before a fixed one is: it is then that the next is sampled
@@ -410,7 +411,7 @@ class Steps:
             self._due = min(parts.metrics.next_recorded(self.number), sampled_next)
 
     def make_up(self) -> None:
-        """Account for the steps at which nothing was due."""
+        """Account for the steps without records."""
         parts = self._parts
         for seconds, own in self._rested:
             parts.schedule.ended(seconds, sampled=False, own=own)
@@ -429,30 +430,30 @@ class Steps:
         if self._scaler_steps and self._scaler_steps.pop() == self.number:
             self.event(
                 "skipped-step",
-                "the gradient scaler skipped a step: a scaled gradient was not finite",
+                "the gradient scaler skipped a step: a scaled gradient was NaN or Inf",
                 optimizer=parts.optimizers.known(optimizer).name,
                 loss_scale=parts.current.scale,
             )
             parts.current.skip()
-            if parts.sentinel is not None:
-                parts.sentinel.step_ended()
+            if parts.nan_detector is not None:
+                parts.nan_detector.step_ended()
 
-    # ---------------------------------------------------------------- what is not finite
+    # ---------------------------------------------------------------- NaN and Inf
 
     def _locate(self) -> None:
-        """Where what is not finite came from, while the weights are still those of the forward."""
+        """The origin of a NaN or Inf, while the weights are still those of the forward."""
         parts, current = self._parts, self._parts.current
         if current.nonfinite is None:
             return
         self.stopping = self.stop_on_nan
-        if parts.sentinel is None or self._located or parts.deep.watch is not None:
-            # What comes later inherits it; and where every operation is watched, that tells more.
+        if parts.nan_detector is None or self._located or parts.deep.tracer is not None:
+            # Later steps inherit it; and if every operation is traced, the trace tells more.
             return
         self._located = True
         where = "loss" if current.in_loss else "gradients"
         sampler = parts.sampling.sampler
         with nullcontext() if sampler is None else sampler.paused():
             calls = None if sampler is None else sampler.calls
-            self._on_located(self.number + 1, parts.sentinel.locate(where=where, seen=calls))
-        kind = "NaN" if current.nonfinite == "nan" else "an infinity"
+            self._on_located(self.number + 1, parts.nan_detector.locate(where=where, seen=calls))
+        kind = "NaN" if current.nonfinite == "nan" else "Inf"
         self.event("non-finite", f"{kind} in the {where}")

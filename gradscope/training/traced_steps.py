@@ -1,4 +1,4 @@
-"""The steps of which every operation is watched (``--deep FROM:TO``)."""
+"""The steps of which every operation is traced (``--deep FROM:TO``)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from gradscope.training.models import Models
 
 
 class TracedSteps:
-    """Begins to watch before the first of them, and ends after the last.
+    """Begins to trace before the first of them, and ends after the last.
 
     Attributes:
-        watch: of the step that is going on, where it is one of them.
+        tracer: the tracer of the current step, if it is one of them.
         wanted: whether there are any.
 
     Args:
@@ -21,7 +21,7 @@ class TracedSteps:
     """
 
     def __init__(self, steps: tuple[int, int] | None, guard: Guard) -> None:
-        self.watch: ScriptStepTracer | None = None
+        self.tracer: ScriptStepTracer | None = None
         self.wanted = steps is not None
         self._steps, self._guard = steps, guard
 
@@ -30,16 +30,16 @@ class TracedSteps:
         if self._steps is None:
             return
         first, last = self._steps
-        if self.watch is None and first <= upcoming <= last:
+        if self.tracer is None and first <= upcoming <= last:
             named = {models.name(model): model.module for model in models}
             if named:
-                self.watch = ScriptStepTracer(named, Script.run.__code__)
-                self._guard.around = self.watch.ignoring
+                self.tracer = ScriptStepTracer(named, Script.run.__code__)
+                self._guard.around = self.tracer.ignoring
         elif upcoming > last:
             self.end()
 
     def end(self) -> None:
         """Watch no more."""
-        if self.watch is not None:
-            self.watch.remove()
-            self.watch = self._guard.around = None
+        if self.tracer is not None:
+            self.tracer.remove()
+            self.tracer = self._guard.around = None

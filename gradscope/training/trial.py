@@ -1,4 +1,4 @@
-"""A script that is run for its verdict: for some steps, in a process of its own, as ``run`` does.
+"""A script that runs for its verdict: for some steps, in its own process, as ``run`` does.
 
 Whatever the script does to its process and its streams, the result is written by another one.
 """
@@ -29,9 +29,9 @@ class Trial:
     """How a script is tried.
 
     Attributes:
-        script: what is run.
+        script: the script.
         steps, seconds: after which it is ended.
-        every: the interval between samples; None: such that there are enough.
+        every: every Nth step is sampled; None: often enough.
         output: a descriptor for what the script prints; None: nowhere.
     """
 
@@ -42,7 +42,7 @@ class Trial:
     output: int | None = None
 
     @property
-    def interval(self) -> int:
+    def sample_every(self) -> int:
         """The steps between two samples."""
         return self.every or max(_LEAST_EVERY, self.steps // _SAMPLES)
 
@@ -50,7 +50,7 @@ class Trial:
         """The process that records to this file."""
         options = {
             "-o": run,
-            "--every": self.interval,
+            "--every": self.sample_every,
             "--steps": self.steps,
             "--seconds": f"{self.seconds:g}",
         }

@@ -1,4 +1,4 @@
-"""What of a script was not observed, in sentences: never that nothing happened, where it did."""
+"""Messages on the parts of a script that were not observed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _BLIND = "gradscope could not observe this script"
 #: A framework started the other processes of a distributed training, and this one is rank 0.
 ONE_OF_SEVERAL = (
-    "only this process was observed, and the script started others that train with it: for all, "
-    "use `torchrun --nproc-per-node N -m gradscope run SCRIPT.py`"
+    "only this process was observed; the script started others that train with it. To observe all: "
+    "`torchrun --nproc-per-node N -m gradscope run SCRIPT.py`"
 )
 
 
@@ -23,8 +23,8 @@ def attached_late(seconds: float, steps: int) -> str:
     """That the run begins after the training did."""
     before = f"the {plural(steps, 'step')} before" if steps else "earlier steps"
     return (
-        f"observed from {duration(seconds)} on, without {before}: torch was imported by a route "
-        "that gradscope's import hook does not see"
+        f"observed from {duration(seconds)} on, without {before}: gradscope's import hook missed "
+        "the import of torch"
     )
 
 
@@ -34,7 +34,7 @@ def why_no_step(script: str, observer: Observer | None, others: OtherProcesses |
     Args:
         script: as on Python's command line.
         observer: None where torch was not seen to be imported.
-        others: the processes that the script started; None where nobody counted them.
+        others: the processes that the script started; None if unknown.
     """
     said = [_here(observer)]
     started = None if others is None else others.started(script)
@@ -45,7 +45,7 @@ def _here(observer: Observer | None) -> str:
     if observer is None:
         if "torch" not in sys.modules:
             return "the script did not import torch in this process"
-        return f"{_BLIND}: torch was imported by a route that its import hook does not see"
+        return f"{_BLIND}: its import hook missed the import of torch"
     if observer.backwards:
         return f"no optimizer made a step; `backward` was called {_times(observer.backwards)}"
     unseen = _unseen_training()
@@ -53,10 +53,10 @@ def _here(observer: Observer | None) -> str:
         return f"{_BLIND}: {unseen}"
     if observer.gradients_were_asked:
         return (
-            "no optimizer stepped and nothing called `backward`; gradients of "
-            "`torch.autograd.grad` make no step that gradscope sees"
+            "no optimizer stepped and nothing called `backward`; gradscope does not count "
+            "`torch.autograd.grad` as a step"
         )
-    return "no step was seen in this process: no optimizer stepped, and nothing called `backward`"
+    return "no step in this process: no optimizer stepped, and nothing called `backward`"
 
 
 def _times(count: int) -> str:
@@ -64,7 +64,7 @@ def _times(count: int) -> str:
 
 
 def _unseen_training() -> str | None:
-    """The traces of a training that the observer's patches missed; looked for once."""
+    """The traces of a training that the observer's patches missed; searched once."""
     from gradscope.training.discovery import live_optimizers, outermost_modules, steps_made
 
     for optimizer in live_optimizers():

@@ -1,4 +1,4 @@
-"""Which parameters DDP missed when it gave up, and where their module stands in the script."""
+"""Which parameters DDP missed when it raised, and the line of their module in the script."""
 
 from __future__ import annotations
 

@@ -21,17 +21,17 @@ def number(x: float | None) -> str:
 
 
 def count(n: int) -> str:
-    """A whole number, thousands apart."""
+    """A full number, thousands apart."""
     return f"{n:,}"
 
 
-def share(part: float, whole: float) -> str:
+def share(part: float, full: float) -> str:
     """A percentage that says 0 only for none and 100 % only for all."""
     if part == 0:
         return "0"
-    if part >= whole:
+    if part >= full:
         return "100 %"
-    percent = 100 * part / whole
+    percent = 100 * part / full
     if percent < 0.1:
         return "<0.1 %"
     return ">99.9 %" if percent > 99.9 else f"{percent:.1f} %"

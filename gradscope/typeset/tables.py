@@ -21,7 +21,7 @@ _ESSENTIAL = KEEP - 5
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in one place of a table; ``tone`` may colour it and never says more than it."""
+    """What is in one place of a table; ``tone`` may colour it and never says more than it."""
 
     text: str
     tone: str = ""
@@ -29,7 +29,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A column as a layout needs it: ``wraps`` breaks names behind dots, ``prose`` at spaces.
+    """A column as a layout needs it: ``wraps`` breaks names after dots, ``prose`` at spaces.
 
     ``beside`` is the key of a column without which this one says nothing.
     """

@@ -48,7 +48,7 @@ def natural(text: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def break_name(name: str, width: int) -> list[str]:
-    """A dotted name on as many lines as ``width`` asks, broken behind dots only."""
+    """A dotted name on as many lines as ``width`` asks, broken after dots only."""
     if cell_len(name) <= width:
         return [name]
     return pack(re.findall(r"[^.]*\.+|[^.]+$", name), width, indent="  ")

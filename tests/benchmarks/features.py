@@ -4,7 +4,7 @@
 digit at a time, and has scikit-learn search them: the neighbours and distances must be the
 command's. It prints k-NN accuracy and t-SNE's trustworthiness in feature space beside those of raw
 pixels. ``--memory`` generates pictures in a folder and reads them with ResNet-18 at 64², each time
-in a process of its own: the peak of its memory with 100, 1,000 and 10,000 pictures, and what the
+in its own process: the peak of its memory with 100, 1,000 and 10,000 pictures, and what the
 cache saves.
 """
 
@@ -76,7 +76,7 @@ def space(name: str, values: np.ndarray, labels: list[str]) -> None:
 
 
 def reading(folder: Path, count: int, cache: Path | None) -> None:
-    """Read so many pictures, and print what it took; for a process of its own."""
+    """Read so many pictures, and print what it took; for its own process."""
     files = sorted(folder.glob("*.png"))[:count]
     began = time.perf_counter()
     values = gradscope.features(MODEL, files, overrides=[TRANSFORM], cache=cache)

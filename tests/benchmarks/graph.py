@@ -49,7 +49,7 @@ def measure(size: int) -> None:
 
 
 def run(size: int) -> tuple[float, float, float]:
-    """The three figures from a process of its own."""
+    """The three figures from its own process."""
     command = [sys.executable, "-m", "tests.benchmarks.graph", "--one", str(size)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     record, render, peak = map(float, done.stdout.split())

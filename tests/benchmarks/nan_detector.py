@@ -105,7 +105,7 @@ def observed(step: Step) -> Iterator[None]:
 
 
 def microseconds(step: Step) -> float:
-    """The median over blocks, so that the steps that are looked at do not count."""
+    """The median over blocks, so that the sampled steps do not count."""
     for _ in range(WARM):
         step()
     times = []

@@ -1,7 +1,7 @@
 """What looking at a step costs, beside the plain step and beside other tools, in one run.
 
 ``python -m tests.benchmarks.overhead`` takes four models with random weights: ResNet-50 (8 pictures
-of 224²), ViT-B/16 (2), GPT-2 small (256 tokens), MobileNetV2 (8). A process of its own times each
+of 224²), ViT-B/16 (2), GPT-2 small (256 tokens), MobileNetV2 (8). its own process times each
 way to look in pairs: the plain step and the observed one, in turns, in either order. Two more
 processes tell the peak memory of each, above what they held after their imports. Printed are
 medians with quartiles: the plain step's seconds, and the ratio within pairs.
@@ -103,7 +103,7 @@ def _held() -> float:
 
 
 def child(what: str, options: argparse.Namespace, **more: Any) -> Any:
-    """The answer of a process of its own."""
+    """The answer of its own process."""
     command = [sys.executable, "-m", "tests.benchmarks.overhead", "--child", what]
     command += ["--threads", str(options.threads), "-n", str(options.rounds)]
     command += ["--clock", options.clock]

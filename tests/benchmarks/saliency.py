@@ -1,7 +1,7 @@
 """What saliency methods cost beside captum and pytorch-grad-cam, in one run.
 
 ``python -m tests.benchmarks.saliency`` times each method on ResNet-50 (Score-CAM: ResNet-18) with
-random weights at 224², for one image and for eight. Each contestant lives in a process of its own,
+random weights at 224², for one image and for eight. Each contestant lives in its own process,
 so that its peak memory is its own; they take turns, so that a machine whose speed drifts slows all
 alike. The first turn is not counted, and all begin anew in fresh processes. Printed are medians
 with quartiles, the ratio to the others' median and the memory used above what the process held;

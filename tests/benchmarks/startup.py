@@ -1,4 +1,4 @@
-"""What a whole process of ``gradscope`` costs, against imports that it cannot do without.
+"""What a full process of ``gradscope`` costs, against imports that it cannot do without.
 
 ``python -m tests.benchmarks.startup`` runs the commands in turn, so that a machine whose speed
 drifts slows all of them alike, and prints each command's median and its ratio to its base. The

@@ -277,7 +277,7 @@ def test_what_a_step_moves():
         "2.weight": (False, True, True),
         "2.bias": (True, False, True),
     }
-    assert got["1.weight"].update_ratio is None  # of nothing there is no share
+    assert got["1.weight"].update_ratio is None  # of nothing there is not a share
     assert got["1.bias"].update_ratio is None
 
 

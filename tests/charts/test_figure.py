@@ -77,7 +77,7 @@ def test_any_float_has_a_place(values):
 @pytest.mark.parametrize("rows", [1, 3, 60])
 def test_the_label_of_a_map_is_as_long_as_its_scale(rows, monkeypatch):
     """A longer one is cut at the edge, or lies on the next chart's."""
-    label = "share without a gradient in the whole batch"
+    label = "share without a gradient in the full batch"
     names = tuple(f"layer{i}.bias" for i in range(rows))
     one = Map("dead units", label, "steps", names, (1, 2), ((0.0, 0.5),) * rows, share=True)
     drawn: list[Figure] = []

@@ -71,8 +71,8 @@ def test_odd_values_are_drawn(values, bars):
 
 
 def test_nothing_to_see_is_known():
-    assert not panel(None, 0.0, math.nan).said
-    assert panel(None, 1.0).said
+    assert not panel(None, 0.0, math.nan).has_points
+    assert panel(None, 1.0).has_points
 
 
 @pytest.mark.parametrize(

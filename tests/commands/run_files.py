@@ -13,7 +13,14 @@ from gradscope.runfile.writer import RunWriter
 
 STEPS, SAMPLED = 40, (1, 2, 3, 10, 20, 30)
 ENDED = replace(
-    RUN, ended=RUN.started + 8, exit="0", steps=STEPS, every=10, plain=0.01, watched=0.02, cost=0.02
+    RUN,
+    ended=RUN.started + 8,
+    exit="0",
+    steps=STEPS,
+    every=10,
+    plain=0.01,
+    sampled_seconds=0.02,
+    cost=0.02,
 )
 
 

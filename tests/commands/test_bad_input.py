@@ -56,7 +56,7 @@ YAML = {
     "empty": ("", "the config is empty", "--> c.yaml"),
     "a list": ("- model: demo\n", "a config is a mapping of keys, found a list of 1", "c.yaml:1:1"),
     "unknown key": ("wieghts: x\n" + MODEL, "unknown key `wieghts`", "did you mean `weights`?"),
-    "wrong type": (MODEL + "steps: many\n", "`steps` expects a whole number", "c.yaml:2:8 (steps)"),
+    "wrong type": (MODEL + "steps: many\n", "`steps` expects an integer", "c.yaml:2:8 (steps)"),
     "duplicate": (MODEL + "seed: 1\nseed: 2\n", "duplicate key `seed`", "c.yaml:3:1"),
     "unknown model": ("model: torchvision:resnet19\n", "no model `resnet19`", "`resnet18`?"),
     "os.system": (
@@ -77,7 +77,7 @@ YAML = {
     "no blank": (
         MODEL + "optimizer: {_target_:torch.optim.SGD}\n",
         "`_target_:torch.optim.SGD` is read as one key without a value",
-        "YAML wants a blank after the colon: `{_target_: torch.optim.SGD, …}`",
+        "YAML needs a blank after the colon: `{_target_: torch.optim.SGD, …}`",
     ),
     "unknown loss": (
         MODEL + "loss: cross\n",
@@ -180,7 +180,7 @@ def test_a_model_that_raises_still_writes_a_whole_report(
     assert ends(["inspect", "demo", *words, "-f", "json"], monkeypatch) == 3
     out, err = capsys.readouterr()
     report = json.loads(out)
-    assert (report["schema"], report["status"]) == ("gradscope.report/1", "failed")
+    assert (report["schema"], report["status"]) == ("gradscope.report/2", "failed")
     assert report["error"]["phase"] == phase
     assert message in report["error"]["message"]
     assert message in err

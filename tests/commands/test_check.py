@@ -154,7 +154,7 @@ def test_a_sound_model_is_one_line_and_exits_with_0(check: Check) -> None:
     first, second = out.splitlines()
     assert first == "sound.yaml: ok · loss cross_entropy (inferred)"
     assert second.startswith("1 model, no findings; ")
-    assert second.endswith(" rules looked")
+    assert second.endswith(" rules ran")
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_many_models_are_one_check(check: Check) -> None:
     code, out, err = check("sound.yaml", "detached.yaml", "softmaxed.yaml", "-f", "json")
     assert (code, err) == (1, "")
     found = data(out)
-    assert (found["schema"], found["status"]) == ("gradscope.check/1", "findings")
+    assert (found["schema"], found["status"]) == ("gradscope.check/2", "findings")
     models = found["models"]
     assert [m["run"]["file"] for m in models] == ["sound.yaml", "detached.yaml", "softmaxed.yaml"]
     assert [codes(m) for m in models] == [[], ["GS401"], ["GS501"]]
@@ -299,7 +299,7 @@ def test_a_missing_gradient_is_no_finding_where_backward_never_ran(check: Check)
     assert [codes(m) for m in data(out)["models"]] == [[], []]
 
 
-# What is wrong with the wish is said before anything runs.
+# What is wrong with the wish is reported before anything runs.
 
 
 @pytest.mark.parametrize(
@@ -569,7 +569,7 @@ ENTRY = {"model": "a", "code": "GS401", "name": "b", "cause": None}
         ("[1]", "it has no `schema`"),
         ("{}", "it has no `schema`"),
         ('{"schema": "gradscope.baseline/2", "findings": []}', "it is of another version"),
-        ('{"schema": "gradscope.report/1"}', "it is another of gradscope's files"),
+        ('{"schema": "gradscope.report/2"}', "it is another of gradscope's files"),
         ('{"schema": "gradscope.baseline/1"}', "its `findings` are no list"),
         (
             '{"schema": "gradscope.baseline/1", "findings": [3]}',

@@ -1,4 +1,4 @@
-"""What is said twice with two values is refused, on the command line as in the config."""
+"""What is reported twice with two values is refused, on the command line as in the config."""
 
 from __future__ import annotations
 

@@ -200,10 +200,10 @@ def test_no_line_of_saved_reports_is_wider_than_asked(width, reports, gradscope)
 
 @pytest.mark.slow
 def test_the_first_departure_is_all_that_is_claimed(reports, gradscope):
-    """Gradients follow what forward does otherwise: nothing is said of backward alone."""
+    """Gradients follow what forward does otherwise: nothing is reported of backward alone."""
     out = gradscope("diff", "a.json", "b.json")[1]
-    assert "forward: departs first in norm" in out
-    assert "backward: departs as forward does" in out
+    assert "forward: diverges first in norm" in out
+    assert "backward: diverges as forward does" in out
 
 
 DAMAGED: dict[str, tuple[Callable[[str], str], str]] = {
@@ -234,8 +234,8 @@ NOT_WITH_REPORTS = {
     "a key": (("b.json", "seed=1"), "which `seed=1` is not"),
     "one alone": ((), "two saved reports, please"),
     "three": (("b.json", "b.json"), "two saved reports, please"),
-    "a device": (("b.json", "--device", "cpu"), "cannot be run again"),
-    "a reference": (("b.json", "--reference", "float64"), "cannot be run again"),
+    "a device": (("b.json", "--device", "cpu"), "cannot run again"),
+    "a reference": (("b.json", "--reference", "float64"), "cannot run again"),
     "a name of neither": (("b.json", "--match", "x=y"), "fits no parameter"),
     "no such file": (("c.json",), "there is no file `c.json`"),
 }
@@ -253,7 +253,7 @@ def test_what_a_saved_report_cannot_be_compared_with(name, reports, gradscope):
 def test_saved_reports_are_compared_from_python_too(reports, gradscope):
     report = package.diff("a.json", Path("b.json"))
     assert report == data(gradscope("diff", "a.json", "b.json", "-f", "json")[1])
-    with pytest.raises(OptionError, match="cannot be run again, as `seed` asks"):
+    with pytest.raises(OptionError, match="cannot run again, which `seed` needs"):
         package.diff("a.json", "b.json", seed=1)
     with pytest.raises(OptionError, match="which `demo` is not"):
         package.diff("a.json", "demo")
@@ -265,7 +265,7 @@ def test_runs_are_compared(tmp_path, monkeypatch, gradscope):
         written(Path(name))
     code, out, err = gradscope("diff", "a.db", "b.db", "--fail-on", "error")
     assert (code, err) == (0, "")
-    assert "steps: 40 of both are compared, 6 of them layer by layer" in out
+    assert "steps: 40 are in both runs and compared, 6 of them layer by layer" in out
     code, _, err = gradscope("diff", "a.db", "a.json")
     assert code == 2
     assert "is a saved report, which `a.db` is not" in err

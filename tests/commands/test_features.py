@@ -310,11 +310,11 @@ def test_features_that_cannot_be_compared_are_skipped_and_named(run):
     model = ("-m", "./bad.py:Bad", "-l", "same")
     data = json.loads(run("neighbors", "pets/cats/0.png", "pets", *model, "-f", "json")[1])
     reasons = {Path(one["image"]).name: one["reason"] for one in data["skipped"]}
-    assert "not finite" in reasons["black.png"] and "no direction" in reasons["white.png"]
+    assert "NaN or Inf" in reasons["black.png"] and "no direction" in reasons["white.png"]
     data = json.loads(run("embed", "pets", *model, "--method", "pca", "-f", "json")[1])
     assert data["images"] == 7
     err = refused(run, "neighbors", "pets/cats/black.png", "pets", *model)
-    assert "pets/cats/black.png cannot be used: its features are not finite" in err
+    assert "pets/cats/black.png cannot be used: its features have NaN or Inf" in err
 
 
 def test_bad_input_of_the_space_is_refused(run):

@@ -120,7 +120,7 @@ def test_json_holds_what_the_contract_names(
         raise ValueError(token)
 
     data = json.loads(out, parse_constant=no_constant)
-    assert data["schema"] == "gradscope.graph/1"
+    assert data["schema"] == "gradscope.graph/2"
     assert data["root"] == data["nodes"][0]["id"]
     keys = {"id", "op", "kind", "name", "module", "call", "shape", "saved_bytes", "grad_norm", "to"}
     assert all(keys <= node.keys() for node in data["nodes"])
@@ -226,11 +226,11 @@ SAVED = {
     "missing": (None, "there is no file `g.json`"),
     "empty": ("", "the graph is empty"),
     "not json": ("{", "not JSON"),
-    "a report": ('{"schema": "gradscope.report/1"}', "not a graph but a report"),
+    "a report": ('{"schema": "gradscope.report/2"}', "not a graph but a report"),
     "of another time": ('{"schema": "gradscope.graph/9"}', "its `schema` is"),
     "a list": ("[]", "it has no `schema`"),
     "a node": (
-        '{"schema": "gradscope.graph/1", "run": {"model": "", "device": "", "dtype": "",'
+        '{"schema": "gradscope.graph/2", "run": {"model": "", "device": "", "dtype": "",'
         ' "mode": "", "seed": 0, "steps": 1, "loss": ""}, "nodes": [{"id": "0"}]}',
         "g.json (nodes[0].id)",
     ),
@@ -271,7 +271,7 @@ def test_a_saved_graph_is_not_run_again(
     assert run(monkeypatch, "g.json", *RUNNING[case]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "a saved graph cannot be run again" in err
+    assert "a saved graph cannot run again" in err
     assert f"`{case}`" in err
 
 
@@ -426,7 +426,7 @@ def test_a_saved_graph_of_a_failed_run_is_no_picture(
 ) -> None:
     assert run(monkeypatch, *BOOM, "-o", "g.json") == 3
     assert run(monkeypatch, "g.json", "-f", "dot") == 2
-    assert "there is no complete graph to draw" in capsys.readouterr().err
+    assert "its graph is incomplete" in capsys.readouterr().err
     assert run(monkeypatch, "g.json") == 0
     assert "shape-mismatch" in capsys.readouterr().out
 

@@ -36,8 +36,8 @@ REFUSED = {
     "scale fc=": "has no value",
     "scale fc=two": "`two` is not a number",
     "clip_norm fc=0": "`0` is not a number above 0",
-    "zero fc@here": "`here` is no place",
-    "detach fc@grad_output": "`grad_output` is no place",
+    "zero fc@here": "`here` is not a valid place",
+    "detach fc@grad_output": "`grad_output` is not a valid place",
     "scale =2": "names no layer",
 }
 

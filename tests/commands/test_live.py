@@ -115,7 +115,7 @@ def going_on(tmp_path: Path) -> Iterator[Path]:
 
 def test_in_a_terminal_the_page_stands_until_ctrl_c(going_on: Path) -> None:
     terminal = Terminal("live", str(going_on))
-    terminal.read_until("still running")
+    terminal.read_until("running (")
     os.kill(terminal.pid, signal.SIGINT)
     assert terminal.ended() == 0
     drawn, _, left = terminal.text.partition("\x1b[?1049l")

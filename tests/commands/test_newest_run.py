@@ -58,7 +58,7 @@ def test_a_step_of_the_newest_run(runs: None, gradscope: Command) -> None:
     assert gradscope("why", "--step", 30)[1].startswith(f"newest run: {NEW}\n")
     code, out, err = gradscope("show", "--step", 99)
     assert (code, out) == (2, "")
-    assert err.startswith("error: there is no step 99")
+    assert err.startswith("error: the run has no step 99")
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,7 @@ def test_what_only_a_model_takes_is_about_the_demo(
 
 def test_without_a_run_why_is_about_the_demo(gradscope: Command) -> None:
     assert gradscope("why")[1].startswith("demo · cpu")
-    assert (
-        "no run is named, and there is none in `gradscope-runs`" in gradscope("why", "--step=2")[2]
-    )
+    assert "no run is given, and `gradscope-runs` has none" in gradscope("why", "--step=2")[2]
 
 
 @pytest.mark.parametrize("words", [["show"], ["export", "--to", "csv", "-"]], ids=" ".join)
@@ -117,7 +115,7 @@ def test_without_a_run_the_error_says_how_to_record_one(
 ) -> None:
     code, out, err = gradscope(*words)
     assert (code, out) == (2, "")
-    assert err.startswith("error: no run is named, and there is none in `gradscope-runs`\n")
+    assert err.startswith("error: no run is given, and `gradscope-runs` has none\n")
     assert "`gradscope run SCRIPT.py` records one" in err
     Path("note.db").write_text("no run")
     written(Path("elsewhere.db"))
@@ -144,7 +142,7 @@ class TestDiff:
         assert first == heading
         assert rest == gradscope("diff", OLD, NEW)[1]
         code, out, err = gradscope("diff", "-f", "json")
-        assert (json.loads(out)["schema"], err) == ("gradscope.diff/1", f"note: {heading}\n")
+        assert (json.loads(out)["schema"], err) == ("gradscope.diff/2", f"note: {heading}\n")
 
     def test_a_run_alone_is_held_against_the_newest(self, runs: None, gradscope: Command) -> None:
         first, _, rest = gradscope("diff", "old")[1].partition("\n")
@@ -193,7 +191,7 @@ def test_a_file_comes_before_a_name(gradscope: Command) -> None:
 
 def test_what_names_nothing(runs: None, gradscope: Command) -> None:
     assert gradscope("show", "nwe")[2] == (
-        "error: there is no run and no report `nwe`\n  = help: did you mean `new`?\n"
+        "error: no run and no report is named `nwe`\n  = help: did you mean `new`?\n"
     )
     assert "there is no run `missing.db`" in gradscope("show", "missing.db")[2]
 

@@ -67,7 +67,7 @@ def test_a_run_of_one_table_has_the_whole_picture(gradscope, tmp_path):
 
 
 REFUSED = {
-    "another suffix": (("inspect", "--plot", "flow.jpg"), "no picture is written as `flow.jpg`"),
+    "another suffix": (("inspect", "--plot", "flow.jpg"), "`flow.jpg` is not a picture file"),
     "no suffix": (("show", "report.json", "--plot", "flow"), "use one of `.png`"),
     "the output's own file": (
         ("inspect", "-o", "a.svg", "-f", "json", "--plot", "a.svg"),
@@ -100,4 +100,4 @@ def test_nothing_to_draw_is_said(gradscope, tmp_path):
     (tmp_path / "empty.json").write_text(record_json.dumps(report), encoding="utf-8")
     code, _, err = gradscope("show", "empty.json", "--plot", "empty.png")
     assert (code, (tmp_path / "empty.png").exists()) == (0, False)
-    assert err == "note: nothing was measured that could be drawn: no `empty.png`\n"
+    assert err == "note: nothing to draw: `empty.png` was not written\n"

@@ -1,4 +1,4 @@
-"""How the process ends: exit codes, closed streams, Ctrl-C. Each test is a process of its own."""
+"""How the process ends: exit codes, closed streams, Ctrl-C. Each test is its own process."""
 
 from __future__ import annotations
 

@@ -131,5 +131,5 @@ def test_many_models_and_steps_are_counted() -> None:
     with progress.handled_by(stages.append):
         check_all(wanted, CheckOptions())
     assert {stage.words[0] for stage in stages} == {"demo (1 of 2)", "demo (2 of 2)"}
-    steps = [s for s in stages if s.words[-1] == "optimizer steps" and s.whole]
-    assert {(s.done, s.whole) for s in steps} >= {(0, 2), (1, 2)}
+    steps = [s for s in stages if s.words[-1] == "optimizer steps" and s.total]
+    assert {(s.done, s.total) for s in steps} >= {(0, 2), (1, 2)}

@@ -49,7 +49,7 @@ def test_the_list_in_a_pipe():
 
 PAGE = """\
 GS505 bias-before-batchnorm  info
-A bias is cancelled by the BatchNorm behind it.
+A bias is cancelled by the BatchNorm after it.
 
 What it looks for
   Looks in the autograd graph for a linear or convolutional layer with a
@@ -61,10 +61,10 @@ Why it matters
   noise, and memory and optimizer state are spent on it. It does no harm.
 
 How to fix it
-  Build the layer with `bias=False`; the norm has a bias of its own.
+  Build the layer with `bias=False`; the norm has its own bias.
 
 In a training run
-  It is told as soon as it holds. It can be judged from 1 sampled step on.
+  It is reported at once. It can be judged from 1 sampled step on.
 
 Sources
   Ioffe and Szegedy 2015, Batch normalization, section 3.2
@@ -94,20 +94,20 @@ def test_every_page_fits(rule, width):
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("GS101", "It is told once it held in 3 steps in a row, of those looked at."),
+        ("GS101", "It is reported after 3 sampled steps in a row."),
         (
             "GS401",
-            "It reads what the training loop does at every step, sampled or not. It is reported",
+            "It reads the training loop at every step, sampled or not. It is reported",
         ),
-        ("GS506", "It judges the first step, and no other."),
-        ("GS507", "It says nothing of one:"),
-        ("GS601", "It is told as soon as it holds. It can be judged from 33 steps on."),
+        ("GS506", "It judges the first step only."),
+        ("GS507", "It does not judge training runs:"),
+        ("GS601", "It is reported at once. It can be judged from 33 steps on."),
         (
             "GS602",
-            "It is told as soon as it holds. It can be judged from 33 steps and 13 sampled steps",
+            "It is reported at once. It can be judged from 33 steps and 13 sampled steps",
         ),
-        ("GS701", "It is told of several processes, when their files are read:"),
-        ("GS608", "It is told once it held in 50 steps in a row."),
+        ("GS701", "It judges runs with several ranks, when `show` or"),
+        ("GS608", "It is reported after 50 steps in a row."),
     ],
 )
 def test_how_it_speaks_of_a_run(code, said):

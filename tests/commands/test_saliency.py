@@ -63,7 +63,7 @@ def test_what_it_does_not_run_is_said(
     )
     assert run(monkeypatch, EIGHT, "-m", "changed.yaml", "-f", "json") == 0
     notices = json.loads(capsys.readouterr().out)["run"]["notices"]
-    left = [notice.partition(":")[0] for notice in notices if "left out" in notice]
+    left = [notice.partition(":")[0] for notice in notices if "ignored" in notice]
     assert left == ["interventions", "accumulate"]
 
 
@@ -237,7 +237,7 @@ REFUSED = {
     "an option's type": (
         [EIGHT],
         (*DEMO, "--method", "occlusion", "--option", "window=big"),
-        "is not a whole number",
+        "is not an integer",
         "",
     ),
     "an option without a value": ([EIGHT], (*DEMO, "--option", "window"), "gives no value", ""),
@@ -245,8 +245,8 @@ REFUSED = {
     "a class by name": ([EIGHT], (*DEMO, "--target", "dog"), "`dog`", "0 to 9"),
     "versus": ([EIGHT], (*DEMO, "--versus", "77"), "there is no class 77", ""),
     "a layer": ([EIGHT], (*DEMO, "--layer", "conv3"), "conv3", "did you mean"),
-    "no map": ([EIGHT], (*DEMO, "--layer", "fc1"), "no spatial map", ""),
-    "no maps at all": ([EIGHT], ("-m", "./net.py:Flat"), "makes a spatial map", "gradient"),
+    "no map": ([EIGHT], (*DEMO, "--layer", "fc1"), "not a spatial map", ""),
+    "no maps": ([EIGHT], ("-m", "./net.py:Flat"), "makes a spatial map", "gradient"),
     "a suffix": ([EIGHT], (*DEMO, "-o", "x.gif"), "the suffix `.gif`", ".png"),
     "a folder": ([EIGHT], (*DEMO, "-o", "no/x.png"), "no such folder", "mkdir"),
     "maps": ([EIGHT], (*DEMO, "--save-maps", "none"), "no such folder", "mkdir"),
@@ -306,7 +306,7 @@ def test_what_runs_without_pictures_refuses_a_transform_alone(
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert stop.value.code == 2
-    assert "put `image: PATH` beside it" in " ".join(capsys.readouterr().err.split())
+    assert "add `image: PATH`" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("given", ["classes=[ant, bee, cow, dog, eel]", "classes=names.txt"])
@@ -348,8 +348,8 @@ def test_a_picture_says_which_model_it_is_of() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--alpha", "2"], "`--alpha 2` is no share"),
-        (["--alpha", "0"], "`--alpha 0` is no share"),
+        (["--alpha", "2"], "`--alpha 2` is not a share"),
+        (["--alpha", "0"], "`--alpha 0` is not a share"),
         (["--colormap", "vridis"], "unknown colour map `vridis`"),
     ],
 )
@@ -440,7 +440,7 @@ def test_an_input_is_explained_and_the_others_are_held(
     words = ("photo.jpg", "photo.jpg", "-m", "two.py:Two", f"input={given}", "-f", "json")
     assert run(monkeypatch, *words) == 0
     notices = json.loads(capsys.readouterr().out)["run"]["notices"]
-    assert any("is explained" in notice and "held fixed" in notice for notice in notices)
+    assert any("is explained" in notice and "kept fixed" in notice for notice in notices)
     assert run(monkeypatch, *words, "--input", "nothing") == 2
     assert "the model has no input `nothing`" in capsys.readouterr().err
 
@@ -452,7 +452,7 @@ def test_pictures_are_saved_from_a_program(folder: Path) -> None:
     with Image.open("sheet.png") as picture:
         assert min(picture.size) > 200
     assert json.loads(Path("report.json").read_text())["schema"] == "gradscope.saliency/1"
-    for name, message in (("sheet.png", "exists"), ("sheet.txt", "no picture's")):
+    for name, message in (("sheet.png", "exists"), ("sheet.txt", "is not a picture suffix")):
         with pytest.raises(OptionError, match=message):
             made.save(name)
     with pytest.raises(OptionError, match="unknown colour map"):

@@ -53,7 +53,7 @@ def test_nan_in_the_picture_is_said_and_drawn(
 ) -> None:
     np.save("nan.npy", np.full((3, 16, 16), np.nan, np.float32))
     assert run(monkeypatch, "nan.npy", *NET) == 0
-    assert "NaN or infinity" in capsys.readouterr().out
+    assert "NaN or Inf" in capsys.readouterr().out
     assert run(monkeypatch, "nan.npy", *NET, "-f", "json") == 0
 
     def no_constant(token: str) -> None:
@@ -128,7 +128,7 @@ def test_one_bad_picture_among_several_is_named(
     assert run(monkeypatch, "a/x.png", "one.png", *NET) == 2
     err = capsys.readouterr().err
     assert "one.png" in err
-    assert "no spatial map" in err
+    assert "not a spatial map" in err
 
 
 REFUSED = {

@@ -76,7 +76,7 @@ def test_the_suffix_picks_the_format(
 def test_the_format_wins_over_the_suffix(saved: Path) -> None:
     output = saved.with_name("out.csv")
     run(saved, format="json", output=output)
-    assert json.loads(output.read_text(encoding="utf-8"))["schema"] == "gradscope.report/1"
+    assert json.loads(output.read_text(encoding="utf-8"))["schema"] == "gradscope.report/2"
 
 
 def test_a_dash_is_standard_output(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +92,7 @@ def test_a_dash_is_standard_input(
     run(Path("-"), format="csv")
     assert capsys.readouterr().out.startswith("name,")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
-    with pytest.raises(ConfigError, match="standard input is no report: it is not UTF-8"):
+    with pytest.raises(ConfigError, match="standard input is not a report: it is not UTF-8"):
         run(Path("-"))
 
 
@@ -112,7 +112,7 @@ def test_a_dash_is_standard_input(
         ),
         ({"output": Path("report")}, "no suffix in `report` to tell the format", "`.json` (json)"),
         ({"color": "allways"}, "unknown color mode `allways`", "did you mean `always`?"),
-        ({"width": 0}, "`--width 0` leaves no room", "give 1 or more"),
+        ({"width": 0}, "`--width 0` is too small", "give 1 or more"),
         ({"top": 0}, "`--top 0` would show nothing", "give 1 or more"),
         ({"columns": "norm,grad_uot"}, "unknown column `grad_uot`", "did you mean `grad_out`?"),
         ({"output": Path("no/such/a.csv")}, "no such folder: `no/such`", "mkdir -p"),

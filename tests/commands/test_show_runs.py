@@ -49,10 +49,10 @@ def test_a_run_is_shown(recorded: Path, gradscope: Command) -> None:
     with RunFile.open(recorded) as run:
         assert out == terminal.render(read_history(run), View())
     for part in ("train.py --lr 0.1 模型 · 40 steps in 8.000 s", "finished: exit code 0",
-                 "6 of 40 steps looked at, at last every 10th: 1, 2, 3, 10, 20, 30",
-                 "looking cost 2.0 % of the time: 10.00 ms a plain step, 20.00 ms a watched one",
+                 "layers were sampled at steps 1, 2, 3, 10, 20, 30, at the end every 10th",
+                 "gradscope took 2.0 % of the time: 10.00 ms a plain step, 20.00 ms a sampled one",
                  "error GS101 vanishing-gradient steps 1–2, 4 netG.layer1.conv: message",
-                 "NaN made: at step 20, in the forward of fc, by `sqrt`",
+                 "origin of the NaN: at step 20, in the forward of fc, by `sqrt`",
                  "step 7, skipped-step: the gradient scaler skipped a step",
                  "netD.layer2.conv.weight"):  # fmt: skip
         assert part in out
@@ -72,7 +72,7 @@ def test_csv_and_json_hold_what_was_recorded(recorded: Path, gradscope: Command)
     rows = list(DictReader(gradscope("show", recorded, "-f", "csv")[1].splitlines()))
     data = json.loads(gradscope("show", recorded, "-f", "json")[1])
     assert [int(row["step"]) for row in rows] == list(range(1, STEPS + 1))
-    assert data["vital_signs"]["loss"] == [float(row["loss"]) for row in rows]
+    assert data["step_metrics"]["loss"] == [float(row["loss"]) for row in rows]
     assert {(one["model"], one["name"]) for one in data["parameters"]} == {
         (model, f"layer{i}.conv.weight") for model in (0, 1) for i in range(3)
     }
@@ -133,16 +133,16 @@ def test_a_step_of_several_models_as_json_names_them(recorded: Path, gradscope: 
     assert "step 20 has 2 models, and json holds one report" in err
     assert "name one of netG, netD: `-l 'netG.**'`" in err
     _, out, _ = gradscope("show", recorded, "--step", 20, "-f", "json", "-l", "netG.**")
-    assert json.loads(out)["schema"] == "gradscope.report/1"
+    assert json.loads(out)["schema"] == "gradscope.report/2"
 
 
 @pytest.mark.parametrize(
     ("words", "message", "help"),
     [
-        (["--step", "15"], "step 15 was not looked at closely", "the nearest that were: 10 and 20"),
-        (["--step", "40"], "step 40 was not looked at closely", "the nearest that were: 30"),
-        (["--step", "41"], "there is no step 41", "the run has steps 1 to 40"),
-        (["--step", "0"], "there is no step 0", "the run has steps 1 to 40"),
+        (["--step", "15"], "step 15 was not sampled", "the nearest sampled steps: 10 and 20"),
+        (["--step", "40"], "step 40 was not sampled", "the nearest sampled steps: 30"),
+        (["--step", "41"], "the run has no step 41", "the run has steps 1 to 40"),
+        (["--step", "0"], "the run has no step 0", "the run has steps 1 to 40"),
         (["-l", "layer9"], "pattern `layer9` matches no layer", "the names start with"),
         (["--table", "stesp"], "unknown table `stesp`", "did you mean `steps`?"),
         (["--columns", "gard"], "unknown column `gard`", "did you mean `grad`?"),
@@ -164,11 +164,11 @@ def test_a_mistake_is_named(
     assert help in err
 
 
-def test_a_step_that_was_not_looked_at_has_its_vital_signs(
+def test_a_step_that_was_not_sampled_has_its_step_metrics(
     recorded: Path, gradscope: Command
 ) -> None:
     _, _, err = gradscope("show", recorded, "--step", 15)
-    assert "= note: all that is known of it: loss 0." in err
+    assert "= note: its metrics: loss 0." in err
     assert "gradient norm" in err
 
 
@@ -183,7 +183,7 @@ def test_options_of_runs_are_refused_for_reports(
 
 def test_what_is_no_run_is_named(tmp_path: Path, gradscope: Command) -> None:
     (tmp_path / "notes.db").write_text("not a database, but some text that is long enough")
-    assert "is no run: it is not a SQLite file" in gradscope("show", tmp_path / "notes.db")[2]
+    assert "is not a run: it is not a SQLite file" in gradscope("show", tmp_path / "notes.db")[2]
     assert "there is no run" in gradscope("show", tmp_path / "missing.db")[2]
     assert "is empty" in gradscope("show", _touched(tmp_path / "empty.db"))[2]
 
@@ -210,9 +210,9 @@ def test_a_folder_of_ranks_shows_the_first_and_names_the_others(
         )
     _, out, _ = gradscope("show", tmp_path / "run")
     # One of the two models is a stage of a pipeline.
-    assert "note: ranks 0, 1 of 3 together; activations are of the lowest rank of each" in out
-    assert "note: no file of rank 2 is here: what has a part there has no figures\n" in out
-    assert "note: rank 1: 40 steps, ended with RuntimeError: peer\n" in out
+    assert "note: reduced over ranks 0, 1 of 3; activations: the lowest rank of each" in out
+    assert "note: the file of rank 2 is missing: tensors with a shard there have no norm\n" in out
+    assert "note: rank 1: 40 steps, exit RuntimeError: peer\n" in out
 
 
 def test_help_names_this_run_and_leads_further(tmp_path: Path, gradscope: Command) -> None:
@@ -238,7 +238,7 @@ class TestWhy:
         assert "non-finite, steps 20–40: fc\n" in out or "steps 20–40: fc" in out
         said = "2 findings in 6 parameters in steps 1, 2, 3, 10, 20, 30 of 40\n"
         assert said + "No calls are recorded for GS101, " in out
-        assert "samples for GS602, GS604, GS605 (need 11 to 16, 6 seen): --every 2\n" in out
+        assert "samples for GS602, GS604, GS605 (need 11 to 16, 6 recorded): --every 2\n" in out
         assert "The run is too short for GS603" in out
 
     def test_of_a_name(self, recorded: Path, gradscope: Command) -> None:
@@ -248,7 +248,7 @@ class TestWhy:
         assert "steps 20–40" not in out
 
     def test_a_layer_that_a_nan_reached_is_not_healthy(self) -> None:
-        """It is in the answer on the NaN; one that nobody names is told by its figures."""
+        """It is in the answer on the NaN; one that nobody names is reported by its figures."""
         told, untold, sound = "main.0.weight", "main.9.weight", "main.0.bias"
         history = gan()
         lost = history.parameters[0].values["nonfinite"]
@@ -264,11 +264,11 @@ class TestWhy:
             (f"netD.{untold}", "non-finite"),
             (f"netD.{sound}", "healthy"),
         ]
-        assert "not finite at 1 of the 8 steps looked at, first at 89" in report.answers[1].message
+        assert "NaN or Inf in 1 of 8 sampled steps, first at step 89" in report.answers[1].message
 
     def test_of_a_step(self, recorded: Path, gradscope: Command) -> None:
         data = json.loads(gradscope("why", recorded, "--step", 30, "-f", "json")[1])
-        assert data["schema"] == "gradscope.why/1"
+        assert data["schema"] == "gradscope.why/2"
         assert [one["steps"] for one in data["answers"]] == [[[20, 40]]]
         assert data["scope"] == "at step 30"
         assert (
@@ -292,11 +292,11 @@ class TestWhy:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            (["--step", "15"], "step 15 was not looked at closely"),
-            (["--step", "99"], "nothing is known of a step 99"),
+            (["--step", "15"], "step 15 was not sampled"),
+            (["--step", "99"], "the run has no step 99"),
             (["layer9"], "pattern `layer9` matches no layer"),
-            (["lr=3"], "a run cannot be run again, as `lr=3` asks"),
-            (["--seed", "3"], "a run cannot be run again, as `--seed` asks"),
+            (["lr=3"], "a run cannot run again, which `lr=3` needs"),
+            (["--seed", "3"], "a run cannot run again, which `--seed` needs"),
         ],
     )
     def test_a_mistake_is_named(

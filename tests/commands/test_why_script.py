@@ -108,10 +108,10 @@ def test_a_script_that_learns(folder: Path) -> None:
     assert found.startswith("No problem found; ")
     assert "(--every" not in found
     assert last == (
-        "not kept: `-o run.db` keeps this run, `gradscope run train.py` records a whole one"
+        "not kept: `-o run.db` keeps this run, `gradscope run train.py` records a full one"
     )
     assert done.stderr == (
-        "note: `train.py` trains, and runs as a script; a model in it is asked about by its name: "
+        "note: `train.py` trains, so it runs as a script. To ask about a model in it: "
         "`gradscope why ./train.py:Net`\n"
     )
     assert left(folder) == ["train.py"]
@@ -140,7 +140,7 @@ def test_as_json_it_is_what_why_says_of_a_run(folder: Path) -> None:
     cause, symptom = report.answers
     assert (cause.code, cause.name, cause.explained_by) == ("GS806", "optimizer", None)
     assert (symptom.code, symptom.explained_by.code) == ("GS104", "GS806")
-    assert json.loads(done.stdout)["schema"] == "gradscope.why/1"
+    assert json.loads(done.stdout)["schema"] == "gradscope.why/2"
 
 
 @pytest.mark.slow
@@ -224,7 +224,7 @@ def test_a_script_that_refuses_its_arguments_says_why(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_one_that_comes_to_no_step_in_its_time(folder: Path) -> None:
-    """It is told to end by a clock of its own, and looks at none of ours."""
+    """It is reported to end by its own clock, and looks at none of ours."""
     (folder / "slow.py").write_text(
         "import torch\ntorch.ones(1, requires_grad=True)\n"
         "loss = torch.ones(1, requires_grad=True).sum()\n"
@@ -306,11 +306,11 @@ def command(
     ("words", "said"),
     [
         (["why", "gone.py"], "there is no file `gone.py`"),
-        (["why", "train.py", "--epochs", "3"], "comes behind `--`: `gradscope why train.py -- --"),
-        (["why", "train.py", "--lr", "3"], "comes behind `--`: `gradscope why train.py -- --lr`"),
+        (["why", "train.py", "--epochs", "3"], "comes after `--`: `gradscope why train.py -- --"),
+        (["why", "train.py", "--lr", "3"], "comes after `--`: `gradscope why train.py -- --lr`"),
         (["why", "train.py", "--timeout", "3"], "of a script it is `--seconds`"),
-        (["why", "train.py", "--allow", "x.*"], "a script imports what it likes"),
-        (["why", "train.py", "--seconds", "0"], "`--seconds 0` is no time"),
+        (["why", "train.py", "--allow", "x.*"], "a script may import anything"),
+        (["why", "train.py", "--seconds", "0"], "`--seconds 0` is not a time"),
         (["why", "train.py", "-f", "xml"], "unknown format `xml`"),
         (["why", "train.py", "device=cpu"], "`gradscope why train.py` says why"),
         (["why", "--steps", "3", "demo"], "`--steps` is for a training script"),
@@ -355,9 +355,9 @@ def test_words_behind_dashes_are_names_where_there_is_no_script(
 
 def test_the_interval_gives_enough_samples() -> None:
     script = Script("train.py")
-    every = [Trial(script, steps).interval for steps in (1, 48, 50, 160, 1000)]
+    every = [Trial(script, steps).sample_every for steps in (1, 48, 50, 160, 1000)]
     assert every == [3, 3, 3, 10, 62]
-    assert Trial(script, 50, every=7).interval == 7
+    assert Trial(script, 50, every=7).sample_every == 7
 
 
 def test_the_command_is_that_of_run() -> None:
@@ -375,7 +375,7 @@ def test_the_options_of_a_trial() -> None:
     assert ScriptOptions(show_output=True).given == "--show-output"
     assert ScriptOptions().trial(script) == Trial(script, 50, 60.0)
     assert ScriptOptions(steps=3, every=2).trial(script) == Trial(script, 3, 60.0, 2)
-    with pytest.raises(OptionError, match="is no time"):
+    with pytest.raises(OptionError, match="is not a time"):
         ScriptOptions(seconds=float("nan")).trial(script)
 
 

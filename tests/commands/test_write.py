@@ -1,4 +1,4 @@
-"""A file appears whole or not at all, and nothing is overwritten unasked."""
+"""A file appears whole or not, and nothing is overwritten unasked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same computed otherwise: a whole network is changed, and only rounding may differ."""
+"""The same computed otherwise: a full network is changed, and only rounding may differ."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ def test_the_step_and_the_layer_are_named(runs):
     """Step 6 is looked at: of every second step the even ones, after the first three."""
     parted, layer = compared(runs["plain"], runs["fault"]).findings
     assert parted.code == "GD106"
-    assert "part in step 6: the gradient's norm is" in parted.message
-    assert "in step 5 they were 0.0e+00 apart" in parted.message
+    assert "diverge in step 6: the gradient norm is" in parted.message
+    assert "in step 5 they differed by 0.0e+00" in parted.message
     assert (layer.code, layer.name) == ("GD101", "first")
     assert "in step 6, " in layer.message or "in step 7, " in layer.message
 
@@ -96,7 +96,7 @@ def test_the_parameter_is_named_at_a_step_that_was_not_sampled(runs, tmp_path):
     """Step 7 is not looked at, but its gradients are read."""
     paths = runs["plain"], trained(tmp_path / "fault.db", fault=7)
     parted = compared(*paths).findings[0]
-    assert "part in step 7" in parted.message
+    assert "diverge in step 7" in parted.message
     apart: dict[str, float] = {}
     norms = []
     for path in paths:
@@ -120,7 +120,7 @@ def test_the_figures_are_those_of_the_runs(runs):
 
 def test_another_learning_rate_is_named_before_it_shows(runs):
     found = compared(runs["plain"], runs["rate"]).findings[0]
-    assert "part in step 1: a learning rate is 0.1 in A and 0.2 in B" in found.message
+    assert "diverge in step 1: a learning rate is 0.1 in A and 0.2 in B" in found.message
     assert found.value == pytest.approx(1.0)
 
 
@@ -131,7 +131,7 @@ def test_another_optimizer_is_named_by_what_it_does(tmp_path):
     report = compared(a, b)
     (found,) = [finding for finding in report.findings if finding.cause == "optimizer"]
     assert found.code == "GD106"
-    assert found.message.startswith("in step 1, it is updated by ")
+    assert found.message.startswith("in step 1, its update ratio is ")
     ratios = {row.name: row.update_ratios for row in report.parameters}
     assert found.value == pytest.approx(abs(ratios[found.name][1] / ratios[found.name][0] - 1))
 
@@ -139,7 +139,7 @@ def test_another_optimizer_is_named_by_what_it_does(tmp_path):
 def test_other_random_numbers_part_at_once(runs):
     """A float64 batch is another draw."""
     found = compared(runs["plain"], runs["wide"]).findings[0]
-    assert "part in step 1" in found.message
+    assert "diverge in step 1" in found.message
 
 
 def test_runs_without_a_step_have_nothing_in_common(runs, tmp_path):

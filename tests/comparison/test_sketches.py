@@ -89,7 +89,7 @@ def test_what_is_not_finite_is_counted_and_left_out():
 
 
 KINDS = {
-    "whole numbers": torch.arange(10),
+    "integers": torch.arange(10),
     "yes and no": torch.tensor([True, False]),
     "bfloat16": torch.ones(4, dtype=torch.bfloat16),
     "complex": torch.tensor([1 + 2j, 3 - 1j]),

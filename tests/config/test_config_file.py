@@ -90,7 +90,7 @@ def test_names_that_no_file_can_have(tmp_path, name):
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "p.yaml")
-    assert problem("p.yaml").message == "`p.yaml` is no regular file"
+    assert problem("p.yaml").message == "`p.yaml` is not a regular file"
 
 
 def test_an_unreadable_file(tmp_path, monkeypatch):

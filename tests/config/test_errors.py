@@ -21,7 +21,7 @@ def problems(tmp_path, monkeypatch):
     return run
 
 
-NUMBER = "expects a whole number from 1, found"
+NUMBER = "expects an integer from 1, found"
 TABLE = [
     ("wieghts: DEFAULT", "unknown key `wieghts`", "did you mean `weights`?", 1),
     ("Device: cpu", "unknown key `Device`", "did you mean `device`?", 1),
@@ -56,8 +56,8 @@ TABLE = [
         None,
         11,
     ),
-    ("seed: -1", "`seed` expects a whole number from 0 to 4294967295, found the number", None, 7),
-    ("seed: 4294967296", "`seed` expects a whole number from 0 to 4294967295, found", None, 7),
+    ("seed: -1", "`seed` expects an integer from 0 to 4294967295, found the number", None, 7),
+    ("seed: 4294967296", "`seed` expects an integer from 0 to 4294967295, found", None, 7),
     ("mode: trian", '`mode` expects train or eval, found the text "trian"', "did you mean `tr", 7),
     ("dtype: fp16", "`dtype` expects float32, float64, float16 or", "did you mean `float16`?", 8),
     ("dtype: float8", "`dtype` expects float32, float64, float16 or bfloat16, found", "did you", 8),
@@ -173,7 +173,7 @@ error: unknown key `repeatss` in `backward`
    |            ^^^^^^^^
    = help: the keys here are gradient, repeats, retain_graph
 
-error: `backward.repeats` expects a whole number from 1, found the text "yes"
+error: `backward.repeats` expects an integer from 1, found the text "yes"
   --> model.yaml:2:34 (backward.repeats)
  2 | backward: {repeatss: 2, repeats: yes}
    |                                  ^^^

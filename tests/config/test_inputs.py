@@ -63,7 +63,7 @@ def test_inputs_that_pass(value):
         ({"shape": ["x"]}, "`input.shape` expects a list of sizes, as in [2, 3, 8, 8]", None),
         ({"shape": [-1]}, "`input.shape` expects a list of sizes", None),
         ({"file": 3}, "`input.file` expects the path of a file, found the number 3", None),
-        ({"shape": [1], "batch": 0}, "`input.batch` expects a whole number from 1", None),
+        ({"shape": [1], "batch": 0}, "`input.batch` expects an integer from 1", None),
         ({"shape": [1], "requires_grad": "yes"}, "`input.requires_grad` expects true or", None),
         ({"shape": [1], "dtype": 32}, "`input.dtype` expects the name of a dtype", None),
         (
@@ -97,7 +97,7 @@ def test_inputs_that_pass(value):
             "did you mean `{values: 3}`?",
         ),
         ({"x": {"shape": "???"}}, "`input.x.shape` has no value yet", "write one in place of"),
-        ({"batch": 0}, "`input.batch` expects a whole number from 1", None),
+        ({"batch": 0}, "`input.batch` expects an integer from 1", None),
         ({"x": {"shpe": [1]}}, "unknown key `shpe` in `input.x`", "did you mean `shape`?"),
         ({"class_path": "a.B", "x": 1}, "unknown key `x` in `input`", "put it into `init_args`"),
     ],

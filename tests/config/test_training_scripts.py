@@ -25,7 +25,7 @@ TRAINS = {
     "accelerate's": "accelerator.backward(loss)\n",
     "torch's function": "torch.autograd.backward(loss)\n",
     "a trainer's": "L.Trainer(max_epochs=1).fit(net)\n",
-    "a trainer of its own": "SFTTrainer(model, args).train()\n",
+    "its own trainer": "SFTTrainer(model, args).train()\n",
     "a module's own fit": MODEL + "net = Net()\nnet.fit(x, y)\n",
     "in a try": "try:\n    loss.backward()\nfinally:\n    pass\n",
 }

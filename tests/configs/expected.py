@@ -167,7 +167,7 @@ def requires_grad_spreads() -> Facts:
     }
 
 
-# Written out once more, operation by operation.
+# Written out again, operation by operation.
 
 
 @config("no-grad")

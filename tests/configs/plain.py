@@ -95,7 +95,7 @@ def values(model: nn.Module) -> dict[str, Tensor]:
 
 
 def totals(model: nn.Module) -> Facts:
-    """Counts, and the norm of the whole gradient."""
+    """Counts, and the norm of the full gradient."""
     grads = [p.grad.double().square().sum() for p in model.parameters() if p.grad is not None]
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -113,7 +113,7 @@ def step(
     optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
     train: bool = True,
 ) -> Facts:
-    """One step of a whole model: its loss, its outputs and its parameters' gradients.
+    """One step of a full model: its loss, its outputs and its parameters' gradients.
 
     ``inputs`` gives the positional arguments as a tuple or the keyword arguments as a dict.
     """

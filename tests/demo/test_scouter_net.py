@@ -1,4 +1,4 @@
-"""SCOUTER's slot attention: its formula written out once more, its positions, its bundled specs."""
+"""SCOUTER's slot attention: its formula written out again, its positions, its bundled specs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""svg, png and pdf: whole files, text inside its box, a time limit that holds, clear words."""
+"""svg, png and pdf: full files, text inside its box, a time limit that holds, clear words."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_a_target_before_its_source_is_said_to_be() -> None:
 
 def test_two_places_of_which_neither_leads_to_the_other() -> None:
     view = GraphView(sources=("fc1.weight",), targets=("fc1.bias",), width=80)
-    assert "no path: fc1.bias is not behind fc1.weight" in terminal.render(samples.mlp(), view)
+    assert "no path: fc1.bias is not upstream of fc1.weight" in terminal.render(samples.mlp(), view)
 
 
 def test_a_source_alone_is_followed_to_its_end() -> None:

@@ -192,12 +192,12 @@ def test_errors_are_those_of_two_plain_runs():
         gradients.append(model.head.weight.grad)
     root = next(row for row in report.calls if row.name == "")
     head = next(row for row in report.parameters if row.name == "head.weight")
-    for gap, (one, other) in ((root.activation, outputs), (head.gradient, gradients)):
-        assert gap is not None
-        assert gap.error == pytest.approx(float((other - one).norm() / one.norm()), rel=1e-3)
-        assert gap.largest == pytest.approx(float((other - one).abs().max()), rel=1e-3)
+    for diff, (one, other) in ((root.activation, outputs), (head.gradient, gradients)):
+        assert diff is not None
+        assert diff.error == pytest.approx(float((other - one).norm() / one.norm()), rel=1e-3)
+        assert diff.largest == pytest.approx(float((other - one).abs().max()), rel=1e-3)
         cosine = F.cosine_similarity(one.flatten(), other.flatten(), 0)
-        assert gap.cosine == pytest.approx(float(cosine), abs=1e-6)
+        assert diff.cosine == pytest.approx(float(cosine), abs=1e-6)
 
 
 def test_the_loss_is_a_place():
@@ -211,7 +211,7 @@ def test_models_are_given_back_as_they_were(unchanged):
     with unchanged(a), unchanged(b):
         report = compared(a, b)
     assert report.findings[0].name == "stem"
-    assert "its `weight` is not A's" in report.findings[0].message
+    assert "its `weight` differs from A's" in report.findings[0].message
 
 
 class Renamed(nn.Module):
@@ -251,7 +251,7 @@ def test_other_names_can_be_said():
     [
         ("a.*=b", "same stars"),
         ("nothing.**=none.**", "fits no parameter"),
-        ("a", "which name is which"),
+        ("a", "does not map names"),
     ],
 )
 def test_a_match_that_says_nothing_is_refused(match, words):
@@ -268,7 +268,7 @@ def test_what_raises_is_named():
     assert "of the model B" in caught.value.render()
 
 
-def test_a_gradient_that_does_not_come_is_a_departure():
+def test_a_gradient_that_does_not_come_is_a_divergence():
     a = net()
     b = copy.deepcopy(a)
     forward = b.blocks[1].up.forward
@@ -332,7 +332,7 @@ def test_a_compiled_model_is_compared_at_its_ends(unchanged):
         report = compared(a, torch.compile(a, backend="aot_eager"))
     assert (report.status, report.measured, [row.name for row in report.calls]) == (
         "ok",
-        "ends",
+        "outputs",
         [""],
     )
     assert max(row.gradient.error for row in report.parameters if row.name != "stem.bias") < 1e-5
@@ -416,7 +416,7 @@ def test_a_model_that_has_no_reference_is_named():
 
 def test_there_is_nothing_to_compare_without_values():
     a, b = (config.read("demo", [f"device={device}"]) for device in ("cpu", "meta"))
-    with pytest.raises(OptionError, match="shapes alone"):
+    with pytest.raises(OptionError, match="only shapes"):
         diff_configs(a, b)
 
 
@@ -444,9 +444,9 @@ def test_samples_are_compared_with_themselves(order, loss):
     a = net()
     report = in_order(a, copy.deepcopy(a), order, loss=loss)
     assert report.findings == ()
-    gaps = [g for row in report.calls for g in (row.activation, row.gradient) if g is not None]
-    assert max(gap.error for gap in gaps if gap.note is None) < 1e-6
-    assert sum(gap.note is None for gap in gaps) == len(gaps)
+    diffs = [g for row in report.calls for g in (row.activation, row.gradient) if g is not None]
+    assert max(diff.error for diff in diffs if diff.note is None) < 1e-6
+    assert sum(diff.note is None for diff in diffs) == len(diffs)
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def codes(report: Report) -> set[str]:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The words of the deep looks that are taken."""
+    """The words of the full samples that are taken."""
     found: list[str] = []
 
     def watched(look: Any) -> Any:
@@ -169,7 +169,7 @@ def test_a_deep_look_that_fails_leaves_the_rest(monkeypatch: pytest.MonkeyPatch)
     report = gradscope.check(Detached(), inputs())
     assert report.status == "findings"
     assert "GS401" in codes(report)
-    said = "why gradients are missing or zero: looking closer failed: no such luck"
+    said = "why gradients are missing or zero: the full sample failed: no such luck"
     assert said in report.run.notices
 
 
@@ -234,12 +234,12 @@ def test_a_nan_in_the_target_is_the_targets(ask: Callable[..., Any]) -> None:
     target[2, 3] = torch.nan
     found = ask(model, inputs(), target=target, loss="mse")
     [told] = found.non_finite if isinstance(found, Report) else found.answers
-    assert "the target holds NaN before the model runs: 1 of 24 values" in told.message
+    assert "the target has NaN before the model runs: 1 of 24 values" in told.message
     bad = inputs()
     bad[0, 0] = torch.nan
     found = ask(model, bad, target=torch.zeros(6, 4), loss="mse")
     [told] = found.non_finite if isinstance(found, Report) else found.answers
-    assert "the input holds NaN before the model runs: 1 of 48 values" in told.message
+    assert "the input has NaN before the model runs: 1 of 48 values" in told.message
 
 
 def test_findings_come_with_an_error_of_the_model() -> None:

@@ -110,11 +110,11 @@ def test_what_is_cut_off_from_another_root_is_explained() -> None:
 
     for root in ("cell", "cell#0", "output:hidden"):
         graph = gradscope.graph(Cut(), torch.randn(2, 3), root=root)
-        answers = {a.behind: a for a in graph.answers}
+        answers = {a.upstream: a for a in graph.answers}
         assert answers["stem.weight", "stem.bias"].cause == "detached"
         later = answers["head.weight", "head.bias"]
         assert later.cause == "not-in-loss"
-        assert f"never reaches `{root}`" in later.message
+        assert f"and `{root}`, where the graph starts, does not use it" in later.message
         assert len(answers) == 2
 
 
@@ -127,7 +127,7 @@ def test_an_output_that_is_written_to_later_is_the_root_as_it_was() -> None:
     graph = gradscope.graph(Overwritten(), torch.randn(2, 3), root="stem")
     # Both went into what the output became, not into what it was.
     assert {a.cause for a in graph.answers} == {"not-in-loss"}
-    behind = {name for answer in graph.answers for name in answer.behind}
+    behind = {name for answer in graph.answers for name in answer.upstream}
     assert behind == {"cell.weight", "cell.bias", "head.weight", "head.bias"}
 
 
@@ -239,7 +239,7 @@ def test_zero_missing_and_broken_gradients_are_told_apart() -> None:
     assert named(graph, "nan").grad_nonfinite == 2
     assert named(graph, "none").grad_norm is None
     # What is all NaN did get a gradient.
-    assert [(a.cause, a.behind) for a in graph.answers] == [("non-differentiable", ("none",))]
+    assert [(a.cause, a.upstream) for a in graph.answers] == [("non-differentiable", ("none",))]
     assert "`Drop`" in graph.answers[0].message
 
 
@@ -255,7 +255,7 @@ def test_an_empty_gradient_is_a_gradient() -> None:
 
     graph = gradscope.graph(Empty(), torch.randn(2, 6), loss="sum")
     assert named(graph, "empty").grad_norm == 0.0
-    assert [a.behind for a in graph.answers] == [("unused",)]
+    assert [a.upstream for a in graph.answers] == [("unused",)]
 
 
 def test_lines_are_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +298,7 @@ def test_frozen_parameters_are_told_from_missing_ones() -> None:
     graph = gradscope.graph(model, torch.randn(2, 3), loss=lambda output: output["hidden"].sum())
     assert graph.frozen == ("stem.weight", "stem.bias")
     assert {a.cause for a in graph.answers} == {"not-in-loss"}
-    assert {n for a in graph.answers for n in a.behind} == {"head.weight", "head.bias"}
+    assert {n for a in graph.answers for n in a.upstream} == {"head.weight", "head.bias"}
 
 
 def test_a_loss_without_a_graph_says_why() -> None:
@@ -312,7 +312,7 @@ def test_a_loss_without_a_graph_says_why() -> None:
     assert record.error.kind == "no-grad-root"
     assert record.root is None and record.nodes == ()
     assert [a.cause for a in record.answers] == ["detached"]
-    assert len(record.answers[0].behind) == 6
+    assert len(record.answers[0].upstream) == 6
 
 
 def failing(phase: str) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
@@ -381,7 +381,7 @@ def test_no_activation_outlives_the_run() -> None:
 
 
 class Chain(nn.Module):
-    """As many additions as it is told."""
+    """As many additions as it is reported."""
 
     def __init__(self, length: int) -> None:
         super().__init__()

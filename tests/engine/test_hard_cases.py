@@ -197,7 +197,7 @@ def test_a_view_without_a_history_is_a_row_that_says_so():
 
     shape = Part(lambda h, v: h * v.shape[1])
     (call,) = calls(inspected(forward, fc=nn.Linear(2, 2), shape=shape), "shape")
-    assert any("overtaken" in note for note in call.notes)
+    assert any("overwritten" in note for note in call.notes)
 
 
 def test_modules_copied_in_forward_run_unwatched():
@@ -377,5 +377,5 @@ def test_names_are_those_of_the_modules_inside_of_wrappers():
     report = gradscope.inspect(Wrapped(), torch.ones(3, 4), loss="sum", layers=["a.0", "b.0"])
     assert [call.name for call in report.calls] == ["a.0", "b.0"]
     answers = gradscope.why(Wrapped(), torch.ones(3, 4), loss="sum")
-    names = {name for answer in answers.answers for name in (answer.name, *answer.behind)}
+    names = {name for answer in answers.answers for name in (answer.name, *answer.upstream)}
     assert names == {"a.0.weight", "a.0.bias", "b.0.weight", "b.0.bias"}

@@ -43,7 +43,7 @@ TENSORS = {
     "nothing": torch.zeros(0),
     "zeros": torch.zeros(4),
     "half": torch.tensor([65504.0, 6e-8, -1.0], dtype=torch.float16),
-    "whole numbers": torch.tensor([0, 1, -7, 8]),
+    "integers": torch.tensor([0, 1, -7, 8]),
     "sparse": torch.tensor([[0.0, 3.0], [0.0, 0.0]]).to_sparse(),
     "more than a chunk": torch.arange(1.0, 1_200_000.0),
 }

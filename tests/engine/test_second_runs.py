@@ -1,4 +1,4 @@
-"""What a second look clears up: modules that other seeds reach, the line of a softmax, parameters
+"""What a full sample clears up: modules that other seeds reach, the line of a softmax, parameters
 that the model does not know."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Routed(nn.Module):
 
 
 class Chancy(nn.Module):
-    """A gain of its own that half of all runs apply: no module is there that did not run."""
+    """Its own gain that half of all runs apply: no module is there that did not run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class Listed(nn.Module):
 
 
 class Loose(nn.Module):
-    """Bare tensors that require a gradient, in a dict of a module of its own."""
+    """Bare tensors that require a gradient, in its own dict module."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -338,7 +338,7 @@ def outline(data: dict[str, Any]) -> list[Any]:
 
 
 def test_the_first_look_leaves_the_random_state() -> None:
-    """In a process of its own: only the first look imports what it needs."""
+    """In its own process: only the first pass imports what it needs."""
     code = (
         "import random, torch, gradscope; state = random.getstate()\n"
         "gradscope.inspect(torch.nn.Linear(2, 2), torch.ones(1, 2), loss='sum')\n"

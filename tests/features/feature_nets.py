@@ -20,7 +20,7 @@ class Convs(nn.Module):
 
 
 class Patches(nn.Module):
-    """A transformer's tokens: a class token in front of those of 4 × 4 patches."""
+    """A transformer's tokens: a class token before those of 4 × 4 patches."""
 
     def __init__(self) -> None:
         super().__init__()

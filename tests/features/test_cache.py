@@ -160,7 +160,7 @@ def test_a_file_that_is_no_cache_is_refused_and_left_alone(folder):
     path = folder / "c.safetensors"
     for damage in (b"", b"nonsense", b"\xff" * 64):
         path.write_bytes(damage)
-        with pytest.raises(ConfigError, match="is no feature cache"):
+        with pytest.raises(ConfigError, match="is not a feature cache"):
             features(folder)
         assert path.read_bytes() == damage
     save_file({"weight": np.ones(3, dtype=np.float32)}, path)
@@ -168,7 +168,7 @@ def test_a_file_that_is_no_cache_is_refused_and_left_alone(folder):
         features(folder)
     meta = {"format": "gradscope.feature-cache/1", "key": "conv1"}
     save_file({"key.pictures": np.ones((3, 16), dtype=np.uint8)}, path, metadata=meta)
-    with pytest.raises(ConfigError, match="is no feature cache"):
+    with pytest.raises(ConfigError, match="is not a feature cache"):
         features(folder)
 
 

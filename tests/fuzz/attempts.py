@@ -1,4 +1,4 @@
-"""One command in a folder of its own, within a time, and what was wrong with how it ended."""
+"""One command in its own folder, within a time, and what was wrong with how it ended."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ STRATEGIES = MappingProxyType(
         "models' folders": files.folders(),
         "checkpoints": files.checkpoints(),
         "arrays": files.arrays(),
-        "shapes alone": files.shapes_alone(),
+        "only shapes": files.shapes_alone(),
         "images": files.images(),
         "transforms": files.transforms(),
         "built transforms": files.built_transforms(),

@@ -1,4 +1,4 @@
-"""Every path that knows a device, held against float64 on the processor: ``pytest -m gpu``.
+"""Every path that knows a device, compared with float64 on the processor: ``pytest -m gpu``.
 
 Each test runs on the processor too, so that what is asked there is known to be right.
 """
@@ -69,7 +69,7 @@ TENSORS = {
     "int64": torch.randint(-9, 9, (1000,)),
     "bool": torch.rand(1000) > 0.5,
     "complex": torch.randn(500, dtype=torch.complex64),
-    "a NaN and an infinity": torch.tensor([1.0, math.nan, -math.inf, 0.0]),
+    "a NaN and Inf": torch.tensor([1.0, math.nan, -math.inf, 0.0]),
     "0-dim": torch.tensor(2.5),
     "empty": torch.empty(0),
 }

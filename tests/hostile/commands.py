@@ -73,7 +73,7 @@ def unprintable(text: str) -> list[str]:
 
 
 def deaf(folder: str) -> None:
-    """In a process of its own: a model that hears no interrupt, under a time limit."""
+    """In its own process: a model that hears no interrupt, under a time limit."""
     os.chdir(folder)
     words = ["inspect", "./net.py:Net", "model.kind=Deaf", "input.shape=[2, 1, 28, 28]"]
     with (

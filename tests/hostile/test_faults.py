@@ -1,4 +1,4 @@
-"""Faults at any moment of any command that writes: a whole file or none, and nothing forgotten."""
+"""Faults at any moment of any command that writes: a full file or none, and nothing forgotten."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_fault(command: str, fault: str, folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["inspect", "saliency", "export"])
 def test_a_kill_leaves_no_half_of_a_file(command: str, folder: Path) -> None:
-    """Nobody can clear away behind it; what was asked for is there whole, or not at all."""
+    """Nobody can clear away behind it; what was asked for is there whole, or not."""
     file, words = COMMANDS[command]
     process = processes.context().Process(target=_killed, args=(words, str(folder)))
     process.start()

@@ -77,7 +77,7 @@ def test_a_training_that_a_signal_ends(number: signal.Signals, folder: Path) -> 
     "fault", ["a full disk", "little memory", "no home", "no temporary folder"]
 )
 def test_a_training_under_a_fault(fault: str, folder: Path) -> None:
-    """The script notices nothing; what cannot be recorded is told at its end."""
+    """The script notices nothing; what cannot be recorded is reported at its end."""
     code, error = _trained(folder, fault, 0, 0)
     assert code == 0
     assert "Traceback" not in error

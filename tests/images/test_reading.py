@@ -1,4 +1,4 @@
-"""Overlays on every kind of picture file, and what is said of how it was read."""
+"""Overlays on every kind of picture file, and what is reported of how it was read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLOUR = Image.effect_mandelbrot((64, 48), (-2, -1, 1, 1), 30).convert("RGB")
 CLEAR = COLOUR.convert("RGBA")
 CLEAR.putalpha(Image.linear_gradient("L").resize((64, 48)))
 
-#: The file's name, its picture, how it is saved, and what is said of it.
+#: The file's name, its picture, how it is saved, and what is reported of it.
 FILES = {
     "png": ("a.png", COLOUR, {}, ()),
     "jpeg": ("a.jpg", COLOUR, {}, ()),

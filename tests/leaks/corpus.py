@@ -103,7 +103,7 @@ def _honest(path: Path) -> Honest:
 
 
 def _imported(path: Path) -> ModuleType:
-    """Under a name of its own; in ``sys.modules``, where the source of a class is looked for."""
+    """Under its own name; in ``sys.modules``, where the source of a class is looked for."""
     name = f"leaks_{path.parent.name}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -217,7 +217,7 @@ class TestFiles:
         torch.save(net(), path)
         text = self.refuse(path)
         assert "torch.nn.modules.container.Sequential" in text
-        assert "it holds a whole model" in text
+        assert "it holds a full model" in text
 
     @pytest.mark.parametrize("zipped", [True, False])
     def test_a_whole_model_of_the_users_own(self, tmp_path, zipped):

@@ -1,4 +1,4 @@
-"""Words for devices and dtypes, and what is said where there is none of them."""
+"""Words for devices and dtypes, and what is reported where there is none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs for configs that give none: each family's own size, and what is said about it."""
+"""Inputs for configs that give none: each family's own size, and what is reported about it."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -452,7 +452,7 @@ class Any_(nn.Module):
 
 FITTING = {
     # what: (model, what the note says)
-    "a class of one's own": (Own(), "randn [2, 7] (inferred from stem, Linear)"),
+    "one's own class": (Own(), "randn [2, 7] (inferred from stem, Linear)"),
     "a side of 32": (Flattening(32), "randn [2, 1, 32, 32] (inferred from conv, Conv2d)"),
     "a side of 28": (Flattening(28), "randn [2, 1, 28, 28] (inferred from conv, Conv2d)"),
     "a side of 224": (Flattening(224), "randn [2, 1, 224, 224] (inferred from conv, Conv2d)"),

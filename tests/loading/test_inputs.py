@@ -92,7 +92,7 @@ class TestShape:
         "a bare size": ({"shape": 4}, lambda: drawn(4)),
         "empty": ({"shape": [0, 4]}, lambda: torch.empty(0, 4)),
         "zeros": ({"shape": [2], "fill": "zeros"}, lambda: torch.zeros(2)),
-        "ones of whole numbers": (
+        "ones of integers": (
             {"shape": [2], "fill": "ones", "dtype": "int64"},
             lambda: torch.ones(2).long(),
         ),
@@ -138,16 +138,16 @@ class TestShape:
         "a text": ({"shape": "2x3"}, "input.shape", "shape"),
         "a negative size": ({"shape": [2, -1]}, "input.shape", "shape"),
         "an unknown dtype": ({"shape": [2], "dtype": "flot32"}, "input.dtype", "not a dtype"),
-        "no fill for whole numbers": ({"shape": [2], "dtype": "int64"}, "input.dtype", "draws no"),
+        "no fill for integers": ({"shape": [2], "dtype": "int64"}, "input.dtype", "draws no"),
         "an unknown fill": ({"shape": [2], "fill": "randm"}, "input.fill", "unknown fill"),
         "nothing to draw": ({"shape": [2], "fill": "randint(0)"}, "input.fill", "leaves no number"),
-        "half of a whole number": (
+        "half of an integer": (
             {"shape": [2], "fill": 0.5, "dtype": "int64"},
             "input.fill",
-            "not a whole number",
+            "not an integer",
         ),
         "too large": ({"shape": [10**7, 10**7]}, "input.shape", "cannot be made"),
-        "gradients of whole numbers": (
+        "gradients of integers": (
             {"shape": [2], "fill": "randint(3)", "requires_grad": True},
             "input.requires_grad",
             "cannot require a gradient",
@@ -171,7 +171,7 @@ class TestShape:
 
 class TestValues:
     CASES: ClassVar = {
-        "whole numbers": ([[1, 2], [3, 4]], torch.tensor([[1, 2], [3, 4]])),
+        "integers": ([[1, 2], [3, 4]], torch.tensor([[1, 2], [3, 4]])),
         "fractions": ([1, 2.5], torch.tensor([1.0, 2.5])),
         "booleans": ([True, False], torch.tensor([True, False])),
         "one": (3, torch.tensor(3)),
@@ -693,7 +693,7 @@ class TestDataFunction:
     REFUSED: ClassVar = {
         "None": (lambda: None, "gave None"),
         "a text": (lambda: "data", "gave 'data'"),
-        "nothing": (lambda: iter(()), "gave no batch at all"),
+        "nothing": (lambda: iter(()), "gave no batch"),
         "single samples": (lambda: TensorDataset(X), "single samples"),
         "three parts": (lambda: [(X, X, Y)], "a batch of 3 parts"),
     }

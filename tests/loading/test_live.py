@@ -11,13 +11,13 @@ from gradscope.errors import OptionError
 
 BAD = {
     "mode": ("tain", "did you mean `train`?"),
-    "seed": ("a", "a whole number from 0"),
+    "seed": ("a", "an integer from 0"),
     "loss": (5, "a built-in's name or something to call"),
     "autocast": (16, "`bfloat16` or `float16`"),
 }
 ONLY_INSPECT = {
-    "steps": (0, "a whole number from 1"),
-    "repeats": (1.5, "a whole number from 1"),
+    "steps": (0, "an integer from 1"),
+    "repeats": (1.5, "an integer from 1"),
     "retain_graph": ("yes", "True or False"),
     "optimizer": (0.1, "torch.optim.SGD"),
 }

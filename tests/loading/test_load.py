@@ -1,4 +1,4 @@
-"""A whole config to a workload: the order of things, what is said, what is kept."""
+"""A full config to a workload: the order of things, what is reported, what is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which loss is taken, what it is computed of, and what is said when none can be."""
+"""Which loss is taken, what it is computed of, and what is reported when none can be."""
 
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ INFERRED = {
     "a mapping with a loss": ({"logits": LOGITS, "loss": ONE}, None, "output.loss", ONE),
     "a mapping of losses": ({"a": ONE, "b": ONE.reshape(1)}, None, "output", ONE * 2),
     "a mapping of tensors": (OrderedDict(out=IMAGE, aux=IMAGE), None, "sum", IMAGE.sum()),
-    "after whole numbers": (Pair(torch.ones(2).long(), scores(3)), None, "sum", scores(3).sum()),
+    "after integers": (Pair(torch.ones(2).long(), scores(3)), None, "sum", scores(3).sum()),
     "deep inside": ([{"a": ("text", None, [scores(3)])}], None, "sum", scores(3).sum()),
 }
 
@@ -256,16 +256,16 @@ def test_on_meta_there_are_shapes_only():
 REFUSED = {
     # what: (spec, output, target, message)
     "complex": (None, torch.ones(2, dtype=torch.complex64), None, "no loss can be made.*complex64"),
-    "whole numbers": (None, {"ids": torch.ones(3).long()}, None, r"it holds int64 \[3\]"),
+    "integers": (None, {"ids": torch.ones(3).long()}, None, r"it holds int64 \[3\]"),
     "no tensor": ("cross_entropy", "text", None, "no cross_entropy can be made.*a str"),
-    "no own loss": ("output", LOGITS, None, "the output has no loss of its own"),
-    "too few ids": ("cross_entropy", LOGITS, [1], r"batch wants \[2\] class ids"),
+    "no own loss": ("output", LOGITS, None, "the output has no loss"),
+    "too few ids": ("cross_entropy", LOGITS, [1], r"batch needs \[2\] class ids"),
     "ids of another shape": ("cross_entropy", IMAGE, [1, 2], r"go with class ids \[2, 3, 3\]"),
     "classes that stand last": (
         "cross_entropy",
         scores(2, 3, 7),
         torch.ones(2, 3).long(),
-        r"of the scores \[2, 3, 7\] the classes are wanted at dimension 1, and 7 stand last",
+        r"of the scores \[2, 3, 7\] the classes are expected at dimension 1, and 7 are last",
     ),
     "flat ids of a sequence": (
         "cross_entropy",
@@ -273,10 +273,10 @@ REFUSED = {
         torch.ones(6).long(),
         r"the target is \[6\]; of the scores \[2, 3, 7\]",
     ),
-    "values as ids": ("cross_entropy", LOGITS, [0.5, 1.0], r"float32 \[2\].*wants class ids"),
+    "values as ids": ("cross_entropy", LOGITS, [0.5, 1.0], r"float32 \[2\].*expects class ids"),
     "nothing to compare": ("mse", LOGITS, None, "mse has no target to compare"),
     "silent broadcasting": ("mse", scores(4, 2), torch.ones(4), "compares like shapes"),
-    "one number as scores": ("cross_entropy", torch.tensor(1.0), None, r"wants scores \[N, C\]"),
+    "one number as scores": ("cross_entropy", torch.tensor(1.0), None, r"expects scores \[N, C\]"),
     "a structured target": ("cross_entropy", LOGITS, [{"a": 1}], "compares with numbers"),
     "a loss that is no tensor": (
         lambda output: 1.0,

@@ -1,4 +1,4 @@
-"""The loss that a model returns beside its other outputs: which is taken, and what is said."""
+"""The loss that a model returns beside its other outputs: which is taken, and what is reported."""
 
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ def test_taken(output, name, loss, spec):
 LEFT = {
     # what: (output, the loss instead)
     "several numbers": ((LOGITS, OTHER.expand(2)), "cross_entropy"),
-    "a whole number": ((LOGITS, torch.tensor(3)), "cross_entropy"),
+    "an integer": ((LOGITS, torch.tensor(3)), "cross_entropy"),
     "a learned temperature": ((SEQUENCE, LOGITS, TEMPERATURE.exp()), "sum"),
     "the temperature itself": ((LOGITS, TEMPERATURE), "cross_entropy"),
     "a metric by name": ({"x": LOGITS, "accuracy": CUT}, "cross_entropy"),

@@ -1,4 +1,4 @@
-"""What is said of the usual mistakes in a file or a constructor of the user's."""
+"""What is reported of the usual mistakes in a file or a constructor of the user's."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_dict_that_is_read_by_attribute_in_forward() -> None:
     assert report is not None
     assert report.error is not None
     assert report.error.details == (
-        "`.scale` is read of a dict, whose keys (`dim`, `scael`) are no attributes.",
+        "`.scale` is read from a dict; its keys (`dim`, `scael`) are not attributes.",
     )
     assert report.error.advice == "did you mean `scael`?"
 

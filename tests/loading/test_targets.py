@@ -1,4 +1,4 @@
-"""What a config may import, what it may not, and what is said of it."""
+"""What a config may import, what it may not, and what is reported of it."""
 
 from __future__ import annotations
 
@@ -810,7 +810,7 @@ class TestInstance:
     def test_one_that_a_file_made(self, targets, name):
         made = targets.instantiate({"_target_": name}, "model")
         assert type(made).__name__ == "Net"
-        said = "model: made by net.py as it was imported, which ran the whole file"
+        said = "model: made by the import of net.py, which ran the full file"
         assert targets.notices == [said]
 
     def test_it_takes_no_arguments(self, targets):

@@ -261,7 +261,7 @@ def send() -> None:
         sending.sendto(b"x", ("127.0.0.1", 9))
 
 
-#: Each does one thing to a path in a folder of its own; the words are how it is told of.
+#: Each does one thing to a path in its own folder; the words are how it is reported of.
 DEEDS = {
     "unpickles": (lambda p: pickle.loads(pickle.dumps(Planted(p))), "unpickle `posix.system`"),
     "unpickles a class": (lambda p: pickle.loads(pickle.dumps(p)), "unpickle `pathlib"),

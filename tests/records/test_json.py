@@ -14,6 +14,7 @@ from gradscope.errors import ConfigError
 from gradscope.records import json as record_json
 from gradscope.records.accumulation import AccumulatedLayer, Accumulation, AccumulationCause
 from gradscope.records.answers import Answer, Explanation, NonFiniteOrigin
+from gradscope.records.diff import CallDiff, DiffReport, TensorDiff
 from gradscope.records.errors import ErrorRecord, Frame, RelatedLine
 from gradscope.records.gradcheck import GradientCheck
 from gradscope.records.graph import Chain, GraphNode, SavedTensor
@@ -147,7 +148,7 @@ FULL = Report(
         placements=(
             ParameterPlacement(1, "fc.weight", (4, 4), (2, 2), 0, ("S(0)", "S(1)"), ("S(0)", "P")),
         ),
-        untold=("fc.bias",),
+        not_reduced=("fc.bias",),
     ),
     leaks=(
         AxisResult(
@@ -407,3 +408,29 @@ def test_data_is_left_alone() -> None:
     before = copy.deepcopy(FULL)
     record_json.dumps(FULL)
     assert before == FULL
+
+
+def test_a_report_of_the_first_schema_is_read_under_its_old_keys() -> None:
+    text = record_json.dumps(FULL).replace('"gradscope.report/2"', '"gradscope.report/1"')
+    for new, old in (("upstream", "behind"), ("not_reduced", "untold")):
+        assert f'"{new}":' in text
+        text = text.replace(f'"{new}":', f'"{old}":')
+    assert record_json.loads(text, Report) == FULL
+    assert record_json.loads_shown(text) == FULL
+    assert record_json.dumps(record_json.loads(text, Report)) == record_json.dumps(FULL)
+
+
+def test_a_comparison_of_the_first_schema_is_read_under_its_old_keys() -> None:
+    gap = TensorDiff(0.5, 0.8, 1.0, 1e-7, 0.25, 1e-8, diverges=True)
+    call = CallDiff("fc", "Linear", 0, "", (2,), gap, None)
+    report = DiffReport("findings", FULL.run, FULL.run, calls=(call,), measured="outputs")
+    text = record_json.dumps(report).replace('"gradscope.diff/2"', '"gradscope.diff/1"')
+    for new, old in (
+        ("teacher_forced_noise", "own_noise"),
+        ("teacher_forced", "own"),
+        ("diverges", "departs"),
+    ):
+        assert f'"{new}":' in text
+        text = text.replace(f'"{new}":', f'"{old}":')
+    text = text.replace('"measured": "outputs"', '"measured": "ends"')
+    assert record_json.loads(text, DiffReport) == report

@@ -119,7 +119,7 @@ class TestRun:
 
 
 def test_what_is_no_file_of_gradscopes() -> None:
-    with pytest.raises(ConfigError, match="there is no run and no report `nothing`"):
+    with pytest.raises(ConfigError, match="no run and no report is named `nothing`"):
         gradscope.load("nothing")
     with pytest.raises(ConfigError, match=r"there is no file `nothing\.json`"):
         gradscope.load("nothing.json")
@@ -149,9 +149,9 @@ class TestPlot:
 
     def test_what_cannot_be_drawn(self) -> None:
         report = gradscope.inspect(net(), X)
-        with pytest.raises(OptionError, match=r"no picture is written as `flow\.html`"):
+        with pytest.raises(OptionError, match=r"`flow\.html` is not a picture file"):
             report.plot("flow.html")
-        with pytest.raises(OptionError, match="nothing was measured"):
+        with pytest.raises(OptionError, match="nothing to draw"):
             replace(report, calls=(), parameters=()).plot()
 
 
@@ -194,7 +194,7 @@ class TestDiff:
 
     def test_a_report_is_not_run(self) -> None:
         report = gradscope.inspect(net(), X)
-        with pytest.raises(OptionError, match="a record cannot be run again, as `seed` asks"):
+        with pytest.raises(OptionError, match="a record cannot run again, which `seed` needs"):
             gradscope.diff(report, report, seed=1)
 
 

@@ -36,7 +36,7 @@ def missing(name: str, location: str | None = "net.py:19") -> Finding:
     return Finding(
         *("GS401", "no-gradient", "error", name),
         message="no gradient arrives: `.detach()` cuts the path in the forward of blocks.2",
-        advice="take the `.detach()` away, or freeze what lies behind it",
+        advice="take the `.detach()` away, or freeze what is upstream of it",
         cause="detached",
         location=location,
     )

@@ -36,7 +36,7 @@ def stats(*shape: int, seed: int = 0, scale: float = 1.0, **known: object) -> Te
 def tensor(
     path: str, *shape: int, seed: int = 0, grad_fn: str | None = None, **known: object
 ) -> TensorRecord:
-    """A tensor with a gradient of its own shape."""
+    """A tensor with its own gradient shape."""
     gradient = stats(*shape, seed=seed + 1, scale=1e-3)
     return TensorRecord(path, stats(*shape, seed=seed, **known), gradient, grad_fn, True)
 
@@ -360,7 +360,7 @@ def deep() -> Report:
 
 
 def broken() -> Report:
-    """NaN and infinity in activations and gradients; a model that hostile hands have named."""
+    """NaN and Inf in activations and gradients; a model that hostile hands have named."""
     lost = stats(2, 4, norm=None, mean=None, std=None, min=None, max=None, nan=6, inf=2)
     partly = stats(2, 4, nan=3)
     calls = (

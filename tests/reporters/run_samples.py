@@ -129,7 +129,7 @@ def small() -> RunHistory:
             steps=of,
             every=40,
             plain=0.182,
-            watched=0.240,
+            sampled_seconds=0.240,
             cost=0.016,
             notices=("the optimizer holds 2 tensors that are of no module",),
         ),
@@ -154,7 +154,7 @@ def small() -> RunHistory:
 
 
 def read() -> RunHistory:
-    """The first 150 steps of it, all of whose gradients were read; one of them is not finite."""
+    """The first 150 steps of it, all of whose gradients were read; one of them is NaN or Inf."""
     of, whole = 150, small()
     looked = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144)
     names = ("conv1.weight", "conv1.bias", "out.weight", "out.bias")
@@ -244,7 +244,7 @@ def gan() -> RunHistory:
             steps=of,
             every=20,
             plain=0.0912,
-            watched=0.151,
+            sampled_seconds=0.151,
             cost=0.0196,
         ),
         models=(
@@ -452,7 +452,7 @@ def causes() -> RunHistory:
             exit="0",
             steps=of,
             plain=0.182,
-            watched=0.240,
+            sampled_seconds=0.240,
             cost=0.016,
             cost_seconds=0.2,
         ),

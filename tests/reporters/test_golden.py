@@ -69,7 +69,7 @@ def test_every_sample_has_its_golden_texts_and_no_other_has() -> None:
     found = {
         f"{path.parent.parent.name}/{path.name.partition('.')[0]}"
         for path in HERE.glob("*/golden/*")
-        if not path.name.startswith("check-")  # findings have a test of their own
+        if not path.name.startswith("check-")  # findings have their own test
     }
     assert found == set(SAMPLES)
 

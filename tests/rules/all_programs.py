@@ -1,4 +1,4 @@
-"""The whole table: importing the parts fills it. A new part is one more import."""
+"""The full table: importing the parts fills it. A new part is one more import."""
 
 from rules import (  # noqa: F401
     programs_flow,

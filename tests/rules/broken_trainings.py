@@ -251,7 +251,7 @@ def a_path_that_is_cut_later(mended: bool) -> Watched:
 
 @trouble("GS605", "head.weight", begins=(150, 200))
 def a_group_that_lost_its_learning_rate(mended: bool) -> Watched:
-    """A scheduler of one's own sets the second group's learning rate to zero."""
+    """A custom scheduler sets the second group's learning rate to zero."""
     model = Cnn()
     run = Watched({"model": model})
     body = [p for name, p in model.named_parameters() if "head" not in name]

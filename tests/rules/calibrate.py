@@ -85,7 +85,7 @@ def table(well: dict[str, Report], broken: dict[str, Report], mended: dict[str, 
 
 
 def sweep(well: dict[str, Report], broken: dict[str, Report]) -> None:
-    """Other thresholds on the same reports: those that ask for a closer look change nothing."""
+    """Other thresholds on the same reports: those that ask for a full sample change nothing."""
     for rule in looking():
         cases = {name: case for name, case in CASES.items() if case.code == rule.code}
         for threshold in rule.thresholds:

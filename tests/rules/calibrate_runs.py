@@ -36,7 +36,7 @@ def loud(run: Watched, every: int) -> list[TrainingFinding]:
 
 
 def healthy(seeds: int) -> dict[str, Watched]:
-    """Each training with each seed, and what is said of it."""
+    """Each training with each seed, and what is reported of it."""
     found = {}
     for seed in range(seeds):
         for name, build in TRAININGS.items():

@@ -256,7 +256,7 @@ def weight_decay_instead_of_a_learning_rate(mended):
 
 @program("GS505", "net.0.bias", severity="info")
 def bias_of_a_transposed_convolution(mended):
-    """A DCGAN generator whose ConvTranspose2d layers keep their bias in front of the norm."""
+    """A DCGAN generator whose ConvTranspose2d layers keep their bias before the norm."""
 
     class Generator(nn.Module):
         def __init__(self):

@@ -183,7 +183,7 @@ def units_killed_in_training(mended):
 
 @program("GS202", "act", "fc1", "", severity="warning")
 def pixels_into_a_tanh(mended):
-    """The same pixels into a tanh in front of which nothing is scaled."""
+    """The same pixels into a tanh before which nothing is scaled."""
 
     class Net(nn.Module):
         def __init__(self):

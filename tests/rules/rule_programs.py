@@ -36,7 +36,7 @@ class Program:
         return {"inputs": self.inputs, "loss": self.loss, "target": self.target, **self.options}
 
     def inspect(self) -> Report:
-        """The first look; a program that raises gives what was recorded until then."""
+        """The first pass; a program that raises gives what was recorded until then."""
         try:
             return gradscope.inspect(self.model, **self.arguments())
         except ModelError as error:

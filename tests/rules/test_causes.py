@@ -1,4 +1,4 @@
-"""Which findings of a run follow from which, and in what order the causes are told."""
+"""Which findings of a run follow from which, and in what order the causes are reported."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_stale_optimizer_explains_the_head_that_it_lacks() -> None:
     stale = found("GS804", "opt", parameters=(WEIGHT, BIAS))
     unheld = found("GS404", "head", model=0, parameters=(WEIGHT, BIAS))
     assert codes(unheld, stale) == [("GS804", ["GS404"])]
-    # Of parameters that it says nothing of, the symptom is a cause of its own.
+    # Of parameters that it says nothing of, the symptom is its own cause.
     more = replace(unheld, parameters=(WEIGHT, OTHER))
     assert codes(more, stale) == [("GS404", []), ("GS804", [])]
 

@@ -66,7 +66,7 @@ def test_adapters_are_one_remark_each():
 def test_frozen_blocks_without_adapters_are_one_warning():
     ((severity, cause, name, message),) = said(Adapted(0), torch.randn(8, 5, 16), "GS403")
     assert (severity, cause, name) == ("warning", "dropout", "layers.0.self_attn")
-    assert "`layers`, of which it is a part, is frozen" in message
+    assert "dropout is active in frozen `layers`" in message
 
 
 def block(width):
@@ -80,9 +80,9 @@ def test_statistics_between_what_trains_are_a_warning_for_all_blocks():
     ((severity, cause, name, message),) = said(
         model, torch.randn(8, 16), "GS403", lambda out: out.square().mean(), None
     )
-    # The first block runs in front of all that trains, the others do not: all drift alike.
+    # The first block runs before all that trains, the others do not: all drift alike.
     assert (severity, cause, name) == ("warning", "batch-norm", "0.0.1")
-    assert "is frozen, like 2 parts more" in message
+    assert "and 2 parts more" in message
     assert "(and 2 norms more)" in message
 
 
@@ -138,7 +138,7 @@ def test_a_frozen_generator_behind_the_first_call_of_its_discriminator(detached)
     model = Discriminating(detached)
     ((severity, cause, name, message),) = said(model, torch.randn(8, 8), "GS403", loss, None)
     assert (severity, cause, name) == ("info", "batch-norm", "g.1")
-    assert "all that trains sees other inputs too" in message
+    assert "every trainable layer gets other inputs too" in message
 
 
 def test_a_margin_that_the_batch_satisfies():
@@ -168,4 +168,4 @@ class Functional(nn.Module):
 def test_a_dead_function_has_the_name_of_the_layer_in_front():
     ((severity, cause, name, message),) = said(Functional(), torch.randn(8, 3, 6, 6), "GS103")
     assert (severity, cause, name) == ("error", "dead-activation", "fc1")
-    assert "behind it 5 parameters" in message
+    assert "5 parameters upstream" in message

@@ -1,4 +1,4 @@
-"""What is healthy gets no error; what is said of it at all is counted."""
+"""What is healthy gets no error; what is reported of it at all is counted."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_broken(name):
     shown = [(f.code, f.severity, f.name, f.cause) for f in report.findings]
     assert case.found_in(report.findings), shown
     assert report.status in ("findings", "failed")
-    notices = [notice for notice in report.run.notices if "looking closer" in notice]
+    notices = [notice for notice in report.run.notices if "taking a full sample" in notice]
     assert notices == []
     assert not reads_calls(case.code, report) or ENTRIES[case.code].rule.runs.calls
 

@@ -10,7 +10,7 @@ from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding, Report
 from gradscope.records.run import RunInfo
 from gradscope.records.tensors import TensorStats
-from gradscope.rules import RuleSettings, diagnose, reaches, wanted
+from gradscope.rules import RuleSettings, diagnose, explained, reaches, wanted
 
 RUN = RunInfo("net", "cpu", "float32", "train", 0, 1, "cross_entropy", optimizer="SGD")
 
@@ -156,7 +156,7 @@ def test_types_are_checked_with_the_config(text, line, message, help, tmp_path):
             "  thresholds: {GS405: {x: 1}}\n",
             3,
             "GS405 has no threshold `x`",
-            "it holds nothing against a number",
+            "it has no thresholds",
         ),
     ],
 )
@@ -187,3 +187,17 @@ def test_the_schema_shows_it():
     assert set(rules) == {"preset", "select", "ignore", "thresholds", "fail_on"}
     assert rules["thresholds"]["additionalProperties"]["additionalProperties"]["minimum"] == 0
     assert all("description" in part for part in rules.values())
+
+
+def test_a_threshold_is_set_by_its_old_name():
+    settings = RuleSettings.of({"thresholds": {"GS704": {"looks": 7}}})
+    (limits,) = [limits for entry, limits in settings.active() if entry.rule.code == "GS704"]
+    assert limits["samples"] == 7
+
+
+@pytest.mark.parametrize(
+    ("old", "code"),
+    [("forward-departs", "GD101"), ("backward-departs", "GD102"), ("runs-part", "GD106")],
+)
+def test_a_rule_is_explained_by_its_old_name(old, code):
+    assert explained(old).code == code

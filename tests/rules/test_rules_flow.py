@@ -135,7 +135,7 @@ SILENT = {
     "gradients of a trained residual network": ("GS101", stack(0.02, 0.1, 0.5, 1.0)),
     "a branch with a small scale in the middle": ("GS101", stack(1.0, 1e-12, 1.0)),
     "a last layer that is small": ("GS101", stack(1.0, 1.0, 1e-9)),
-    "no gradient at all": ("GS101", stack(None, None)),
+    "no gradient": ("GS101", stack(None, None)),
     "zeros, which are another rule's": ("GS101", stack(0.0, 1.0)),
     "a factor of a hundred": ("GS102", stack(1e2, 1.0)),
     "gradients that fall over steps": ("GS102", report(history=steps(30.0, 3.0, 1.0, 0.9))),
@@ -194,7 +194,7 @@ SILENT = {
         report(calls=(call("l0", 1, input=stats(rms=0.01), output=stats(rms=1.0)),),
                parameters=(parameter("l0.weight"),
                            parameter("l0.bias", shape=(4,), value=stats((4,), 1.0))))),
-    "a branch of its own scale": ("GS203", stack(*[1.0] * 6, stds=(1, 1, 1e-6, 1, 1, 1))),
+    "its own branch scale": ("GS203", stack(*[1.0] * 6, stds=(1, 1, 1e-6, 1, 1, 1))),
     "a short network": ("GS203", stack(1.0, 1.0, stds=(1, 1e-5))),
 }  # fmt: skip
 

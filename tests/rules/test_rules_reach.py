@@ -30,7 +30,7 @@ def said(code: str, found: Report) -> list[tuple[str, str]]:
 
 
 def loses(name: str, cause: str, *behind: str) -> Answer:
-    return Answer(name, "parameter", "missing", "cut.", cause, behind=(name, *behind))
+    return Answer(name, "parameter", "missing", "cut.", cause, upstream=(name, *behind))
 
 
 def forecast(scale: float, underflow: float) -> tuple[PrecisionForecast, ...]:
@@ -60,10 +60,10 @@ SAYS = {
     "a NaN that nobody looked for": (
         "GS301", report(loss_nonfinite="nan", calls=(call("fc", 1, output=NAN),)),
         [("error", "fc")]),
-    "a parameter that is not finite": (
+    "a parameter that is NaN or Inf": (
         "GS301", report(parameters=(parameter("fc.weight", value=NAN),)),
         [("error", "fc.weight")]),
-    "a gradient that is not finite": (
+    "a gradient that is NaN or Inf": (
         "GS301", report(parameters=(replace(TRAINED, gradient=NAN),)), [("error", "fc.weight")]),
     "gradients that a half cannot hold": (
         "GS302", report(precision=forecast(65536.0, 0.6)), [("warning", "fc.weight")]),
@@ -128,7 +128,7 @@ SAYS = {
     "a freeze undone": (
         "GS406", report(config={"freeze": ["**", "!head.**"]}, parameters=(parameter("a.weight"),)),
         [("warning", "a.weight")]),
-    "work in front of everything that trains": (
+    "work before everything that trains": (
         "GS407",
         report(calls=(call("a", 1), call("fc", 2)),
                parameters=(replace(FROZEN, gradient=None), TRAINED),
@@ -232,7 +232,7 @@ SILENT = {
         report(parameters=(FROZEN, TRAINED),
                modules=(facts("a", "a.weight"),
                         facts("a.drop", kinds=("Dropout", "_DropoutNd"), settings={"p": 0.0})))),
-    "dropout in front of a head that trains": (
+    "dropout before a head that trains": (
         "GS403",
         report(parameters=(TRAINED,),
                modules=(facts("fc", "fc.weight"),
@@ -258,7 +258,7 @@ SILENT = {
                modules=(facts("a", "a.weight"), facts("fc", "fc.weight")))),
     "attention's softmax": ("GS501", report(links=(link("Bmm", "LogSoftmax"), NLL))),
     "log-softmax and likelihood": ("GS501", report(links=(NLL,))),
-    "a ReLU in front of something else": ("GS502", report(links=(link("Relu", "LogSoftmax"),))),
+    "a ReLU before something else": ("GS502", report(links=(link("Relu", "LogSoftmax"),))),
     "a clamp far away": (
         "GS502", report(links=(link("Clamp", "LogSoftmax"), NLL), calls=(call("net", 0),))),
     "raw scores": ("GS503", report(links=(link("Addmm", "BinaryCrossEntropyWithLogits"),))),
@@ -292,7 +292,7 @@ def test_advice_is_a_sentence():
     answer = replace(loses("a.weight", "detached", "b.weight"), advice="use the tensor itself")
     (found,) = diagnose(report(parameters=(LOST,), answers=(answer,)))
     assert found.advice == "Use the tensor itself."
-    assert found.message == "cut; behind it 2 parameters without a gradient."
+    assert found.message == "cut; 2 parameters upstream get no gradient."
     assert found.cause == "detached"
     for code, made, _ in SAYS.values():
         for finding in diagnose(made, RuleSettings.of(select=[code])):

@@ -90,7 +90,7 @@ def test_an_inferred_loss_excuses_what_is_not_used_and_no_detach():
             "GS401", report(run=run | {"loss": "sum"}, parameters=(lost,), answers=answers)
         )
         assert ("name yours by `loss`" in str(found.advice)) == (severity == "warning")
-    assert "A path that is cut is an error." in lookup("GS401").what
+    assert "A cut path is an error." in lookup("GS401").what
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_an_inferred_loss_excuses_what_is_not_used_and_no_detach():
         ("cross_entropy", "another loss, `cross_entropy`"),
         ("sum", "a stand-in, the sum of the output"),
         ("output", "the sum of the others"),
-        ("output[1]", "`output[1]` alone"),
+        ("output[1]", "`output[1]` only"),
         ("own", "the sum of the others"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Files of several ranks held against each other: which differ, since when, and in what."""
+"""Files of several ranks compared with each other: which differ, since when, and in what."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_same_data_counts_by_place(tmp_path: Path) -> None:
 
     ranks = given("0", 1, 2, 3, 4), given("0", 1, 2, 3, 4), given("1", 1, 2, 3, 9)
     (one,) = compared(tmp_path, *ranks).same_inputs
-    assert one == SameInputs(1, (0, 1, 2), (1, 3), count=3, looks=4)
+    assert one == SameInputs(1, (0, 1, 2), (1, 3), count=3, sampled=4)
 
 
 def test_ranks_of_one_place_get_the_same_by_design(tmp_path: Path) -> None:

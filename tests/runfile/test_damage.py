@@ -77,14 +77,14 @@ NO_RUNS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a text": (lambda path: path.write_text("hello", encoding="utf-8"), "not a SQLite file"),
     "a report": (lambda path: path.write_text('{"schema": ""}'), "not a SQLite file"),
     "an empty folder": (lambda path: path.mkdir(), "no run in the folder"),
-    "another program's": (sql("CREATE TABLE t (a)"), "no run of gradscope's"),
+    "another program's": (sql("CREATE TABLE t (a)"), "not a run of gradscope"),
     "another program's of the same names": (
         sql(*(f"CREATE TABLE {name} (schema)" for name in ("run", "step", "sample"))),
-        "no run of gradscope's",
+        "not a run of gradscope",
     ),
     "a run that was killed as it began": (
         sql("CREATE TABLE t (a)", "DROP TABLE t"),
-        "the run was killed as it began",
+        "the run was killed at its start",
     ),
     "a newer one": (
         sql(
@@ -92,7 +92,7 @@ NO_RUNS: dict[str, tuple[Callable[[Path], object], str]] = {
             f"PRAGMA application_id = {schema.APPLICATION}",
             "PRAGMA user_version = 7",
         ),
-        "its schema has number 7, this one reads 1",
+        "its schema is 7, this one reads 2",
     ),
     "only its head": (lambda path: path.write_bytes(b"SQLite format 3\0"), "cannot read the run"),
 }

@@ -1,4 +1,4 @@
-"""A run's numbers for other tools: the right ones, whole or not at all, and nothing overwritten."""
+"""A run's numbers for other tools: the right ones, whole or not, and nothing overwritten."""
 
 from __future__ import annotations
 

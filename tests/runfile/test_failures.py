@@ -116,7 +116,7 @@ def test_a_disk_full_from_the_start_leaves_no_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_samples_that_find_no_room_are_counted_and_vital_signs_stay(tmp_path, monkeypatch):
+def test_samples_that_find_no_room_are_counted_and_step_metrics_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "_MOST_WAITING", 20)
     one = RunWriter(tmp_path / "run.db", RUN)
     slow = threading.Lock()
@@ -158,7 +158,7 @@ def test_a_disk_that_does_not_answer_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(database, "transaction", never)
     one.add(step(1))
     one.finish(RUN)
-    assert "does not answer" in one.failure
+    assert "does not respond" in one.failure
     answer.set()
     one.close()
 

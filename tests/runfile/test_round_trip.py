@@ -264,3 +264,15 @@ def test_the_schema_is_named_in_the_file(written):
         assert TrainingRun("a", 0.0).schema == schema.SCHEMA
         assert schema.SCHEMA.endswith(f"/{schema.VERSION}")
     connection.close()
+
+
+def test_a_file_of_version_1_is_read(written):
+    """Its table ``run`` calls the median seconds of a sampled step ``watched``."""
+    connection = sqlite3.connect(written)
+    with connection:
+        connection.execute("ALTER TABLE run RENAME COLUMN sampled_seconds TO watched")
+        connection.execute("UPDATE run SET watched = 0.25, schema = 'gradscope.run/1'")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    with RunFile.open(written) as file:
+        assert file.run.sampled_seconds == 0.25

@@ -92,7 +92,7 @@ def test_a_file_holds_what_was_kept(tmp_path):
             assert series.steps == sampled
 
 
-def test_vital_signs_are_bounded(tmp_path, monkeypatch):
+def test_step_metrics_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "Kept", lambda keep: Kept(keep, most_steps=1000))
     one = RunWriter(tmp_path / "run.db", RUN)
     one.add(TrainingEvent(77, 5.0, "note", "text"))

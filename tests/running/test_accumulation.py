@@ -27,7 +27,7 @@ class Centred(nn.Module):
 
 
 class Functional(nn.Module):
-    """Dropout without a module of its own."""
+    """Dropout without its own module."""
 
     def forward(self, x):
         return F.dropout(x, 0.5, self.training)

@@ -55,7 +55,7 @@ class Unseeded(nn.Module):
 
 
 def checked(layer: nn.Module, x: torch.Tensor | None = None) -> tuple[GradientCheck, ...]:
-    """What is said of a layer in the middle of a model."""
+    """What is reported of a layer in the middle of a model."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), layer, nn.Linear(8, 3))
     x = torch.randn(3, 4) if x is None else x
@@ -111,7 +111,7 @@ def test_a_kink_is_no_fault():
     report = gradscope.inspect(model, torch.randn(6, 4), loss="sum", gradcheck=["3"])
     (pool,) = report.gradient_checks
     assert pool.verdict == "kink"  # zeros beside zeros
-    assert "no one slope" in pool.note
+    assert "no unique derivative" in pool.note
 
 
 class Several(nn.Module):

@@ -1,4 +1,4 @@
-"""Hooks that wait for a complete gradient see the user's step once, and nothing of closer looks."""
+"""Hooks that wait for a complete gradient see the user's step once, and nothing of full samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradscope.running.state import post_accumulate_hooks_disabled
 
 
 class Clipped(nn.Module):
-    """A dead ReLU, which asks for a closer look."""
+    """A dead ReLU, which asks for a full sample."""
 
     def __init__(self) -> None:
         super().__init__()

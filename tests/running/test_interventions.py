@@ -191,7 +191,7 @@ def test_a_tensor_in_the_place_of_a_gradient(model, tmp_path):
 
 
 class Odd(nn.Module):
-    """A layer that is not called, one whose result is not used, one that returns whole numbers."""
+    """A layer that is not called, one whose result is not used, one that returns integers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,7 +215,7 @@ ABSENT = {
     "not in the loss": ("idle", "grad_output", "no gradient arrived"),
     "an input without gradient": ("body", "grad_input", "needs no gradient"),
     "a frozen parameter": ("body.bias", "parameter_grad", "needs no gradient"),
-    "whole numbers": ("pick", "activation", "it returned no floating tensor"),
+    "integers": ("pick", "activation", "it returned no floating tensor"),
 }
 
 

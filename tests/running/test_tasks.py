@@ -112,7 +112,7 @@ def test_a_model_that_returns_its_losses(model):
 def test_the_tables(model):
     report = gradscope.inspect(model, X, loss=losses, tasks=True)
     text = terminal.render(report, View())
-    rows = text[text.index("tasks  each loss by itself") :].splitlines()
+    rows = text[text.index("tasks  each loss separately") :].splitlines()
     assert rows[1].split() == ["layer", "parameters", "grad", "ce", "grad", "l2", "cos", "ce·l2"]
     assert rows[3].startswith("all that is shared")
     assert "reached by one loss only: one (ce), two (l2)" in text
@@ -124,7 +124,7 @@ def test_the_tables(model):
 
 
 def test_one_loss_has_nothing_to_compare(model):
-    with pytest.raises(OptionError, match="`tasks` compares the gradients of several losses"):
+    with pytest.raises(OptionError, match="`tasks` compares several losses"):
         gradscope.inspect(model, X, loss=lambda output: output["two"].sum(), tasks=True)
 
 

@@ -72,8 +72,8 @@ def test_input_x_gradient(name, captum):
 @pytest.mark.parametrize("name", NETS)
 def test_integrated_gradients(name, captum):
     net, inputs = network(name)
-    whole = captum.IntegratedGradients(net)
-    theirs = whole.attribute(inputs, torch.full_like(inputs, 0.1), TARGETS, n_steps=8)
+    total = captum.IntegratedGradients(net)
+    theirs = total.attribute(inputs, torch.full_like(inputs, 0.1), TARGETS, n_steps=8)
     mine = map_of(integrated_gradients, name, n_steps=8, baseline=0.1)
     assert off(mine, theirs.sum(dim=1)) <= WITHIN
 

@@ -193,7 +193,7 @@ def test_the_scores_may_be_computed_with():
 
 def test_progress_is_told():
     calls = []
-    with handled_by(lambda stage: calls.append((stage.done, stage.whole))):
+    with handled_by(lambda stage: calls.append((stage.done, stage.total))):
         Batches(plain()).scores(lambda s: ITEMS[s], lambda made, s: made, 20)
     assert calls[-1] == (20, 20)
     assert all(a < b for a, b in itertools.pairwise(calls))

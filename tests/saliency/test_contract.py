@@ -15,7 +15,7 @@ from gradscope.saliency._subject import Objective, Subject
 ROOM = "gradscope.saliency"
 METHODS = plugins.names(ROOM)
 
-#: What a perturbation method is told, so that it is done in no time.
+#: What a perturbation method is reported, so that it is done in no time.
 QUICK = {"n_samples": 12, "n_steps": 5, "window": 4, "stride": 4}
 
 TYPES = {"int", "float", "bool", "str", "int | None", "float | None", "str | None"}
@@ -33,7 +33,7 @@ def run(name, inputs, target, *, seed=0):
 def method_net(name):
     if name != "scouter":
         return Pooled().eval()
-    pytest.skip("works on models with a head of its own, and has tests of its own")
+    pytest.skip("works on models with its own head, and has tests of its own")
 
 
 def inputs():

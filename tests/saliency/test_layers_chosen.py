@@ -140,7 +140,10 @@ def test_a_model_without_maps():
 
 def test_what_is_no_picture():
     net = nn.Sequential(nn.Linear(4, 3))
-    with pytest.raises(OptionError, match="no picture"), Subject(net, torch.ones(2, 4)) as subject:
+    with (
+        pytest.raises(OptionError, match="not a picture"),
+        Subject(net, torch.ones(2, 4)) as subject,
+    ):
         grad_cam.attribute(subject)
 
 

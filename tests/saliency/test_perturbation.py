@@ -52,7 +52,8 @@ def score_by_hand(net, picture, target):
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("options", [{"window": 9, "stride": 5}, {"window": 8, "baseline": 0.3}])
 def test_occlusion_is_captums(name, options, captum):
-    # A fall is a small difference of large logits: float64 tells definitions apart, not roundings.
+    # A fall is a small difference of large logits: float64 distinguishes definitions, not
+    # roundings.
     net, x = network(name)
     net, x = net.double(), x.double()
     with subject_of(net, x) as subject:
@@ -225,7 +226,7 @@ def test_score_cam_scores_constant_maps_once():
     with torch.no_grad():
         net.conv.weight[:4] = 0  # four maps show nothing
     calls = []
-    passes = handled_by(lambda stage: calls.append(stage.whole))
+    passes = handled_by(lambda stage: calls.append(stage.total))
     with passes, Subject(net, x, Objective(torch.tensor([1])), layer="conv") as subject:
         ours = score_cam.attribute(subject)
         weights = torch.tensor([score_by_hand(net, 0 * x[0], 1)] * 4 + [0.0, 0.0])

@@ -90,7 +90,7 @@ def test_the_rule_leaves_with_its_map():
     inputs = torch.rand(1, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     with Subject(trained(), inputs) as subject:
         plain = gradient.attribute(subject)
-    with Subject(trained(), inputs, whole=True) as subject:
+    with Subject(trained(), inputs, total=True) as subject:
         deconvnet.attribute(subject)
         guided = guided_backprop.attribute(subject)
         assert torch.equal(gradient.attribute(subject), plain)

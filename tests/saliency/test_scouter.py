@@ -120,7 +120,7 @@ class Head(nn.Module):
 
 
 class Own(nn.Module):
-    """A model of one's own around a head."""
+    """A custom model around a head."""
 
     def __init__(self, head):
         super().__init__()

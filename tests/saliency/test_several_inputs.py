@@ -149,7 +149,7 @@ def test_of_a_shared_encoder_the_call_of_the_explained_picture_counts(which):
 def test_the_report_says_what_is_held():
     net, given, *_ = case("keyword")
     made = gradscope.saliency(net, given, methods=["gradient"], check=True)
-    assert "input: `image` is explained; `numbers` held fixed" in made.report.run.notices
+    assert "input: `image` is explained; `numbers` kept fixed" in made.report.run.notices
 
 
 def test_inputs_come_back_as_they_were():
@@ -164,7 +164,7 @@ def test_inputs_come_back_as_they_were():
     [
         ((torch.ones(1, 3, 8, 8), torch.ones(1, 3, 8, 8)), None, "2 inputs of the model are pict"),
         ((torch.ones(1, 3, 8, 8), torch.ones(1, 4)), "2", "has no input `2`"),
-        ((torch.ones(1, 3, 8, 8), torch.ones(1, 4)), "1", "is no picture"),
+        ((torch.ones(1, 3, 8, 8), torch.ones(1, 4)), "1", "is not a picture"),
         ((torch.ones(1, 4), torch.ones(1, 4)), None, "no input of the model is a picture"),
         ([torch.ones(1, 3, 8, 8), torch.ones(1, 3, 8, 8)], None, "2 inputs of the model are pict"),
         ({"image": 3}, None, "no input of the model is a picture"),

@@ -69,9 +69,9 @@ def test_score_of_other_inputs():
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_one_forward_serves_the_cams(whole):
+def test_one_forward_serves_the_cams(total):
     net = Counting(trained())
-    with Subject(net, digits(3), layer="net.relu2", whole=whole) as subject:
+    with Subject(net, digits(3), layer="net.relu2", total=total) as subject:
         assert subject.logits.shape == (1, 10)
         grad_cam.attribute(subject)
         hires_cam.attribute(subject)
@@ -80,7 +80,7 @@ def test_one_forward_serves_the_cams(whole):
 
 def test_one_forward_serves_both_kinds_when_it_is_kept_whole():
     net = Counting(trained())
-    with Subject(net, digits(3), layer="net.relu2", whole=True) as subject:
+    with Subject(net, digits(3), layer="net.relu2", total=True) as subject:
         both = grad_cam.attribute(subject), gradient.attribute(subject)
     assert net.forwards == 1
     with Subject(net, digits(3), layer="net.relu2") as subject:
@@ -158,24 +158,24 @@ class TwiceRun(nn.Module):
 
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(("tail", "call"), [("second", 2), ("first", 1), ("sum", 2)])
-def test_of_two_calls_the_last_that_counts(tail, call, whole):
+def test_of_two_calls_the_last_that_counts(tail, call, total):
     net, inputs = TwiceRun(tail).eval(), torch.randn(1, 2, 8, 8)
-    with Subject(net, inputs, layer="step", whole=whole) as subject:
+    with Subject(net, inputs, layer="step", total=total) as subject:
         found = subject.activation
     expected = net.step(inputs) if call == 1 else net.step(net.step(inputs))
     assert torch.allclose(found, expected)
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_later_write_does_not_reach_the_activation(whole):
+def test_a_later_write_does_not_reach_the_activation(total):
     net, inputs = network("vgg11")
-    with Subject(net, inputs, layer="features.13", whole=whole) as subject:
+    with Subject(net, inputs, layer="features.13", total=total) as subject:
         assert subject.activation.min() < 0  # the ReLU behind it is in place
         assert subject.gradient.shape == subject.activation.shape
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_an_in_place_layer_whose_result_is_not_taken(whole):
+def test_an_in_place_layer_whose_result_is_not_taken(total):
     torch.manual_seed(0)  # of two drawn channels some pixel must pass the ReLU
 
     class Ignoring(nn.Module):
@@ -188,13 +188,13 @@ def test_an_in_place_layer_whose_result_is_not_taken(whole):
             self.relu(x)
             return x.mean(dim=(2, 3))
 
-    with Subject(Ignoring(), digits(3), layer="relu", whole=whole) as subject:
+    with Subject(Ignoring(), digits(3), layer="relu", total=total) as subject:
         assert float(subject.gradient.amax()) == pytest.approx(1 / 26**2)
         assert subject.activation.min() == 0
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_backbone_without_a_graph(whole):
+def test_a_backbone_without_a_graph(total):
     """CAM kinds need a graph above their layer only."""
 
     class Frozen(nn.Module):
@@ -207,7 +207,7 @@ def test_a_backbone_without_a_graph(whole):
                 x = self.conv(x)
             return self.fc(x.mean(dim=(2, 3)))
 
-    with Subject(Frozen(), digits(3), layer="conv", whole=whole) as subject:
+    with Subject(Frozen(), digits(3), layer="conv", total=total) as subject:
         assert subject.gradient.any()
 
 
@@ -263,7 +263,7 @@ def test_what_is_refused():
     refused("no class 10: the model has 10", trained(), digits(3), read,
             objective=Objective(torch.tensor([10])))  # fmt: skip
     refused("no scores", nn.Flatten(2), digits(3), lambda s: s.logits)
-    refused("is no spatial map", trained(), digits(3), read, layer="fc1")
+    refused("is not a spatial map", trained(), digits(3), read, layer="fc1")
     refused("matches 2 layers", trained(), digits(3), read, layer="pool*")
     refused("gave no tensor", _Unused(), torch.randn(1, 3, 8, 8), read, layer="spare")
     refused("does not depend on", _Unused(), torch.randn(1, 3, 8, 8), read, layer="aside")

@@ -1,4 +1,4 @@
-"""What a run file says of a training, held against what the tracer saw of another run of it."""
+"""What a run file says of a training, compared with what the tracer saw of another run of it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _sequence(
 
 
 def _number(what: str, ours: float | None, theirs: float | str | None) -> Iterable[str]:
-    """NaN and infinities are words to the tracer, and nothing to a run file."""
+    """NaN and Inf are words to the tracer, and nothing to a run file."""
     if isinstance(theirs, float | int):
         if ours is None or not math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=1e-12):
             yield f"{what} {ours}, not {theirs}"

@@ -140,7 +140,7 @@ def _once(script: Script, folder: Path, way: str, before: Sequence[str]) -> Ran:
 
 
 def run(words: Sequence[str], weights: Path, out: Path) -> Ran:
-    """``python WORDS`` in the folder of the scripts, in a process of its own."""
+    """``python WORDS`` in the folder of the scripts, in its own process."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",

@@ -1,4 +1,4 @@
-"""Where the first NaN or infinity of a script comes from, found without anything of gradscope.
+"""Where the first NaN or Inf of a script comes from, found without anything of gradscope.
 
 A dispatch mode sees every operation, of backward too; autograd's anomaly mode keeps the line of
 forward that each node of the graph comes from; hooks on optimizers count the steps.
@@ -26,13 +26,13 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-#: These fill with what they are told to, or with whatever lay in memory.
+#: These fill with what they are reported to, or with whatever lay in memory.
 _FILL = ("fill", "full", "empty", "new_", "scalar_tensor", "lift", "_to_copy", "copy", "set_")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An operation that made what is not finite of finite numbers."""
+    """An operation that made NaN and Inf of finite numbers."""
 
     step: int
     op: str
@@ -42,7 +42,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class NonFiniteStep:
-    """What was seen in a script: the first step that was not finite, if any, and its origins."""
+    """What was seen in a script: the first step that was NaN or Inf, if any, and its origins."""
 
     step: int | None
     loss: bool
@@ -123,7 +123,7 @@ def first_non_finite(
 ) -> NonFiniteStep:
     """Run the script in this process, whose state it changes: call this in one of its own.
 
-    Unless ``located`` it is only seen whether and when a step is not finite.
+    Unless ``located`` it is only seen whether and when a step is NaN or Inf.
     """
     watch = _Watch(script)
     watching = watch if located else nullcontext()

@@ -1,7 +1,7 @@
 """The table of right answers is itself right: an unrelated observer finds the same.
 
 Of each script the first bad step, whether the loss was bad or only gradients, and an operation
-and a line among those that made a NaN or an infinity of better numbers.
+and a line among those that made a NaN or Inf of better numbers.
 """
 
 from __future__ import annotations

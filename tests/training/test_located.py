@@ -1,7 +1,7 @@
 """A NaN that is made late is found at its step, with phase, module, operation and line.
 
 Each script of ``nan_scripts/`` runs under ``gradscope run`` as it is: nothing is looked at but what
-the sentinel sees. ``python -m tests.training.test_located`` prints the table of all answers.
+the NaN detector sees. ``python -m tests.training.test_located`` prints the table of all answers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:Deprecat
 
 
 def answers(script: Path, folder: Path, *arguments: str) -> list[TrainingFinding]:
-    """What the run's findings say of NaN and infinities, first found first."""
+    """What the run's findings say of NaN and Inf, first found first."""
     out = folder / f"{script.stem}{''.join(arguments)}.db"
     words = ["run", "-o", str(out), str(script), *arguments]
     done = gradscope(words, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"})

@@ -45,7 +45,7 @@ def test_the_last_step_is_there_and_the_run_says_how_many_are_not(tmp_path):
     assert run.steps == 200
     assert steps[-1].step == 200
     assert 200 / SELDOM < len(steps) < 2 * 200 / SELDOM
-    assert any(f"about one step in {SELDOM} has them" in notice for notice in run.notices)
+    assert any(f"Metrics kept for 1 step in {SELDOM} (" in notice for notice in run.notices)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Each optimizer of a run has a name of its own; one made anew goes on under the old one."""
+"""Each optimizer of a run has its own name; one made anew goes on under the old one."""
 
 from __future__ import annotations
 

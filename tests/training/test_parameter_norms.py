@@ -313,7 +313,7 @@ def test_a_clip_costs_one_reading_of_the_small_gradients(tmp_path, monkeypatch):
         return original(given)
 
     monkeypatch.setattr(gradients, "gradient_norms", counted)
-    observed(tmp_path / "run.db", clipped, every=100, first=0, sentinel=False)
+    observed(tmp_path / "run.db", clipped, every=100, first=0, nan_detector=False)
     full, small = 40 * 64 + 64 + 64 * 3 + 3, 64 + 64 * 3 + 3
     assert read == [full, small] * 8
 
@@ -467,4 +467,4 @@ def test_a_budget_that_does_not_pay_for_all_thins_and_says_so(tmp_path, monkeypa
         weight = run.norm_series()[1, "0.weight"]
         assert len(run.steps()) == 200
         assert 200 / 5 < len(weight.steps) < 200 / 5 + len(run.sampled) + 5
-        assert any("about one step in 5 has their norms" in notice for notice in run.run.notices)
+        assert any("Gradient norms kept for 1 step in 5 (" in notice for notice in run.run.notices)

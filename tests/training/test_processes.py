@@ -38,7 +38,7 @@ dist.destroy_process_group()
 
 
 def one_process() -> tuple[list[float], dict[str, torch.Tensor]]:
-    """The gradient norms of the same steps on whole batches, and the final weights."""
+    """The gradient norms of the same steps on full batches, and the final weights."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)).double()
     norms = []

@@ -126,7 +126,7 @@ def test_a_parameter_that_one_rank_does_not_use(runs: Path, monkeypatch, capsys)
 
 
 def test_stages_of_a_pipeline_are_one_run(tmp_path: Path) -> None:
-    """Norms are those of one process on the whole batch, and names of both stages stay apart."""
+    """Norms are those of one process on the full batch, and names of both stages stay apart."""
     script = SCRIPTS / "stages.py"
     plain = launched(tmp_path / "plain", 2, script)
     assert plain.returncode == 0, plain.stderr

@@ -438,7 +438,7 @@ def test_copies_and_pickles_carry_nothing_of_gradscope(tmp_path):
 
 
 def test_a_fault_of_gradscopes_own_is_not_the_loops(tmp_path, monkeypatch, capsys):
-    """It is said at the end; where nothing is to be said, it is a warning."""
+    """It is reported at the end; where nothing is to be said, it is a warning."""
     from gradscope.training.sampled_step import SampledStep
 
     def broken(self, *args, **named):
@@ -449,9 +449,9 @@ def test_a_fault_of_gradscopes_own_is_not_the_loops(tmp_path, monkeypatch, capsy
     train(plain)
     with gradscope.watch(net(), out=tmp_path / "said.db"):
         train(net())
-    assert "gradscope: error: gradscope itself failed at step 1" in capsys.readouterr().err
+    assert "gradscope: error: internal error in gradscope at step 1" in capsys.readouterr().err
     with (
-        pytest.warns(UserWarning, match="gradscope itself failed at step 1.*injected"),
+        pytest.warns(UserWarning, match="internal error in gradscope at step 1.*injected"),
         gradscope.watch(watched, out=tmp_path / "run.db", quiet=True),
     ):
         train(watched)
@@ -500,7 +500,7 @@ def train_of(run) -> None:
 def test_a_run_that_goes_on_says_what_is_known(tmp_path):
     model = net()
     with gradscope.watch(model, every=5, out=tmp_path / "run.db") as run:
-        assert repr(run).startswith("gradscope: no step was seen")
+        assert repr(run).startswith("gradscope: no step so far")
         train(model, steps=4)
         assert repr(run).startswith("gradscope: 4 steps, 3 sampled\n")
 
@@ -551,7 +551,7 @@ def test_a_logger_gets_it_where_it_lets_it_through(
         with gradscope.watch(model(), every=1, out=tmp_path / "run.db", logger=child) as run:
             train_of(run)
     finally:
-        logger.propagate = True  # pytest listens to those that do not
+        logger.propagate = True  # pytest observes those that do not
     err = capsys.readouterr().err
     if level is None:
         assert (err, lines.records) == (f"{run}\n", [])
@@ -587,7 +587,7 @@ def test_a_page_is_no_file_for_a_run(tmp_path):
 
 
 def test_under_run_the_block_is_part_of_it(tmp_path, capsys):
-    """Two observers would see each other's work: the sentinel of one raised in the script."""
+    """Two observers would see each other's work: the NaN detector of one raised in the script."""
     whole = Session.begun("train.py", (), RunSettings(out=tmp_path / "whole.db", every=1))
     whole.observe()
     try:
@@ -665,7 +665,7 @@ def test_an_ensemble_under_vmap_is_watched(tmp_path):
 
 
 def test_several_threads_that_train_are_told_apart(tmp_path):
-    """The first is observed; of the others the number of steps is said."""
+    """The first is observed; of the others the number of steps is reported."""
     begun, done = threading.Event(), threading.Event()
     models = [net(), net()]
 
@@ -685,7 +685,7 @@ def test_several_threads_that_train_are_told_apart(tmp_path):
     assert run.steps == 10
     with RunFile.open(run.path) as file:
         (notice,) = file.run.notices
-        assert notice == "several threads train: the 7 steps of the others are not observed"
+        assert notice == "several threads train: 7 steps of the other threads were not observed"
 
 
 class Alarm:
@@ -743,3 +743,13 @@ def test_what_a_signal_handler_raises_is_the_scripts(kind, where, tmp_path, monk
     with RunFile.open(run.path) as file:
         assert file.run.exit == "TimeoutError: alarm"
         assert not file.events
+
+
+@pytest.mark.parametrize("name", ["nan_detector", "sentinel"])
+def test_the_nan_detector_is_switched_off(name, tmp_path):
+    """By the old name of the argument too."""
+    model = nn.Linear(2, 1)
+    with gradscope.watch(model, out=tmp_path / "run.db", quiet=True, **{name: False}) as run:
+        model(torch.ones(1, 2)).sum().backward()
+    with RunFile.open(run.path) as file:
+        assert file.run.options["nan_detector"] is False

@@ -98,7 +98,7 @@ TRACED = {
             optimizer.step()
         """),
     "a second network's loss that is left out": TracedProgram(
-        "GS401", "not-in-loss", ("never reaches the loss", "get no gradient in all"), """
+        "GS401", "not-in-loss", ("the loss does not use it", "get no gradient in all"), """
         net = nn.ModuleList([nn.Linear(4, 2), nn.Linear(4, 2)])
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(12):
@@ -162,7 +162,7 @@ TRACED = {
             optimizer.step()
         """),
     "a dead activation": TracedProgram(
-        "GS103", "dead-activation", ("`relu`", "is flat at all"), """
+        "GS103", "dead-activation", ("`relu`", "is flat"), """
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()

@@ -254,7 +254,8 @@ def run(script: list[str]) -> Callable[[], object]:
 
 
 class WhenTorchIsImported:
-    """On ``sys.meta_path``: lets torch be imported by whoever does it first, then calls back."""
+    """On ``sys.meta_path``: lets torch be imported by the caller that does it first, then calls
+    back."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self.call = call
@@ -285,7 +286,7 @@ def main() -> None:
         if os.getpid() == tracer.pid:
             out.write_text(json.dumps(tracer.report(), indent=1), encoding="utf-8")
 
-    # The first to be registered is the last to run: scripts may train in handlers of their own.
+    # The first to be registered is the last to run: scripts may train in their own handlers.
     atexit.register(write)
     start()
 

@@ -46,7 +46,7 @@ def held_in(scope: dict[str, Any]) -> Iterable[tuple[str, Any]]:
             yield from ((f"{name}[{i}]", element) for i, element in enumerate(value))
         elif type(value) is dict and len(value) < 100:
             yield from ((f"{name}[{key!r}]", element) for key, element in list(value.items()))
-        try:  # without what a class of its own does when it is asked
+        try:  # without what its own class does when it is asked
             attributes = object.__getattribute__(value, "__dict__")
         except (AttributeError, TypeError):
             continue

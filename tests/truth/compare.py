@@ -18,7 +18,7 @@ from truth.reference import Call, Slot, Truth
 
 @dataclass
 class Comparison:
-    """What differs, how many tensors were held against each other, and how many were null with a
+    """What differs, how many tensors were compared with each other, and how many were null with a
     note that allows it."""
 
     differences: list[str] = field(default_factory=list)
@@ -31,7 +31,7 @@ def compare(report: dict[str, Any], truth: Truth, *, noise: float = 0.0) -> Comp
     """Every call, tensor, gradient and parameter of ``report`` against the twin's.
 
     Gradients that differ by less than ``noise`` times the largest one's norm do not differ: where
-    terms cancel (a bias in front of a normalisation) what is left is rounding, in both.
+    terms cancel (a bias before a normalisation) what is left is rounding, in both.
     """
     result = Comparison(noise=noise * _largest(truth) if noise else 0.0)
     said = result.differences

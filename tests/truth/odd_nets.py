@@ -170,7 +170,7 @@ class OutsideUse(nn.Module):
 
 
 class NonFinite(nn.Module):
-    """NaN and infinities among good numbers, forward and backward."""
+    """NaN and Inf among good numbers, forward and backward."""
 
     def __init__(self) -> None:
         super().__init__()

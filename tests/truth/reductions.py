@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def statistics(tensor: Tensor) -> dict[str, Any]:
-    """The numbers of a report's STATS, from float64 over the whole tensor in two passes."""
+    """The numbers of a report's STATS, from float64 over the full tensor in two passes."""
     tensor = tensor.detach()
     if tensor.is_sparse:
         tensor = tensor.coalesce().to_dense()

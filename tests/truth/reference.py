@@ -1,11 +1,12 @@
-"""The truth that reports are held against: a twin run by other means, float64 reductions of it.
+"""The truth that reports are compared with: a twin run by other means, float64 reductions of it.
 
 Needs torch alone and nothing of the package under test. No hooks and no walk of the graph: every
 tensor that enters or leaves a module's call passes through two clones of its own. The first one is
 never written to, so it keeps the value as it was, and ``torch.autograd.grad`` with respect to it
 is the gradient through that call alone (an input) or of the value as returned (an output). The
 second one is passed on, so an in-place operation that follows spoils nothing. Modules that
-work in place are told not to, and what the caller would see of that is written back to its tensor.
+work in place are reported not to, and what the caller would see of that is written back to its
+tensor.
 
 Known limit: a returned view no longer shares memory with the call's input.
 """
@@ -103,7 +104,7 @@ def observe(
 
 
 class _Recorder:
-    """Stands in front of ``Module.__call__`` and clones what goes in and comes out."""
+    """Stands before ``Module.__call__`` and clones what goes in and comes out."""
 
     def __init__(self, twin: nn.Module) -> None:
         first = dict(twin.named_modules())

@@ -1,4 +1,5 @@
-"""The three steps that are held against each other: the twin's, the plain one, the observed one."""
+"""The three steps that are compared with each other: the twin's, the plain one, the observed
+one."""
 
 from __future__ import annotations
 

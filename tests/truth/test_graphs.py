@@ -1,4 +1,4 @@
-"""The graph that gradscope records against a walk of its own, on many models."""
+"""The graph that gradscope records against its own walk, on many models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved bytes against what ``saved_tensors_hooks`` sees in a forward of its own.
+"""Saved bytes against what ``saved_tensors_hooks`` sees in its own forward.
 
 The hooks say what autograd keeps while each call runs; nothing runs backward under them.
 """

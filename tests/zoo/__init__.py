@@ -1,1 +1,1 @@
-"""Public models of every kind, each held against a twin and against its own unobserved step."""
+"""Public models of every kind, each compared with a twin and against its own unobserved step."""

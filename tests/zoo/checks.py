@@ -26,7 +26,7 @@ class Result:
     repeats: bool | None = None  # the plain step, bit for bit
     identical: bool | None = None  # gradients under observation; None where they do not repeat
     precision: str = ""  # the dtype in which the numbers agree
-    compared: int = 0  # tensors held against the reference
+    compared: int = 0  # tensors compared with the reference
     hidden: int = 0  # gradients that are null, with the note that says so
     calls: int = 0
     parameters: int = 0

@@ -57,7 +57,7 @@ def _confirmed(finding: Finding, report: Report, gradients: Gradients) -> bool:
 
     A zero starts at an activation, and its parameters are those behind it.
     """
-    behind = {n for a in report.answers if a.starts == finding.name for n in a.behind}
+    behind = {n for a in report.answers if a.starts == finding.name for n in a.upstream}
     own = [
         gradient
         for name, gradient in gradients.items()

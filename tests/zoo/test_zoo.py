@@ -1,4 +1,4 @@
-"""One model of each kind through the whole check, and the zoo's own checkers on what is wrong."""
+"""One model of each kind through the full check, and the zoo's own checkers on what is wrong."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_missing_call_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_run_outlives_models_that_hang_crash_and_raise(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The worker imports a module of its own: its entries do what the label says."""
+    """The worker imports its own module: its entries do what the label says."""
     (tmp_path / "behaving.py").write_text(BEHAVING)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     entries = [entry_of(Small, name) for name in ("fine", "hangs", "fine again", "dies", "last")]

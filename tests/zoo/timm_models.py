@@ -127,7 +127,7 @@ _SIZES = {
     "inception_v3": 96,
     "inception_v4": 96,
 }
-#: Models for one size, which they are told.
+#: Models for one size, which they are reported.
 _TOLD = {
     "beit_base_patch16_224",
     "cait_xxs24_224",
@@ -162,7 +162,7 @@ _TOLD = {
     "vitamin_small_224",
     "volo_d1_224",
 }
-#: How a constructor is told to build less, and who takes it.
+#: How a constructor is reported to build less, and who takes it.
 _LESS: list[tuple[str, Any, str]] = [
     (
         "depths",

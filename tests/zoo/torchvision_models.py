@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from zoo.entries import Entry, Made
 
-#: What two pictures of 64 × 64 are too small for, and how a model is told its size.
+#: What two pictures of 64 × 64 are too small for, and how a model is reported its size.
 _SIZES = {"inception_v3": 299, "quantized_inception_v3": 299, "maxvit_t": 224, "ssd300_vgg16": 300}
 _CLASSIFIERS = {
     "alexnet": ("alexnet",),

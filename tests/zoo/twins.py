@@ -32,7 +32,7 @@ _NAMED = 5
 
 @dataclass
 class Agreement:
-    """What differs, and in which precision how many tensors were held against the twin's."""
+    """What differs, and in which precision how many tensors were compared with the twin's."""
 
     differences: list[str]
     precision: str
@@ -53,7 +53,7 @@ def against_twin(model: nn.Module, inputs: Any, report: dict[str, Any]) -> Agree
     """In float32; where rounding alone differs there, in float64, with the model made so.
 
     The twin's clones have other strides and meet in another order, so its float32 may round
-    otherwise. Then the float32 report is held against what plain hooks see of the model itself.
+    otherwise. Then the float32 report is compared with what plain hooks see of the model itself.
     """
     found, precision, said = _compared(model, inputs, report), "float32", []
     if found.differences and all(ROUNDED.search(text) for text in found.differences):

@@ -209,7 +209,8 @@ class FeatureOutput:
 
     @contextmanager
     def running(self, timeout: float | None) -> Iterator[None]:
-        """Within this the model runs: what it prints is not the result, what it raises is told."""
+        """Within this the model runs: what it prints is not the result, what it raises is
+        reported."""
         try:
             with keep_stdout_clean(), shown_progress(), time_limit(timeout):
                 yield

@@ -46,10 +46,10 @@ def run(
     sheet: SheetOptions,
     display: DisplayOptions,
 ) -> None:
-    """Draw what the channels of a layer respond to: the strongest first, dead ones counted.
+    """Draw what the channels of a layer respond to: the strongest first; dead ones are counted.
 
-    One picture: its map in each channel. Several, or a folder with those below it: the pictures
-    that excite each channel most, and where. Without `-l` the layer is the last one with a map.
+    One picture: its map in each channel. Several, or a folder: the pictures with the strongest
+    response of each channel, and its position. Without `-l`: the last layer with a map.
     """
     at_least(top, 1, "--top")
     paths, overrides = split_pictures(words, "features activations")

@@ -55,9 +55,9 @@ def run(
     sheet: SheetOptions,
     display: DisplayOptions,
 ) -> None:
-    """Lay out pictures in the plane by a layer's features, and say how far that can be trusted.
+    """Draw pictures in the plane by a layer's features, and measure how far to trust the plot.
 
-    A picture's class is the folder that it lies in. The plot shows classes by colour and name, and
+    A picture's class is the name of its folder. The plot shows classes by colour and name, and
     some of the pictures. k-NN accuracy is measured in feature space, trustworthiness in the plane.
     """
     paths, overrides = split_pictures(words, "features embed")

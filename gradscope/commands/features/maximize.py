@@ -52,10 +52,10 @@ def run(
     sheet: SheetOptions,
     display: DisplayOptions,
 ) -> None:
-    """Draw the picture that a channel wants: gradient ascent on the picture, from seeded noise.
+    """Draw the picture that activates a channel most: gradient ascent, from seeded noise.
 
-    What is climbed is the mean over the channel's map, in smooth steps (1/f) of one length, the
-    picture shifted at random before each (Erhan et al. 2009; Olah et al. 2017).
+    It maximises the mean of the channel's map, in smooth steps (1/f) of one length, with a random
+    shift of the picture before each step (Erhan et al. 2009; Olah et al. 2017).
     """
     at_least(steps, 1, "--steps")
     at_least(top, 1, "--top")

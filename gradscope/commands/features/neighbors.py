@@ -58,9 +58,9 @@ def run(
     sheet: SheetOptions,
     display: DisplayOptions,
 ) -> None:
-    """Find the pictures of a folder that lie nearest to one in the space of a layer's features.
+    """Find the pictures of a folder whose features are nearest to those of one picture.
 
-    The search is scikit-learn's. A picture that lies in the folder itself is not its own neighbour.
+    scikit-learn does the search. A picture is not its own neighbour.
     """
     at_least(k, 1, "-k")
     paths, overrides = split_pictures(words, "features neighbors")

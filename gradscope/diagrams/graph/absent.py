@@ -12,9 +12,9 @@ from gradscope.records.graph import AutogradGraph
 def answered(graph: AutogradGraph, names: Iterable[str]) -> tuple[Answer, ...]:
     """The answers for names that are not in the graph; a module without parameters gets its own."""
     asked = set(names)
-    found = [a for a in graph.answers if not asked.isdisjoint((a.name, *a.behind))]
-    explained = {name for answer in found for name in (answer.name, *answer.behind)}
-    message = f"no operation of it is behind {start(graph)}"
+    found = [a for a in graph.answers if not asked.isdisjoint((a.name, *a.upstream))]
+    explained = {name for answer in found for name in (answer.name, *answer.upstream)}
+    message = f"no operation of it is upstream of {start(graph)}"
     modules = sorted(asked - explained - set(graph.names))
     return (*found, *(Answer(name, "module", "missing", message) for name in modules))
 

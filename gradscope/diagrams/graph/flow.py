@@ -137,7 +137,7 @@ def _postorder(found: Flow, starts: list[int]) -> list[int]:
 
 
 def _dead(found: Flow) -> set[int]:
-    """Where a zero matters: ends whose whole gradient is zero, and the zeros that lead there.
+    """Where a zero matters: ends whose full gradient is zero, and the zeros that lead there.
 
     Elsewhere a zero is one share of a gradient, as that of a recurrent weight in the first step.
     """

@@ -82,7 +82,7 @@ def _folded(group: Group, run: list[Group], structure: Structure) -> Group:
     outer = sorted((first, last), key=lambda one: _numbers(one.label))
     ends = [outer[0].label, outer[1].label.removeprefix(f"{outer[0].label.split(' #')[0]} ")]
     label = (", " if len(run) == 2 else " … ").join(ends)
-    whole = Group(
+    full = Group(
         f"{first.key}…{last.key.rsplit('/', 1)[-1]}",
         label,
         first.name,
@@ -95,8 +95,8 @@ def _folded(group: Group, run: list[Group], structure: Structure) -> Group:
         first.expanded,
     )
     for member in run:
-        member.parent = whole
-    return whole
+        member.parent = full
+    return full
 
 
 def _numbers(label: str) -> list[int]:

@@ -10,12 +10,12 @@ from gradscope.patterns import Named, Pattern, matching
 from gradscope.records.graph import AutogradGraph, GraphCall
 from gradscope.typeset.text import plain
 
-#: The outermost group of a graph behind the loss.
+#: The outermost group of a graph upstream of the loss.
 LOSS = "(loss)"
 
 
 class _Builder:
-    """Makes each group when its first operation is met, so that parts come in that order."""
+    """Makes each group when its first operation is seen, so that parts come in that order."""
 
     def __init__(self, graph: AutogradGraph) -> None:
         start = plain(graph.start) or "graph"
@@ -65,7 +65,7 @@ class _Builder:
 
     def _add(self, around: Group, label: str, name: str, call: GraphCall | None) -> Group:
         several = call is not None and self._several[call.name] > 1
-        # The model's own name would stand before everything.
+        # The model's own name would be before everything.
         bare = around is self.root or (around.name == "" and self._several[""] < 2)
         key = label if bare else f"{around.key}/{label}"
         if several and call is not None:
@@ -109,13 +109,13 @@ def expand(root: Group, patterns: tuple[str, ...]) -> None:
 def selected(root: Group, patterns: tuple[str, ...]) -> set[int]:
     """The groups that ``--layers`` names or that hold one of them, by ``id``.
 
-    The patterns were checked against the whole model: here one may name nothing.
+    The patterns were checked against the full model: here one may name nothing.
     """
     parsed = [Pattern(text) for text in patterns]
     order = list(below(root))
     found = {id(root)}
     for group in order:
-        if group.name is None:  # operations without a module of their own
+        if group.name is None:  # operations without their own module
             if id(group.parent) in found:
                 found.add(id(group))
             continue
@@ -146,10 +146,10 @@ def bundle(root: Group, homes: dict[int, Group], own: int) -> None:
             continue
         first = next(i for i, part in enumerate(group.parts) if isinstance(part, Group))
         if group is not root:
-            _gather(group, homes, 0, "(operations of its own)")
+            _gather(group, homes, 0, "(its own operations)")
             continue
         _gather(group, homes, first, "(outside modules)")
-        if first > own:  # parts stand in the order of backward
+        if first > own:  # parts are in the order of backward
             after = "(operations of the loss)" if group.label == LOSS else "(after the model)"
             _gather(group, homes, 0, after, first)
 

@@ -19,7 +19,7 @@ __all__ = ["Group", "below", "grouped", "opened", "operations_below", "shown"]
 
 #: Graphs of up to so many operations show them all, unless a depth is asked for.
 SMALL = 40
-#: As many operations of its own stand beside a group's parts; more make one group of theirs.
+#: As many operations of its own are beside a group's parts; more make one group of theirs.
 OWN = 24
 
 
@@ -30,10 +30,10 @@ def grouped(
     own: int = OWN,
     flow: Flow | None = None,
 ) -> Group:
-    """The whole graph as one group: the model's, beside operations outside every module.
+    """The full graph as one group: the model's, beside operations outside every module.
 
     With a view, ``full`` folds nothing and ``expand`` keeps apart what it names. More operations
-    of a group's own than ``own`` become one part beside others, those of the whole also
+    of a group's own than ``own`` become one part beside others, those of the outermost group also
     where there are no others. ``flow`` saves reading the graph a second time.
 
     Raises:
@@ -59,7 +59,7 @@ def opened(
     ``full`` opens all, ``expand`` what it names and all around it; ``depth`` that many levels of
     modules. Without a depth: everything where that makes at most ``limit`` rows or the graph is
     small, else the deepest level that does (the first at least). What ``layers`` does not name
-    stays closed, unless it holds what it names. The whole is always open.
+    stays closed, unless it holds what it names. The outermost one is always open.
     """
     allowed = selected(root, view.layers)
     if view.full or (view.depth is None and _opens_fully(root, limit)):

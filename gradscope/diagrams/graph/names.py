@@ -50,7 +50,7 @@ def label(group: Group) -> str:
 
 
 def dotted(group: Group) -> str:
-    """A group's whole name: ``layer1.0``, ``h.1 … 95 ×95``, ``cell #2``."""
+    """A group's full name: ``layer1.0``, ``h.1 … 95 ×95``, ``cell #2``."""
     text = label(group)
     name = plain(group.name or "")
     around = name.rpartition(".")[0]

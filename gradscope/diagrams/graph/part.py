@@ -63,8 +63,8 @@ def _part(graph: AutogradGraph, kept: set[int], lost: list[str], view: GraphView
     """The record of the kept nodes alone: it says nothing of what was left out."""
     nodes = tuple(_within(node, kept) for node in graph.nodes if node.id in kept)
     inside = {node.name for node in nodes if node.kind == "parameter"}
-    start = _said(view.sources) or graph.start
-    part = f"paths from {start} to {_said(view.targets) or 'any leaf'}"
+    start = _words(view.sources) or graph.start
+    part = f"paths from {start} to {_words(view.targets) or 'any leaf'}"
     part = part if graph.part is None else f"{part}, of the {graph.part}"
     graph = replace(
         graph,
@@ -82,7 +82,7 @@ def _part(graph: AutogradGraph, kept: set[int], lost: list[str], view: GraphView
     return replace(graph, start=start, loss=None, loss_nonfinite=None)
 
 
-def _said(words: Iterable[str]) -> str:
+def _words(words: Iterable[str]) -> str:
     return ", ".join(word or "(model)" for word in words)
 
 

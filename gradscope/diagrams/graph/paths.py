@@ -25,7 +25,7 @@ def routes(
     """The paths in the direction of gradients from any of the sources to the target, if any.
 
     Exact for any number of paths: they are counted over the topological order, edges between the
-    same two nodes apart.
+    same two nodes separate.
     """
     flow = flow or read_flow(graph)
     starts = [id for id in dict.fromkeys(sources) if id in flow.nodes]

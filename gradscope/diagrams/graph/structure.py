@@ -121,10 +121,10 @@ def span(flow: Flow, id: int) -> Span | None:
 
 def _joined(spans: list[Span | None]) -> Span | None:
     """The range over several; none where they have not as many dimensions."""
-    whole = [one for one in spans if one is not None]
-    if len(whole) < len(spans) or len({len(one) for one in whole}) > 1:
+    full = [one for one in spans if one is not None]
+    if len(full) < len(spans) or len({len(one) for one in full}) > 1:
         return None
     return tuple(
         (min(low for low, _ in ends), max(high for _, high in ends))
-        for ends in zip(*whole, strict=True)
+        for ends in zip(*full, strict=True)
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 def _unsaid(notice: str) -> None:
-    """Where nobody listens."""
+    """Without a page that handles it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,10 @@ class GraphView:
     ``width`` None is unlimited. ``layers`` has module-name patterns: others stay closed. ``depth``
     None chooses the deepest that stays readable; ``expand`` has module-name patterns that are shown
     down to their operations; ``full`` shows every operation of every module and folds nothing.
-    ``sources`` and ``targets`` ask for paths instead of the whole. ``by`` is what colours and bars
-    stand for. ``direction`` is where the arrows of pictures lead, ``hidden`` how many operations
-    were left out. A layout may take ``timeout`` seconds; ``say`` hears what had to be drawn
-    otherwise than asked.
+    ``sources`` and ``targets`` ask for paths instead of the full graph. ``by`` is what colours and
+    bars stand for. ``direction`` is where the arrows of pictures lead, ``hidden`` how many
+    operations were left out. A layout may take ``timeout`` seconds; ``say`` hears what had to be
+    drawn otherwise than asked.
     """
 
     width: int | None = None

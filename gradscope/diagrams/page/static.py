@@ -97,7 +97,7 @@ def answers(graph: AutogradGraph) -> str:
 
 
 def _answer(answer: Answer) -> str:
-    others = [name for name in answer.behind if name != answer.name]
+    others = [name for name in answer.upstream if name != answer.name]
     lines = [f"<strong>{escaped(answer.name)}</strong> {escaped(answer.message)}"]
     if answer.location:
         lines.append(f'<p class="soft">at {escaped(answer.location)}</p>')

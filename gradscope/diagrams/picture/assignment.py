@@ -11,7 +11,7 @@ from gradscope.diagrams.graph.groups import Group, below, operations_below, show
 
 #: A parameter that several boxes use is a box itself, unless its arrows would cover the drawing.
 _SHARED = 6
-#: Where a graph has more inputs, those that one box uses stand in it.
+#: Where a graph has more inputs, those that one box uses are in it.
 _INPUTS = 40
 
 
@@ -50,7 +50,7 @@ def assigned(root: Group, is_open: Callable[[Group], bool]) -> Assignment:
 
 
 def place_leaves(assignment: Assignment, flow: Flow) -> None:
-    """Leaves stand in the box that uses them; shared ones and inputs get a box of their own."""
+    """Leaves are in the box that uses them; shared ones and inputs get their own box."""
     users: dict[int, list[int]] = {}
     for operation, leaves in flow.leaves.items():
         for leaf in leaves:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """An operation, a closed group, a parameter or an input; ``lines`` stand in it, first bold.
+    """An operation, a closed group, a parameter or an input; ``lines`` are in it, first bold.
 
     ``node`` is the graph's node where it is one; ``mark`` says where zero, missing or non-finite
     gradients begin.
@@ -38,7 +38,7 @@ class Arrow:
 class Cluster:
     """An open group: a frame with a label around its boxes and around clusters in it.
 
-    The label stands at the left (``l``) or the right (``r``) of its top; ``wide`` leaves as much
+    The label is at the left (``l``) or the right (``r``) of its top; ``wide`` leaves as much
     room beside it as it takes itself.
     """
 

@@ -1,4 +1,4 @@
-"""The colours of boxes: a light viridis ramp on a log scale, and fills of their own for no value.
+"""The colours of boxes: a light viridis ramp on a log scale, and their own fills for no value.
 
 Black text on every fill keeps a contrast of at least 4.5; the words in the box say the same.
 """

@@ -50,7 +50,7 @@ _EDGE = {
 
 
 def written(drawing: Drawing, *, tooltips: bool = True) -> str:
-    """The whole drawing; ``full`` ones are a plain digraph with a node ``n<id>`` for each node."""
+    """The full drawing; ``full`` ones are a plain digraph with a node ``n<id>`` for each node."""
     return "\n".join(
         [
             "digraph gradscope {",
@@ -165,7 +165,7 @@ def _bar(drawing: Drawing) -> str:
             f'cellpadding="4">{markup(drawing.ticks[0])}</td></tr></table>'
         )
     colors = "".join(
-        # A border of its own colour: without it a hair of white stands between two cells.
+        # Its own border colour: without it a hair of white is between two cells.
         f'<td bgcolor="{fill}" color="{fill}" border="1" width="{_STEP}" height="12" '
         'fixedsize="true"></td>'
         for fill in drawing.bar

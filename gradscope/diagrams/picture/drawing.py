@@ -114,7 +114,7 @@ def _reduced(
 
 
 def _captioned(drawing: Drawing, graph: AutogradGraph, view: GraphView, colors: Scale) -> Drawing:
-    """The drawing with what stands above it."""
+    """The drawing with what is above it."""
     title, notes = caption(graph)
     return replace(
         drawing,

@@ -34,7 +34,7 @@ def call(module: str | None, number: int | None) -> str:
 
 
 def gradient(norm: float | None, nonfinite: int = 0) -> str:
-    """The gradient in words, so that nothing is said by colour alone."""
+    """The gradient in words, so that nothing is reported by colour alone."""
     bad = f", {count(nonfinite)} NaN or Inf" if nonfinite else ""
     return f"gradient {number(norm)}{bad}" if norm is not None else f"no gradient{bad}"
 
@@ -142,7 +142,7 @@ def caption(graph: AutogradGraph) -> tuple[str, tuple[str, ...]]:
         facts.append(f"saves {size(graph.saved_bytes)}")
     if graph.part is not None:
         facts.insert(0, f"only {plain(graph.part)}")
-    title = f"{plain(graph.run.model)}: the autograd graph behind {start(graph)}"
+    title = f"{plain(graph.run.model)}: the autograd graph upstream of {start(graph)}"
     return title, (
         " · ".join(facts),
         "arrows lead the way that gradients flow back",
@@ -156,11 +156,11 @@ def signs(drawing: Drawing, view: GraphView) -> Iterator[str]:
         box.lines[0] for box in drawing.boxes if box.kind == "repeats"
     ]
     if any(" ×" in title for title in titles):
-        yield "×n behind a name: n equal blocks, drawn as one"
+        yield "×n after a name: n equal blocks, drawn as one"
     if any(arrow.count > 1 for arrow in drawing.arrows):
         yield "×n beside an arrow: n gradients take this way"
     if view.hidden:
-        yield f"{plural(view.hidden, 'view or transpose', 'views and transposes')} left out"
+        yield f"{plural(view.hidden, 'view or transpose', 'views and transposes')} hidden"
 
 
 def _missing(graph: AutogradGraph) -> list[str]:
@@ -169,14 +169,14 @@ def _missing(graph: AutogradGraph) -> list[str]:
         return []
     answers = [a for a in graph.answers if a.kind == "parameter" and a.state == "missing"]
     lines = [_cause(answer) for answer in answers[:_CAUSES]]
-    rest = sum(len(answer.behind) or 1 for answer in answers[_CAUSES:])
+    rest = sum(len(answer.upstream) or 1 for answer in answers[_CAUSES:])
     if rest:
         lines.append(f"not in the graph: {plural(rest, 'more parameter tensor')}")
     return lines
 
 
 def _cause(answer: Answer) -> str:
-    others = len(answer.behind) - 1
+    others = len(answer.upstream) - 1
     names = plain(answer.name) + (f" and {others} more" if others > 0 else "")
     why = ", ".join(plain(part) for part in (answer.cause, answer.location) if part)
     line = f"not in the graph: {names}" + (f" ({why})" if why else "")

@@ -92,7 +92,7 @@ def _spine(drawing: Drawing) -> set[tuple[int, int]]:
 
 
 def _rows(drawing: Drawing, arrows: Iterable[Arrow], spine: set[tuple[int, int]]) -> str:
-    """DOT of the rows, with the caption as a node of its own so that its size is known."""
+    """DOT of the rows, with the caption as its own node so that its size is known."""
     splines = "line" if len(drawing.boxes) > _MANY else "true"
     how = {"label": "", "mclimit": "0.2", "splines": splines}
     lines = ["digraph gradscope {", *head(drawing, how), _caption_node(drawing)]
@@ -142,11 +142,11 @@ def _columns(places: dict[str, PlacedBox], drawing: Drawing) -> dict[str, tuple[
     boxes = {name: place for name, place in places.items() if name != _CAPTION}
     top = max(p.y + p.height / 2 for p in boxes.values())
     bottom = min(p.y - p.height / 2 for p in boxes.values())
-    whole = top - bottom
+    full = top - bottom
     wide = max(p.width for p in boxes.values())
     typical = max(1.5 * wide, _typical(boxes))
-    number = max(1, math.ceil(math.sqrt(whole / (_ASPECT * typical)))) if whole > _TALL else 1
-    each = whole / number
+    number = max(1, math.ceil(math.sqrt(full / (_ASPECT * typical)))) if full > _TALL else 1
+    each = full / number
     column = {n: min(number - 1, int((top - p.y) / each)) for n, p in boxes.items()}
     moves: dict[int, tuple[float, float]] = {}
     at = 0.0
@@ -163,7 +163,7 @@ def _columns(places: dict[str, PlacedBox], drawing: Drawing) -> dict[str, tuple[
 
 
 def _typical(boxes: dict[str, PlacedBox]) -> float:
-    """The width of the rows that most boxes stand in: of the middle nine tenths."""
+    """The width of the rows that most boxes are in: of the middle nine tenths."""
     xs = sorted(p.x for p in boxes.values())
     cut = len(xs) // 20
     return xs[len(xs) - 1 - cut] - xs[cut]

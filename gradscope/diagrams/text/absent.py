@@ -22,7 +22,7 @@ def absent(graph: AutogradGraph) -> Iterator[Line]:
     if not graph.complete:  # nobody knows what would have followed
         return
     inside = {node.name for node in graph.nodes if node.kind == "parameter"}
-    answered_names = {name for a in graph.answers for name in (a.name, *a.behind)}
+    answered_names = {name for a in graph.answers for name in (a.name, *a.upstream)}
     explained = {*inside, *graph.frozen, *answered_names}
     silent = [name for name in graph.names if name not in explained]
     if graph.answers or silent or graph.frozen:
@@ -47,7 +47,7 @@ def cut(graph: AutogradGraph, names: Sequence[str]) -> Iterator[Line]:
         return
     explained: set[str] = set()
     for answer in answered(graph, names):
-        explained |= {answer.name, *answer.behind}
+        explained |= {answer.name, *answer.upstream}
         yield from answer_lines(answer)
     frozen = [name for name in names if name in graph.frozen and name not in explained]
     if frozen:
@@ -59,7 +59,7 @@ def cut(graph: AutogradGraph, names: Sequence[str]) -> Iterator[Line]:
 
 def answer_lines(answer: Answer) -> Iterator[Line]:
     """One cause: whom it concerns, what and where it is, what helps."""
-    names = answer.behind or (answer.name,)
+    names = answer.upstream or (answer.name,)
     message = plain(answer.message)
     module = plain(answer.module or "")
     if module and module not in message:

@@ -38,7 +38,7 @@ def leads(lines: Sequence[Row], flow: Flow, places: dict[int, Group | int]) -> l
     """For each row where its edges lead, unless that is only to the row below it.
 
     A closed group's leaves are counted elsewhere; an open one's rows speak for it. Names within
-    the same module are said without it.
+    the same module are reported without it.
     """
     others = _others(lines)
     rows: dict[int, Row] = {}

@@ -28,7 +28,7 @@ _DIGITS = 12
 
 
 def blocks(graph: AutogradGraph, view: GraphView, flow: Flow) -> Iterator[Iterable[Text]]:
-    """A table for each target, or what stands between; several matches of a pattern are cut short.
+    """A table for each target, or what is between; several matches of a pattern are cut short.
 
     Raises:
         OptionError: a name that is neither in the graph nor in the model.
@@ -87,7 +87,7 @@ def _one(
     reason = (
         f"{end} lies before {begin}: gradients flow from {end} to {begin}"
         if back
-        else f"no path: {end} is not behind {begin}"
+        else f"no path: {end} is not upstream of {begin}"
     )
     yield from prose(Line(reason, f"{begin} → {end}:", "warn"), view.width)
 

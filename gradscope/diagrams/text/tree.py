@@ -90,7 +90,7 @@ def _legend(lines: Sequence[Row], made: Table, view: GraphView, start: str) -> I
 
 
 def gradient(norm: float | None, nonfinite: int) -> str:
-    """A gradient's norm; how many elements are not finite where some are."""
+    """A gradient's norm; how many elements are NaN or Inf where some are."""
     if nonfinite:
         return f"{count(nonfinite)} NaN/Inf"
     return ABSENT if norm is None else number(norm)
@@ -144,7 +144,7 @@ def _gradient(row: Row, flow: Flow) -> str:
 
 
 def _note(row: Row, flow: Flow) -> str:
-    """Where a gradient first is lost: at this row, or behind it where its parts are not shown."""
+    """Where a gradient first is lost: at this row, or upstream of it if its parts are not shown."""
     notes: list[str] = []
     if isinstance(row.part, Group) and not row.is_open:
         notes += [mark_words(row.part.mark)] if row.part.mark else []

@@ -1,1 +1,1 @@
-"""What an exception means: its kind, what met what, the smallest fix."""
+"""What an exception means: its kind, which operands conflict, the smallest fix."""

@@ -1,4 +1,4 @@
-"""What the watched run leaves: operations, what they saved and wrote, and the backwards."""
+"""The events of a traced run: operations, what they saved and wrote, and the backwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Event:
     step: str = ""
     doer: str | None = None  # the optimizer whose step it belongs to
     target: str | None = None  # what the user calls the tensor that it wrote to, or a part of
-    whole: tuple[int, ...] = ()  # the shape of that tensor
+    full: tuple[int, ...] = ()  # the shape of that tensor
     switch: bool = False  # whether a module built with ``inplace=True`` did it
 
 
@@ -57,7 +57,7 @@ class CarriedTensor:
 
 @dataclass(slots=True)
 class BackwardRun:
-    """A run of backward: the nodes behind its roots as the engine takes them."""
+    """A run of backward: the nodes upstream of its roots, as the engine takes them."""
 
     event: Event
     roots: list[Node]

@@ -97,46 +97,46 @@ def explain_again(record: ErrorRecord, failure: BaseException, again: Again) -> 
     if not worth_again(record, failure):
         return record
     case = Case(record.kind, record.message, failure, record.phase, again=again)
-    if not kinds()[record.kind].watched:
+    if not kinds()[record.kind].traced:
         return _explained(record, case)
-    watch = ErrorTracer(again.model, _repeat.__code__)
+    tracer = ErrorTracer(again.model, _repeat.__code__)
     repeated: BaseException | None = None
     try:
-        repeated = _repeat(watch, again)
+        repeated = _repeat(tracer, again)
         if repeated is None or not _same(repeated, failure):
             return record
-        failed = _operation(repeated, watch)
-        case = replace(case, failure=repeated, failed=failed, watch=watch)
+        failed = _operation(repeated, tracer)
+        case = replace(case, failure=repeated, failed=failed, tracer=tracer)
         return _explained(record, case)
     finally:
-        watch.close()
+        tracer.close()
         # Its traceback leads to this frame: a cycle, which would keep all activations alive.
         del repeated, case
 
 
-def _repeat(watch: ErrorTracer, again: Again) -> BaseException | None:
+def _repeat(tracer: ErrorTracer, again: Again) -> BaseException | None:
     """What the second run raised."""
 
     def note(step: str) -> None:
-        watch.step = step
+        tracer.step = step
 
-    calls = watch.calls
+    calls = tracer.calls
     with hooked(watchable(again.model), calls.enter, calls.leave), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they have been seen
         try:
-            with FunctionTracer(watch.run):
+            with FunctionTracer(tracer.run):
                 again.steps(note)
         except BaseException as failure:  # Ctrl-C too: the first explanation is there
             return failure
     return None
 
 
-def _operation(failure: BaseException, watch: ErrorTracer) -> FailedOperation:
+def _operation(failure: BaseException, tracer: ErrorTracer) -> FailedOperation:
     """The operands: of a layer or a function of PyTorch from its frame, of others as they came."""
-    read = failed_operation(failure.__traceback__, watch.names, watch.maker)
+    read = failed_operation(failure.__traceback__, tracer.names, tracer.maker)
     if read is not None and (read.layer is not None or read.complete):
         return read
-    return watch.failed(failure) or read or NOTHING
+    return tracer.failed(failure) or read or NOTHING
 
 
 def _same(one: BaseException, other: BaseException) -> bool:

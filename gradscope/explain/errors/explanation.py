@@ -40,7 +40,7 @@ class Case:
     Attributes:
         operation: where it began; without a name where no tensor took part.
         again: there where it may be run again.
-        watch: there where it was, under this watch.
+        tracer: there where it was, under this watch.
     """
 
     kind: str
@@ -49,12 +49,12 @@ class Case:
     phase: str
     failed: FailedOperation = NOTHING
     again: Again | None = None
-    watch: ErrorTracer | None = None
+    tracer: ErrorTracer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What met what, in one sentence or several, the fix, and lines that belong to it.
+    """Which operands conflict, in one sentence or several, the fix, and lines that belong to it.
 
     ``site`` is where the fix belongs, if not at the error.
     """

@@ -14,7 +14,7 @@ from gradscope.explain.shared.operations import Trait, by_function
 
 #: A loss's arguments, as they are called in a sentence.
 _ROLES = {"input": "the output", "target": "the target", "weight": "the loss's weight"}
-_COUNTED = 1 << 24  # no more ids than this are looked through for their range
+_COUNTED = 1 << 24  # no more ids than this are read for their range
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ NOTHING = FailedOperation()
 def operand(tensor: torch.Tensor, text: str | None, maker: str | None = None) -> Operand:
     """A tensor as an operand; of integers also the range."""
     low = high = None
-    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-    if whole and tensor.device.type == "cpu" and 0 < tensor.numel() <= _COUNTED:
+    full = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    if full and tensor.device.type == "cpu" and 0 < tensor.numel() <= _COUNTED:
         with torch.no_grad():
             low, high = (int(bound) for bound in torch.aminmax(tensor.detach()))
     dtype = str(tensor.dtype).removeprefix("torch.")

@@ -16,8 +16,8 @@ from gradscope.plugins import load, names
 
 _FOLDER = "gradscope.explain.errors.kinds"
 _RECURSION = (
-    "let what calls itself return in some case, or write it as a loop; nesting that ends is given"
-    " room by `sys.setrecursionlimit`"
+    "add a base case to the recursion, or write a loop; raise the limit for deep nesting with"
+    " `sys.setrecursionlimit`"
 )
 
 
@@ -31,15 +31,15 @@ class Kind:
 
     Attributes:
         signs: patterns of what a message of this kind contains, each with the smallest fix.
-        explain: tells what met what; it may have nothing to say.
+        explain: tells which operands conflict; it may have nothing to say.
         worth_repeating: of a message, whether a second run can tell more and does no harm.
-        watched: whether the second run is that of the steps under a watch.
+        traced: whether the second run is that of the steps under a watch.
     """
 
     signs: Mapping[str, str]
     explain: Explainer
     worth_repeating: Callable[[str], bool] = _always
-    watched: bool = True
+    traced: bool = True
 
 
 @functools.cache

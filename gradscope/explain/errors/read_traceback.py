@@ -159,7 +159,7 @@ def _within(value: Any) -> Iterator[torch.Tensor]:
 
 
 def look_up(text: str, known: Mapping[str, Any]) -> Any:
-    """The object behind ``x`` or ``self.a.b``, where no code runs to find it."""
+    """The object of ``x`` or ``self.a.b``, where no code runs to find it."""
     first, *rest = text.split(".")
     value = known.get(first)
     for name in rest:

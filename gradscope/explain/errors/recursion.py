@@ -25,7 +25,7 @@ class Recursion:
 
 
 def recursion(failure: BaseException) -> Recursion | None:
-    """What calls itself without end; None where no line of the user's was met often."""
+    """What calls itself without end; None where no line of the user's was seen often."""
     if not isinstance(failure, RecursionError):
         return None
     frames = _users(failure.__traceback__)

@@ -1,7 +1,7 @@
-"""The run again, watched: who saved which tensor, who wrote to it, who freed what it saved.
+"""Traces a second run: who saved which tensor, who wrote to it, who freed what it saved.
 
 A mode sees the operations in the order in which the user's code calls them; the graph's nodes are
-told apart by who made them. No hook on saved tensors is used: with one, autograd would no longer
+distinguished by who made them. No hook on saved tensors is used: with one, autograd would no longer
 notice the write that is looked for.
 """
 
@@ -70,7 +70,7 @@ class ErrorTracer:
         self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
 
     def close(self) -> None:
-        """Give gradients of leaves that are nobody's parameters back, and let go of the graph."""
+        """Give back the gradients of leaves that are not parameters, and free the graph."""
         for leaf, gradient in self._gradients:
             leaf.grad = gradient
         nodes = list(self.made)
@@ -125,9 +125,9 @@ class ErrorTracer:
         written = [
             t for t, v in zip(tensors, versions, strict=True) if version_of(t) != v and v >= 0
         ]
-        apart = {memory_of(t) for t in tensors if t in self._apart}
-        if apart:
-            self._apart.update((t, True) for t in _tensors(result) if memory_of(t) in apart)
+        separate = {memory_of(t) for t in tensors if t in self._apart}
+        if separate:
+            self._apart.update((t, True) for t in _tensors(result) if memory_of(t) in separate)
             written = [t for t in written if t not in self._apart]
         if not written and sequence_number() == number:
             return result
@@ -144,20 +144,20 @@ class ErrorTracer:
     def _event(self, name: str, written: list[torch.Tensor] | None = None) -> Event:
         site = self.calls.site()
         doer = target = None
-        whole: tuple[int, ...] = ()
+        full: tuple[int, ...] = ()
         if written:
             for frame in outwards(sys._getframe(2), self.calls.last):
                 owner = frame.f_locals.get("self")
                 if isinstance(owner, torch.optim.Optimizer):
                     doer = type(owner).__name__
-            target, whole = self._target(written[0])
+            target, full = self._target(written[0])
         running = self.calls.innermost()
         switch = (
             bool(written)
             and running is not None
             and getattr(running.module, "inplace", False) is True
         )
-        return Event(name, site, len(self.backwards), self.step, doer, target, whole, switch)
+        return Event(name, site, len(self.backwards), self.step, doer, target, full, switch)
 
     def _arriving(self, tensors: list[torch.Tensor]) -> None:
         """Nodes that no operation was seen to make, and tensors out of an earlier graph."""
@@ -204,7 +204,7 @@ class ErrorTracer:
                 continue
             try:
                 saved = saved_tensors(node)
-            except RuntimeError:  # behind a hook, or freed before this run
+            except RuntimeError:  # with a hook, or freed before this run
                 saved = []
             self.kept[node] = [
                 SavedTensor(name, memory_of(t), version_of(t), tuple(t.shape)) for name, t in saved

@@ -14,16 +14,16 @@ from gradscope.explain.missing.values import Value
 from gradscope.records.answers import Answer
 
 _ADVICE = {
-    "detach": "drop the `detach()` if this path should train; if it should not, freeze what is"
-    " behind it",
+    "detach": "drop the `detach()` if this path should train; otherwise freeze the parameters"
+    " upstream",
     ".data": "use the tensor itself, not its `.data`",
     "tensor": "keep the tensor: `torch.stack` or arithmetic instead of `torch.tensor(…)`",
     "torch.Tensor": "keep the tensors: `torch.stack` or arithmetic instead of a new tensor",
-    "nn.Parameter": "use the tensor itself: `nn.Parameter(…)` begins a new leaf",
-    "item": "keep the tensor: `.item()` only for what is printed",
-    "numpy": "do it in torch: NumPy keeps no graph",
+    "nn.Parameter": "use the tensor itself: `nn.Parameter(…)` makes a new leaf",
+    "item": "keep the tensor: use `.item()` only to print",
+    "numpy": "do it in torch: NumPy has no graph",
     "grad": "pass `create_graph=True`",
-    "__bool__": "choose with `torch.where`, or weigh both sides, if this should train",
+    "__bool__": "use `torch.where`, or weight both branches, if this should train",
 }
 _SAME = {
     "detach_": "detach",
@@ -38,18 +38,18 @@ _SAME = {
     "__index__": "item",
 }
 _SOFT = {
-    "argmax": "take `softmax` for a soft choice, `gumbel_softmax(hard=True)` for a hard one, or the"
+    "argmax": "use `softmax` for a soft choice, `gumbel_softmax(hard=True)` for a hard one, or the"
     " loss on the scores themselves",
     "argmin": "copy the gradient past it (straight-through: `z + (q - z).detach()`)",
     "multinomial": "train through the log-probability of the sample, or `gumbel_softmax`",
-    "topk": "use the values that `topk` returns beside the indices",
-    "argsort": "use the values that `sort` returns beside the indices",
+    "topk": "use the values that `topk` returns with the indices",
+    "argsort": "use the values that `sort` returns with the indices",
 }
 #: A line that takes a state, and detaches nothing itself.
 _STATE = re.compile(r"^(?!.*detach).*state_dict\(")
 _THRESHOLD = "use the scores themselves, or `sigmoid` of them for a soft threshold"
 _CAST = "keep the floating-point values, or copy the gradient past the cast: `x + (q - x).detach()`"
-_INDEX = "use the values that it returns beside the indices"
+_INDEX = "use the values that it returns with the indices"
 _COMPARED = ("gt", "ge", "lt", "le", "eq", "ne")
 _SOFT |= dict.fromkeys([*_COMPARED, *(f"__{name}__" for name in _COMPARED)], _THRESHOLD)
 _SOFT |= dict.fromkeys(("int", "long", "short", "char", "byte", "bool", "to", "type"), _CAST)
@@ -73,12 +73,12 @@ _TITLES = {
 }
 
 
-def answer(cut: Cut, behind: Sequence[str], start: str | None) -> Answer:
+def answer(cut: Cut, upstream: Sequence[str], start: str | None) -> Answer:
     """The answer for parameters that one operation cut off from ``start``; None is the loss."""
     value = cut.value
     site = value.site
     return Answer(
-        name=behind[0],
+        name=upstream[0],
         kind="parameter",
         state="missing",
         message=_message(cut, start),
@@ -86,7 +86,7 @@ def answer(cut: Cut, behind: Sequence[str], start: str | None) -> Answer:
         module=site.module,
         call=site.call,
         location=site.location,
-        behind=tuple(behind),
+        upstream=tuple(upstream),
         advice=_advice(cut, start),
     )
 
@@ -103,24 +103,26 @@ def uncalled(model: nn.Module, names: Sequence[str], called: Collection[nn.Modul
         if not isinstance(modules[owner], torch.jit.ScriptModule):
             groups.setdefault(_unrun(owner, modules, called, unused), []).append(name)
     answers = []
-    for owner, behind in groups.items():
+    for owner, upstream in groups.items():
         ran = not owner or modules[owner] in called
-        one = len(behind) == 1
-        named = f"`{behind[0]}`" if one else f"{len(behind)} parameters of `{owner or 'the model'}`"
+        one = len(upstream) == 1
+        named = (
+            f"`{upstream[0]}`" if one else f"{len(upstream)} parameters of `{owner or 'the model'}`"
+        )
         text = (
-            f"no operation took {named}, though the module ran."
+            f"no operation used {named}, but the module ran."
             if ran
-            else f"`{owner}` never ran, so no operation took its parameter{'' if one else 's'}."
+            else f"`{owner}` never ran, so no operation used its parameter{'' if one else 's'}."
         )
         answers.append(
             Answer(
-                name=behind[0],
+                name=upstream[0],
                 kind="parameter",
                 state="missing",
                 message=text,
                 cause="not-called",
                 module=owner or None,
-                behind=tuple(behind),
+                upstream=tuple(upstream),
                 advice=f"use {'it' if one else 'them'} in `forward`, or remove"
                 f" {'it' if one else 'them'}",
             )
@@ -148,23 +150,23 @@ def _message(cut: Cut, start: str | None) -> str:
     text = _TITLES.get(value.op, f"`{value.op}`")
     reason = value.reason
     if _is_copied(value):
-        return f"`state_dict()`{at} gives copies without a graph: no gradient passes them."
+        return f"`state_dict()`{at} returns copies without a graph: no gradient passes them."
     if cause == "no-grad":
         return f"{text}{at} ran while gradients were disabled{_by(reason)}."
     if cause == "detached":
         return f"{text}{at} cut the graph: {reason or 'no gradient passes it'}."
     if cause == "non-differentiable":
         text = reason or text
-        return f"{text}{at} gives a result that has no gradient."
-    goal = "the loss" if start is None else f"`{start}`, where the graph starts"
-    ends = f"what it went into ends with {text}{at}"
+        return f"{text}{at} returns a result without a gradient."
+    goal = "the loss" if start is None else f"`{start}`, where the graph starts,"
+    ends = f"its last use is {text}{at}"
     left = cut.left
     if left is not None and left.op == "__bool__":
-        return f"{ends} and decides the branch{_at(left)}, which passes no gradient."
+        return f"{ends}, which only selects a branch{_at(left)}: no gradient passes."
     if left is not None:
         by = _TITLES.get(left.op, f"`{left.op}`")
-        return f"{ends} and leaves for Python by {by}{_at(left)}: no gradient comes back."
-    return f"{ends} and never reaches {goal}."
+        return f"{ends}, which becomes a Python number by {by}{_at(left)}: no gradient passes."
+    return f"{ends}, and {goal} does not use it."
 
 
 def _is_copied(value: Value) -> bool:
@@ -195,17 +197,17 @@ def _advice(cut: Cut, start: str | None) -> str:
         return "run it with gradients enabled; if it should not train, set `requires_grad` to False"
     if cause == "detached":
         if "requires_grad" in reason:
-            return "switch `requires_grad` on again before it is used"
+            return "set `requires_grad` to True before it is used"
         return _kept(value)
     if cause == "non-differentiable":
         if reason:
             return "give the function a backward for this output"
-        return _SOFT.get(value.op, "compute the loss from what was there before it")
+        return _SOFT.get(value.op, "compute the loss from the input of this operation")
     if cut.left is not None:
         return _kept(cut.left)
     if start is not None:
-        return "start the graph from the loss, or from an output that comes after it"
-    return "add it to the loss, or leave it out (remove it, or freeze what is behind it)"
+        return "start the graph from the loss, or from an output downstream of it"
+    return "add it to the loss, or remove it (or freeze the parameters upstream)"
 
 
 def _kept(value: Value) -> str:

@@ -26,7 +26,7 @@ def find_cuts(
     flow: Flow,
     sources: dict[int, int],
     loss: int | None,
-    whole: bool,
+    full: bool,
     silent: Collection[str] | None = None,
 ) -> list[Cut]:
     """The cuts of the parameters with a source; none for those of which it cannot be known.
@@ -37,7 +37,7 @@ def find_cuts(
         flow: the values.
         sources: a parameter's bit to its first value.
         loss: the loss's value, where anything that is followed goes into it.
-        whole: whether the run came to its end: else only what was decided by then counts.
+        full: whether the run came to its end: else only what was decided by then counts.
         silent: nodes that gave no gradient on; None where that is not known.
     """
     left = 0
@@ -48,7 +48,7 @@ def find_cuts(
     used = 0
     for mask in ends.values():
         used |= mask
-    if whole:
+    if full:
         cuts = _lost_paths(flow, flow.reaching(loss, guesses=False))
         left = _take(flow, cuts, left, found)
         left = _silent(flow, loss, left, found, silent)
@@ -103,15 +103,15 @@ def _lost_paths(
 
 def _leaving(flow: Flow, ends: dict[int, int]) -> list[tuple[Value, int]]:
     """The operations that gave Python what the last values with a path went into, oldest first."""
-    behind = [0] * len(flow.values)
+    upstream = [0] * len(flow.values)
     found = []
     for number, value in enumerate(flow.values):
         for parent in value.parents:
-            behind[number] |= behind[parent]
+            upstream[number] |= upstream[parent]
         leaves = value.op == "__bool__" or by_function(value.op).has(Trait.LEAVES_TORCH)
-        if behind[number] and leaves:
-            found.append((value, behind[number]))
-        behind[number] |= ends.get(number, 0)
+        if upstream[number] and leaves:
+            found.append((value, upstream[number]))
+        upstream[number] |= ends.get(number, 0)
     return found
 
 

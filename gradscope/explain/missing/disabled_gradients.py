@@ -92,7 +92,7 @@ def why_disabled(frame: FrameType, last: CodeType, seen: str | None) -> tuple[st
             if any(isinstance(a, torch.Tensor) and a.requires_grad for a in given):
                 checkpointed = True  # unless gradients are off around the checkpoint too
                 continue
-            return "no-grad", "a reentrant checkpoint none of whose inputs requires a gradient"
+            return "no-grad", "a reentrant checkpoint without an input that requires a gradient"
         if _is_function(code):
             function = function or code.co_qualname.split(".")[-2]
         elif at := disabling(file, around.f_lineno):

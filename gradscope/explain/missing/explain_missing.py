@@ -116,7 +116,7 @@ def explain_missing(
 ) -> tuple[Answer, ...]:
     """Why parameters that require a gradient got none from the loss.
 
-    Runs the model once more under a ``MissingTrace``. Only for when something is wrong: it is slow
+    Runs the model again under a ``MissingTrace``. Only for when something is wrong: it is slow
     next to a plain run.
 
     Args:
@@ -126,7 +126,7 @@ def explain_missing(
         missing: names of the parameters.
         start: what ``forward`` returns the sum of, where that is another output than the loss.
         silent: the graph's nodes that were seen to give no gradient on, as ``ClipBackward``; None
-            where backward was not watched, and any autograd function may be one.
+            where backward was not traced, and any autograd function may be one.
 
     Returns:
         As ``MissingTrace.answers``.
@@ -160,12 +160,12 @@ def _named(cut: Cut, listed: list[list[str]]) -> tuple[str, ...]:
 def _merged(answers: list[tuple[Cut, tuple[str, ...]]], start: str | None) -> list[Answer]:
     """One answer for each cause and place."""
     sites: dict[object, tuple[Cut, list[str]]] = {}
-    for cut, behind in answers:
+    for cut, upstream in answers:
         key: object = cut.value.site
         reason = cut.value.reason
         if cut.cause == "no-grad" and reason:
             # Whatever ran in one such block has one answer: where it began.
             at = (cut.value.site.file, cut.value.site.line)
             key = (reason, None if reason.rpartition(":")[2].isdigit() else at)
-        sites.setdefault((cut.cause, key), (cut, []))[1].extend(behind)
-    return [answer(cut, behind, start) for cut, behind in sites.values()]
+        sites.setdefault((cut.cause, key), (cut, []))[1].extend(upstream)
+    return [answer(cut, upstream, start) for cut, upstream in sites.values()]

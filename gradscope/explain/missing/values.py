@@ -83,7 +83,7 @@ class Flow:
 
 
 class LiveMasks:
-    """Which of some parameters the autograd graph behind a tensor leads to; each node once."""
+    """Which of some parameters the autograd graph upstream of a tensor leads to; each node once."""
 
     def __init__(self, bits: dict[int, int]) -> None:
         self._bits = bits  # a parameter's id to its bit

@@ -1,1 +1,1 @@
-"""Where a NaN or an infinity comes from: a second step, watched operation by operation."""
+"""The origin of a NaN or Inf: a second step, traced operation by operation."""

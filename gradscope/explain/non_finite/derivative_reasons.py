@@ -1,4 +1,4 @@
-"""What a node of backward makes of finite numbers: where its function has no finite slope."""
+"""Why a backward node returned NaN or Inf: its function has a singular derivative there."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gradscope.explain.non_finite.reasons import Reason, spelled
 from gradscope.explain.shared.operations import by_node
 
 _EPS = "add a small eps inside the root (`sqrt(x + eps)`): a clamp or `where` after it is too late"
-_EDGE = "keep the argument off the edge: `clamp(-1 + eps, 1 - eps)`"
-_APART = "perturb the matrix a little, or use a loss that needs the values only"
+_EDGE = "keep the argument away from the edge: `clamp(-1 + eps, 1 - eps)`"
+_APART = "perturb the matrix a little, or use a loss of the values only"
 
 
 @dataclass(frozen=True, slots=True)
 class _Slope:
-    """What a node has saved, and the values where the slope of its function is not finite."""
+    """What a node has saved, and the values where the slope of its function is NaN or Inf."""
 
     saved: str
     at: tuple[float, ...]
@@ -27,27 +27,36 @@ class _Slope:
     advice: str
 
 
-_INFINITE = "its slope is infinite"
+_INFINITE = "its derivative is infinite"
 _SLOPES = {
     "sqrt": _Slope("result", (0.0,), _INFINITE, _EPS),
     "acos": _Slope("self", (1.0, -1.0), _INFINITE, _EDGE),
     "asin": _Slope("self", (1.0, -1.0), _INFINITE, _EDGE),
     "acosh": _Slope("self", (1.0,), _INFINITE, _EDGE),
-    "hypot": _Slope("result", (0.0,), "it has no slope there", _EPS),
+    "hypot": _Slope("result", (0.0,), "its derivative is undefined there", _EPS),
 }
 _EQUAL = {
-    "linalg_eigh": ("eigh of equal eigenvalues: their vectors have no slope", _APART),
-    "linalg_eig": ("eig of equal eigenvalues: their vectors have no slope", _APART),
-    "linalg_svd": ("svd of equal singular values: their vectors have no slope", _APART),
+    "linalg_eigh": (
+        "eigh of equal eigenvalues: the derivative of their vectors is undefined",
+        _APART,
+    ),
+    "linalg_eig": (
+        "eig of equal eigenvalues: the derivative of their vectors is undefined",
+        _APART,
+    ),
+    "linalg_svd": (
+        "svd of equal singular values: the derivative of their vectors is undefined",
+        _APART,
+    ),
 }
 
 
 def slope(node: Node, reason: Reason, *, readable: bool) -> tuple[Reason, tuple[torch.Tensor, ...]]:
-    """What to say of the node instead of its arithmetic, and the forward values behind it.
+    """What to say of the node instead of its arithmetic, and its forward values.
 
     Args:
         reason: the arithmetic that went wrong inside the node.
-        readable: nobody's hooks stand before what the node has saved.
+        readable: no hooks are on the saved tensors of the node.
     """
     function = by_node(node).name
     if function in _EQUAL:

@@ -1,4 +1,4 @@
-"""Operations that treat each element by itself: the first element that went wrong, in words."""
+"""Operations that treat each element separately: the first element that went wrong, in words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason, larges
 ElementExplainer = Callable[[NonFiniteResult, list[float]], tuple[str, str]]
 
 _SAFE_DIVISOR = "keep the divisor away from 0: add an eps, or `clamp(min=…)` it"
-_SAFE_INFINITY = "keep infinities out of the product: `masked_fill` or `where` instead of a factor"
+_SAFE_INFINITY = "keep Inf out of the product: `masked_fill` or `where` instead of a factor"
 
 
 def element(result: NonFiniteResult) -> Reason | None:
@@ -39,7 +39,7 @@ def element(result: NonFiniteResult) -> Reason | None:
 
 
 def unseen_element(result: NonFiniteResult) -> Reason | None:
-    """The same where nobody knows the operands; None where they may have been anything."""
+    """The same without the operands; None if they may have been anything."""
     if result.name in ("exp", "exp2", "expm1") and result.kind != NAN:
         top = _largest_exponent(result)
         text = f"{result.name} of a number above {top:.1f} in {str(result.out.dtype)[6:]}"
@@ -113,7 +113,7 @@ def _log(result: NonFiniteResult, values: list[float]) -> tuple[str, str]:
     text = f"{name} of {spelled(values[0])}"
     if values[0] == shift:
         return text, (
-            "stay in logarithms (`log_softmax`, `logsigmoid`, `xlogy`), or `clamp` the argument to"
+            "stay in log space (`log_softmax`, `logsigmoid`, `xlogy`), or `clamp` the argument to"
             " a small positive number"
         )
     return text, "keep the argument positive: `clamp(min=…)`, `softplus` or `exp` before it"
@@ -130,7 +130,7 @@ def _exp(result: NonFiniteResult, values: list[float]) -> tuple[str, str]:
     dtype, top = result.out.dtype, _largest_exponent(result)
     text = f"{result.name} of {spelled(values[0])} in {str(dtype)[6:]} (largest {top:.1f})"
     return text, (
-        "bound the argument (`clamp(max=…)`), or use the form that never leaves the logarithm"
+        "bound the argument (`clamp(max=…)`), or use a form that stays in log space"
         " (`softplus`, `logsumexp`, `log_softmax`)"
     )
 
@@ -171,7 +171,7 @@ def _sum(result: NonFiniteResult, values: list[float]) -> tuple[str, str]:
     text = f" {sign} ".join(spelled(v) for v in values)
     text = text if len(values) > 1 else f"a sum with {text}"
     if any(math.isinf(v) for v in values):
-        return text, "keep the infinities apart: `where` on what is masked, not arithmetic"
+        return text, "do not add Inf and -Inf: use `where` for masks, not arithmetic"
     scale = result.number("alpha", 1.0)
     if scale != 1 and len(values) == 2:
         text = f"{spelled(values[0])} {sign} {spelled(scale)} · {spelled(values[1])}"

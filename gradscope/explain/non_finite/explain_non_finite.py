@@ -1,4 +1,4 @@
-"""Where a NaN or an infinity of a step comes from, and what it spreads to."""
+"""Where a NaN or Inf of a step comes from, and what it spreads to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def explain_non_finite(
     *,
     inputs: Mapping[str, Any] | None = None,
 ) -> tuple[NonFiniteOrigin, ...]:
-    """The operations that made a NaN or an infinity of finite numbers, oldest first.
+    """The operations that made a NaN or Inf of finite numbers, oldest first.
 
     Runs one step under a mode that looks at the result of every operation. Only for when something
     is wrong: it is slow next to a plain run. It keeps no tensor.
@@ -42,17 +42,17 @@ def explain_non_finite(
         step: the optimizer's step; None leaves it out. What it does to the weights is the caller's
             to undo.
         inputs: what the model and the loss are given, by name, nested as you like. The model's own
-            arguments are looked at in any case.
+            arguments are always checked.
 
     Returns:
-        One record per operation and place. Where something is not finite though no operation was
+        One record per operation and place. Where something is NaN or Inf though no operation was
         seen to make it so, a record that says that. Where the run raises, what was found by then.
     """
-    watch = NonFiniteTracer(model, _run.__code__)
-    with watch.quiet():
-        watch.external.before(inputs)
-    left = _run(model, forward, backward, step, watch)
-    found = records(watch.origins.reported(), {name for name, _ in first_names(model)})
+    tracer = NonFiniteTracer(model, _run.__code__)
+    with tracer.quiet():
+        tracer.external.before(inputs)
+    left = _run(model, forward, backward, step, tracer)
+    found = records(tracer.origins.reported(), {name for name, _ in first_names(model)})
     if not left:
         return found
     # What was computed unseen comes back as a tensor from nowhere, which says less.
@@ -68,7 +68,7 @@ def explain_call(
     inputs: Mapping[str, Any] | None = None,
     line: tuple[str, int] | None = None,
 ) -> tuple[NonFiniteOrigin, ...]:
-    """The same of one call of a module by itself, whose loss is out of reach.
+    """The same of one call of a module alone, whose loss is out of reach.
 
     Args:
         model: names the modules and owns the parameters.
@@ -80,11 +80,11 @@ def explain_call(
         line: of the call, for what is written in no line of the user's.
     """
     calls = ModuleCalls(model, _run_call.__code__, line)
-    watch = NonFiniteTracer(model, calls.last, root, calls)
-    with watch.quiet():
-        watch.external.before(inputs)
-    left = _run_call(model, forward, backward, watch)
-    found = records(watch.origins.reported(), {name for name, _ in first_names(model)})
+    tracer = NonFiniteTracer(model, calls.last, root, calls)
+    with tracer.quiet():
+        tracer.external.before(inputs)
+    left = _run_call(model, forward, backward, tracer)
+    found = records(tracer.origins.reported(), {name for name, _ in first_names(model)})
     return found or left
 
 
@@ -92,33 +92,33 @@ def _run_call(
     model: nn.Module,
     forward: Callable[[], Any],
     backward: Callable[[Any], Iterable[tuple[str, torch.Tensor]]] | None,
-    watch: NonFiniteTracer,
+    tracer: NonFiniteTracer,
 ) -> tuple[NonFiniteOrigin, ...]:
     """Run the call; what was found not finite without an origin."""
     left: list[NonFiniteOrigin] = []
-    with hooked(watchable(model), watch.enter, watch.leave):
+    with hooked(watchable(model), tracer.enter, tracer.leave):
         try:
-            with watch.active():
+            with tracer.active():
                 output = forward()
-            left += _came_unseen(watch, output)
-            left += stays(watch, "forward", buffer_names(model))
+            left += _came_unseen(tracer, output)
+            left += stays(tracer, "forward", buffer_names(model))
             if backward is not None:
-                watch.context.stage = "backward"
-                with watch.active():
+                tracer.context.stage = "backward"
+                with tracer.active():
                     given = backward(output)
-                left += stays(watch, "backward", (*gradients(model), *given))
+                left += stays(tracer, "backward", (*gradients(model), *given))
         except Exception:
             # The call ran through in the script, and what it is given here may not be all.
-            watch.origins.mark_reached(watch.origins.made_nan())
+            tracer.origins.mark_reached(tracer.origins.made_nan())
     return tuple(left)
 
 
-def _came_unseen(watch: NonFiniteTracer, output: Any) -> Iterator[NonFiniteOrigin]:
-    """What is not finite in what a call gave, and comes from no operation that was seen."""
-    with watch.quiet():
+def _came_unseen(tracer: NonFiniteTracer, output: Any) -> Iterator[NonFiniteOrigin]:
+    """NaN and Inf in what a call gave, and comes from no operation that was seen."""
+    with tracer.quiet():
         for name, tensor in find(output, torch.Tensor):
             found = level(tensor)
-            if found and not watch.origins.of(tensor):
+            if found and not tracer.origins.of(tensor):
                 yield unseen(found, "forward", f"output {name}".rstrip())
 
 
@@ -127,30 +127,30 @@ def _run(
     forward: Callable[[], torch.Tensor],
     backward: Callable[[torch.Tensor], None],
     step: Callable[[], None] | None,
-    watch: NonFiniteTracer,
+    tracer: NonFiniteTracer,
 ) -> tuple[NonFiniteOrigin, ...]:
     """Run the step; what was found not finite without an origin."""
     left: list[NonFiniteOrigin] = []
-    with hooked(watchable(model), watch.enter, watch.leave):
+    with hooked(watchable(model), tracer.enter, tracer.leave):
         try:
-            with watch.active():
+            with tracer.active():
                 loss = forward()
-            left += stays(watch, "loss", [("loss", loss)])
-            left += stays(watch, "forward", buffer_names(model))
+            left += stays(tracer, "loss", [("loss", loss)])
+            left += stays(tracer, "forward", buffer_names(model))
             if loss.requires_grad:
-                watch.context.stage = "backward"
-                with watch.active():
+                tracer.context.stage = "backward"
+                with tracer.active():
                     backward(loss)
-                left += stays(watch, "backward", gradients(model))
+                left += stays(tracer, "backward", gradients(model))
             if step is not None:
-                watch.context.stage = "step"
-                with watch.active():
+                tracer.context.stage = "step"
+                with tracer.active():
                     step()
-                left += stays(watch, "step", first_names(model))
-                watch.external.kept_in_state()
+                left += stays(tracer, "step", first_names(model))
+                tracer.external.kept_in_state()
         except Exception:
             # The run that the user asked for has raised it already, and explained it.
-            watch.origins.mark_reached(watch.origins.made_nan())
+            tracer.origins.mark_reached(tracer.origins.made_nan())
     return tuple(left)
 
 
@@ -160,10 +160,10 @@ def gradients(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 
 
 def stays(
-    watch: NonFiniteTracer, phase: str, tensors: Iterable[tuple[str, torch.Tensor]]
+    tracer: NonFiniteTracer, phase: str, tensors: Iterable[tuple[str, torch.Tensor]]
 ) -> Iterator[NonFiniteOrigin]:
-    """Note what of these is not finite; those of them that have no known origin."""
-    with watch.quiet():
+    """Note what of these is NaN or Inf; those of them that have no known origin."""
+    with tracer.quiet():
         for name, tensor in tensors:
-            if kind := watch.external.stays(tensor, name):
+            if kind := tracer.external.stays(tensor, name):
                 yield unseen(kind, phase, name)

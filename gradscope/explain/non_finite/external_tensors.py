@@ -1,4 +1,4 @@
-"""What was there before the run, and what stays after it: inputs, parameters, buffers, outputs."""
+"""Tensors that exist before the run or after it: inputs, parameters, buffers, outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.tensors import tensors_in
 from gradscope.nesting import find
 
-_LOOK = "look at where it comes from: the file, the division or logarithm in the preprocessing"
+_LOOK = "check its source: the file, or a division or logarithm in the preprocessing"
 _LOAD = "load a checkpoint from before, or initialise it"
 
 
@@ -116,12 +116,12 @@ class ExternalTensors:
                 inputs=(measure(tensor),),
             )
         )
-        self._origins.put(tensor, mask, whole=False)
+        self._origins.put(tensor, mask, overwritten=False)
         return mask
 
 
 def _count(tensor: torch.Tensor, found: int) -> int | None:
-    """How many elements are not finite; nobody counts those of a sparse tensor."""
+    """How many elements are NaN or Inf; nobody counts those of a sparse tensor."""
     return None if tensor.is_sparse else int(broken(tensor.detach(), found).sum())
 
 

@@ -1,4 +1,4 @@
-"""Operations that ran before anybody looked, watched as they run again on what nodes saved."""
+"""Operations that ran untraced, replayed under a tracer from the tensors that nodes saved."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from gradscope.records.answers import NonFiniteOrigin
 
 #: Operations that put a number, which their nodes do not keep, among those of a tensor.
 _PUTS = ("masked_fill", "where", "index_fill", "index_put", "constant_pad_nd", "copy_slices")
-_OWN = "a function of one's own, which is not run again"
-_FINITE_INSTEAD = "a large finite number in its place stays finite"
+_OWN = "a custom function, which is not replayed"
+_FINITE_INSTEAD = "use a large finite number instead"
 
 
 def explain_graph(
@@ -41,7 +41,7 @@ def explain_graph(
     known: Mapping[Edge, torch.Tensor],
     written: Callable[[Node], ReplayedOperation],
 ) -> tuple[NonFiniteOrigin, ...]:
-    """The operations of a graph that made a NaN or an infinity of finite numbers, oldest first.
+    """The operations of a graph that made a NaN or Inf of finite numbers, oldest first.
 
     Args:
         roots: where the graph ends, such as the loss.
@@ -55,7 +55,7 @@ def explain_graph(
         replay.run(node)
     for root in roots:
         replay.ends(root)
-    return records((o for o in replay.watch.origins.reported() if o is not replay.given), ())
+    return records((o for o in replay.tracer.origins.reported() if o is not replay.given), ())
 
 
 class _Replay:
@@ -66,7 +66,7 @@ class _Replay:
     ) -> None:
         self.written = written
         self.places = ReplayedLines()
-        self.watch = self.places.watch()
+        self.tracer = self.places.tracer()
         self.values: dict[Edge, torch.Tensor] = dict(known)
         self.foreseen: dict[Edge, torch.Tensor] = {}
         #: The origins of what went into an operation of which nobody knows what came out.
@@ -76,14 +76,14 @@ class _Replay:
         self.given = self._enter(known.values())
 
     def _enter(self, known: Iterable[torch.Tensor]) -> ObservedOrigin | None:
-        """What is not finite where the graph begins is nobody's here."""
+        """A NaN or Inf at the roots of the graph is not reported here."""
         broken = [tensor for tensor in known if level(tensor)]
         worst = max(map(level, broken), default=0)
         given = ObservedOrigin(
             worst, "forward", None, CallSite(), Reason("given"), deliberate=worst == INF
         )
         for tensor in broken:
-            self.watch.origins.put(tensor, self.watch.origins.add(given), whole=True)
+            self.tracer.origins.put(tensor, self.tracer.origins.add(given), overwritten=True)
         return given if broken else None
 
     def foresee(self, roots: Sequence[torch.Tensor], nodes: Iterable[Node]) -> None:
@@ -111,9 +111,9 @@ class _Replay:
     def ends(self, root: torch.Tensor) -> None:
         """What came to a root has come to the loss."""
         value = root if root.grad_fn is None else self.values.get((root.grad_fn, root.output_nr))
-        with self.watch.quiet():
+        with self.tracer.quiet():
             if value is not None:
-                self.watch.external.stays(value, "loss")
+                self.tracer.external.stays(value, "loss")
 
     def _results(self, node: Node, function: str) -> tuple[torch.Tensor, ...]:
         for forward in forwards(node):
@@ -121,7 +121,7 @@ class _Replay:
             if given is None:
                 continue
             try:
-                with self.watch.replaying(function):
+                with self.tracer.replaying(function):
                     results = forward.run(given)
             except (RuntimeError, TypeError, NotImplementedError, IndexError):
                 continue  # another operation of this name
@@ -163,25 +163,25 @@ class _Replay:
                 self.own[edge] = self._own(node)
                 continue
             self.values[edge] = value
-            with self.watch.quiet():
+            with self.tracer.quiet():
                 found = level(value)
                 if found:
                     mask = origins or self._made(node, at, value, found)
-                    self.watch.origins.put(value, mask, whole=True)
+                    self.tracer.origins.put(value, mask, overwritten=True)
 
     def _origins(self, node: Node) -> int:
-        """Of what is not finite, or may not be, among the inputs of a node."""
+        """Of NaN and Inf, or may not be, among the inputs of a node."""
         mask = 0
         for position, (following, number) in enumerate(node.next_functions):
             value = self.value(node, position)
             if value is not None and level(value):
-                mask |= self.watch.origins.of(value)
+                mask |= self.tracer.origins.of(value)
             elif value is None and following is not None:
                 mask |= self.carried.get((following, number), 0)
         return mask
 
     def _own(self, node: Node) -> str:
-        """The function of the user's own that a node is, or that is behind it unseen."""
+        """The function of the user's own that a node is, or that hides it."""
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             return node_name(node)
         return next(
@@ -191,7 +191,7 @@ class _Replay:
     def _made(self, node: Node, at: ReplayedOperation, value: torch.Tensor, found: int) -> int:
         """An origin that is known by its result alone."""
         if own := self._own(node):
-            return self.watch.origins.add(
+            return self.tracer.origins.add(
                 ObservedOrigin(found, "loss", own, at.site, Reason(_OWN, count=None))
             )
         name = by_node(node).name
@@ -204,6 +204,6 @@ class _Replay:
             reason = unseen_element(result) or reason_of(result)
             reason = replace(reason, count=int(broken(value, found).sum()), total=value.numel())
         op = at.function or name
-        return self.watch.origins.add(
+        return self.tracer.origins.add(
             ObservedOrigin(found, "loss", op, at.site, reason, deliberate=put)
         )

@@ -37,13 +37,13 @@ def level_of_number(value: Any) -> int:
 
 
 def broken(tensor: torch.Tensor, kind: int) -> torch.Tensor:
-    """Which elements that are here are NaN, or are not finite where ``kind`` is INF."""
+    """Which elements that are here are NaN, or are NaN or Inf where ``kind`` is INF."""
     tensor = local(tensor)
     return torch.isnan(tensor) if kind == NAN else ~torch.isfinite(tensor)
 
 
 def only_negative(tensor: torch.Tensor) -> bool:
-    """Whether all that is not finite is -inf, as in a mask."""
+    """Whether all that is NaN or Inf is -inf, as in a mask."""
     return all(
         not part.is_complex() and not bool(((part == math.inf) | part.isnan()).any())
         for part in _dense(tensor)

@@ -1,6 +1,6 @@
 """Where backward's nodes were made: PyTorch numbers them in order, so a list of places is enough.
 
-It stands for anomaly mode, which keeps a whole stack of text for each node.
+It stands for anomaly mode, which keeps a full stack of text for each node.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NodeSites:
         self._last = torch._C._autograd._get_sequence_nr()
 
     def of(self, node: Node) -> tuple[CallSite, int | None, str | None, bool]:
-        """Place, call, function, and whether hooks stand before what the node has saved."""
+        """Place, call, function, and whether hooks are before what the node has saved."""
         number = node._sequence_nr()
         if not self._first <= number < self._last:
             return CallSite(), None, None, True

@@ -1,5 +1,5 @@
 """The second run: each operation of PyTorch's core, of forward, backward and the optimizer's step,
-and whether it made something that is not finite out of what is better."""
+and whether it made something that is NaN or Inf out of what is better."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _INPUTS = 4
 
 
 class NonFiniteTracer:
-    """Follows NaN and infinities while it is active.
+    """Follows NaN and Inf while it is active.
 
     Args:
         model: names the modules.
@@ -58,7 +58,7 @@ class NonFiniteTracer:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """What runs inside is watched."""
+        """Operations inside are traced."""
         with FunctionTracer(self._function.run), OperatorTracer(self._operator):
             yield
 
@@ -141,7 +141,7 @@ class NonFiniteTracer:
         before: dict[int, int],
         kept: dict[str, torch.Tensor],
     ) -> None:
-        """Whether one result is not finite because of this operation, or of what came in."""
+        """Whether one result is NaN or Inf because of this operation, or of what came in."""
         worst = level(out)
         if worst == FINITE:
             return
@@ -158,7 +158,7 @@ class NonFiniteTracer:
             self._becomes_nan(result, mask)
         elif schema.pointwise and not gone and fails_on_finite(result):
             mask |= self._new_origin(result)
-        self.origins.put(out, mask, whole=not (written and schema.updated))
+        self.origins.put(out, mask, overwritten=not (written and schema.updated))
 
     def _arguments_level(
         self, schema: OperatorSchema, arguments: dict[str, Any], before: dict[int, int]
@@ -181,13 +181,13 @@ class NonFiniteTracer:
 
     def _outside(self, tensor: torch.Tensor, found: int) -> int:
         mask = self.external.outside(tensor, found, self.context.site())
-        self.origins.put(tensor, mask, whole=True)
+        self.origins.put(tensor, mask, overwritten=True)
         return mask
 
     def _in_source(self, value: float, found: int) -> int:
-        """A NaN or an infinity written in the source, such as the -inf of a mask."""
+        """A NaN or Inf written in the source, such as the -inf of a mask."""
         context = self.context.now()
-        reason = Reason(f"{value} in the source", "a large finite number in its place stays finite")
+        reason = Reason(f"{value} in the source", "use a large finite number instead")
         return self.origins.add(
             ObservedOrigin(
                 found,
@@ -206,7 +206,7 @@ class NonFiniteTracer:
         if context.node is not None:
             function = node_name(context.node).lower()
             if same := self.origins.made_in(context.made_by, function, context.site):
-                return same  # the slope of what was not finite in forward is not finite either
+                return same  # the slope of what was NaN or Inf in forward is NaN or Inf either
         reason = reason_of(result)
         forward: tuple[torch.Tensor, ...] = ()
         if context.node is not None:

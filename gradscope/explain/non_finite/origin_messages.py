@@ -10,7 +10,7 @@ from gradscope.explain.non_finite.origins import ObservedOrigin
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.records.answers import NonFiniteOrigin
 
-_ADVICE = "follow what went in back to where it grew so large, or became 0"
+_ADVICE = "trace its inputs back to where they became so large, or 0"
 #: What a run is given goes by these names where there is one of each.
 _ROLES = ("input", "target")
 
@@ -42,12 +42,12 @@ def records(
 
 
 def unseen(kind: int, phase: str, what: str) -> NonFiniteOrigin:
-    """Something is not finite, and no operation was seen to make it."""
+    """A tensor has NaN or Inf, and no traced operation made it."""
     return NonFiniteOrigin(
         kind=KINDS[kind],
         phase=phase,
-        message=f"{what} is {_kind_text(kind)}, and no operation that can be watched made it so:"
-        " look at what runs compiled, or outside PyTorch.",
+        message=f"{what} is {_kind_text(kind)}, but no traced operation made it:"
+        " check compiled code and code outside PyTorch.",
         spread=(what,),
     )
 
@@ -63,7 +63,7 @@ def reason(origin: ObservedOrigin) -> str:
 def compact(names: list[str], module: str | None, parameters: Collection[str]) -> tuple[str, ...]:
     """Each parameter, and of the modules the outermost ones.
 
-    Modules around the one that made it are left out: they hold it anyway.
+    Modules around the one that made it are left out: they contain it anyway.
     """
     parts = (module or "").split(".")
     around = {".".join(parts[:i]) for i in range(1, len(parts) + 1)}
@@ -89,34 +89,34 @@ def _kind_text(kind: int) -> str:
 
 
 def _message(origin: ObservedOrigin) -> str:
-    what = "NaN" if origin.kind == NAN else "an infinity"
+    what = "NaN" if origin.kind == NAN else "Inf"
     name = f"`{origin.name}`"
     if origin.phase == "input" and origin.op is None:
         if origin.name is None:
             used = _at(origin.site)
-            held = f"a tensor that was made before the run holds {what}: {origin.reason.text}"
-            held += f"; it is first used{used}" if used else ""
+            text = f"a tensor made before the run has {what}: {origin.reason.text}"
+            text += f"; it is first used{used}" if used else ""
         else:
             called = f"the {origin.name}" if origin.name in _ROLES else f"the input {name}"
-            held = f"{called} holds {what} before the model runs: {origin.reason.text}"
-        return f"{held}{_then(origin)}."
+            text = f"{called} has {what} before the model runs: {origin.reason.text}"
+        return f"{text}{_then(origin)}."
     if origin.phase == "parameter":
-        return f"{name} holds {what} before the run: {origin.reason.text}{_then(origin)}."
+        return f"{name} has {what} before the run: {origin.reason.text}{_then(origin)}."
     if origin.deliberate:
-        held = f"`{origin.op}`{_at(origin.site)} was given {origin.reason.text}, and it reached"
-        stays = "the loss" if "loss" in origin.spread else "what stays"
-        return f"{held} {stays}{_then(origin)}."
-    of = "infinities" if origin.of_infinities else "finite numbers"
+        text = f"`{origin.op}`{_at(origin.site)} got {origin.reason.text}, which reached"
+        reached = "the loss" if "loss" in origin.spread else "a result"
+        return f"{text} {reached}{_then(origin)}."
+    of = "Inf" if origin.of_infinities else "finite numbers"
     text = reason(origin)
     if origin.phase == "step":
-        made = f"`{origin.op}`{_at(origin.site)} made {what} of {of}"
+        made = f"`{origin.op}`{_at(origin.site)} made {what} from {of}"
         return f"{made}{f' in {name}' if origin.name else ''}: {text}{_then(origin)}."
     if origin.phase == "backward":
         where = _at(origin.site)
-        of_what = f"of `{origin.function}`" if origin.function else "of what ran"
+        of_what = f"of `{origin.function}`" if origin.function else "of the operation"
         back = f", the backward {of_what}{where}," if where else ""
-        return f"`{origin.op}`{back} made {what} of {of}: {text}{_then(origin)}."
-    return f"`{origin.op}`{_at(origin.site)} made {what} of {of}: {text}{_then(origin)}."
+        return f"`{origin.op}`{back} made {what} from {of}: {text}{_then(origin)}."
+    return f"`{origin.op}`{_at(origin.site)} made {what} from {of}: {text}{_then(origin)}."
 
 
 def _then(origin: ObservedOrigin) -> str:
@@ -126,7 +126,7 @@ def _then(origin: ObservedOrigin) -> str:
     lines = (became_nan.site.file, became_nan.site.line)
     same = lines == (origin.site.file, origin.site.line) and lines[0] is not None
     where = " on the same line" if same else _at(became_nan.site)
-    return f"; `{became_nan.op}`{where} then made NaN of it ({became_nan.reason})"
+    return f"; `{became_nan.op}`{where} then made NaN from it ({became_nan.reason})"
 
 
 def _at(site: CallSite) -> str:

@@ -1,4 +1,4 @@
-"""Where what is not finite came from: each origin has a bit, each storage the bits of its own."""
+"""The origins of NaN and Inf: each origin has a bit, each storage the bits of its origins."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class BecameNaN:
 
 @dataclass(slots=True)
 class ObservedOrigin:
-    """Where an operation made what is not finite, or something that was there before.
+    """Where an operation made NaN and Inf, or something that was there before.
 
     Attributes:
         kind: INF or NAN.
         group: the function call, or the node of backward, that made it.
         reason: the arithmetic in words.
-        deliberate: put there on purpose, as the -inf of a mask: nothing to report by itself.
+        deliberate: put there on purpose, as the -inf of a mask: nothing to report alone.
         name: of the parameter, buffer or input that held it.
         spread: the names it went on to, in order.
         reached: it came to something that stays.
@@ -101,8 +101,8 @@ class ObservedOrigins:
         """What is held by the memory of a tensor."""
         return self._held.get(memory_of(_holder(tensor)), (None, 0))[1]
 
-    def put(self, tensor: torch.Tensor, mask: int, *, whole: bool) -> None:
-        """Its memory holds these now; those from before too, unless it is written as a whole."""
+    def put(self, tensor: torch.Tensor, mask: int, *, overwritten: bool) -> None:
+        """Its memory holds these now; those from before too, unless all of it is written."""
         tensor = _holder(tensor)
         memory = memory_of(tensor)
         if not memory:
@@ -111,7 +111,7 @@ class ObservedOrigins:
         if held is None:
             self._held[memory] = StorageWeakRef(tensor.untyped_storage()), mask  # type: ignore[no-untyped-call]
         else:
-            self._held[memory] = held[0], mask if whole else held[1] | mask
+            self._held[memory] = held[0], mask if overwritten else held[1] | mask
 
     def living(self) -> int:
         """What is held by memory that is still in use."""
@@ -137,7 +137,7 @@ class ObservedOrigins:
         return [origin for origin in self.all if origin.reached]
 
     def made_nan(self) -> int:
-        """The origins of NaN, also by a later operation, and of infinities nobody asked for."""
+        """The origins of NaN, also by a later operation, and of unintended infinities."""
         mask = 0
         for number, origin in enumerate(self.all):
             if origin.kind == NAN or origin.became_nan is not None:

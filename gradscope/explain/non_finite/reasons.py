@@ -1,4 +1,4 @@
-"""The arithmetic that made what is not finite, in words, with the values that met.
+"""The arithmetic that made NaN and Inf, in words, with the values that were combined.
 
 What one operation of PyTorch's core does is in ``elements`` (one element at a time) and
 ``reductions`` (rows, sums, products of matrices).
@@ -38,7 +38,7 @@ class NonFiniteResult:
     Attributes:
         name: without underscores: ``log``, ``softmax``, ``addmm``.
         arguments: by the names of the schema; tensors as they were before.
-        out: what it made that is not finite.
+        out: what it made that is NaN or Inf.
         kind: the level of ``out``.
         pointwise: each element is made of those at its own place.
     """

@@ -31,12 +31,12 @@ def reduction(result: NonFiniteResult) -> Reason | None:
 
 
 def anything(result: NonFiniteResult) -> Reason:
-    """What can be said of any operation: what it was given."""
+    """The reason for any operation: its inputs."""
     tensors = result.tensors()
     if any(t.numel() == 0 for t in tensors):
         return Reason(f"{result.name} of no values", _NOT_EMPTY)
     if any(level(t) for t in tensors):
-        return Reason("infinities among the values")
+        return Reason("Inf among the values")
     tops = [magnitude(t) for t in tensors]
     if result.kind != NAN and max(tops, default=0.0) > math.sqrt(torch.finfo(result.out.dtype).max):
         return _too_large(result, f"{result.name} of values up to {spelled(max(tops))}")
@@ -48,7 +48,7 @@ def anything(result: NonFiniteResult) -> Reason:
     return Reason(f"{result.name} of values from {low} to {high}")
 
 
-_NOT_EMPTY = "leave the term out where there is nothing to average, or divide by `max(count, 1)`"
+_NOT_EMPTY = "skip the term if there is nothing to average, or divide by `max(count, 1)`"
 
 
 def _too_large(result: NonFiniteResult, text: str) -> Reason:
@@ -78,7 +78,7 @@ def _softmax(result: NonFiniteResult) -> Reason | None:
 
 def _logsumexp(result: NonFiniteResult) -> Reason | None:
     reason = _softmax(result)
-    return reason and Reason(reason.text, "leave the rows out that have nothing to sum")
+    return reason and Reason(reason.text, "skip rows that have nothing to sum")
 
 
 def _rows(bad: torch.Tensor) -> str:
@@ -108,7 +108,7 @@ def _total(result: NonFiniteResult) -> Reason | None:
     if values.numel() == 0:
         return Reason(f"{result.name} of no values", _NOT_EMPTY)
     if level(values):
-        return Reason("inf - inf in a sum", "keep the infinities out of it")
+        return Reason("inf - inf in a sum", "keep Inf out of it")
     size = values.numel() // max(result.out.numel(), 1)
     return _too_large(
         result, f"the {result.name} of {size} values up to {spelled(magnitude(values))}"
@@ -123,7 +123,7 @@ def _norm(result: NonFiniteResult) -> Reason | None:
 def _products(result: NonFiniteResult) -> Reason | None:
     tensors = sorted(result.tensors(), key=lambda t: t.dim(), reverse=True)[:2]
     if any(level(t) for t in tensors):
-        advice = "keep the infinities out of the product: mask after it, not before"
+        advice = "keep Inf out of the product: mask after it, not before"
         return Reason("0 · inf or inf - inf in a product", advice)
     first, *others = [spelled(magnitude(t)) for t in tensors]
     return _too_large(
@@ -142,7 +142,7 @@ def _attention(result: NonFiniteResult) -> Reason | None:
 
 
 def _inverse(result: NonFiniteResult) -> Reason | None:
-    advice = "add a small multiple of the identity before it is inverted"
+    advice = "add a small multiple of the identity before the inversion"
     return Reason("a matrix that has no inverse", advice)
 
 
@@ -183,18 +183,18 @@ def _picked(result: NonFiniteResult) -> Reason | None:
     if kept == 0:
         if not target.numel():
             return Reason("the mean over no target: the batch is empty", _SKIP)
-        advice = f"look at how the labels are masked (`(labels != {ignored}).sum()`), or {_SKIP}"
-        all_of_them = f"all {target.numel():,} labels that it is given are ignore_index {ignored}"
-        return Reason(f"{all_of_them}, so that the mean is over no target", advice)
+        advice = f"check how the labels are masked (`(labels != {ignored}).sum()`), or {_SKIP}"
+        all_of_them = f"all {target.numel():,} labels are ignore_index {ignored}"
+        return Reason(f"{all_of_them}, so the mean has no target", advice)
     if isinstance(weight, torch.Tensor) and not bool(weight[target[target != ignored]].any()):
-        advice = "give every class that occurs a weight above 0"
-        return Reason("the mean over targets whose weights add up to 0", advice)
+        advice = "give every class in the data a weight above 0"
+        return Reason("the mean over targets with weights that sum to 0", advice)
     return None
 
 
 def _aligned(result: NonFiniteResult) -> Reason | None:
     advice = "drop such samples, or pass `zero_infinity=True`"
-    return Reason("a target longer than what its input has room for", advice)
+    return Reason("a target that is too long for its input", advice)
 
 
 def _squares(result: NonFiniteResult) -> Reason | None:

@@ -1,4 +1,4 @@
-"""Where an operation that is run again stands in the script: nobody's frames tell."""
+"""The line of a replayed operation in the script, which no frame shows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from gradscope.explain.shared.module_calls import ModuleCalls
 
 @dataclass(frozen=True, slots=True)
 class ReplayedOperation:
-    """Where a node's operation stands in the script, and the function of PyTorch's that ran it."""
+    """Where a node's operation is in the script, and the function of PyTorch's that ran it."""
 
     site: CallSite = field(default_factory=CallSite)
     function: str | None = None
 
 
 class ReplayedLines(ModuleCalls):
-    """In the place of module calls: the operation that runs stands where it is said to stand."""
+    """In the place of module calls: an operation that runs is at the line that
+    was set."""
 
     def __init__(self) -> None:
         module = nn.Module()
@@ -31,9 +32,9 @@ class ReplayedLines(ModuleCalls):
         self._module = module
 
     def site(self, frame: Any = None) -> CallSite:
-        """Where the operation stands."""
+        """Where the operation is."""
         return self.at
 
-    def watch(self) -> NonFiniteTracer:
+    def tracer(self) -> NonFiniteTracer:
         """A watch that asks here."""
         return NonFiniteTracer(self._module, self.last, calls=self)

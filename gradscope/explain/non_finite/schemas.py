@@ -26,7 +26,7 @@ class OperatorSchema:
         arguments: their names.
         written: those that are written to, and ``updated`` those of them that are read before.
         idle: makes nothing new: a view, a question, uninitialised memory.
-        pointwise: each element by itself.
+        pointwise: each element separately.
         many: works on lists of tensors, one entry at a time.
         decides: gives indices that it found by comparing: a NaN among what it compares decides.
     """

@@ -28,43 +28,43 @@ class ScriptStepTracer:
 
     def __init__(self, models: Mapping[str, nn.Module], last: CodeType) -> None:
         self._model = _together(models)
-        self._watch = NonFiniteTracer(self._model, last)
+        self._tracer = NonFiniteTracer(self._model, last)
         self._stack = ExitStack()
         self._left: list[NonFiniteOrigin] = []
         self._stack.enter_context(
-            hooked(watchable(self._model), self._watch.enter, self._watch.leave)
+            hooked(watchable(self._model), self._tracer.enter, self._tracer.leave)
         )
-        self._stack.enter_context(self._watch.active())
+        self._stack.enter_context(self._tracer.active())
 
     @contextmanager
     def ignoring(self) -> Iterator[None]:
         """What is computed in the block is not the script's."""
-        with self._watch.ignoring():
+        with self._tracer.ignoring():
             yield
 
     def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
         """Forward and loss are done."""
         named = [("loss", root) for root in roots]
-        self._left += stays(self._watch, "loss", named)
-        self._left += stays(self._watch, "forward", buffer_names(self._model))
-        self._watch.context.stage = "backward"
+        self._left += stays(self._tracer, "loss", named)
+        self._left += stays(self._tracer, "forward", buffer_names(self._model))
+        self._tracer.context.stage = "backward"
 
     def backward_ended(self) -> None:
         """The gradients are there; another forward may come."""
-        self._left += stays(self._watch, "backward", gradients(self._model))
-        self._watch.context.stage = "forward"
+        self._left += stays(self._tracer, "backward", gradients(self._model))
+        self._tracer.context.stage = "forward"
 
     def step_begins(self) -> None:
         """The optimizer moves the weights."""
-        self._watch.context.stage = "step"
+        self._tracer.context.stage = "step"
 
     def step_ended(self) -> tuple[NonFiniteOrigin, ...]:
-        """The origins of what is not finite since the last step ended, oldest first."""
-        self._left += stays(self._watch, "step", first_names(self._model))
-        self._watch.external.kept_in_state()
-        self._watch.context.stage = "forward"
+        """The origins of NaN and Inf since the last step ended, oldest first."""
+        self._left += stays(self._tracer, "step", first_names(self._model))
+        self._tracer.external.kept_in_state()
+        self._tracer.context.stage = "forward"
         names = {name for name, _ in first_names(self._model)}
-        found = records(self._watch.origins.reported(), names)
+        found = records(self._tracer.origins.reported(), names)
         left, self._left = self._left, []
         return found or tuple(left[:1])
 

@@ -1,4 +1,4 @@
-"""Operations whose slope is not finite, found when their graph is gone, by what was kept."""
+"""Operations whose slope is NaN or Inf, found when their graph is gone, by what was kept."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ class SavedNode:
 
 
 def explain_singular_derivatives(nodes: Iterable[SavedNode]) -> tuple[NonFiniteOrigin, ...]:
-    """Which operations have a slope that is not finite where they were taken, the latest first.
+    """Which operations have a slope that is NaN or Inf where they were taken, the latest first.
 
-    Each is run again by itself, and a gradient of ones is sent into it.
+    Each is run again alone, and a gradient of ones is sent into it.
     """
     places = ReplayedLines()
-    watch = places.watch()
+    tracer = places.tracer()
     for kept in nodes:
         places.at = kept.written.site
         for forward in bound(kept.name, kept.saved, kept.edges):
-            if _back_and_forth(watch, kept, forward):
+            if _back_and_forth(tracer, kept, forward):
                 break
-    return records(watch.origins.reported(), ())
+    return records(tracer.origins.reported(), ())
 
 
-def _back_and_forth(watch: NonFiniteTracer, kept: SavedNode, forward: NodeForward) -> bool:
+def _back_and_forth(tracer: NonFiniteTracer, kept: SavedNode, forward: NodeForward) -> bool:
     """Whether the operation ran."""
     leaves: dict[str, torch.Tensor] = {}
     for name in forward.edges:
@@ -54,17 +54,17 @@ def _back_and_forth(watch: NonFiniteTracer, kept: SavedNode, forward: NodeForwar
             return False
         leaves[name] = value.detach().clone().requires_grad_()
     try:
-        watch.context.stage = "forward"
-        with torch.enable_grad(), watch.replaying(kept.written.function or kept.name):
+        tracer.context.stage = "forward"
+        with torch.enable_grad(), tracer.replaying(kept.written.function or kept.name):
             results = forward.run(leaves)
         roots = [result for result in results if result.requires_grad]
-        watch.context.stage = "backward"
-        with watch.replaying(None):
+        tracer.context.stage = "backward"
+        with tracer.replaying(None):
             torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
     except (RuntimeError, TypeError, NotImplementedError, IndexError):
         return False
-    with watch.quiet():
+    with tracer.quiet():
         for leaf in leaves.values():
             if leaf.grad is not None:
-                watch.external.stays(leaf.grad, "the gradient of the loss")
+                tracer.external.stays(leaf.grad, "the gradient of the loss")
     return True

@@ -134,7 +134,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class _Ranks:
-    """All bounds in order, and where each cast's own stand among them.
+    """All bounds in order, and where each cast's own are among them.
 
     ``bins`` holds for each the leading bits, exponent first, and ``mixed`` marks these bins.
     """
@@ -150,16 +150,16 @@ class _Ranks:
     def below(self, bits: torch.Tensor) -> torch.Tensor:
         """How many of some magnitudes' bits lie below each of the bounds.
 
-        A histogram tells it of whole bins; a search is needed only within those that have a bound.
+        A histogram tells it of full bins; a search is needed only within those that have a bound.
         """
         bins = bits >> self.shift
         histogram = torch.bincount(bins, minlength=len(self.mixed))
-        whole = histogram.masked_fill(self.mixed, 0).cumsum(0)[self.bins]
+        full = histogram.masked_fill(self.mixed, 0).cumsum(0)[self.bins]
         there = bits != 0  # zeros lie below every bound, and a relu gives many
         inside = bits.masked_select(self.mixed.index_select(0, bins) & there)
         found = torch.bucketize(inside, self.edges, out_int32=True, right=True)
         partly = torch.bincount(found, minlength=len(self.edges) + 1).cumsum(0)[:-1]
-        return whole + partly + (bits.numel() - there.sum())
+        return full + partly + (bits.numel() - there.sum())
 
 
 def _floating_parts(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -47,21 +47,21 @@ def forecast(
 
     Returns:
         For each dtype: the outputs of each call (kind "activation"), the gradient of each call's
-        outputs and of each parameter (kind "gradient"), one for each scale, and the whole at every
+        outputs and of each parameter (kind "gradient"), one for each scale, and the totals at every
         power of two up to 2^24 (kind "total"), from which ``safest_scale`` chooses. Tensors without
         a non-zero element are left out.
     """
     counter = Counter([Cast(d, s) for d in dtypes for s in sorted({1.0, *scales, *POWERS})])
-    watch = _CastTracer(model, counter)
+    tracer = _CastTracer(model, counter)
     try:
-        with hooked(watchable(model), watch.calls.enter, watch.leave):
+        with hooked(watchable(model), tracer.calls.enter, tracer.leave):
             backward(forward())
     finally:
-        watch.release()
+        tracer.release()
     for parameter, named in named_parameters(model).items():
         if parameter.grad is not None:
-            watch.add((named.name, None, "gradient"), parameter.grad)
-    counts = {key: torch.stack(found).sum(0) for key, found in watch.counts.items()}
+            tracer.add((named.name, None, "gradient"), parameter.grad)
+    counts = {key: torch.stack(found).sum(0) for key, found in tracer.counts.items()}
     return tuple(_records(counter.casts, _read_back(counts), tuple(scales)))
 
 
@@ -141,7 +141,7 @@ def _read_back(counts: dict[_Key, torch.Tensor]) -> _Counts:
 def _records(
     casts: Sequence[Cast], counts: _Counts, scales: tuple[float, ...]
 ) -> Iterable[PrecisionForecast]:
-    """The activations in the order of forward, then gradients, then the whole, dtype by dtype."""
+    """The activations in the order of forward, then gradients, then the totals, dtype by dtype."""
     for i, cast in enumerate(casts):
         for (name, call, kind), found in counts.items():
             if cast.scale in ((1.0,) if kind == "activation" else scales):

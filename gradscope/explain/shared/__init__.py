@@ -1,1 +1,1 @@
-"""What several questions need: frames, expressions, operations, module calls, the watches."""
+"""What several questions need: frames, expressions, operations, module calls, the tracers."""

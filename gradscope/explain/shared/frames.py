@@ -42,7 +42,7 @@ def is_ours(file: str) -> bool:
 
 @functools.cache
 def is_hidden(file: str) -> bool:
-    """Whether a file is PyTorch's or gradscope's own, or none at all."""
+    """Whether a file is PyTorch's or gradscope's own, or none."""
     return is_ours(file) or file.startswith((_TORCH + os.sep, "<"))
 
 

@@ -1,4 +1,4 @@
-"""A node of the graph, run forward once more: its operation, and what it was given.
+"""A node of the graph, run forward again: its operation, and what it was given.
 
 A node's attributes are named as the arguments of its operation, so the operation's schema says what
 is known: by what the node saved, by the edges that lead to its inputs, by the shape of its result.

@@ -32,8 +32,8 @@ class Trait(Flag):
     COMPARES = auto()  # gives indices that it found by comparing
     RUNNING = auto()  # writes running statistics although its schema does not say so
     # Of the shape of its result
-    CHANNELS = auto()  # channels stand on the second axis
-    FEATURES = auto()  # features stand on the last axis
+    CHANNELS = auto()  # channels are on the second axis
+    FEATURES = auto()  # features are on the last axis
     RESHAPES = auto()
     # Of its arithmetic
     PRODUCTS = auto()  # sums of products
@@ -60,7 +60,7 @@ class Trait(Flag):
     CHOOSES = auto()  # takes some elements of what it is given and leaves the others
     SLICES = auto()  # of those, a part that is known beforehand
     JOINS = auto()  # puts parts together, each of which gets the gradient of its own part
-    STEEP = auto()  # has a slope that is not finite, at numbers where it is finite itself
+    STEEP = auto()  # has a slope that is NaN or Inf, at numbers where it is finite itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _enter(names: str, traits: Trait, title: str | None = None, **factors: str) 
         _TABLE[name] = Operation(name, traits, title, pairs)
 
 
-# Functions that no operator stands behind, and what moves data
+# Functions without an operator, and what moves data
 _enter("size dim numel stride is_complex is_floating_point is_contiguous data_ptr", T.ASKS)
 _enter("untyped_storage element_size register_hook retain_grad _set_grad_enabled", T.ASKS)
 _enter("__len__ __bool__ __hash__ __repr__ __format__ __str__", T.ASKS)
@@ -176,7 +176,7 @@ _enter("round floor ceil trunc sign sgn heaviside", T.STEP)
 _enter("softmax safe_softmax", T.SOFTMAX)
 _enter("log_softmax", T.SOFTMAX | T.LOGITS)
 
-# With slopes that are not finite everywhere
+# With slopes that are NaN or Inf everywhere
 _enter("sqrt rsqrt reciprocal log log2 log10 log1p xlogy logit erfinv atan2 hypot", T.STEEP)
 _enter("acos asin acosh atanh float_power pow_scalar lgamma digamma", T.STEEP)
 _enter("linalg_eigh linalg_eig linalg_svd linalg_inv_ex linalg_solve_ex", T.STEEP)
@@ -237,14 +237,14 @@ def written(name: str) -> str:
 
 
 def by_function(name: str) -> Operation:
-    """The operation behind a function's name; what is in place is the same operation."""
+    """The operation upstream of a function's name; what is in place is the same operation."""
     plain = written(name).removesuffix("_")
     plain = _SIGNS.get(plain, plain)
     return _TABLE.get(name) or _TABLE.get(plain) or _unknown(plain)
 
 
 def by_operator(name: str) -> Operation:
-    """The operation behind an operator of ATen's, as ``_softmax`` or ``relu_``."""
+    """The operation upstream of an operator of ATen's, as ``_softmax`` or ``relu_``."""
     plain = name.strip("_")
     return _TABLE.get(plain) or _TABLE.get(plain.removesuffix("_forward")) or _unknown(plain)
 

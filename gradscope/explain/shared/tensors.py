@@ -1,4 +1,4 @@
-"""The tensors in a nesting, and what tells them apart: their memory, their version."""
+"""The tensors in a nesting, and what distinguishes them: their memory, their version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two modes by which a run is watched: as Python calls PyTorch, and as ATen is called.
+"""The two modes by which a run is traced: as Python calls PyTorch, and as ATen is called.
 
 Each hands a call to one handler, which runs it and gives its result.
 """
@@ -75,7 +75,7 @@ def lent(
 
 
 class Guarding(Protocol):
-    """What stands between code that is not ours and what observes it."""
+    """What is between code that is not ours and what observes it."""
 
     def hook(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The hook, as one that may be set on the code's modules."""

@@ -1,4 +1,4 @@
-"""Dead and saturated units: one run watched operation by operation."""
+"""Dead and saturated units: one run, traced operation by operation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def unit_activity(
     softmax: float = 4e-8,
     slope: float = 1e-6,
 ) -> tuple[UnitActivity, ...]:
-    """How the units behind every nonlinearity in the model behave, in the order of forward.
+    """How the units after every nonlinearity in the model behave, in the order of forward.
 
     Functional, in-place and module nonlinearities are seen alike; so are the gates of a recurrent
     layer where PyTorch computes them one by one. What runs in a fused kernel is not: the gates of
@@ -53,15 +53,15 @@ def unit_activity(
             only one entry is not masked.
         slope: the slope below which a smooth nonlinearity counts as flat.
     """
-    watch = _UnitTracer(model, Flat(sigmoid, tanh, softmax, slope))
-    with hooked(watchable(model), watch.calls.enter, watch.calls.leave):
-        _run(forward, watch)
-    return tuple(_record(key, seen, active) for key, seen in watch.seen.items())
+    tracer = _UnitTracer(model, Flat(sigmoid, tanh, softmax, slope))
+    with hooked(watchable(model), tracer.calls.enter, tracer.calls.leave):
+        _run(forward, tracer)
+    return tuple(_record(key, seen, active) for key, seen in tracer.seen.items())
 
 
-def _run(forward: Callable[[], Any], watch: _UnitTracer) -> None:
+def _run(forward: Callable[[], Any], tracer: _UnitTracer) -> None:
     try:
-        with OperatorTracer(watch.run):
+        with OperatorTracer(tracer.run):
             forward()
     except Exception:
         # The run that the user asked for has raised it already, and explained it.

@@ -1,1 +1,1 @@
-"""Why a gradient is exactly zero: a second backward, watched edge by edge."""
+"""Why a gradient is exactly zero: a second backward, traced edge by edge."""

@@ -1,4 +1,4 @@
-"""One backward, watched edge by edge: where a gradient goes in and nothing but zeros come out."""
+"""Traces one backward, edge by edge: where a gradient goes in and only zeros come out."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from gradscope.explain.zero.node_gradients import (
     Gradients,
     NodeGradients,
     any_nonzero,
-    listener,
+    reading_hook,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ZeroPoint:
-    """Where a gradient ends, seen from what is behind it.
+    """Where a gradient ends, seen from what is upstream of it.
 
     Attributes:
         node: the operation that gets a gradient and passes zeros on; for ``sum`` the node at which
             contributions that are not zero add up to zero.
         position: which of its inputs the zeros go to.
         kind: ``op``, ``sum``, or ``start`` where the gradient that backward begins with is zero.
-        consumers: for ``sum``, the operations whose contributions met.
+        consumers: for ``sum``, the operations whose contributions were added.
     """
 
     node: Node
@@ -41,7 +41,7 @@ class ZeroPoint:
 
 @dataclass(slots=True)
 class BackwardTrace:
-    """The graph behind a loss, and what ``backward`` brings to it."""
+    """The graph upstream of a loss, and what ``backward`` brings to it."""
 
     root: Node
     nodes: list[Node] = field(default_factory=list)
@@ -72,7 +72,7 @@ class BackwardTrace:
                 if following is not None:
                     self._consumers[self._number[following]].append((number, position))
             if not isinstance(node, LEAF):
-                hook = listener(self._passed[number], self._options)
+                hook = reading_hook(self._passed[number], self._options)
                 self._handles.append(change_node(node, hook))
             if type(node).__name__ == "CheckpointFunctionBackward":
                 self._follow(node, number)
@@ -82,7 +82,7 @@ class BackwardTrace:
         """Run backward; ``short`` stops each gradient where it becomes zero.
 
         Behind a zero-initialised head that is all of the network. The engine hands on nothing
-        instead of zeros, and so no operation behind computes; a hook, or a function of the user's
+        instead of zeros, and so no operation upstream computes; a hook, or a function of the user's
         own, may not take nothing for an answer, and then all of it is run.
         """
         self._options.short = short and not self._wrapped

@@ -1,4 +1,4 @@
-"""The places at which gradients end, each with its cause, its words and what is behind it."""
+"""The places at which gradients end, each with its cause, its words and what is upstream of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Blocker:
     """One cause at one place, while its names are collected."""
 
     cause: ZeroCause
-    behind: list[str]
+    upstream: list[str]
     module: str | None = None
     call: int | None = None
     location: str | None = None
@@ -40,19 +40,19 @@ class Blocker:
 
 @dataclass(slots=True)
 class Blockers:
-    """The causes, each with what is behind it; those of one kind and line are one."""
+    """The causes, each with what is upstream of it; those of one kind and line are one."""
 
     model: nn.Module
     found: list[Blocker] = field(default_factory=list)
     _by_cause: dict[tuple[str | None, Node | None, str], Blocker] = field(default_factory=dict)
 
     def add(self, cause: ZeroCause, names: Sequence[str]) -> None:
-        """These parameters are behind this cause too."""
+        """These parameters are upstream of this cause too."""
         key = (cause.kind, cause.node, cause.why if cause.node is None else "")
         blocker = self._by_cause.setdefault(key, Blocker(cause, []))
         if blocker.cause.why == "zeros-out" and cause.why == "flat":
             blocker.cause = cause  # that it passes nothing on says more than that it gives zeros
-        blocker.behind.extend(name for name in names if name not in blocker.behind)
+        blocker.upstream.extend(name for name in names if name not in blocker.upstream)
 
     def locate(
         self,
@@ -86,13 +86,13 @@ class Blockers:
             blocker.text = message(cause, blocker.location, seen)
             first = merged.setdefault(self._key(blocker), blocker)
             if first is not blocker:
-                first.behind += [name for name in blocker.behind if name not in first.behind]
+                first.upstream += [name for name in blocker.upstream if name not in first.upstream]
         self.found = _by_names(merged.values())
 
     def _key(self, blocker: Blocker) -> object:
         kind, node = blocker.cause.kind, blocker.cause.node
         if node is None:  # a hook on one parameter
-            return (kind, *blocker.behind)
+            return (kind, *blocker.upstream)
         if kind == "underflow" and blocker.location:
             # It runs out somewhere in a loop or a stack of layers: where exactly differs by weight.
             return (kind, blocker.location)
@@ -164,11 +164,11 @@ def _by_names(blockers: Iterable[Blocker]) -> list[Blocker]:
     """
     by_names: dict[frozenset[str], list[Blocker]] = {}
     for blocker in _by_lines(blockers):
-        by_names.setdefault(frozenset(blocker.behind), []).append(blocker)
+        by_names.setdefault(frozenset(blocker.upstream), []).append(blocker)
     for alike in by_names.values():
         alike.sort(key=lambda blocker: _MILD.get(blocker.cause.kind, len(_MILD)))
         for other in alike[1:]:
-            alike[0].text += f" Another way to the same ends too: {other.text}"
+            alike[0].text += f" Another path is blocked too: {other.text}"
     return [alike[0] for alike in by_names.values()]
 
 
@@ -179,10 +179,10 @@ def _by_lines(blockers: Iterable[Blocker]) -> list[Blocker]:
     for blocker in blockers:
         for first in kept:
             same = (first.cause.kind, first.location) == (blocker.cause.kind, blocker.location)
-            if same and blocker.location and not {*first.behind}.isdisjoint(blocker.behind):
-                first.behind += [name for name in blocker.behind if name not in first.behind]
+            if same and blocker.location and not {*first.upstream}.isdisjoint(blocker.upstream):
+                first.upstream += [name for name in blocker.upstream if name not in first.upstream]
                 if blocker.module is not None and blocker.module != first.module:
-                    first.text += f" So it is in `{blocker.module or 'the model itself'}`."
+                    first.text += f" The same in `{blocker.module or 'the model'}`."
                 break
         else:
             kept.append(blocker)

@@ -64,8 +64,8 @@ def _cancelled(point: ZeroPoint) -> ZeroCause:
 
 def _emptied(node: Node, position: int) -> ZeroCause:
     """The operation that chose nothing, or was given nothing, before one that got an empty one."""
-    behind = node.next_functions[position][0]
-    node = node if by_node(node).has(Trait.CHOOSES) or behind is None else behind
+    upstream = node.next_functions[position][0]
+    node = node if by_node(node).has(Trait.CHOOSES) or upstream is None else upstream
     while not by_node(node).has(Trait.CHOOSES):
         empty = [one for one, _ in node.next_functions if one is not None and _is_empty(one)]
         if not empty:
@@ -144,7 +144,7 @@ def _with_zero(node: Node) -> bool:
 
 
 def _attention(node: Node) -> ZeroCause:
-    """The scores of a fused attention: its softmax cannot be replayed apart from the rest."""
+    """The scores of a fused attention: its softmax cannot be replayed without the rest."""
     keys = saved(node, "key")
     single = keys is not None and keys.shape[-2] == 1
     return ZeroCause("saturated", node, "single" if single else "attention")
@@ -166,10 +166,10 @@ def _below(node: Node) -> bool:
 
 def _multiplied(replay: NodeReplay, origin: FactorOrigin, factor: torch.Tensor | None) -> ZeroCause:
     """The gradient is multiplied by zero wherever it is not zero itself."""
-    whole = factor is None or not bool(factor.any())
+    everywhere = factor is None or not bool(factor.any())
     figures = (
         ("name", origin.name),
-        ("whole", whole),
+        ("everywhere", everywhere),
         ("number", factor is not None and not factor.dim()),
     )
     if origin.kind == "unknown":

@@ -29,15 +29,15 @@ from gradscope.explain.zero.node_gradients import any_nonzero
 from gradscope.explain.zero.zero_messages import advice
 from gradscope.records.answers import Answer
 
-#: Causes that are often meant: whether they last is looked at.
+#: Causes that are often intended: whether they last is checked.
 _PASSING = ("zero-weight", "masked")
-#: So many steps are taken to see it: a zero head in front of zero gates needs two, with a zero
-#: layer in front of these three.
+#: So many steps are taken to see it: a zero head before zero gates needs two, with a zero
+#: layer before these three.
 _STEPS = 3
 
 
 class ZeroTrace:
-    """One forward and one backward, watched: where gradients end on their way to parameters.
+    """Traces one forward and one backward: where gradients end on their way to parameters.
 
     Args:
         model: the model that owns the parameters.
@@ -60,16 +60,16 @@ class ZeroTrace:
         for name in zero:
             self._names.setdefault(owned[name], []).append(name)
         self._model, self._zero, self._guarding = model, tuple(zero), guarding
-        self._calls, self._watch = ModuleCalls(model, last), ForwardTracer()
+        self._calls, self._tracer = ModuleCalls(model, last), ForwardTracer()
         self._blockers = Blockers(model)
 
     @contextmanager
     def forward(self, *, stacks: bool = True) -> Iterator[None]:
-        """The operations of the block are watched.
+        """The operations of the block are traced.
 
         Args:
             stacks: whether each node is to remember the Python stack that made it, by which the
-                line is told; else somebody else sees to that.
+                line is reported; else somebody else sees to that.
         """
         enter, leave = (
             self._guarding.hook(self._calls.enter),
@@ -78,19 +78,19 @@ class ZeroTrace:
         with (
             hooked(watchable(self._model), enter, leave),
             stacks_recorded() if stacks else nullcontext(),
-            FunctionTracer(self._guarding.handler(self._watch.run)),
+            FunctionTracer(self._guarding.handler(self._tracer.run)),
         ):
             yield
 
     @property
     def has_hooks(self) -> bool:
         """Whether somebody reads or changes gradients in backward."""
-        return self._watch.hooks or with_hooks(self._model)
+        return self._tracer.hooks or with_hooks(self._model)
 
     @property
     def is_recomputed(self) -> bool:
         """Whether backward would run a part of forward again, as a checkpoint does."""
-        return self._watch.recomputed
+        return self._tracer.recomputed
 
     def backward(self, loss: torch.Tensor, run: Callable[[], None]) -> list[Node]:
         """Watch one backward from ``loss``, and find what ends the gradients.
@@ -121,8 +121,8 @@ class ZeroTrace:
             gradient: the one that it is given for it.
 
         Returns:
-            The nodes that were seen; None, with nothing run, where none of the parameters is behind
-            the loss, or code that is not PyTorch's would be called.
+            The nodes that were seen; None, with nothing run, where none of the parameters is
+            upstream of the loss, or code that is not PyTorch's would be called.
         """
         assert loss.grad_fn is not None
         trace = BackwardTrace(loss.grad_fn)
@@ -147,7 +147,7 @@ class ZeroTrace:
             self._model,
             trace,
             self._calls,
-            self._watch.values,
+            self._tracer.values,
             self._names,
             self._blockers,
             satisfied=satisfied,
@@ -155,7 +155,7 @@ class ZeroTrace:
 
     def forget(self) -> None:
         """Let go of the graph; what was found stays."""
-        self._watch.values.clear()
+        self._tracer.values.clear()
         self._blockers.forget()
 
     def answers(
@@ -174,8 +174,8 @@ class ZeroTrace:
         arrived, steps = ({}, seen) if seen else _arrived(passing, later)
         order = {name: i for i, name in enumerate(self._zero)}
         for blocker in found:
-            blocker.behind.sort(key=lambda name: order[name])
-        found.sort(key=lambda blocker: order[blocker.behind[0]])
+            blocker.upstream.sort(key=lambda name: order[name])
+        found.sort(key=lambda blocker: order[blocker.upstream[0]])
         return tuple(_answer(blocker, arrived, steps) for blocker in found)
 
 
@@ -189,7 +189,7 @@ def explain_zeros(
 ) -> tuple[Answer, ...]:
     """Why parameters got a gradient of nothing but zeros.
 
-    Runs the model once more, forward and then backward as far as gradients come, watches every
+    Runs the model again, forward and then backward as far as gradients come, traces every
     edge of the graph, and asks the operations at which gradients end again. Where the model or its
     user has hooks in backward, all of it runs, and parameters have zeros in their ``.grad``.
 
@@ -224,7 +224,7 @@ def _run(
     backward: Callable[[torch.Tensor], None],
     nodes: list[Node],
 ) -> None:
-    """The watched step; the nodes that were seen go into ``nodes``."""
+    """The traced step; the nodes that were seen go into ``nodes``."""
     with trace.forward():
         try:
             loss = forward()
@@ -276,7 +276,7 @@ def _arrived(
     blockers: Sequence[Blocker], later: Callable[[], Collection[str] | None] | None
 ) -> tuple[dict[str, int], int]:
     """After how many optimizer steps each name had a gradient, and how many were made."""
-    left = {name for blocker in blockers for name in blocker.behind}
+    left = {name for blocker in blockers for name in blocker.upstream}
     arrived: dict[str, int] = {}
     for step in range(1, _STEPS + 1):
         still = later() if later is not None and left else None
@@ -291,10 +291,10 @@ def _answer(blocker: Blocker, arrived: dict[str, int], made: int) -> Answer:
     cause = blocker.cause
     recovers, steps = None, made
     if made and _may_pass(cause):
-        recovers = all(name in arrived for name in blocker.behind)
-        steps = max(arrived[name] for name in blocker.behind) if recovers else made
+        recovers = all(name in arrived for name in blocker.upstream)
+        steps = max(arrived[name] for name in blocker.upstream) if recovers else made
     return Answer(
-        name=blocker.behind[0],
+        name=blocker.upstream[0],
         kind="parameter",
         state="zero",
         message=blocker.text,
@@ -302,7 +302,7 @@ def _answer(blocker: Blocker, arrived: dict[str, int], made: int) -> Answer:
         module=blocker.module,
         call=blocker.call,
         location=blocker.location,
-        behind=tuple(blocker.behind),
+        upstream=tuple(blocker.upstream),
         advice=advice(cause, recovers, steps, inside=blocker.module is not None),
         recovers=recovers,
         starts=blocker.starts,
@@ -315,7 +315,7 @@ def _named(model: nn.Module) -> dict[int, str]:
 
 
 def _stored(model: nn.Module) -> dict[int, str]:
-    """Names by memory: what needs no gradient is saved as a tensor of its own."""
+    """Names by memory: what needs no gradient is saved as its own tensor."""
     named = [*first_names(model), *buffer_names(model)]
     return {
         storage_key(tensor): name

@@ -70,9 +70,9 @@ class FactorOrigins:
     def of(self, node: Node, tensor: torch.Tensor | None, maker: Node | None) -> FactorOrigin:
         """What made ``tensor``, which meets a gradient at ``node``, zero where it counts.
 
-        ``maker`` is the node behind it, None where it needs no gradient.
+        ``maker`` is the node upstream of it, None where it needs no gradient.
         """
-        at, whole = node, tensor is not None and not bool(tensor.any())
+        at, everywhere = node, tensor is not None and not bool(tensor.any())
         for _ in range(10_000):  # no graph without a loop is that deep in factors
             if maker is None:
                 return self._constant(at, tensor)
@@ -85,13 +85,13 @@ class FactorOrigins:
             made = self._made(maker, operation)
             if made is not None:
                 return made
-            step = self._product(maker, operation, whole=whole)
+            step = self._product(maker, operation, everywhere=everywhere)
             if isinstance(step, FactorOrigin):
                 return step
             if step is not None:
                 tensor, at, maker = step[0], maker, step[1]
                 continue
-            following = None if operation.factors else self._linear(maker, whole=whole)
+            following = None if operation.factors else self._linear(maker, everywhere=everywhere)
             if following is None:
                 return FactorOrigin("unknown", maker)
             tensor, maker = None, following
@@ -137,7 +137,7 @@ class FactorOrigins:
         return isinstance(table, LEAF) and not bool(table.variable.any())
 
     def _product(
-        self, node: Node, operation: Operation, *, whole: bool
+        self, node: Node, operation: Operation, *, everywhere: bool
     ) -> FactorOrigin | tuple[torch.Tensor | None, Node | None] | None:
         """The zero one of two factors, or that neither is."""
         if not operation.factors or operation.name in ("div", "lerp"):
@@ -146,12 +146,16 @@ class FactorOrigins:
         wanted += [("input", 0)] if operation.has(Trait.NORMALISES) else []
         pairs = [(saved(node, kept), node.next_functions[edge][0]) for kept, edge in wanted]
         zero: Callable[[torch.Tensor], bool] = (
-            (lambda t: not bool(t.any())) if whole else (lambda t: bool((t == 0).any()))
+            (lambda t: not bool(t.any())) if everywhere else (lambda t: bool((t == 0).any()))
         )
         for tensor, maker in pairs:
             if tensor is not None and zero(tensor):
                 return tensor, maker
-        if whole and all(tensor is not None for tensor, _ in pairs) and operation.name == "mul":
+        if (
+            everywhere
+            and all(tensor is not None for tensor, _ in pairs)
+            and operation.name == "mul"
+        ):
             return FactorOrigin("underflow", node)
         known = [tensor for tensor, _ in pairs if tensor is not None]
         if len(known) == len(pairs):
@@ -159,10 +163,10 @@ class FactorOrigins:
         missing = [maker for tensor, maker in pairs if tensor is None]
         return None if len(missing) != 1 or missing[0] is None else (None, missing[0])
 
-    def _linear(self, node: Node, *, whole: bool) -> Node | None:
+    def _linear(self, node: Node, *, everywhere: bool) -> Node | None:
         """What to follow through an operation that moves, adds or scales."""
         following = [after for after, _ in node.next_functions if after is not None]
-        if not whole:
+        if not everywhere:
             return following[0] if len(following) == 1 else None
         kept = [after for after in following if self._may_be_zero(after)]
         return kept[0] if kept and len(kept) == len(following) else None

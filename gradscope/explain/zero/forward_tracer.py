@@ -1,4 +1,4 @@
-"""One forward, watched for zeros: which call made each node, the line, and what came out zero."""
+"""Traces one forward for zeros: which call made each node, the line, and which results are zero."""
 
 from __future__ import annotations
 
@@ -95,5 +95,5 @@ def location(node: Node) -> str | None:
     stack = metadata.get("traceback_")
     if not stack:
         return None
-    # The watch's own frames stand between the operation and the user's line.
+    # The watch's own frames are between the operation and the user's line.
     return locate([frame for frame in stack if not any(file in frame for file in _OWN)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 Gradients = tuple[torch.Tensor | None, ...]
-#: So many numbers are looked at before all of a tensor is.
+#: So many numbers are read before all of a tensor is.
 _FEW = 4096
 
 
@@ -37,7 +37,9 @@ def any_nonzero(tensor: torch.Tensor) -> bool:
     return (large and bool(tensor.detach().view(-1)[:_FEW].any())) or bool(tensor.any())
 
 
-def listener(passed: NodeGradients, options: BackwardOptions) -> Callable[..., Gradients | None]:
+def reading_hook(
+    passed: NodeGradients, options: BackwardOptions
+) -> Callable[..., Gradients | None]:
     # Holds what was noted, not the node: a node that its own hook holds would never be freed.
     def read(sent: Gradients, got: Gradients) -> Gradients | None:
         passed.arrived = any(g is not None and any_nonzero(g) for g in got)

@@ -53,13 +53,13 @@ class NodeReplay:
         def larger(g: torch.Tensor) -> torch.Tensor:
             goal = _SCALED.get(g.dtype, 2.0**80)
             power = round(math.log2(goal / most))
-            # In two steps, for the whole power may be more than the dtype holds.
+            # In two steps, for the full power may be more than the dtype holds.
             return g * 2.0 ** (power // 2) * 2.0 ** (power - power // 2)
 
         return tuple(None if g is None else larger(g) for g in self.got)
 
     def weighed(self) -> Gradients:
-        """The scaled gradients, each element by a factor of its own between 0.5 and 1.5."""
+        """The scaled gradients, each element by its own factor between 0.5 and 1.5."""
         weights = torch.Generator().manual_seed(0)
 
         def weigh(g: torch.Tensor) -> torch.Tensor:

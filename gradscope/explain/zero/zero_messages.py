@@ -42,12 +42,12 @@ def _at(at: str | None) -> str:
 
 def _sentence(cause: ZeroCause, text: str, seen: ObservedValues | None) -> str:
     name, dtype = cause.figure("name"), _word(cause.figure("dtype"))
-    whole = cause.figure("whole") is not False
+    everywhere = cause.figure("everywhere") is not False
     if cause.why in ("flat", "clipped"):
         return f"{text} is flat {_where(cause)}{_range(cause, seen)}"
     if cause.why == "zeros-out":
-        count = "zeros only" if whole else "zero wherever a gradient meets it"
-        return f"{text} gives {count}{_range(cause, seen)}, and gradients are multiplied by that"
+        count = "all zeros" if everywhere else "zero at every element with a gradient"
+        return f"{text} returns {count}{_range(cause, seen)}, and gradients are multiplied by it"
     if cause.why == "single":
         return f"{text} over a single entry is always 1: no gradient passes it"
     if cause.why == "module-hook":
@@ -60,54 +60,58 @@ def _sentence(cause: ZeroCause, text: str, seen: ObservedValues | None) -> str:
         every = f" in all {rows} rows" if rows else ""
         hidden = seen is not None and seen.low is not None and seen.low < _MASKED
         masks = " (some entries are masked)" if hidden else ""
-        return f"{text} is certain{every}: each probability is 0 or 1{masks}, where its slope is 0"
+        return (
+            f"{text} is saturated{every}: each probability is 0 or 1{masks}, where its derivative "
+            "is 0"
+        )
     if cause.why == "attention":
-        why = "the softmax inside it is flat, or each query sees a single key"
-        return f"{text} sends no gradient to its queries and keys: {why}"
+        why = "its softmax is saturated, or each query has a single key"
+        return f"{text} passes no gradient to its queries and keys: {why}"
     if cause.why == "zero-weight":
-        zeros = "is all zeros" if whole else "is zero wherever a gradient meets it"
+        zeros = "is all zeros" if everywhere else "is zero at every element with a gradient"
         frozen = " and frozen (requires_grad is False)" if cause.figure("frozen") else ""
         return f"{text} multiplies by `{name}`, which {zeros}{frozen}"
     if cause.why == "input":
-        return f"{text} multiplies by the model's input, which is {_zeros(whole)}"
+        return f"{text} multiplies by the model's input, which is {_zeros(everywhere)}"
     if cause.why == "mask":
         if cause.figure("number"):
             return f"{text} multiplies by 0"
-        return f"{text} multiplies by a tensor without a gradient that is {_zeros(whole)}"
+        return f"{text} multiplies by a tensor without a gradient that is {_zeros(everywhere)}"
     return _SENTENCES[cause.why].format(text=text, dtype=dtype, **_rest(cause))
 
 
 _SENTENCES = {
-    "start": "the gradient that backward starts from is zero",
+    "start": "the gradient passed to `backward` is zero",
     "hook": "{text} on the tensor turns its gradient into zeros",
     "single-log": "{text} over a single entry is always 0, the softmax 1: no gradient passes it",
-    "dropout": "dropout with p=1 replaces everything by zeros",
+    "dropout": "dropout with p=1 drops every element",
     "satisfied": "{text} is 0 for this batch, and so is the loss: there is nothing left to learn",
-    "empty": "{text} is given a tensor without elements: the input is empty",
-    "cancelled": "the gradients that meet at {text} cancel each other exactly",
-    "cancelled-inside": "the gradients that {text} adds up cancel each other exactly",
-    "constant-sum": "{text} gets the same gradient for every entry of a row: since they add up to"
+    "empty": "{text} gets a tensor without elements: the input is empty",
+    "cancelled": "the gradients added at {text} cancel exactly",
+    "cancelled-inside": "the gradients summed by {text} cancel exactly",
+    "constant-sum": "{text} gets the same gradient for every entry of a row: as they add up to"
     " 1, no entry can change the loss",
-    "nothing-chosen": "{text} chooses nothing: what comes out has no element",
-    "routing": "{text} passes on nothing of it: it takes its result from elsewhere at every place",
-    "parts": "the gradient that comes to {text} lies in other parts of what it puts together",
-    "padding": "{text} reads nothing but padding, whose row takes no gradient and is all zeros",
-    "labels": "{text} counts no row: every label is ignored, or its class has weight 0",
+    "nothing-chosen": "{text} selects nothing: its result has no element",
+    "routing": "{text} uses no element of it: every element of the result comes from another input",
+    "parts": "the gradient at {text} is in its other inputs only",
+    "padding": "{text} reads only padding, a row of zeros without a gradient",
+    "labels": "{text} uses no row: every label is ignored, or its class has weight 0",
     "minimum": "{text} is at its minimum: its two sides are exactly equal",
-    "times-zero": "{text} takes it zero times (`alpha=0`)",
-    "step": "{text} is a step function: its slope is 0 everywhere",
-    "function": "the backward of {text}, an autograd function, gives zeros",
-    "state": "{text} starts from a hidden state of zeros and takes no step from another",
-    "constant": "{text} gives the same output whatever comes in: what it normalises is constant",
+    "times-zero": "{text} multiplies it by 0 (`alpha=0`)",
+    "step": "{text} is a step function: its derivative is 0 everywhere",
+    "function": "the backward of {text}, an autograd function, returns zeros",
+    "state": "{text} runs a single step, from a hidden state of zeros",
+    "constant": "{text} has a constant output: the values it normalises are equal",
     "small": "gradients of at most {largest} become 0 at {text}: the product is too small for"
     " {dtype}",
-    "exp": "{text} of numbers so far below 0 is 0 in {dtype}, and so is its slope",
-    "power": "{text} of numbers that are not zero is too small for {dtype}, and so is its slope",
-    "prod": "{text} of {n} factors is too small for {dtype} and becomes 0, and so does its slope",
-    "factor-small": "{text} of numbers that are not zero is too small for {dtype} and becomes 0;"
-    " gradients are multiplied by that",
-    "zero-factor": "what comes out of {text} is zero, and gradients are multiplied by that",
-    "unknown": "{text} passes on zeros, whatever gradient comes to it",
+    "exp": "{text} of numbers this far below 0 is 0 in {dtype}, and so is its derivative",
+    "power": "{text} of nonzero numbers is too small for {dtype}, and so is its derivative",
+    "prod": "{text} of {n} factors is too small for {dtype} and becomes 0, and so does its"
+    " derivative",
+    "factor-small": "{text} of nonzero numbers is too small for {dtype} and becomes 0;"
+    " gradients are multiplied by it",
+    "zero-factor": "the result of {text} is zero, and gradients are multiplied by it",
+    "unknown": "{text} passes zeros, whatever its gradient",
 }
 
 
@@ -120,18 +124,18 @@ def _word(dtype: torch.dtype | None) -> str:
     return "" if dtype is None else str(dtype).removeprefix("torch.")
 
 
-def _zeros(whole: bool) -> str:
-    return "all zeros" if whole else "zero wherever a gradient meets it"
+def _zeros(everywhere: bool) -> str:
+    return "all zeros" if everywhere else "zero at every element with a gradient"
 
 
 def _where(cause: ZeroCause) -> str:
     reached, places = cause.figure("reached"), cause.figure("places")
     if not reached:
-        return "wherever a gradient reaches it"
+        return "at every element with a gradient"
     if reached == places:
-        text = f"at all its {reached} places" if reached > 1 else "at its one place"
+        text = f"at all its {reached} elements" if reached > 1 else "at its one element"
     else:
-        text = f"at all {reached} of its {places} places that a gradient reaches"
+        text = f"at all {reached} of its {places} elements with a gradient"
     units, of = cause.figure("units"), cause.figure("of")
     if not of or of == 1:
         return text
@@ -145,63 +149,65 @@ def _range(cause: ZeroCause, seen: ObservedValues | None) -> str:
     if low is None or high is None:
         return ""
     if low == high:
-        return f", for its inputs are all {low:.4g}"
-    return f", for its inputs lie between {low:.4g} and {high:.4g}"
+        return f"; its inputs are all {low:.4g}"
+    return f"; its inputs are between {low:.4g} and {high:.4g}"
 
 
 _ADVICE = {
-    "dead-activation": "look at the scale of its inputs and at the bias before it: a smaller"
-    " learning rate, another initialisation, or an activation with a slope there (LeakyReLU, GELU)",
-    "saturated": "bring its inputs closer to 0: normalise what comes in, divide by a temperature,"
+    "dead-activation": (
+        "check the scale of its inputs and the bias before it: try a smaller learning rate, "
+        "another initialisation, or an activation with a nonzero slope (LeakyReLU, GELU)"
+    ),
+    "saturated": "bring its inputs closer to 0: normalise them, divide by a temperature,"
     " or initialise smaller",
-    "zero-weight": "initialise one of the two factors with other than zeros",
-    "masked": "look at the mask, the routing or the weight: with this batch nothing gets through",
+    "zero-weight": "initialise one of the two factors with nonzero values",
+    "masked": "check the mask, the routing or the weight: they block all of this batch",
     "underflow": "use a loss scale (`torch.amp.GradScaler`), a wider dtype, or other units",
     "non-differentiable": "copy the gradient past it (straight-through: `x + (q - x).detach()`)",
 }
 _PRECISE = {
-    "start": "give `backward.gradient` something other than zeros",
-    "hook": "look at what the hook multiplies the gradient by",
-    "cancelled": "see whether the two sides should be the same",
-    "cancelled-inside": "see whether the loss depends on this at all",
+    "start": "give `backward.gradient` nonzero values",
+    "hook": "check the factor that the hook multiplies by",
+    "cancelled": "check whether the two sides should be equal",
+    "cancelled-inside": "check whether the loss depends on this",
     "constant-sum": "compute the loss from single entries, not from their sum",
     "single": "normalise over all entries before choosing one",
-    "clipped": "look at what comes in: beyond its bounds no gradient passes. A smaller scale, a"
-    " smooth bound (`sigmoid`, `tanh`), or the clip in evaluation alone",
+    "clipped": "check its inputs: beyond the bounds no gradient passes. Use a smaller scale, a"
+    " smooth bound (`sigmoid`, `tanh`), or clip in evaluation only",
     "single-log": "use `BCEWithLogitsLoss` on the one logit, or give it two classes",
-    "module-hook": "look at what the hook returns",
-    "dropout": "give it a `p` below 1: it is the share that is dropped, not the one that is kept",
-    "satisfied": "nothing to mend, if this is a margin: this batch satisfies it. Harder examples"
+    "module-hook": "check the return value of the hook",
+    "dropout": "give it a `p` below 1: `p` is the share to drop, not to keep",
+    "satisfied": "nothing to mend if this is a margin: this batch satisfies it. Harder examples"
     " have a gradient",
-    "empty": "give it a batch with elements: look at the input, a filter or a split",
-    "frozen": "unfreeze it (`requires_grad_(True)`), or give it values other than zeros",
-    "parts": "look at what is read of it afterwards: nothing depends on this part",
-    "padding": "look at the input: with this batch there is nothing but padding",
-    "labels": "look at the labels of this batch and at `ignore_index`",
-    "minimum": "see whether the target is made from the output itself; if not, all is learnt",
-    "exp": "use a wider kernel, or stay in the logarithm (`logsumexp`)",
+    "empty": "give it a batch with elements: check the input, a filter or a split",
+    "frozen": "unfreeze it (`requires_grad_(True)`), or give it nonzero values",
+    "parts": "check which part of the result is used: this one is not",
+    "padding": "check the input: this batch has only padding",
+    "labels": "check the labels of this batch and `ignore_index`",
+    "minimum": "check whether the target is computed from the output; if not, all is learnt",
+    "exp": "use a wider kernel, or stay in log space (`logsumexp`)",
     "prod": "add logarithms instead of multiplying",
     "constant": "give it more than one value to normalise over: a larger batch, or another norm",
-    "margin": "if this is a margin in the loss, the batch satisfies it, and all is well; else look"
-    " at the scale of its inputs",
-    "state": "give it sequences of more than one step, or a state other than zeros",
-    "logits": "take the activation off the logits: the loss wants them as they are",
-    "input": "look at the input: `input` in the config, or what the data loader gives",
-    "nothing-chosen": "with this batch nothing was chosen; see whether that is so for others",
-    "unknown": "see what the operation does with inputs like these",
-    "function": "give the function a backward that passes a gradient on",
+    "margin": "nothing to mend if this is a margin in the loss: the batch satisfies it; else check"
+    " the scale of its inputs",
+    "state": "give it sequences of more than one step, or a nonzero state",
+    "logits": "remove the activation from the logits: the loss expects raw scores",
+    "input": "check the input: `input` in the config, or the batches of the data loader",
+    "nothing-chosen": "nothing was selected in this batch; check other batches",
+    "unknown": "check the operation on inputs like these",
+    "function": "give the function a backward that passes a gradient",
 }
 
 
 def advice(cause: ZeroCause, recovers: bool | None, steps: int, *, inside: bool) -> str:
-    """The next step, by what a look after one or more optimizer ``steps`` has shown.
+    """The next step, given the gradient after one or more optimizer ``steps``.
 
-    ``inside`` is whether the place lies in a module; what is outside of all belongs to the loss.
+    ``inside``: the operation is in a module; otherwise it belongs to the loss.
     """
     after = "one optimizer step" if steps == 1 else f"{steps} optimizer steps"
     if recovers:
-        meant = "" if cause.kind == "zero-weight" else ", if it was meant"
-        return f"nothing to mend{meant}: after {after} a gradient arrives"
+        meant = "" if cause.kind == "zero-weight" else ", if this is intended"
+        return f"nothing to mend{meant}: a gradient arrives after {after}"
     dead = cause.kind == "dead-activation"
     clipped = dead and cause.figure("logits")
     key = "logits" if clipped else "margin" if dead and not inside else cause.why

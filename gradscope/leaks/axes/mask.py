@@ -113,7 +113,7 @@ def _of_hidden(
     dirty: torch.Tensor,
     count: int,
 ) -> Trial:
-    """What is hidden may not be read at all: the first result that is mixed with what is not."""
+    """What is hidden may not be read: the first result that is mixed with what is not."""
     none = torch.zeros_like(dirty)
     layout = Layout.of(subject.meaning, count)
     return Trial(base, changed, layout, kept, none, passes=_MOVES)

@@ -104,7 +104,7 @@ def _cut_all(subject: Subject, cut: int) -> Change | None:
 def _in_training(subject: Subject) -> tuple[Change | None, int | None]:
     """BatchNorm in training normalises over the positions too, where these are rows or length."""
     forwards, cut = subject.forwards, (subject.positions - 1) // 2
-    base = dict(subject.rows.base)  # a mapping of its own: it runs in another mode
+    base = dict(subject.rows.base)  # its own mapping: it runs in another mode
     at: list[int | None] = [cut] * subject.rows.count
     where = future(subject.rows.count, subject.positions, at)
     changed = subject.differing({one.path: where for one in subject.meaning.sequences}, base)

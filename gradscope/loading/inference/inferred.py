@@ -29,7 +29,7 @@ def _requiring(spec: Any) -> Any:
         return [_requiring(item) for item in spec]
     if not isinstance(spec, Mapping):
         return spec
-    whole = str(spec.get("dtype", "")).startswith(_WHOLE)
-    if "image" in spec or ("shape" in spec and not whole):
+    integral = str(spec.get("dtype", "")).startswith(_WHOLE)
+    if "image" in spec or ("shape" in spec and not integral):
         return {**spec, "requires_grad": True}
     return {name: _requiring(value) for name, value in spec.items()}

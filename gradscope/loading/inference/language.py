@@ -87,8 +87,8 @@ def _main(main: str, context: Context, config: Any, rows: int) -> dict[str, Any]
     if main == "past_values" and getattr(config, "num_input_channels", None):
         return {"shape": [rows, config.context_length, config.num_input_channels]}
     if main == "inputs" and type(context.model).__name__.endswith(_OF_TEXT):
-        whole = {"shape": [rows, config.max_position_embeddings], "dtype": "int64"}
-        return {**whole, "fill": f"randint({config.vocab_size})"}
+        full = {"shape": [rows, config.max_position_embeddings], "dtype": "int64"}
+        return {**full, "fill": f"randint({config.vocab_size})"}
     raise context.error(
         "input",
         f"`{main}` of {type(context.model).__name__} cannot be inferred",
@@ -119,8 +119,8 @@ def _with_pictures(ids: dict[str, Any], config: Any) -> dict[str, Any]:
     size, patch = (getattr(vision, name, None) for name in ("image_size", "patch_size"))
     if not (isinstance(token, int) and isinstance(size, int) and isinstance(patch, int)):
         return ids
-    whole = getattr(config, "vision_feature_select_strategy", "default") == "full"
-    places = (size // patch) ** 2 + whole
+    full = getattr(config, "vision_feature_select_strategy", "default") == "full"
+    places = (size // patch) ** 2 + full
     rows, length = ids["shape"]
     row = [token] * places + [number for number in range(length + 1) if number != token][:length]
     return {"values": [row] * rows}

@@ -50,7 +50,7 @@ def infer_layers(context: Context, batch: int | None) -> Inferred:
 
 
 def required_arguments(model: nn.Module) -> list[str] | None:
-    """The names of forward's arguments without a default; None where they cannot be told."""
+    """The names of forward's arguments without a default; None if they are unknown."""
     if not _has_forward(model):
         return None
     parameters = inspect.signature(model.forward).parameters.values()

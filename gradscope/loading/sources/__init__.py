@@ -1,6 +1,6 @@
 """Where a model's inputs come from: one file per kind of source, one for their grammar.
 
-A source is planned once (everything wrong with it is said then) and built as often as needed:
+A source is planned once (everything wrong with it is reported then) and built as often as needed:
 each build gives fresh leaf tensors, so that no run sees what an earlier one did to its inputs.
 """
 

@@ -2,7 +2,7 @@
 
 A mapping is keyword arguments only if every one of its values is a source; else it is itself a
 source, known by the one key that says its kind. A list is positional arguments; lists and
-mappings inside are passed as they stand, with sources in them. ``{value: x}`` passes x itself.
+mappings inside are passed as they are, with sources in them. ``{value: x}`` passes x itself.
 A kind of source is named, with the keys that go beside it, in the config's form check, and
 planned below.
 """
@@ -86,12 +86,12 @@ def _plan_source(
         return plan_image(spec, context, key, single=listed)
     if kind in ("text", "tokens"):
         plan = plan_text if kind == "text" else plan_tokens
-        return plan(spec, context, key, whole=top)
+        return plan(spec, context, key, only_input=top)
     return {"shape": plan_shape, "file": plan_file, "values": plan_values}[kind](spec, context, key)
 
 
 def plan_target(config: Any, context: Context, key: str = "target") -> Build:
-    """``target``: class ids or values (a number stands for the whole batch), a path to a file,
+    """``target``: class ids or values (a number stands for the full batch), a path to a file,
     or sources; a list of mappings of sources is what detection models take.
 
     Raises:

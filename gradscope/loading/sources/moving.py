@@ -16,7 +16,7 @@ from gradscope.loading.sources.tensors import Modifiers, finish
 
 def mover(context: Context, key: str) -> Callable[[Any], Any]:
     """A function that moves a value of any nesting: arrays become tensors, floating ones take the
-    run's dtype, ``requires_grad`` is kept. One tensor met twice stays one: the model may tell its
+    run's dtype, ``requires_grad`` is kept. One tensor seen twice stays one: the model may tell its
     arguments apart by nothing else."""
     moved: dict[int, tuple[Any, Tensor]] = {}
 
@@ -33,8 +33,8 @@ def mover(context: Context, key: str) -> Callable[[Any], Any]:
             return tensor(torch.from_numpy(np.array(value)))
         if isinstance(value, PackedSequence):
             packed: Any = value
-            whole = not packed.data.is_floating_point()
-            return packed.to(context.device, packed.data.dtype if whole else context.dtype)
+            integral = not packed.data.is_floating_point()
+            return packed.to(context.device, packed.data.dtype if integral else context.dtype)
         if isinstance(value, Mapping):
             return {name: move(item) for name, item in value.items()}
         if isinstance(value, tuple) and hasattr(value, "_fields"):

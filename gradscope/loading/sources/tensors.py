@@ -16,7 +16,7 @@ from gradscope.errors import did_you_mean, message_of
 from gradscope.loading.sources.context import Build, Context
 
 FILLS = ("randn", "rand", "zeros", "ones", "arange", "randint(N)", "randint(LOW, HIGH)")
-#: The largest whole number that a tensor holds, and a size or a batch can have.
+#: The largest full number that a tensor holds, and a size or a batch can have.
 LARGEST = 2**63 - 1
 _BEYOND = "is beyond the numbers that a tensor holds"
 _RANDINT = re.compile(r"randint\(\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
@@ -24,7 +24,7 @@ _RANDINT = re.compile(r"randint\(\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
 
 @dataclass(frozen=True)
 class Modifiers:
-    """What may stand beside any source of tensors."""
+    """What may be beside any source of tensors."""
 
     dtype: torch.dtype | None = None
     requires_grad: bool = False
@@ -134,22 +134,22 @@ def _reason(error: RuntimeError, shape: list[int]) -> str:
 def _plan_fill(
     fill: Any, dtype: torch.dtype | None, context: Context, key: str
 ) -> Callable[[list[int]], Tensor]:
-    place, whole = f"{key}.fill", dtype is not None and not _is_real_or_complex(dtype)
+    place, integral = f"{key}.fill", dtype is not None and not _is_real_or_complex(dtype)
     if fill is None and dtype is torch.bool:
         fill = "randint(2)"
-    if whole and fill in (None, "randn", "rand"):
+    if integral and fill in (None, "randn", "rand"):
         name = str(dtype).removeprefix("torch.")
         raise context.error(
             place if fill else f"{key}.dtype",
             f"`{fill or 'randn'}` draws no numbers of {name}",
-            "say which whole numbers: `fill: randint(100)`, zeros, ones, arange or a number",
+            "say which integers: `fill: randint(100)`, zeros, ones, arange or a number",
         )
     if isinstance(fill, (bool, int, float)):
-        if whole and isinstance(fill, float) and not fill.is_integer():
-            raise context.error(place, f"`fill: {fill}` is not a whole number, as `dtype` wants")
+        if integral and isinstance(fill, float) and not fill.is_integer():
+            raise context.error(place, f"`fill: {fill}` is not an integer, as `dtype` wants")
         # Full precision here: finish() rounds to the run's dtype, once.
-        kind = dtype if whole else torch.float64
-        value = _number(fill, place, context, whole=whole)
+        kind = dtype if integral else torch.float64
+        value = _number(fill, place, context, integral=integral)
         return lambda shape: torch.full(shape, value, dtype=kind)
     if fill in (None, "randn"):
         if dtype is not None and dtype.is_complex:
@@ -161,7 +161,7 @@ def _plan_fill(
         value = float(fill == "ones")
         return lambda shape: torch.full(shape, value, dtype=torch.float32)
     if fill == "arange":
-        kind = dtype if whole else torch.float64
+        kind = dtype if integral else torch.float64
         return lambda shape: torch.arange(math.prod(shape), dtype=kind).reshape(shape)
     match = _RANDINT.fullmatch(str(fill))
     if match is None:
@@ -178,20 +178,20 @@ def _plan_fill(
     return lambda shape: torch.randint(low, high, shape)
 
 
-def _number(fill: float, place: str, context: Context, *, whole: bool) -> float:
+def _number(fill: float, place: str, context: Context, *, integral: bool) -> float:
     """The number to fill with: a whole one within int64, any other within float64."""
     try:
-        number = fill if whole else float(fill)
+        number = fill if integral else float(fill)
     except OverflowError:
         number = LARGEST + 1
-        whole = True
-    if whole and not -LARGEST <= number <= LARGEST:
+        integral = True
+    if integral and not -LARGEST <= number <= LARGEST:
         raise context.error(place, f"`fill: {shorten(str(fill), 30)}` {_BEYOND}")
     return number
 
 
 def plan_values(spec: Mapping[str, Any], context: Context, key: str) -> Build:
-    """``values: [[1, 2], [3, 4]]``: whole numbers as int64, true and false as bool."""
+    """``values: [[1, 2], [3, 4]]``: integers as int64, true and false as bool."""
     modifiers = Modifiers.read(spec, context, key)
     tensor = to_tensor(spec["values"], context, f"{key}.values")
     return lambda: finish(tensor, modifiers, context, key)

@@ -21,11 +21,11 @@ from gradscope.loading.wall import Wall
 
 
 def plan_tokens(
-    spec: Mapping[str, Any], context: Context, key: str, *, whole: bool = False
+    spec: Mapping[str, Any], context: Context, key: str, *, only_input: bool = False
 ) -> Build:
     """``tokens: [[1, 2, 3]]``, one list for each row; shorter rows are padded at their end.
 
-    With ``whole``, where the ids are the model's only input, a transformers model gets them as
+    With ``only_input``, where the ids are the model's only input, a transformers model gets them as
     keyword arguments, with the mask and the decoder's start that they need.
     """
     rows = spec["tokens"]
@@ -34,7 +34,7 @@ def plan_tokens(
     if not isinstance(rows, list) or not rows or not all(isinstance(row, list) for row in rows):
         raise context.error(place, f"`tokens` is {rows!r}, not lists of ids", "[[1, 2, 3]]")
     if not all(type(token) is int and 0 <= token <= LARGEST for row in rows for token in row):
-        message = f"token ids are whole numbers from 0 to {LARGEST}"
+        message = f"token ids are integers from 0 to {LARGEST}"
         raise context.error(place, message, "text goes in `text:`")
     longest = max(len(row) for row in rows)
     pad = getattr(context.kind.hf_config, "pad_token_id", None) or 0
@@ -44,10 +44,12 @@ def plan_tokens(
         mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
         fields["attention_mask"] = torch.tensor(mask, dtype=torch.int64)
         context.say(f"input: rows padded to {longest} tokens with id {pad}")
-    return _plan(fields, spec, context, key, whole=whole)
+    return _plan(fields, spec, context, key, only_input=only_input)
 
 
-def plan_text(spec: Mapping[str, Any], context: Context, key: str, *, whole: bool = False) -> Build:
+def plan_text(
+    spec: Mapping[str, Any], context: Context, key: str, *, only_input: bool = False
+) -> Build:
     """``text:`` one string or a list, through the model's own tokenizer.
 
     Raises:
@@ -72,7 +74,7 @@ def plan_text(spec: Mapping[str, Any], context: Context, key: str, *, whole: boo
     ids, special = set(encoded["input_ids"].flatten().tolist()), set(tokenizer.all_special_ids)
     if tokenizer.unk_token_id in ids and ids <= special:
         context.say("input: the tokenizer knows no word of the text")
-    return _plan(dict(encoded), spec, context, key, whole=whole)
+    return _plan(dict(encoded), spec, context, key, only_input=only_input)
 
 
 _IDS = "give the ids themselves: `input: {tokens: [[1, 2, 3]]}`"
@@ -136,10 +138,15 @@ def _read_tokenizer(source: str, context: Context, place: str) -> Any:
 
 
 def _plan(
-    fields: dict[str, Tensor], spec: Mapping[str, Any], context: Context, key: str, *, whole: bool
+    fields: dict[str, Tensor],
+    spec: Mapping[str, Any],
+    context: Context,
+    key: str,
+    *,
+    only_input: bool,
 ) -> Build:
     modifiers = Modifiers.read(spec, context, key)
-    if not whole or context.kind.library != "hf":
+    if not only_input or context.kind.library != "hf":
         return lambda: finish(fields["input_ids"], modifiers, context, key)
     accepted = inspect.signature(context.model.forward).parameters
     rest = {k: v for k, v in fields.items() if k in accepted}

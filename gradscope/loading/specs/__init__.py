@@ -41,7 +41,7 @@ def build(
         random: ``weights: null`` was asked for in so many words.
 
     Raises:
-        ConfigError: weights or arguments that do not exist, files that cannot be had.
+        ConfigError: weights or arguments that do not exist, files that cannot be loaded.
         TargetError: a name that is refused or does not exist.
         ModelError: the builder raised.
     """
@@ -94,7 +94,7 @@ def _is_users(request: Request) -> bool:
 
 
 def faults(model: str | Mapping[str, Any], targets: Targets) -> None:
-    """Raise what can be said against a model's name without building it."""
+    """Raise what is wrong with a model's name, without building it."""
     request, library = _request(model, targets, None, False, torch.device("cpu"))
     _check(request, library)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -61,7 +62,7 @@ def _source(request: Request) -> tuple[str, bool]:
         stream = next((file for file in path.iterdir() if is_stream(file)), None)
         if stream is not None:
             help = "take it out of the model's folder"
-            message = f"{shown(stream)} is no regular file"
+            message = f"{shown(stream)} is not a regular file"
             raise ConfigError(message, place=request.place(), help=help)
         return str(path), True
     if path.is_dir():
@@ -105,7 +106,7 @@ def _check_json(source: str, local: bool, request: Request) -> list[str]:
     check_sizes(shown(path), content, request.place())
     check_settings(shown(path), content, request.place())
     if "auto_map" in content:
-        return [f"{path.name}: its `auto_map` names code of its own, which is not run"]
+        return [f"{path.name}: its `auto_map` names custom code, which is not run"]
     return []
 
 
@@ -116,7 +117,7 @@ def refuse_kernels(content: dict[str, Any], name: str, place: Place | None) -> N
             refuse_kernels(value, name, place)
         elif "_implementation" in key and "/" in str(value):
             raise ConfigError(
-                f"{name} asks for `{key}: {value}`, which fetches and runs a kernel",
+                f"{name} sets `{key}: {value}`, which fetches and runs a kernel",
                 place=place,
                 help=f"override it: `model.{key.lstrip('_')}=eager`, or edit the file",
             )
@@ -126,7 +127,7 @@ def _config(transformers: ModuleType, source: str, request: Request) -> Any:
     """The config object, the request's arguments laid over it.
 
     Raises:
-        ConfigError: it cannot be had, needs code of its own, or has no such field.
+        ConfigError: it cannot be loaded, needs custom code, or has no such field.
     """
     extra = {k: v for k, v in request.kwargs.items() if k not in _CALL_ARGUMENTS}
     extra = {k: request.targets.build(v, f"model.{k}") for k, v in extra.items()}
@@ -166,15 +167,23 @@ def _unavailable(error: Exception, source: str, request: Request) -> ConfigError
     lines = message_of(error).strip().splitlines() or [type(error).__name__]
     if "trust_remote_code" in message_of(error) or "custom code" in message_of(error):
         return ConfigError(
-            f"`{request.spec}` needs code that comes with it, which gradscope does not run",
+            f"`{request.spec}` needs the code in its repository, which gradscope does not run",
             place=request.place(),
-            help="put that code beside your config and name its class: `./modeling.py:Model`",
+            help="put that code next to your config and give its class: `./modeling.py:Model`",
         )
-    help = f"where there is a network: hf download {source}; or name a folder with a config.json"
+    help = f"with a network: hf download {source}; or give a folder with a config.json"
     if "model type" in lines[0] or "model_type" in lines[0]:
         help = "`model_type` in config.json must be one that the installed transformers knows"
     place = request.place()
-    return ConfigError(f"`{request.spec}` cannot be had: {lines[0]}", place=place, help=help)
+    message = f"cannot load `{request.spec}`: {lines[0]}"
+    if _is_offline(lines[0]):
+        message = f"{request.spec} is not cached, and there is no network"
+    return ConfigError(message, place=place, help=help)
+
+
+def _is_offline(message: str) -> bool:
+    """Whether an error of transformers or of its hub means that there is no network."""
+    return re.search("connect|offline|resolve|network", message, re.IGNORECASE) is not None
 
 
 def auto_class(transformers: ModuleType, config: Any) -> str:
@@ -231,9 +240,11 @@ def _pretrained(
         raise refused(Path(source), str(reason), request.place("weights")) from reason
     lines = str(reason).strip().splitlines() or [type(reason).__name__]
     raise ConfigError(
-        f"the weights of `{request.spec}` cannot be had: {lines[0]}",
+        f"the weights of {request.spec} are not cached, and there is no network"
+        if not local and _is_offline(lines[0])
+        else f"cannot load the weights of `{request.spec}`: {lines[0]}",
         place=request.place("weights"),
         help=f"put model.safetensors into {shown(Path(source))}"
         if local
-        else f"where there is a network: hf download {source}",
+        else f"with a network: hf download {source}",
     ) from reason

@@ -102,7 +102,7 @@ def _pretrained(create: Any, name: str, cfg: Any, request: Request) -> Any:
         source = (cfg or {}).get("hf_hub_id") or (cfg or {}).get("url")
         fetch = f"hf download {source}" if (cfg or {}).get("hf_hub_id") else f"fetch {source}"
         raise ConfigError(
-            f"the weights `{name}` cannot be had: {_first_line(reason)}",
+            f"cannot load the weights `{name}`: {_first_line(reason)}",
             place=request.place("weights"),
             help=f"where there is a network: {fetch}; then copy its folder into {_cache(source)}",
         ) from error

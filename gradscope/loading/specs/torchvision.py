@@ -136,7 +136,7 @@ def fetch(entry: Any, request: Request) -> Path:
     torchvision itself would read it with weights_only=False.
 
     Raises:
-        ConfigError: it cannot be had; names the address and the folder to put it in.
+        ConfigError: it cannot be loaded; names the address and the folder to put it in.
     """
     path = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(entry.url).path).name
     if not path.exists():

@@ -1,6 +1,6 @@
 """The second wall: what a library may do while it builds what a config names.
 
-The first wall (policy.py, refused_arguments.py) goes by names, and so it always lags behind the
+The first wall (policy.py, refused_arguments.py) goes by names, and so it is always older than the
 libraries. This one asks what is about to happen: Python's audit events (PEP 578) tell of it before
 it does. Where the user's own files are called there is no wall. A guard, not a sandbox:
 docs/security.md says what gets past it. The questions that
@@ -24,7 +24,7 @@ from gradscope.errors import ConfigError, Place
 from gradscope.loading.wall.code_folders import below, caches, environment
 from gradscope.loading.wall.events import QUESTIONS, starts
 
-_walls: list[Wall] = []  # those that stand, the innermost last
+_walls: list[Wall] = []  # those that are active, the innermost last
 
 
 class Refused(ConfigError):
@@ -80,16 +80,16 @@ class Wall:
             self.refused.append(self.refusal("connect to the Hugging Face hub"))
         # A library may have caught it: what it came to without it is not what was asked for. Only
         # a program that it starts to look at the machine, such as a compiler, it can do without.
-        told = [each for each in self.refused if error is not None or not each.started]
-        if told and not isinstance(error, KeyboardInterrupt):
-            raise told[0] from (error if error is not told[0] else error.__cause__)
+        refusals = [each for each in self.refused if error is not None or not each.started]
+        if refusals and not isinstance(error, KeyboardInterrupt):
+            raise refusals[0] from (error if error is not refusals[0] else error.__cause__)
 
     def refusal(self, deed: str) -> Refused:
         """The error for what was about to happen."""
         return Refused(
             f"`{self.name}` was about to {deed}, which no config can make it do",
             place=self.place,
-            help="leave out what asks for it; or, only if you trust the config and all that it "
+            help="remove the part that needs it; or, only if you trust the config and all that it "
             f"names, lift the wall on the command line: --allow '{self.package}.*'",
             notes=["nothing of it has happened"],
         )
@@ -107,7 +107,7 @@ class Wall:
 
 
 class WalledPartial(functools.partial[Any]):
-    """A partial whose call is made within a wall of its own, whoever calls it."""
+    """A partial whose call is made within its own wall, whoever calls it."""
 
     wall: Callable[[], AbstractContextManager[None]]
 

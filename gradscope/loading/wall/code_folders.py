@@ -35,8 +35,8 @@ def environment() -> tuple[Path, ...]:
 
 def caches() -> tuple[Path, ...]:
     """The libraries' caches; the first is of code, which is never run from there."""
-    said = os.environ.get("XDG_CACHE_HOME")
-    caches = Path(said) if said else expanded("~/.cache")
+    words = os.environ.get("XDG_CACHE_HOME")
+    caches = Path(words) if words else expanded("~/.cache")
     home = Path(os.environ.get("HF_HOME") or caches / "huggingface")
     constants = sys.modules.get("huggingface_hub.constants")
     others = [getattr(constants, f"HF_{name}_CACHE", home) for name in ("HUB", "XET", "ASSETS")]

@@ -17,7 +17,7 @@ from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import plural
 from gradscope.typeset.text import plain
 
-#: As many names stand for all behind an answer, and as many places for all that are alike.
+#: As many names stand for all parameters of an answer, and as many places for all that are alike.
 _NAMES = 4
 
 
@@ -49,7 +49,7 @@ def facts(report: WhyReport) -> list[str]:
 def alike(report: WhyReport) -> list[Alike]:
     """The answers that need care, those that differ by their module alone together.
 
-    What follows from another answer stands with it, unless it was asked for by its name.
+    What follows from another answer is with it, unless it was asked for by its name.
     """
     if report.named:
         return _grouped(report.answers)
@@ -78,7 +78,7 @@ def _grouped(answers: Sequence[Answer]) -> list[Alike]:
 def answer_lines(group: Alike) -> Iterator[Line]:
     """One cause: whom it concerns, what it is, where, and what helps."""
     answer = group.first
-    names = answer.behind or (answer.name,)
+    names = answer.upstream or (answer.name,)
     if is_well(answer) and answer.cause is None:
         name = plain(answer.name) or "the model"
         healthy = answer.state == "healthy"
@@ -101,7 +101,7 @@ def answer_lines(group: Alike) -> Iterator[Line]:
 
 
 def _lead(answer: Answer) -> str:
-    """What an answer is, and in which steps it held."""
+    """What an answer is, and in which steps."""
     lead = f"{answer.state}, {answer.cause}:" if answer.cause else f"{answer.state}:"
     if answer.cause in ("frozen", "misspelt"):
         lead = "frozen:" if answer.state == "missing" else "not frozen:"
@@ -115,24 +115,24 @@ def _where(group: Alike, names: Sequence[str]) -> Iterator[Line]:
     where = []
     if answer.module is not None:
         call = f", call {answer.call}" if answer.call else ""
-        where.append(f"in {plain(answer.module) or 'the model itself'}{call}")
+        where.append(f"in {plain(answer.module) or 'the model'}{call}")
     if answer.location and answer.location not in answer.message:
         where.append(f"at {plain(answer.location)}")
     alone = (
         bool(answer.steps)
         or answer.kind != "parameter"
-        or (answer.cause in ("frozen", "misspelt") and len(names) == 1)
+        or (answer.cause in (None, "frozen", "misspelt") and len(names) == 1)
     )
-    behind = [] if alone else [f"{plural(len(names), 'parameter')} behind it"]
-    if where or behind:
-        yield Line("; ".join(where + behind), "where:" if where else "", indent=1)
+    upstream = [] if alone else [f"{plural(len(names), 'parameter')} upstream"]
+    if where or upstream:
+        yield Line("; ".join(where + upstream), "where:" if where else "", indent=1)
     others = group.answers[1:]
     if others:
         if answer.steps:
             yield Line(some_names((one.name for one in others), _NAMES), "the same of", indent=1)
             return
-        places = some_names((one.module or "the model itself" for one in others), _NAMES)
-        more = sum(len(other.behind or (other.name,)) for other in others)
+        places = some_names((one.module or "the model" for one in others), _NAMES)
+        more = sum(len(other.upstream or (other.name,)) for other in others)
         yield Line(f"{places}; {plural(more, 'parameter')} more", "the same in", indent=1)
 
 
@@ -148,24 +148,24 @@ def conclusion(report: WhyReport) -> Iterator[Line]:
         name
         for answer in report.answers
         if severity(answer) and not is_well(answer) and answer.kind == "parameter"
-        for name in answer.behind or (answer.name,)
+        for name in answer.upstream or (answer.name,)
     }
     if not report.checked:
-        yield Line(f"no trainable parameter was found{frozen}", "nothing to check:")
+        yield Line(f"no trainable parameter{frozen}", "nothing to check:")
     elif not any(severity(answer) for answer in report.answers):
         every = f"{report.checked} trainable parameters"
-        whom = "the one trainable parameter" if report.checked == 1 else f"all {every}"
+        whom = "the trainable parameter gets" if report.checked == 1 else f"all {every} get"
         if any(map(is_well, report.answers)):
             yield Line(f"{plural(report.checked, 'trainable parameter')} checked{frozen}")
             return
-        checked = "none is missing, all zeros, or has a NaN or an infinity"
+        checked = "none is missing, all zeros, NaN or Inf"
         if report.run.device == "meta":
-            checked = "none is missing; on `meta` there are shapes alone, and nobody knows more"
+            checked = "none is missing; on `meta` there are only shapes"
         # Sound for this loss says nothing of the one that the model is trained with.
         stand_in = report.run.loss_inferred and report.run.loss == "sum"
-        start = "the sum of the output, a stand-in for the loss," if stand_in else "the loss"
+        start = "the sum of the output (a stand-in for the loss)" if stand_in else "the loss"
         yield Line(
-            f"a gradient from {start} arrives at {whom}; checked: {checked}{frozen}",
+            f"{whom} a gradient from {start}; {checked}{frozen}",
             "healthy:",
             "good",
         )

@@ -16,7 +16,7 @@ suffix = ".html"
 
 
 def render(report: WhyReport, view: TextView) -> str:
-    """The whole page; no width bears on it."""
+    """The full page; no width bears on it."""
     return pages.render(page(report, view))
 
 

@@ -13,15 +13,15 @@ from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import number, plural
 from gradscope.typeset.text import plain
 
-#: What an error is held against.
+#: How the noise was measured, with which errors are compared.
 _NOISE = {
-    "runs": "each number of A moved by {step:.1e} of itself; {factor:g} times that error counts",
-    "ends": "each number of A moved by {step:.1e} of itself, as it was written; {factor:g} times "
-    "that error counts",
-    "sketches": "each number of both runs moved by {step:.1e} of itself, when the sketches were "
-    "made; {factor:g} times that error counts",
-    "statistics": "of statistics it is not known: errors count from {step:.1e} on, half of the "
-    "digits",
+    "runs": "of A, with each number changed by {step:.1e}, relative; "
+    "errors above {factor:g} times the noise count",
+    "outputs": "of A, not compiled, with each number changed by {step:.1e}, relative; "
+    "errors above {factor:g} times the noise count",
+    "sketches": "of both runs, with each number changed by {step:.1e}, relative, when sketched; "
+    "errors above {factor:g} times the noise count",
+    "statistics": "unknown for statistics; errors above {step:.1e} count (half of the digits)",
 }
 
 
@@ -46,7 +46,7 @@ def notes(report: DiffReport) -> list[str]:
 
 
 def verdict(report: DiffReport) -> Iterator[Line]:
-    """Forward, and backward: whether B departs from A, and how far it is off."""
+    """Forward, and backward: whether B diverges from A, and how far it is off."""
     codes = {finding.code: finding for finding in report.findings}
     activations = [row.activation for row in report.calls]
     # Of other samples the gradients of calls alone are compared.
@@ -61,12 +61,12 @@ def verdict(report: DiffReport) -> Iterator[Line]:
         worst = max((error for error in errors if error is not None), default=None)
         off = "" if worst is None else f"; the largest error is {worst:.1e}"
         if code in codes:
-            yield Line(f"departs first in {_where(codes[code])}{off}", f"{way}:", "bad")
+            yield Line(f"diverges first in {_where(codes[code])}{off}", f"{way}:", "bad")
         elif way == "backward" and "GD101" in codes and report.measured != "runs":
-            yield Line(f"departs as forward does{off}", f"{way}:", "bad")
+            yield Line(f"diverges because forward does{off}", f"{way}:", "bad")
         elif errors:
             what = plural(len(errors), "output" if way == "forward" else "gradient")
-            yield Line(f"no place departs: {what} compared{off}", f"{way}:", "good")
+            yield Line(f"no divergence: {what} compared{off}", f"{way}:", "good")
     if report.reference is not None:
         every = [p.gradient for p in report.parameters]
         yield Line(f"forward {_nearer(activations)}; backward {_nearer(every)}", "reference:")
@@ -74,12 +74,12 @@ def verdict(report: DiffReport) -> Iterator[Line]:
         yield Line(_NOISE[report.measured].format(step=report.step, factor=report.factor), "noise:")
 
 
-def _nearer(gaps: Iterable[TensorDiff | None]) -> str:
+def _nearer(diffs: Iterable[TensorDiff | None]) -> str:
     """Which of the two the reference is nearer to, and in how many tensors."""
     pairs = [
-        (gap.reference_a, gap.reference_b)
-        for gap in gaps
-        if gap is not None and gap.reference_a is not None and gap.reference_b is not None
+        (diff.reference_a, diff.reference_b)
+        for diff in diffs
+        if diff is not None and diff.reference_a is not None and diff.reference_b is not None
     ]
     if not pairs:
         return "nothing to compare"
@@ -87,17 +87,17 @@ def _nearer(gaps: Iterable[TensorDiff | None]) -> str:
     worst = [max(one) for one in zip(*pairs, strict=True)]
     which = "AB"[nearer[1] > nearer[0]]
     return (
-        f"{which} is nearer to it in {max(nearer)} of {len(pairs)}, A is off by up to "
-        f"{worst[0]:.1e} and B by {worst[1]:.1e}"
+        f"{which} is closer in {max(nearer)} of {len(pairs)}; the largest error is "
+        f"{worst[0]:.1e} in A and {worst[1]:.1e} in B"
     )
 
 
-def _errors(gaps: Iterable[TensorDiff | None]) -> list[float | None]:
+def _errors(diffs: Iterable[TensorDiff | None]) -> list[float | None]:
     """Of those that were compared."""
-    return [gap.error for gap in gaps if gap is not None and gap.note is None]
+    return [diff.error for diff in diffs if diff is not None and diff.note is None]
 
 
 def _where(finding: Finding) -> str:
     if finding.cause in ("loss", "batch"):
         return f"the {finding.cause}"
-    return label(finding.name, finding.call) if finding.name else "the model itself"
+    return label(finding.name, finding.call) if finding.name else "the model"

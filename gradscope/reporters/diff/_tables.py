@@ -16,14 +16,11 @@ _OF_ALL = "error: ‖b − a‖ / ‖a‖; cos: the cosine between the two"
 _LEGENDS = {
     "runs": (
         f"{_OF_ALL}; max: the largest difference",
-        "own: the error that is left where everything around the call is A's; ×n: n times the "
-        "noise",
+        "forced: the teacher-forced error, of the call fed with A's tensors; ×n: n times the noise",
     ),
-    "ends": (f"{_OF_ALL}; max: the largest difference; ×n: n times the noise",),
+    "outputs": (f"{_OF_ALL}; max: the largest difference; ×n: n times the noise",),
     "sketches": (f"{_OF_ALL}; estimates, ± 6 %; ×n: n times the noise",),
-    "statistics": (
-        "error: ‖b − a‖ / ‖a‖ is so large at least; max: the largest difference, at least",
-    ),
+    "statistics": ("error, max: lower bounds of ‖b − a‖ / ‖a‖ and of the largest difference",),
 }
 _EMPTY = ("", NOT_THERE)
 _Row = TypeVar("_Row", CallDiff, ParameterDiff)
@@ -92,7 +89,7 @@ def _chosen(
     if view.top is None or view.top >= len(rows):
         return list(rows), ""
     chosen = sorted(rows, key=worst, reverse=True)[: view.top]
-    return chosen, f"{count(view.top)} of {plural(len(rows), noun)} shown, the farthest off"
+    return chosen, f"{count(view.top)} of {plural(len(rows), noun)} shown, the largest errors"
 
 
 def _worst_of_call(row: CallDiff) -> float:
@@ -103,10 +100,10 @@ def _worst_of_parameter(row: ParameterDiff) -> float:
     return max(_size(row.value), _size(row.gradient))
 
 
-def _size(gap: TensorDiff | None) -> float:
-    if gap is None:
+def _size(diff: TensorDiff | None) -> float:
+    if diff is None:
         return 0.0
-    return float("inf") if gap.note else gap.error or 0.0
+    return float("inf") if diff.note else diff.error or 0.0
 
 
 def _headings(what: str, rank: int) -> tuple[Heading, ...]:
@@ -114,34 +111,34 @@ def _headings(what: str, rank: int) -> tuple[Heading, ...]:
         Heading(f"{what} error", keep=KEEP - 1 - rank),
         Heading(f"{what} cos", keep=KEEP - 40 - rank),
         Heading(f"{what} max", keep=KEEP - 50 - rank),
-        Heading(f"{what} own", keep=KEEP - 10 - rank),
+        Heading(f"{what} forced", keep=KEEP - 10 - rank),
         Heading(f"{what} A–ref", keep=KEEP - 15 - rank),
         Heading(f"{what} B–ref", keep=KEEP - 15 - rank),
     )
 
 
-def _cells(gap: TensorDiff | None) -> tuple[Cell, ...]:
-    if gap is None:
+def _cells(diff: TensorDiff | None) -> tuple[Cell, ...]:
+    if diff is None:
         return (Cell(""),) * 6
-    cosine = NOT_THERE if gap.cosine is None else f"{gap.cosine:.4f}"
-    references = (Cell(_figure(one)) for one in (gap.reference_a, gap.reference_b))
-    return (_error(gap), Cell(cosine), Cell(_figure(gap.largest)), _own(gap), *references)
+    cosine = NOT_THERE if diff.cosine is None else f"{diff.cosine:.4f}"
+    references = (Cell(_figure(one)) for one in (diff.reference_a, diff.reference_b))
+    return (_error(diff), Cell(cosine), Cell(_figure(diff.largest)), _forced(diff), *references)
 
 
-def _error(gap: TensorDiff) -> Cell:
-    if gap.note:
-        return Cell(plain(gap.note), "warn")
-    return _judged(gap.error, gap.noise, gap.departs and gap.own is None)
+def _error(diff: TensorDiff) -> Cell:
+    if diff.note:
+        return Cell(plain(diff.note), "warn")
+    return _judged(diff.error, diff.noise, diff.diverges and diff.teacher_forced is None)
 
 
-def _own(gap: TensorDiff) -> Cell:
-    return _judged(gap.own, gap.own_noise, gap.departs)
+def _forced(diff: TensorDiff) -> Cell:
+    return _judged(diff.teacher_forced, diff.teacher_forced_noise, diff.diverges)
 
 
-def _judged(error: float | None, noise: float | None, departs: bool) -> Cell:
-    """An error; one that is no noise says how many times that it is."""
-    if error is None or not noise or not departs:
-        return Cell(_figure(error), "bad" if departs else "")
+def _judged(error: float | None, noise: float | None, diverges: bool) -> Cell:
+    """An error; one above the noise as a multiple of it, too."""
+    if error is None or not noise or not diverges:
+        return Cell(_figure(error), "bad" if diverges else "")
     return Cell(f"{_figure(error)} ×{number(error / noise)}", "bad")
 
 
@@ -170,7 +167,7 @@ def _table(
     caption: str,
     names: Sequence[str],
 ) -> Table:
-    """Without the columns in which nothing stands, or nothing is known."""
+    """Without the columns in which nothing is, or nothing is known."""
     kept = [i for i in range(len(headings)) if any(row[i].text not in _EMPTY for row in rows)]
     return Table(
         title,

@@ -13,16 +13,16 @@ from gradscope.typeset.numbers import shape
 
 suffix = ".csv"
 
-_GAP = tuple(f.name for f in fields(TensorDiff))
+_DIFF = tuple(f.name for f in fields(TensorDiff))
 CALLS = (
     *("name", "name_b", "type", "call", "path", "shape"),
-    *(f"activation_{name}" for name in _GAP),
-    *(f"gradient_{name}" for name in _GAP),
+    *(f"activation_{name}" for name in _DIFF),
+    *(f"gradient_{name}" for name in _DIFF),
 )
 PARAMETERS = (
     *("name", "name_b", "shape", "update_ratio_a", "update_ratio_b"),
-    *(f"value_{name}" for name in _GAP),
-    *(f"gradient_{name}" for name in _GAP),
+    *(f"value_{name}" for name in _DIFF),
+    *(f"gradient_{name}" for name in _DIFF),
 )
 FINDINGS = tuple(f.name for f in fields(Finding))
 
@@ -49,14 +49,14 @@ def parameter_rows(report: DiffReport) -> list[list[Field]]:
 
 def _call(row: CallDiff) -> list[Field]:
     head: list[Field] = [row.name, row.name_b, row.type, row.call, row.path, shape(row.shape)]
-    return [*head, *_gap(row.activation), *_gap(row.gradient)]
+    return [*head, *_diff(row.activation), *_diff(row.gradient)]
 
 
 def _parameter(row: ParameterDiff) -> list[Field]:
     ratios = row.update_ratios or (None, None)
     head: list[Field] = [row.name, row.name_b, shape(row.shape), *ratios]
-    return [*head, *_gap(row.value), *_gap(row.gradient)]
+    return [*head, *_diff(row.value), *_diff(row.gradient)]
 
 
-def _gap(gap: TensorDiff | None) -> list[Field]:
-    return [None if gap is None else getattr(gap, name) for name in _GAP]
+def _diff(diff: TensorDiff | None) -> list[Field]:
+    return [None if diff is None else getattr(diff, name) for name in _DIFF]

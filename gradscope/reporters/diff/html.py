@@ -14,7 +14,7 @@ suffix = ".html"
 
 
 def render(report: DiffReport, view: DiffView) -> str:
-    """The whole page, with every column that says something."""
+    """The full page, with every column that says something."""
     return pages.render(page(report, view))
 
 
@@ -23,7 +23,7 @@ def page(report: DiffReport, view: DiffView) -> Page:
     verdict = (*items(_lines.verdict(report)), *finding_items(report.findings))
     parts = [Part("verdict", items=verdict)]
     if view.panels and view.table is None:
-        parts.append(Part("over steps", "A and B over each other", panels=view.panels))
+        parts.append(Part("over steps", "A and B, overlaid", panels=view.panels))
     if view.maps and view.table is None:
         parts.append(Part("layers over steps", "A beside B, on one scale", maps=view.maps))
     parts += [table_part(table) for table in _tables.shown(report, view)]

@@ -17,7 +17,7 @@ _MARGIN = 4
 
 
 def render(keys: Iterable[KeyText], view: TextView) -> str:
-    """Every key; those of a group stand below it."""
+    """Every key; those of a group are below it."""
     return printed(_lines(keys, view.width), width=view.width, color=view.color)
 
 

@@ -17,7 +17,7 @@ suffix = ".html"
 
 
 def render(report: LeaksReport, view: TextView) -> str:
-    """The whole page; no width bears on it."""
+    """The full page; no width bears on it."""
     return pages.render(page(report, view))
 
 

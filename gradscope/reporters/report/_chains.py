@@ -1,6 +1,6 @@
 """A grad_fn chain as lines: one walk, iterative, and a straight run stays at one depth.
 
-A node stands under its consumers: where several lead to it, the earlier ones refer to its number,
+A node is under its consumers: where several lead to it, the earlier ones refer to its number,
 so a skip connection is one short branch and not a second copy of the network.
 """
 

@@ -55,7 +55,7 @@ def notes(model: CheckedModel) -> list[str]:
 
 
 def summary(check: CheckReport) -> str:
-    """All models in one line, with how many rules looked."""
+    """All models in one line, with the number of rules."""
     findings = [finding for model in check.models for finding in model.findings]
     failed = sum(model.error is not None for model in check.models)
     known = sum(len(model.known) for model in check.models)
@@ -65,9 +65,9 @@ def summary(check: CheckReport) -> str:
         facts.append(f"{failed} failed")
     text = ", ".join(facts)
     if check.rules:
-        text += f"; {plural(len(check.rules), 'rule')} looked"
+        text += f"; {plural(len(check.rules), 'rule')} ran"
         if check.models and all(model.run.device == "meta" for model in check.models):
-            text += ", those of values at nothing: the device `meta` has none"
+            text += "; rules on values found none on the device `meta`"
     if known:
         text += f"; {plural(known, 'finding')} in the baseline not counted"
     return text
@@ -92,6 +92,6 @@ def entry(of: BaselineEntry) -> str:
 
 
 def next_command(check: CheckReport) -> str | None:
-    """How to read more about the rule behind the worst finding."""
+    """How to read more about the rule of the worst finding."""
     found = ordered([finding for model in check.models for finding in model.findings])
     return f"about a rule: `gradscope rules {plain(found[0].code)}`" if found else None

@@ -11,7 +11,7 @@ from gradscope.typeset.numbers import count, plural, share
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table
 from gradscope.typeset.text import plain
 
-#: So many layers stand in a table; the others lose less, and the caption counts them.
+#: So many layers are in a table; the others lose less, and the caption counts them.
 SHOWN = 10
 #: Of a safe scale: no gradient overflows, and of the parameters' no more than this becomes zero.
 _LOST = 0.01
@@ -35,7 +35,7 @@ def tables(forecasts: Sequence[PrecisionForecast], top: int | None = None) -> li
 
 
 def safe_scale(forecasts: Sequence[PrecisionForecast]) -> float | None:
-    """The smallest loss scale that is safe for the whole model; None where none of those tried."""
+    """The smallest loss scale that is safe for the full model; None where none of those tried."""
     safe = (f.scale for f in forecasts if f.overflow == 0 and f.underflow <= _LOST)
     return min(safe, default=None)
 

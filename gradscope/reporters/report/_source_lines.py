@@ -1,4 +1,4 @@
-"""Where a finding stands, as machines want it: a file and a line."""
+"""Where a finding is, as machines want it: a file and a line."""
 
 from __future__ import annotations
 

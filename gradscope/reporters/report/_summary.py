@@ -70,7 +70,7 @@ def _parts(report: Report) -> str:
 
 
 def totals(report: Report) -> list[str]:
-    """The whole model in one line, whatever the tables select."""
+    """The full model in one line, whatever the tables select."""
     all_of, facts = report.totals, [_parameters(report)]
     if all_of.gradient_norm is not None:
         facts.append(f"gradient norm {number(all_of.gradient_norm)}")
@@ -100,7 +100,5 @@ def verified(report: Report) -> Line | None:
     if proof.repeatable:
         text = f"gradients with hooks differ from those without{difference}: please report it"
         return Line(text, "not verified:", "bad")
-    text = (
-        f"two plain runs differ already{difference}, so nothing can be said about the observed one"
-    )
+    text = f"two plain runs differ already{difference}, so the observed one cannot be judged"
     return Line(text, "not verified:", "warn")

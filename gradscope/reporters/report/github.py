@@ -54,7 +54,7 @@ def _commands(model: CheckedModel, view: View) -> Iterator[str]:
 
 
 def _by_line(group: SimilarFindings) -> Iterator[SimilarFindings]:
-    """An annotation stands on one line: those alike that stand elsewhere get their own."""
+    """An annotation is on one line: those alike that are elsewhere get their own."""
     members: dict[str | None, SimilarFindings] = {}
     for finding in (group.first, *group.more):
         before = members.get(finding.location)

@@ -51,9 +51,9 @@ def _parts(report: Report, view: View) -> Iterator[Part]:
         yield Part("findings", items=said(Line("no findings", tone="good")))
     if view.table is None:
         drawn = panels(report)
-        whole = modules(report)
-        if whole is not None:
-            yield Part("modules", whole.colors, blocks=whole)
+        full = modules(report)
+        if full is not None:
+            yield Part("modules", full.colors, blocks=full)
         if drawn:
             yield Part("over depth", "calls in their order, of the innermost modules", panels=drawn)
     yield from map(table_part, _histograms.tables(report.histograms))

@@ -10,10 +10,10 @@ suffix = ".json"
 
 
 def render(report: Report, view: View) -> str:
-    """The whole report; a view chooses what is shown of it, not what it is."""
+    """The full report; a view chooses what is shown of it, not what it is."""
     return record_json.dumps(report)
 
 
 def render_check(check: CheckReport, view: View) -> str:
-    """The whole check; its schema is not a report's."""
+    """The full check; its schema is not a report's."""
     return record_json.dumps(check)

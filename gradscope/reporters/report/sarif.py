@@ -61,7 +61,7 @@ def render_check(check: CheckReport, view: View) -> str:
 
 
 def _rules(check: CheckReport, texts: Sequence[RuleText]) -> dict[str, dict[str, Any]]:
-    """The descriptors by id: of the rules that looked, and of whatever else found something."""
+    """The descriptors by id: of the rules that ran, and of others with findings."""
     wanted = set(check.rules)
     found = [f for model in check.models for f in (*model.findings, *model.known)]
     wanted.update(finding.code for finding in found)

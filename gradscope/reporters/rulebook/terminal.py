@@ -43,7 +43,7 @@ def _book(rules: Sequence[Rule], width: int | None) -> Iterator[Text]:
         for rule in rules
     )
     table = Table("", _COLUMNS, rows)
-    if plan(table, width).hidden:  # the summaries then have lines of their own
+    if plan(table, width).hidden:  # the summaries then have their own lines
         table = Table("", _COLUMNS[:-1], tuple(row[:-1] for row in rows), fixed=True)
         head, line, *lines = table_rows(table, width)
         yield from (head, line)
@@ -87,19 +87,19 @@ def _page(rule: Rule, width: int | None) -> Iterator[Text]:
 
 
 def _in_runs(rule: Rule) -> str:
-    """When the rule is told there, and from when on it can be judged."""
+    """When the rule is reported there, and from when on it can be judged."""
     runs = rule.runs
     if runs is None:
-        return "It says nothing of one: that needs the closer look or the config of a check."
+        return "It does not judge training runs: it needs the full sample or the config of a check."
     if runs.ranks:
-        return "It is told of several processes, when their files are read: by `show` and `why`."
+        return "It judges runs with several ranks, when `show` or `why` reads their files."
     if runs.loop:
         return (
-            "It reads what the training loop does at every step, sampled or not. It is reported "
-            "when it held in 5 steps, or at the end of a shorter run."
+            "It reads the training loop at every step, sampled or not. It is reported after 5 "
+            "steps, or at the end of a shorter run."
         )
     if runs.first:
-        return "It judges the first step, and no other."
+        return "It judges the first step only."
     needs, limits = [], rule.limits()
     if runs.over_steps:
         needs.append(plural(runs.steps_needed(limits), "step"))
@@ -110,11 +110,11 @@ def _in_runs(rule: Rule) -> str:
 
 def _reported(runs: Runs) -> str:
     if runs.steps > 1:
-        return f"It is told once it held in {runs.steps} steps in a row."
+        return f"It is reported after {runs.steps} steps in a row."
     if runs.samples < 2:
-        return "It is told as soon as it holds."
-    start = ", from the first one on" if runs.always else ""
-    return f"It is told once it held in {runs.samples} steps in a row, of those looked at{start}."
+        return "It is reported at once."
+    start = ", counted from the first" if runs.always else ""
+    return f"It is reported after {runs.samples} sampled steps in a row{start}."
 
 
 def _style(rule: Rule) -> str:
@@ -139,7 +139,7 @@ def _thresholds(rule: Rule) -> Table:
         for threshold in rule.thresholds
     )
     legend = (
-        ("off: this test is not made",) if any("off" in c.text for r in rows for c in r) else ()
+        ("off: this test is switched off",) if any("off" in c.text for r in rows for c in r) else ()
     )
     return Table("Thresholds", tuple(headings), rows, legend=legend)
 

@@ -22,7 +22,7 @@ Drawn = Sequence[Sequence[bytes]]
 
 
 def render(report: SaliencyReport, view: TextView, drawn: Drawn = ()) -> str:
-    """The whole page; without ``drawn``, which a saved report lacks, the figures alone."""
+    """The full page; without ``drawn``, which a saved report lacks, the figures alone."""
     return pages.render(page(report, view, drawn))
 
 
@@ -38,7 +38,7 @@ def page(report: SaliencyReport, view: TextView, drawn: Drawn = ()) -> Page:
 
 def _parts(image: ImageAttribution, files: Sequence[bytes]) -> Iterator[Part]:
     title, target = _tables.name(image), _tables.explained(image)
-    # Every table of a page has a title of its own, and every column a head.
+    # Every table of a page has its own title, and every column a head.
     maps, classes = replace(_tables.maps(image), title=f"maps of {title}"), _tables.classes(image)
     classes = replace(classes, columns=(*classes.columns[:-1], Heading("role", right=False)))
     pictures = tuple(

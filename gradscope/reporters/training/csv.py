@@ -1,4 +1,4 @@
-"""A training run as RFC 4180: a row for each step; or for each layer and step looked at."""
+"""A training run as RFC 4180: a row for each step; or for each layer and sampled step."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def _findings(history: RunHistory, names: dict[int, str]) -> Iterator[list[Field
     for finding in ordered([found.finding for found in history.findings]):
         found = by_finding[id(finding)]
         cause = explained.get(id(found))
-        intervals = " ".join(f"{a}-{b}" if a != b else str(a) for a, b in found.steps)
+        ranges = " ".join(f"{a}-{b}" if a != b else str(a) for a, b in found.steps)
         ends = (found.steps[0][0], found.steps[-1][1]) if found.steps else (None, None)
         yield [
             "" if found.model is None else names.get(found.model, ""),
             *(finding.severity, finding.code, finding.rule, finding.name, finding.call),
-            *(*ends, intervals, finding.message, finding.value, finding.threshold),
+            *(*ends, ranges, finding.message, finding.value, finding.threshold),
             *(finding.source, finding.cause, finding.location, finding.advice),
             found.origin.message if found.origin else None,
             f"{cause.code} {cause.name}".rstrip() if cause else None,

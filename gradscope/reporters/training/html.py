@@ -20,7 +20,7 @@ suffix = ".html"
 
 
 def render(history: RunHistory, view: View) -> str:
-    """The whole page; ``view.table`` is one table alone."""
+    """The full page; ``view.table`` is one table alone."""
     return pages.render(page(history, view))
 
 
@@ -44,9 +44,9 @@ def _parts(history: RunHistory, view: View) -> Iterator[Part]:
             yield Part("step metrics in figures", table=table, remarks=table.legend)
         drawn = tuple(over_steps.maps(history))
         if drawn:
-            yield Part("layers over steps", "a row leads to the layer's figures", maps=drawn)
+            yield Part("layers over steps", "click a row for the layer's figures", maps=drawn)
     if wanted == "steps":
-        yield _table(steps.table(history, view), "no step was finished")
+        yield _table(steps.table(history, view), "no step was completed")
     if wanted in (None, "events") and (history.events or wanted):
         found = items(events.lines(history.events))
         yield Part("events", items=found, remarks=() if found else ("no events",))

@@ -18,14 +18,14 @@ from gradscope.rules import explanations
 suffix = ".json"
 
 #: The step metrics, a column each, in the order of the steps.
-SIGNS = (
+METRICS = (
     *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "losses", "summed"),
     *("nonfinite", "gradient_norm", "clipped_norm", "learning_rates", "loss_scale", "sampled"),
 )
 
 
 def render(history: RunHistory, view: View) -> str:
-    """The whole run; a view chooses what is shown of it, not what it is."""
+    """The full run, whatever the view selects."""
     run = history.run
     head = {
         "schema": run.schema,
@@ -38,7 +38,7 @@ def render(history: RunHistory, view: View) -> str:
         "sampled": list(history.sampled),
     }
     body = [f"{json.dumps(key)}: {to_line(value)}" for key, value in head.items()]
-    body.append(_block("vital_signs", _signs(history.steps), "{}"))
+    body.append(_block("step_metrics", _metrics(history.steps), "{}"))
     for key, series in (("parameters", history.parameters), ("calls", history.calls)):
         body.append(_block(key, map(_series, series), "[]"))
     explained = explanations(history.findings)
@@ -63,8 +63,8 @@ def _block(key: str, lines: Iterator[str], brackets: str) -> str:
     return f"{json.dumps(key)}: {items}"
 
 
-def _signs(steps: Sequence[TrainingStep]) -> Iterator[str]:
-    for name in SIGNS:
+def _metrics(steps: Sequence[TrainingStep]) -> Iterator[str]:
+    for name in METRICS:
         yield f"{json.dumps(name)}: {to_line([getattr(step, name) for step in steps])}"
 
 
@@ -94,7 +94,7 @@ def _series(series: LayerSeries) -> str:
 
 
 def _norms(norms: NormSeries) -> dict[str, Any]:
-    """The norms at every step that has them: none where no gradient was there, or no finite one."""
+    """The norms at every step that has a finite gradient."""
     return {
         "steps": list(norms.steps),
         "grad_norm": _short(norms.gradient),

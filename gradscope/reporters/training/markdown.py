@@ -29,14 +29,14 @@ def _blocks(history: RunHistory, view: View) -> Iterator[str]:
     yield _items([*facts, *map(escaped, summary.notes(history))])
     wanted = view.table
     if wanted is None:
-        yield _table(step_metrics.table(history, None)) or "No step was finished."
+        yield _table(step_metrics.table(history, None)) or "No step was completed."
     if wanted == "steps":
-        yield _table(steps.table(history, view)) or "No step was finished."
+        yield _table(steps.table(history, view)) or "No step was completed."
     if wanted in (None, "findings"):
         yield _findings(history)
     if wanted in (None, "events") and history.events:
         yield "### Events\n\n" + _items(
-            map(_line, events.lines(history.events, whole=wanted is not None))
+            map(_line, events.lines(history.events, full=wanted is not None))
         )
     elif wanted == "events":
         yield "No events."

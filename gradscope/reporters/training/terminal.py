@@ -39,7 +39,7 @@ def page(history: RunHistory, view: View) -> list[Text]:
 
 
 def head(history: RunHistory, width: int | None) -> Iterator[Text]:
-    """What was run, how it ended, and how it was looked at."""
+    """What was run, how it ended, and how it was sampled."""
     first, *others = summary.facts(history)
     yield from fact_lines([first], width)
     yield from prose(summary.end(history), width)
@@ -54,10 +54,10 @@ def _blocks(history: RunHistory, view: View) -> Iterator[Iterable[Text]]:
     wanted = view.table
     if wanted is None:
         yield _table(step_metrics.table(history, view.width), view) or [
-            Text("no step was finished")
+            Text("no step was completed")
         ]
     if wanted == "steps":
-        yield _table(steps.table(history, view), view) or [Text("no step was finished")]
+        yield _table(steps.table(history, view), view) or [Text("no step was completed")]
     if wanted in (None, "findings"):
         yield _findings(history, view)
     if wanted in (None, "events") and history.events:
@@ -78,7 +78,7 @@ def _blocks(history: RunHistory, view: View) -> Iterator[Iterable[Text]]:
 
 def _events(history: RunHistory, view: View) -> Iterator[Line]:
     option = view.option("--table events")
-    return events.lines(history.events, whole=view.table is not None, option=option)
+    return events.lines(history.events, full=view.table is not None, option=option)
 
 
 def _table(table: Table | None, view: View) -> list[Text]:

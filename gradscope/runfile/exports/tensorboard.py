@@ -23,11 +23,11 @@ def write(run: RunFile, path: Path) -> None:
     began, steps = run.run.started, run.steps()
     times = {one.step: began + one.time for one in steps}
     with SummaryWriter(str(path), filename_suffix=".gradscope") as writer:
-        for tag, step, value in (*_vital(steps), *_layers(run)):
+        for tag, step, value in (*_step_metrics(steps), *_layers(run)):
             writer.add_scalar(tag, value, step, walltime=times.get(step, began))
 
 
-def _vital(steps: Sequence[TrainingStep]) -> Iterator[tuple[str, int, float]]:
+def _step_metrics(steps: Sequence[TrainingStep]) -> Iterator[tuple[str, int, float]]:
     several = len({one.optimizer for one in steps}) > 1
     for one in steps:
         rate = one.learning_rates[0] if one.learning_rates else None

@@ -13,7 +13,7 @@ from gradscope.saliency._subject import Subject
 def blank(subject: Subject, maps: Tensor, reads: Sequence[str]) -> list[CheckResults]:
     """``blank`` for each image: one sentence why its map has no shape, or None where it has one.
 
-    ``reads`` is the method's: the layer's activation and gradient are looked at only for those that
+    ``reads`` is the method's: the layer's activation and gradient are read only for those that
     use them.
     """
     return [{"blank": _why(subject, maps[i], i, reads)} for i in range(len(maps))]
@@ -21,7 +21,7 @@ def blank(subject: Subject, maps: Tensor, reads: Sequence[str]) -> list[CheckRes
 
 def _why(subject: Subject, values: Tensor, i: int, reads: Sequence[str]) -> str | None:
     if not bool(values.isfinite().all()):
-        return "the map holds NaN or infinity: so does the score, or what it was computed from"
+        return "the map holds NaN or Inf: so does the score, or what it was computed from"
     low, high = float(values.min()), float(values.max())
     # What rounding leaves of a constant map is no shape either.
     if high - low > 1e-6 * max(abs(low), abs(high)):
@@ -32,7 +32,7 @@ def _why(subject: Subject, values: Tensor, i: int, reads: Sequence[str]) -> str 
 
 def _reason(subject: Subject, i: int, reads: Sequence[str]) -> str:
     if not bool(subject.logits[i].isfinite().all()):
-        return "the logits of this picture are not finite"
+        return "the logits of this picture are NaN or Inf"
     found = _in_layer(subject, i) if "layer" in reads else None
     if found:
         return found
@@ -40,8 +40,8 @@ def _reason(subject: Subject, i: int, reads: Sequence[str]) -> str:
         return "every pixel of the input has the same value"
     if "input" in reads and not bool(subject.input_gradient[i].any()):
         return (
-            "the gradient of the score is zero at every pixel, as behind a ReLU that clips this "
-            "class's logit or a saturated activation; occlusion needs no gradient"
+            "the gradient of the score is zero at every pixel, as upstream of a ReLU that clips "
+            "this class's logit or a saturated activation; occlusion needs no gradient"
         )
     if "scores" in reads:
         return "the score did not move with any change of the picture that the method tried"

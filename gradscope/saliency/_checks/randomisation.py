@@ -50,7 +50,7 @@ def randomisation(
 
 
 def _from_the_output(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The modules with parameters of their own, the last registered first."""
+    """The modules with their own parameters, the last registered first."""
     own = [
         (name or "(model)", module)
         for name, module in model.named_modules()

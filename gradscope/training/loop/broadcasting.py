@@ -32,7 +32,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """What was put together: the column [N, 1, …], the row [N, …], and the result [N, N, …]."""
+    """The operands and the result: the column [N, 1, …], the row [N, …], the result [N, N, …]."""
 
     operation: str
     column: Shape

@@ -1,4 +1,4 @@
-"""Whether an optimizer's step gets the gradients that it should, told by identity and version."""
+"""Whether an optimizer's step gets the gradients that it should, by identity and version."""
 
 from __future__ import annotations
 

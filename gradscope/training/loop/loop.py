@@ -100,7 +100,7 @@ class Loop:
 
     @property
     def wants_models(self) -> bool:
-        """Whether models are to be looked for once more: a module was set, or the first backward
+        """Whether models are to be looked for again: a module was set, or the first backward
         begins and none of those that are known has run."""
         return self.changed or not (self.backwards or self.model_uses.called)
 

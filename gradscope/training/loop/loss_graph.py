@@ -1,4 +1,4 @@
-"""What the graphs of losses say: read in the steps that are sampled, while the graph is whole."""
+"""What the graphs of losses show: read in the sampled steps, while the graph exists."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class LossGraphs:
         return any(one.inside and one.location is None for one in self._seen.values())
 
     def backward_begins(self, roots: Sequence[object], *, sampled: bool) -> None:
-        """The graph of a loss is whole."""
+        """The graph of a loss is complete."""
         if not sampled and not self._targets.suspect:
             return
         root = roots[0] if len(roots) == 1 else None

@@ -1,4 +1,4 @@
-"""The operations between the models and a loss, read off its graph while that is whole.
+"""The operations between the models and a loss, read off its graph while it exists.
 
 The walk goes from the loss towards the models through what losses are made of, and stops at what a
 model is made of: it takes microseconds, however large the model is.

@@ -1,6 +1,6 @@
 """The moments of a training loop that PyTorch has no hook for, beside forward, backward and step.
 
-Each patch stands around a function that does not warn: a frame more would change the line that a
+Each patch wraps a function that does not warn: a frame more would change the line that a
 warning names. Where a function may raise, the traceback has this frame in it.
 """
 
@@ -26,7 +26,7 @@ _MADE = ((LRScheduler, "_initial_step"), (ReduceLROnPlateau, "_reset"))
 
 
 class LoopObserver(RegistrationObserver, Protocol):
-    """What listens to these moments. None of the methods raises."""
+    """Observes these moments. None of the methods raises."""
 
     def clearing(self) -> None:
         """``zero_grad`` is about to clear gradients."""

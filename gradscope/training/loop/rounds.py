@@ -11,7 +11,7 @@ from gradscope.training.loop.script_lines import script_line
 #: So many events of a round are kept, and so many kinds of rounds: a loop that always does the same
 #: has few of either.
 _LONGEST, _MOST = 64, 256
-#: Events that are told apart by the line of the script, too: it may clear gradients at several.
+#: Events that are also separated by the line of the script: it may clear gradients at several.
 _PLACED = frozenset({"zero", "clip", "backward"})
 
 

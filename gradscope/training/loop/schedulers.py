@@ -15,7 +15,7 @@ from gradscope.training.loop.script_lines import ScriptLine, call_of, script_lin
 
 
 class _Seen:
-    """One of them: where it was made, and how far it had come when it was looked at last."""
+    """One of them: where it was made, and its number of steps at the last sample."""
 
     __slots__ = ("epoch", "made", "name", "record", "ref", "steps")
 
@@ -28,7 +28,7 @@ class _Seen:
 
 
 class Schedulers:
-    """Counts their steps by ``last_epoch``: to stand around ``step`` would change the line that its
+    """Counts their steps by ``last_epoch``: to wrap ``step`` would change the line that its
     warnings name."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The sentinel: sees whether a step is finite, and says where what is not came from."""
+"""The NaN detector: checks each step for NaN and Inf, and finds their origin."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gradscope.training.nan_detector.unknown_origin import given, unlocated
 
 Models = Callable[[], Sequence[tuple[str, nn.Module]]]
 
-#: Steps in a row whose loss is looked at: after them a NaN is in the weights, and says no more.
+#: Steps in a row whose loss is checked: after them a NaN is in the weights, and tells no more.
 _IN_A_ROW = 4
 
 #: What ``in_backward`` asks: here it is asked thrice in every step.
@@ -34,7 +34,7 @@ _TASK, _NO_TASK = torch._C._current_graph_task_id, -1
 
 
 class NanDetector:
-    """Keeps what is needed to run the calls of a step again, until the step ends.
+    """Keeps what a replay of the calls of a step needs, until the step ends.
 
     All in the thread that trains; nothing of the script is changed.
 
@@ -53,7 +53,7 @@ class NanDetector:
         self._in_a_row = 0
         self._external = FINITE
         self._alone: NoCollectives | None = None
-        #: While a call is run again its hooks run too: whoever set them looks away.
+        #: While a call is replayed its hooks run too: those of gradscope ignore that.
         self.busy = False
 
     def call_began(
@@ -82,7 +82,7 @@ class NanDetector:
         gradients: Sequence[torch.Tensor] = (),
         loss: float | None = None,
     ) -> str | None:
-        """A backward begins, and its graph is whole: "nan" or "inf" where a root is not finite.
+        """A backward begins, and its graph exists: "nan" or "inf" if a root is NaN or Inf.
 
         Args:
             roots: what it begins with.
@@ -119,13 +119,13 @@ class NanDetector:
     def locate(
         self, *, where: str, seen: Callable[[], Sequence[ModuleCall]] | None = None
     ) -> tuple[NonFiniteOrigin, ...]:
-        """The origins of what is not finite in this step, oldest first; before the optimizer's.
+        """The origins of the NaN or Inf in this step, oldest first; before the optimizer's step.
 
-        Where none can be told, one record that says what is known.
+        If none is found, one record that says what is known.
 
         Args:
-            where: "loss" for a root that was not finite; "gradients" where they alone are not.
-            seen: the calls inside the models, in a step that is looked at.
+            where: "loss" for a root with NaN or Inf; "gradients" if only they have it.
+            seen: the calls inside the models, in a sampled step.
         """
         with self._looking():
             calls = [call for call in self._calls if call.returned]
@@ -162,7 +162,7 @@ class NanDetector:
         self._external = FINITE
 
     def close(self) -> None:
-        """Nothing is looked at any more: no hook is left, also in a graph that lives on."""
+        """Stop observing: no hook is left, also in a graph that lives on."""
         for call in self._calls:
             call.release()
         self._calls = []
@@ -185,7 +185,7 @@ class NanDetector:
                 del arrived[count:]
 
     def _in_forward(self, calls: Sequence[RecordedCall]) -> tuple[NonFiniteOrigin, ...]:
-        """The first call that makes it; those whose results were seen to be finite do not."""
+        """The first call that makes it; those with finite results do not."""
         for call in calls:
             if call.level != FINITE and (found := self._run(call, backward=False)):
                 return found

@@ -1,7 +1,7 @@
-"""Where a NaN or an infinity shows first, by what the hooks of a step that is looked at have seen.
+"""Finds the first module that returned a NaN or Inf, from the hooks of a sampled step.
 
-For models that cannot be run again by one process of several: the module and the phase are known
-then, and not the operation.
+For models whose calls one rank alone cannot replay. The module and the phase are known, the
+operation is not.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from gradscope.records.modules import ModuleCall
 from gradscope.records.tensors import TensorStats
 from gradscope.typeset.numbers import plural
 
-_WHICH = "; which operation of it, only a run of one process can tell"
-_ADVICE = (
-    "run it in one process, where `gradscope run` names the operation and the numbers that it got"
-)
+_WHICH = "; a run with one process finds the operation"
+_ADVICE = "run it with one process: `gradscope run` then names the operation and its inputs"
 
 
 def first_non_finite_module(
@@ -29,8 +27,8 @@ def first_non_finite_module(
 
     Args:
         calls: of one model.
-        where: "loss" for a root that was not finite; "gradients" where they alone are not.
-        worst: what is looked for, NaN or infinity.
+        where: "loss" for a root with NaN or Inf; "gradients" if only they have it.
+        worst: the kind to search for, NaN or Inf.
     """
     if where == "loss":
         return _in_forward(calls, worst)
@@ -53,17 +51,19 @@ def _in_forward(calls: Sequence[ModuleCall], worst: int) -> NonFiniteOrigin | No
     inner = _innermost(made)
     if inner:
         first = min(inner, key=lambda call: call.order)
-        message = f"{_called(first)} returned {_text(worst)} in {_rank()} forward, and took none"
+        message = (
+            f"{_called(first)} returned {_text(worst)} in {_rank()} forward; its inputs had none"
+        )
         return _origin(first, "forward", worst, message, _given_back(first), _taken(first))
     root = min(calls, key=lambda call: call.order, default=None)
     if root is None or root.name or not _bad(_taken(root), worst):
         return None
-    message = f"the model was called on {_text(worst)} in {_rank()} forward"
+    message = f"the model received {_text(worst)} as input in {_rank()} forward"
     return _origin(root, "input", worst, message, _taken(root), ())
 
 
 def _in_backward(calls: Sequence[ModuleCall], worst: int) -> NonFiniteOrigin | None:
-    # Whatever is not finite: which kind it was at first, the parameters' gradients do not tell.
+    # NaN or Inf: which kind it was at first, the parameters' gradients do not tell.
     sent = [one for one in calls if _bad(_sent(one), INF)]
     inner = _innermost([one for one in sent if _arrived(one) and not _bad(_arrived(one), INF)])
     if not inner:
@@ -71,13 +71,13 @@ def _in_backward(calls: Sequence[ModuleCall], worst: int) -> NonFiniteOrigin | N
         if sent or not arrived or _bad(arrived, INF):
             return None
         message = (
-            f"all gradients that came to modules in {_rank()} backward were finite: those of "
-            "another rank were not, or it was made in that of a parameter"
+            f"every module gradient in {_rank()} backward was finite: the origin is on another "
+            "rank or in a parameter's gradient"
         )
         return NonFiniteOrigin(KINDS[worst], "backward", f"{message}.", advice=_ADVICE)
     latest = max(inner, key=lambda call: call.order)
     worst = NAN if _bad(_sent(latest), NAN) else INF
-    message = f"{_called(latest)} sent back {_text(worst)} in {_rank()} backward, and got none"
+    message = f"{_called(latest)} sent back {_text(worst)} in {_rank()} backward; it received none"
     return _origin(latest, "backward", worst, message, _sent(latest), _arrived(latest))
 
 
@@ -90,11 +90,11 @@ def _origin(
     given: Sequence[TensorStats],
 ) -> NonFiniteOrigin:
     count = sum(_broken(stats, worst) for stats in made)
-    whole = sum(stats.numel for stats in made)
+    total = sum(stats.numel for stats in made)
     return NonFiniteOrigin(
         kind=KINDS[worst],
         phase=phase,
-        message=f"{message}: {count} of {plural(whole, 'element')}{_WHICH}.",
+        message=f"{message}: {count} of {plural(total, 'element')}{_WHICH}.",
         name=call.name or None,
         call=call.call,
         count=count,
@@ -104,7 +104,7 @@ def _origin(
 
 
 def _innermost(calls: Sequence[ModuleCall]) -> list[ModuleCall]:
-    """Without those inside of which another one is: what that made, they only pass on."""
+    """Without modules that contain another one of them: they only pass its result on."""
     names = {call.name for call in calls}
     return [call for call in calls if not any(_is_inside(name, call.name) for name in names)]
 
@@ -130,14 +130,14 @@ def _bad(several: Iterable[TensorStats], worst: int) -> bool:
 
 
 def _broken(stats: TensorStats, worst: int) -> int:
-    """How many elements are NaN, or not finite. The infinities of a mask do not make a NaN."""
+    """How many elements are NaN, or NaN and Inf. The infinities of a mask do not make a NaN."""
     nan = stats.nan or 0
     return nan if worst == NAN else nan + (stats.inf or 0)
 
 
 def _called(call: ModuleCall) -> str:
     if not call.name:
-        return f"the model ({call.type}) itself"
+        return f"the model ({call.type})"
     return f"`{call.name}` ({call.type})"
 
 

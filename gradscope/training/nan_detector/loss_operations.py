@@ -1,7 +1,7 @@
 """The part of a graph that lies between the calls of the models and the loss.
 
-What ran there stands in the script, and nobody can run it again: it is read off the nodes while the
-graph is whole.
+Its operations are in the script, and cannot be replayed: they are read off the nodes while the
+graph exists.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gradscope.explain.shared.frames import user_line
 from gradscope.explain.shared.operations import node_name
 from gradscope.records.answers import NonFiniteOrigin
 
-#: Nodes of a loss that are looked at; one that is longer is a loop over a sequence.
+#: Nodes of a loss that are read; one that is longer is a loop over a sequence.
 _MOST = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class LossPart:
-    """The nodes of a loss in the order of a walk from its roots, and how the walk came to each.
+    """The nodes of a loss in the order of a walk from its roots, and the path to each.
 
     Attributes:
         parents: for each node, the number of the one that leads to it and by which edge; for a
@@ -39,12 +39,12 @@ class LossPart:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """By which two such parts are told apart."""
+        """The key of such a part."""
         return tuple(map(node_name, self.nodes))
 
 
 def loss_part(roots: Sequence[torch.Tensor], calls: Sequence[Span]) -> LossPart:
-    """The nodes behind ``roots``, up to those that the calls made."""
+    """The nodes upstream of ``roots``, up to those that the calls made."""
     found = LossPart([], [])
     seen: set[Node] = set()
     stack = [(r.grad_fn, (-1, i)) for i, r in enumerate(roots) if r.grad_fn is not None][::-1]
@@ -68,7 +68,7 @@ def _inside(node: Node, calls: Sequence[Span]) -> bool:
 
 
 class LossLines:
-    """Where the operations of a loss stand in the script, learned in steps that keep stacks."""
+    """The lines of a loss's operations in the script, learned in steps that keep stacks."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, ...], list[ReplayedOperation]] = {}
@@ -99,7 +99,7 @@ def _written(node: Node) -> ReplayedOperation:
     if line is None:
         return ReplayedOperation()
     file, number, function = line
-    # An operator such as `**` stands behind a decorator of torch's, and goes by the node's name.
+    # An operator such as `**` has a decorator of torch's, and goes by the node's name.
     named = function and not function.startswith("_") and function != "wrapped"
     public = function if named else None
     return ReplayedOperation(CallSite(None, None, file, number), public)
@@ -111,7 +111,7 @@ def explain_loss(
     known: Mapping[Edge, torch.Tensor],
     lines: LossLines,
 ) -> tuple[NonFiniteOrigin, ...]:
-    """The operations of the loss that made what is not finite, oldest first.
+    """The operations of the loss that made a NaN or Inf, oldest first.
 
     Args:
         known: what the calls gave, by the edges at which it enters the graph.

@@ -1,4 +1,4 @@
-"""What one process of several does by itself must not wait for the others, who would never come."""
+"""Code that one process of several runs alone must not wait for the others: they never come."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: Where PyTorch keeps its collectives, and what is sent from one process to another.
+#: PyTorch's namespaces of collectives and of point-to-point communication.
 _NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"})
 
 
@@ -43,7 +43,7 @@ class NoCollectives(TorchDispatchMode):
 
 @contextmanager
 def no_collectives() -> Iterator[NoCollectives | None]:
-    """``NoCollectives`` in a process of several; nothing in one by itself."""
+    """``NoCollectives`` in one of several processes; nothing in a single one."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         yield None
         return

@@ -1,7 +1,7 @@
 """A call of a trained model as it began, so that it can be run again at the end of its step.
 
-On a plain step this is most of what the sentinel does, so it does the least here: what can be asked
-later is asked later.
+On a plain step this is most of what the nan_detector does, so it does the least here: what can be
+asked later is asked later.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Arrived = torch.Tensor | tuple[torch.Tensor | None, ...] | None
 
 
 class RecordedCall:
-    """What a call was given, and what was around it as it began.
+    """The inputs of a call, and the state around it at its start.
 
     Attributes:
         name: of the model, as the script has it.
@@ -101,7 +101,7 @@ class RecordedCall:
         self._start = _SEQUENCE()
 
     def ended(self, output: Any) -> None:
-        """It returned: from now on the gradients of its results are listened to."""
+        """It returned: from now on the gradients of its results are observed."""
         self.end = _SEQUENCE()
         if isinstance(output, torch.Tensor) and output.output_nr == 0:
             node = output.grad_fn
@@ -122,7 +122,7 @@ class RecordedCall:
             self._versions.clear()
 
     def listen_last(self) -> None:
-        """Listen to its results' gradients as the script's own hooks on them have left them."""
+        """Observe its results' gradients as the script's own hooks on them have left them."""
         if self._last:
             return
         self._last = True
@@ -144,7 +144,7 @@ class RecordedCall:
 
     @property
     def arrived(self) -> bool:
-        """Whether a gradient came to its results."""
+        """Whether a gradient arrived at its results."""
         return any(self.nodes.values())
 
     @property
@@ -212,12 +212,12 @@ class RecordedCall:
             put_back()
         with ExitStack() as autocast:
             for device, dtype in self.autocast:
-                # Without the cache, in which whoever is around would find casts of this run.
+                # Without the autocast cache, in which the script would find casts of this run.
                 autocast.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=False))
             yield
 
     def release(self) -> None:
-        """Stop listening: a graph that lives on holds nothing more."""
+        """Stop observing: a graph that lives on holds nothing more."""
         for hook in self.hooks:
             if isinstance(hook, dict):
                 hook.clear()
@@ -226,7 +226,7 @@ class RecordedCall:
 
 
 def cloned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """The same arguments on tensors of their own, which are leaves."""
+    """The same arguments on their own tensors, which are leaves."""
 
     def clone(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)

@@ -1,4 +1,4 @@
-"""A recorded call once more, operation by operation, with everything as it was at its entry."""
+"""Replays a recorded call, operation by operation, from a snapshot of its start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gradscope.training.nan_detector.recorded_calls import RecordedCall, cloned,
 
 
 def rerun(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[NonFiniteOrigin, ...]:
-    """The origins of what is not finite in a call, oldest first; everything is left as it was.
+    """The origins of NaN and Inf in a call, oldest first; all state is restored.
 
     Args:
         call: as it was recorded.
@@ -55,12 +55,12 @@ def rerun(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[NonFinite
             inputs=_by_parameter(module, args, kwargs),
             line=call.line,
         )
-    # Of other numbers than those of the step nothing is told.
+    # With other random numbers than in the step there is no answer.
     return () if call.drew else found
 
 
 def rerun_results(call: RecordedCall) -> list[torch.Tensor] | None:
-    """What a call returned, computed once more; None where that is not to be had."""
+    """The results of a call, computed again; None if that is impossible."""
     if not call.repeatable:
         return None
     with _as_it_began(call) as (module, args, kwargs), torch.no_grad():
@@ -76,9 +76,9 @@ def rerun_results(call: RecordedCall) -> list[torch.Tensor] | None:
 def _as_it_began(call: RecordedCall) -> Iterator[tuple[nn.Module, Any, Any]]:
     """Everything as it was at the entry of a call; after the block as it was before it.
 
-    Whether it drew numbers whose random state is not known is noted on the call.
+    Whether it drew numbers with an unknown random state is noted on the call.
     """
-    # Without what stands around it, which is compiled or would wait for other processes.
+    # Without its wrappers, which are compiled or would wait for other processes.
     module, _ = unwrapped(call.module)
     with ExitStack() as kept:
         kept.enter_context(_silent())
@@ -103,7 +103,7 @@ def _by_parameter(module: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _named(name: str, module: nn.Module) -> nn.Module:
-    """A module that names another one, and belongs to nobody."""
+    """A module that names another one, and belongs to no parent."""
     around = nn.Module()
     around._modules[name] = module
     return around
@@ -120,7 +120,7 @@ def _arguments(args: Any, kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def _paired(
     call: RecordedCall, output: Any
 ) -> Iterator[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]:
-    """For each backward that came to the call: its results, and the gradients that arrived."""
+    """For each backward that reached the call: its results, and the gradients that arrived."""
     results = [t for t in tensors_of((output,)) if t.grad_fn is not None]
     # Its nodes are those of the first run, in the same order.
     nodes = dict(zip(dict.fromkeys(t.grad_fn for t in results), call.nodes, strict=False))

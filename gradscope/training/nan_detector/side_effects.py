@@ -18,7 +18,7 @@ from gradscope.running.state import same_bits
 
 PutBack = Callable[[], None]
 
-#: The calls that are compared with what was before; until then everything is kept.
+#: The calls that are compared with the state before; until then the snapshot has everything.
 LEARNED = 3
 
 
@@ -29,7 +29,7 @@ class SideEffects:
     for another run of the call, whose numbers may be others. It does no harm to the script.
 
     Attributes:
-        trained: a parameter by whose version it is seen that the weights have moved: an optimizer
+        trained: a parameter whose version shows that the weights have moved: an optimizer
             moves all.
         module: whose side effects these are. Weak, as all references here: a script may build a
             new model in each step.
@@ -98,7 +98,7 @@ class SideEffects:
             self._narrow()
 
     def _narrow(self) -> None:
-        """From now on keep what was seen to change."""
+        """From now on the snapshot has only the state that was seen to change."""
         self.learning = False
         self._python, self._numpy = "python" in self._seen, "numpy" in self._seen
         self.draws = "torch" in self._seen

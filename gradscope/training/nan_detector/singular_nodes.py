@@ -1,7 +1,8 @@
-"""The nodes of a loss whose slope may not be finite, and what they saved.
+"""The nodes of a loss with a singular derivative, and their saved tensors.
 
-When gradients are seen not to be finite the graph is gone. So the loss is walked once, the way to
-such nodes is remembered, and in each later backward what they saved is held until the step ends.
+When gradients turn out NaN or Inf, the graph is gone. So the loss is walked once, the path to
+such nodes is remembered, and in each later backward their saved tensors are kept until the end of
+the step.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from gradscope.explain.shared.node_forward import saved_by
 from gradscope.explain.shared.operations import Trait, by_node
 from gradscope.training.nan_detector.loss_operations import LossLines, LossPart, loss_part
 
-#: Bytes of saved tensors that are held from one backward.
+#: Bytes of saved tensors that are kept from one backward.
 _KEPT = 8 << 20
-#: Nodes that are held of one loss.
+#: Nodes that are kept of one loss.
 _MOST = 32
-#: How many nodes are compared where nothing is held, to see that it is the same loss still.
+#: How many nodes are compared if nothing is kept, to check that it is still the same loss.
 _COMPARED = 2
 #: Backwards after which a loss is walked again although it looks the same.
 _AGAIN = 128
-#: Losses of a script that are told apart.
+#: Losses of a script that are distinguished.
 _PLANS = 8
 #: Walks after which one that looks like no other is walked only each so many times.
 _WALKS, _SELDOM = 64, 32
@@ -36,7 +37,7 @@ _WALKS, _SELDOM = 64, 32
 
 @dataclass(slots=True)
 class SingularNodes:
-    """The nodes of a loss whose slope may not be finite, and the way to them.
+    """The nodes of a loss with a singular derivative, and the path to them.
 
     Attributes:
         made: how many nodes were made since the last call returned. Where it is another number, it
@@ -44,20 +45,20 @@ class SingularNodes:
         path: of the nodes to be passed: the number of the one before it in the path, the edge, the
             class that is to be there, and whether others come after it. For a root the number is
             -1, the edge its number.
-        steep: of those in the path that are kept: their number there and in the loss, and what
+        singular: of those in the path that are kept: their number there and in the loss, and what
             they save.
     """
 
     names: tuple[str, ...]
     made: int
     path: list[tuple[int, int, type[Node], bool]]
-    steep: list[tuple[int, int, str, tuple[str, ...], int]]
+    singular: list[tuple[int, int, str, tuple[str, ...], int]]
     age: int = 0
 
     @staticmethod
     def of(part: LossPart, made: int) -> SingularNodes:
         """Those of a loss."""
-        wanted = [i for i, node in enumerate(part.nodes) if _steep(node)][:_MOST]
+        wanted = [i for i, node in enumerate(part.nodes) if _singular(node)][:_MOST]
         kept = set(range(min(_COMPARED, len(part.nodes))))
         for number in wanted:
             while number >= 0 and number not in kept:
@@ -74,14 +75,14 @@ class SingularNodes:
             )
             for n in sorted(kept)
         ]
-        steep = []
+        singular = []
         for number in wanted:
             node = part.nodes[number]
             saved = tuple(f"_saved_{name}" for name in saved_by(node))
             edges = len(node.next_functions)
             if saved:
-                steep.append((places[number], number, by_node(node).name, saved, edges))
-        return SingularNodes(part.names, made, path, steep)
+                singular.append((places[number], number, by_node(node).name, saved, edges))
+        return SingularNodes(part.names, made, path, singular)
 
     def follow(self, roots: Sequence[torch.Tensor]) -> list[Node] | None:
         """The nodes of the path in the graph of these roots; None where it is another one."""
@@ -103,7 +104,7 @@ class SingularNodes:
 
 
 class SingularPlans:
-    """The losses of a script, and what is ``held`` of their steep nodes until the step ends."""
+    """The losses of a script, and what is ``held`` of their singular nodes until the step ends."""
 
     def __init__(self) -> None:
         self._plans: list[SingularNodes] = []
@@ -114,7 +115,7 @@ class SingularPlans:
     def keep(
         self, roots: Sequence[torch.Tensor], made: int, calls: Callable[[], list[Span]]
     ) -> None:
-        """A backward of these roots begins: hold what its steep nodes saved."""
+        """A backward of these roots begins: keep the saved tensors of its singular nodes."""
         for number, plan in enumerate(self._plans):
             nodes = plan.follow(roots) if plan.made == made else None
             if nodes is not None:
@@ -123,7 +124,7 @@ class SingularPlans:
                 break
         else:
             plan, nodes = self._another(roots, made, calls)
-        if plan.steep and nodes is not None:
+        if plan.singular and nodes is not None:
             saved = _saved(plan, nodes)
             if saved:
                 self.held.append((plan, saved))
@@ -149,15 +150,15 @@ class SingularPlans:
         return plan
 
     def nodes(self, lines: LossLines) -> list[SavedNode]:
-        """What is held, the latest backward's first."""
+        """What is kept, the latest backward's first."""
         return [
             SavedNode(name, saved, edges, lines.among(plan.names, number))
             for plan, held in reversed(self.held)
-            for (_, number, name, _, edges), saved in zip(plan.steep, held, strict=True)
+            for (_, number, name, _, edges), saved in zip(plan.singular, held, strict=True)
         ]
 
 
-def _steep(node: Node) -> bool:
+def _singular(node: Node) -> bool:
     """Whether a gradient of the node can be infinite though all that went in was finite."""
     operation = by_node(node)
     if not operation.has(Trait.STEEP):
@@ -174,9 +175,9 @@ def _steep(node: Node) -> bool:
 
 
 def _saved(plan: SingularNodes, nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    """What the steep nodes saved; nothing where that is too large to be held."""
+    """The saved tensors of the singular nodes; nothing if they are too large to keep."""
     held, total = [], 0
-    for place, _, _, names, _ in plan.steep:
+    for place, _, _, names, _ in plan.singular:
         node = nodes[place]
         saved = {name[7:]: getattr(node, name) for name in names}
         total += sum(v.nbytes for v in saved.values() if isinstance(v, torch.Tensor))

@@ -1,4 +1,4 @@
-"""What is said of a NaN or an infinity whose origin was not found."""
+"""The message on a NaN or Inf whose origin was not found."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ from gradscope.explain.non_finite.levels import KINDS, NAN
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 
-_ADVICE = "`gradscope run --deep STEP SCRIPT` watches every operation of that step, the loss's too"
+_ADVICE = "`gradscope run --deep STEP SCRIPT` traces every operation of that step, with the loss"
 
 _ADVICE_FOR_MANY = (
-    "run it again with `--every 1`: of a step that is looked at, the first module is named whose "
-    "numbers are not finite"
+    "run it again with `--every 1`: in a sampled step, the first module with a NaN or Inf is named"
 )
 
 
 def given(worst: int) -> NonFiniteOrigin:
-    """The script itself gave backward a gradient that is not finite."""
+    """The script passed a NaN or Inf gradient to backward."""
     return NonFiniteOrigin(
         kind=KINDS[worst],
         phase="input",
-        message=f"the gradient that backward was given holds {_text(worst)}.",
-        advice="look at what is passed to `backward`",
+        message=f"the gradient passed to `backward` is {_text(worst)}.",
+        advice="check the argument of `backward`",
     )
 
 
 def unlocated(where: str, worst: int, calls: Sequence[RecordedCall]) -> NonFiniteOrigin:
-    """The step was run again, as far as that goes, and nothing was found."""
+    """The calls of the step were replayed, as far as possible, without finding the origin."""
     if where == "loss":
         held, phase = f"the loss is {_text(worst)}", "loss"
         seen = _seen(calls, "the models' forward")
         if calls and all(call.level == 0 for call in calls):
-            seen = "what the models returned was finite"
-        seen += ", and what the loss did with it cannot be read off its graph" if seen else ""
+            seen = "the models' outputs were finite"
+        seen += ", and the loss graph does not show the operation" if seen else ""
     else:
-        held, phase = "gradients are not finite, the loss is", "backward"
+        held, phase = "gradients have NaN or Inf, the loss is finite", "backward"
         arrived = [call for call in calls if call.arrived]
         if arrived and not any(call.given_finite for call in arrived):
-            seen = "what the loss sent to the models was not finite already, and its graph is gone"
+            seen = (
+                "the loss's gradients for the models already had NaN or Inf, and its graph is freed"
+            )
         else:
             seen = _seen(calls, "the backward of the models")
     known = [held, *filter(None, [seen]), *_doubts(calls)]
@@ -52,23 +53,23 @@ def unlocated(where: str, worst: int, calls: Sequence[RecordedCall]) -> NonFinit
 
 
 def _seen(calls: Sequence[RecordedCall], what: str) -> str:
-    """What running the calls again has shown; nothing where none could be."""
+    """What the replay of the calls showed; "" if no call could be replayed."""
     if calls and not any(call.repeats for call in calls):
         return ""
-    return f"{what}, run again, made only finite numbers of finite ones"
+    return f"{what}, replayed, made no NaN or Inf from finite inputs"
 
 
 def _doubts(calls: Sequence[RecordedCall]) -> list[str]:
-    """What was not the same when it ran again."""
+    """What differed between the call and its replay."""
     found = []
     for name in dict.fromkeys(call.name for call in calls if call.overwritten):
-        found.append(f"the inputs of `{name}` were overwritten before it could be run again")
+        found.append(f"the inputs of `{name}` were overwritten before its replay")
     for name in dict.fromkeys(call.name for call in calls if call.moved):
-        found.append(f"the weights of `{name}` had moved before it could be run again")
+        found.append(f"the weights of `{name}` changed before its replay")
     for name in dict.fromkeys(call.name for call in calls if call.drew):
-        found.append(f"`{name}` draws random numbers, which it did not in its first steps")
+        found.append(f"`{name}` draws random numbers, but did not in its first steps")
     for name in dict.fromkeys(call.name for call in calls if not call.repeatable):
-        found.append(f"`{name}` waits for other processes, and cannot be run again in one of them")
+        found.append(f"`{name}` communicates with other ranks, so one rank cannot replay it")
     return found
 
 

@@ -315,7 +315,7 @@ def test_many_operations_of_a_groups_own_share_a_group() -> None:
         "(operations of the loss)",
         "Net",
         "fc",
-        "(operations of its own)",
+        "(its own operations)",
     ]
     assert grouped(graph, FULL).ops == 61
     assert {g.label for g in below(grouped(graph, FULL))} == {"(loss)", "Net", "fc"}

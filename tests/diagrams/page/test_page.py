@@ -1,4 +1,4 @@
-"""The page: one file that fetches nothing, holds the whole graph, and takes no name for markup."""
+"""The page: one file that fetches nothing, holds the full graph, and takes no name for markup."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def evil() -> AutogradGraph:
     draft.leave()
     draft.op("Sum", y)
     graph = draft.graph()
-    answer = Answer(EVIL, "parameter", "missing", EVIL, location=EVIL, behind=(EVIL, f"x{EVIL}"))
+    answer = Answer(EVIL, "parameter", "missing", EVIL, location=EVIL, upstream=(EVIL, f"x{EVIL}"))
     return replace(
         graph,
         run=replace(graph.run, model=EVIL, loss=EVIL),

@@ -252,10 +252,10 @@ def test_the_legend_names_only_values_that_there_are() -> None:
 
 def test_signs_are_explained_where_they_stand() -> None:
     folded = draw(resnet(), GraphView(depth=1)).notes
-    assert "×n behind a name: n equal blocks, drawn as one" in folded
+    assert "×n after a name: n equal blocks, drawn as one" in folded
     assert not any("×n" in note for note in draw(mlp(), GraphView()).notes)
     hidden = draw(mlp(), GraphView(hidden=2)).notes
-    assert "2 views and transposes left out" in hidden
+    assert "2 views and transposes hidden" in hidden
 
 
 def test_arrows_to_the_right() -> None:

@@ -34,7 +34,7 @@ class Broken:
     """A program with what its explanation must say.
 
     ``module`` is the error's name, None outside every module. Each of ``facts`` must be in what is
-    said beside PyTorch's own message.
+    reported beside PyTorch's own message.
     """
 
     build: Callable[[bool], Program]

@@ -223,7 +223,7 @@ def test_the_one_sentence_names_what_met() -> None:
         inspected(PROGRAMS["grey_images_into_a_colour_network"].build(False))
     text = raised.value.render()
     assert "forward raised in `conv1`" in text
-    assert "`conv1.weight` wants 3 channels" in text
+    assert "`conv1.weight` expects 3 channels" in text
 
 
 class Net(nn.Module):

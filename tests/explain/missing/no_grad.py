@@ -225,7 +225,7 @@ def decorator_on_forward(mended: bool) -> Program:
 
 @case("no-grad", "encoder.layers.0.self_attn")
 def frozen_by_eval_and_no_grad(mended: bool) -> Program:
-    """A Transformer encoder on its fast path: one fused operation for the whole layer."""
+    """A Transformer encoder on its fast path: one fused operation for the full layer."""
 
     class Net(nn.Module):
         def __init__(self):

@@ -1,4 +1,4 @@
-"""Programs whose parameters are used for what never reaches the loss."""
+"""Programs whose parameters are used for what the loss does not use it."""
 
 from __future__ import annotations
 

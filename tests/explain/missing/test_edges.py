@@ -39,7 +39,7 @@ def test_no_graph_at_all() -> None:
 
     (one,) = explain_missing(model, forward, missing_names(model, forward))
     assert (one.cause, one.module, one.call) == ("no-grad", "0", 0)
-    assert one.behind == ("0.weight", "0.bias", "2.weight", "2.bias")
+    assert one.upstream == ("0.weight", "0.bias", "2.weight", "2.bias")
     assert "with torch.no_grad():" in one.message
 
 
@@ -55,7 +55,7 @@ def test_a_run_that_raises_tells_what_was_decided() -> None:
     names = [name for name, _ in model.named_parameters()]
     (one,) = explain_missing(model, forward, names)
     # b has a graph that might have reached the loss, c might have been called.
-    assert (one.cause, one.behind) == ("no-grad", ("a.weight", "a.bias"))
+    assert (one.cause, one.upstream) == ("no-grad", ("a.weight", "a.bias"))
     assert _hooks(model) == 0
 
 
@@ -100,7 +100,7 @@ def test_a_name_of_a_shared_parameter_stays_with_it() -> None:
 
     names = ["a.weight", "b.weight", "b.bias"]
     (one,) = explain_missing(model, forward, names)
-    assert (one.cause, one.name, one.behind) == ("detached", "a.weight", tuple(names))
+    assert (one.cause, one.name, one.upstream) == ("detached", "a.weight", tuple(names))
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:FutureWarning")
@@ -144,7 +144,7 @@ def test_gradients_off_around_a_reentrant_checkpoint() -> None:
 
     (one,) = explain_missing(model, forward, missing_names(model, forward))
     assert (one.cause, one.module) == ("no-grad", "b")
-    assert one.behind == ("a.weight", "a.bias", "b.weight", "b.bias")
+    assert one.upstream == ("a.weight", "a.bias", "b.weight", "b.bias")
 
 
 def test_the_same_module_called_twice() -> None:
@@ -172,7 +172,7 @@ def test_the_same_module_called_twice() -> None:
     [
         (lambda y: 2 if y > 0 else 1, ("decides the branch", "passes no gradient")),
         (lambda y: int(y) / 100, ("leaves for Python by `int(…)`", "no gradient comes back")),
-        (lambda y: 1, ("never reaches the loss",)),
+        (lambda y: 1, ("the loss does not use it",)),
     ],
     ids=["branch", "int", "unused"],
 )
@@ -182,7 +182,7 @@ def test_nothing_false_is_said_of_what_left_for_python(use, said) -> None:
     (one,) = explain_missing(model, forward, missing_names(model, forward))
     assert one.cause == "not-in-loss"
     assert all(words in one.message for words in said)
-    assert ("never reaches" in one.message) == (said == ("never reaches the loss",))
+    assert ("does not use it" in one.message) == (said == ("the loss does not use it",))
 
 
 def test_another_start_than_the_loss_is_named() -> None:
@@ -196,8 +196,8 @@ def test_another_start_than_the_loss_is_named() -> None:
 
     missing = missing_names(model, forward)
     (one,) = explain_missing(model, forward, missing, start="0")
-    assert (one.cause, one.behind) == ("not-in-loss", ("1.weight", "1.bias"))
-    assert "never reaches `0`" in one.message
+    assert (one.cause, one.upstream) == ("not-in-loss", ("1.weight", "1.bias"))
+    assert "and `0`, where the graph starts, does not use it" in one.message
     assert "comes after it" in (one.advice or "")
 
 
@@ -223,7 +223,7 @@ def test_the_function_that_gave_nothing_on_is_blamed() -> None:
     forward = lambda: model["out"](Drop.apply(Double.apply(model["a"](X)))).sum()  # noqa: E731
     missing = missing_names(model, forward)
     (one,) = explain_missing(model, forward, missing, silent={"DropBackward"})
-    assert (one.cause, one.behind) == ("non-differentiable", ("a.weight", "a.bias"))
+    assert (one.cause, one.upstream) == ("non-differentiable", ("a.weight", "a.bias"))
     assert "`Drop`" in one.message
     assert explain_missing(model, forward, missing, silent=set()) == ()
 

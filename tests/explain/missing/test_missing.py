@@ -40,12 +40,12 @@ def test_broken_program(name: str) -> None:
     assert got == {
         (e.cause, e.module, case.line(e.mark) if e.mark else None) for e in case.expected
     }
-    behind = [name for a in answers for name in a.behind]
+    behind = [name for a in answers for name in a.upstream]
     assert sorted(behind) == sorted(missing)
     for one in case.expected:
         assert one.name is None or any(one.name == a.name for a in answers)
     for one in answers:
-        assert one.name == one.behind[0]
+        assert one.name == one.upstream[0]
         assert one.message.endswith(".") and one.advice
 
 

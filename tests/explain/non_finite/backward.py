@@ -199,7 +199,7 @@ def singular_vectors_of_an_orthogonal_matrix(mended: bool) -> Program:
 
 @origin("nan", "backward", "XlogyBackward0", None, "0 / 0")
 def entropy_by_xlogy(mended: bool) -> Program:
-    """x·log x is 0 at 0, its slope is not finite there."""
+    """x·log x is 0 at 0, its slope is NaN or Inf there."""
     net = nn.Linear(4, 3)
     nn.init.constant_(net.weight, 0.0)
     with torch.no_grad():
@@ -311,7 +311,7 @@ def masked_steps_of_a_padded_sequence(mended: bool) -> Program:
 
 @origin("inf", "backward", "SqrtBackward0", None, "sqrt at 0")
 def gradient_penalty_of_a_dead_critic(mended: bool) -> Program:
-    """WGAN-GP: the norm of a gradient that is 0, differentiated once more."""
+    """WGAN-GP: the norm of a gradient that is 0, differentiated again."""
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
     nn.init.constant_(net[0].bias, -9.0)
 

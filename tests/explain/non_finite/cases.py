@@ -1,4 +1,4 @@
-"""The table of programs that make a NaN or an infinity: each builds a model and its step.
+"""The table of programs that make a NaN or Inf: each builds a model and its step.
 
 The line that makes it bears the comment ``# origin``. With ``mended`` the same program has its
 smallest fix, and everything that stays is finite.

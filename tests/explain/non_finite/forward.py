@@ -1,4 +1,4 @@
-"""Programs whose forward makes a NaN or an infinity out of finite numbers."""
+"""Programs whose forward makes a NaN or Inf from finite numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that are given a NaN or an infinity, or whose optimizer makes one."""
+"""Programs that are given a NaN or Inf, or whose optimizer makes one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each broken program gets the origins of what is not finite; its mended twin is silent."""
+"""Each broken program gets the origins of NaN and Inf; its mended twin is silent."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_whole_record_of_one() -> None:
     at = case.line("# origin")
     assert origin.message == (
         f"`SqrtBackward0`, the backward of `sqrt` at {at} (`torch.sqrt(x),  # origin`) in `safe`,"
-        " made NaN of finite numbers: sqrt at 0: its slope is infinite (1 of 3 values)."
+        " made NaN from finite numbers: sqrt at 0: its derivative is infinite (1 of 3 values)."
     )
     assert (origin.count, origin.call) == (1, 0)
     assert origin.spread == ("fc.weight",)
@@ -113,15 +113,15 @@ def test_a_tensor_of_nobodys_is_counted() -> None:
             lambda loss: loss.backward(),
         )
     assert origin.message.startswith(
-        "a tensor that was made before the run holds NaN: 1 of 8 values; it is first used at "
+        "a tensor made before the run has NaN: 1 of 8 values; it is first used at "
     )
     assert origin.count == 1
 
 
 def test_what_made_nan_of_an_infinity_is_told() -> None:
     (origin,) = origins_of(ORIGINS["entropy_of_a_saturated_policy"].build(False))
-    assert "made an infinity of finite numbers: log of 0" in origin.message
-    assert "`mul` on the same line then made NaN of it (0 · -inf)" in origin.message
+    assert "made Inf from finite numbers: log of 0" in origin.message
+    assert "`mul` on the same line then made NaN from it (0 · -inf)" in origin.message
 
 
 def _by_anomaly_mode(program: Program) -> str | None:
@@ -357,7 +357,7 @@ def test_what_another_thread_computes_cannot_be_seen() -> None:
 
     origin, _ = origins_of(Program(net, forward))
     assert (origin.kind, origin.phase, origin.op) == ("nan", "loss", None)
-    assert origin.message.startswith("loss is NaN, and no operation that can be watched made it so")
+    assert origin.message.startswith("loss is NaN, but no traced operation made it")
 
 
 @pytest.mark.slow

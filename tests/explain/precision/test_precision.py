@@ -228,7 +228,7 @@ def test_the_whole_at_every_power_of_two():
 
 def test_no_scale_is_safe():
     wide = nn.Linear(2, 2, bias=False)
-    x = torch.tensor([[1e-9, 1e5]])  # what underflows and what overflows lie too far apart
+    x = torch.tensor([[1e-9, 1e5]])  # what underflows and what overflows lie too different
     found = forecast(wide, lambda: wide(x).sum(), torch.Tensor.backward)
     assert safest_scale(found, "float16") is None
     assert safest_scale(found, "float64") is None  # nobody asked

@@ -153,7 +153,7 @@ GUARDS = {
     "norm": lambda x: F.normalize(x),
     "lower guard": lambda x: x.clamp_min(1e-6),
     "upper guard": lambda x: x.clamp(max=0.0),
-    "whole numbers": lambda x: x.long().clamp(min=0),
+    "integers": lambda x: x.long().clamp(min=0),
     "boxes without a gradient": lambda x: x.detach().clamp(min=0),
     "by a tensor": lambda x: torch.clamp(x, min=torch.zeros(3)),
 }

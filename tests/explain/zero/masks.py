@@ -194,7 +194,7 @@ def keep_probability_given_as_dropout(mended: bool) -> Program:
 
 @zero("masked", None, mark=None, name="weight")
 def gradient_hook_that_zeroes(mended: bool) -> Program:
-    """Freezing rows of a classifier by a hook, whose mask holds no row at all."""
+    """Freezing rows of a classifier by a hook, whose mask holds no row."""
     net = nn.Linear(4, 2)
     rows = torch.tensor([[1.0], [0.0]]) if mended else torch.zeros(2, 1)
     net.weight.register_hook(lambda gradient: gradient * rows)

@@ -252,4 +252,4 @@ def test_the_cause_is_right(name: str) -> None:
     assert zero
     answers = explain_zeros(model, forward, lambda loss: loss.backward(retain_graph=True), zero)
     assert {answer.cause for answer in answers} == {cause}
-    assert {behind for answer in answers for behind in answer.behind} == set(zero)
+    assert {behind for answer in answers for behind in answer.upstream} == set(zero)

@@ -72,9 +72,9 @@ def test_broken_program(name: str) -> None:
         assert found.location == (case.line(one.mark) if one.mark else None)
         assert one.recovers is None or found.recovers is one.recovers
     assert len(answers) == len(case.expected)
-    assert {name for a in answers for name in a.behind} == set(zero)
+    assert {name for a in answers for name in a.upstream} == set(zero)
     for one in answers:
-        assert (one.state, one.name) == ("zero", one.behind[0])
+        assert (one.state, one.name) == ("zero", one.upstream[0])
         assert one.message.endswith(".") and one.advice
         assert (one.recovers is None) == (one.cause not in ("zero-weight", "masked"))
 
@@ -105,8 +105,8 @@ def test_a_relu_is_counted_by_places_and_units() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     nn.init.constant_(model[0].bias, -10.0)
     answer = one_answer(model, lambda: F.cross_entropy(model(X), Y))
-    assert "at all its 24 places (8 of 8 units, 3 values each)" in answer.message
-    assert "for its inputs lie between -1" in answer.message
+    assert "at all its 24 elements (8 of 8 units, 3 values each)" in answer.message
+    assert "its inputs are between -1" in answer.message
 
 
 def test_what_a_relu_in_place_was_given_is_not_what_it_left() -> None:
@@ -114,7 +114,7 @@ def test_what_a_relu_in_place_was_given_is_not_what_it_left() -> None:
     nn.init.constant_(model[0].bias, -10.0)
     answer = one_answer(model, lambda: F.cross_entropy(model(X), Y))
     assert (answer.cause, answer.module) == ("dead-activation", "1")
-    assert "for its inputs lie between -1" in answer.message
+    assert "its inputs are between -1" in answer.message
 
 
 def test_units_that_no_gradient_reaches_do_not_count() -> None:
@@ -125,7 +125,7 @@ def test_units_that_no_gradient_reaches_do_not_count() -> None:
     keep = torch.tensor([0.0, 1.0])
     answer = one_answer(model, lambda: (F.relu(model(X)) * keep).sum())
     assert answer.cause == "dead-activation"
-    assert "3 of its 6 places" in answer.message
+    assert "3 of its 6 elements" in answer.message
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -140,7 +140,7 @@ def test_inside_a_checkpoint(reentrant: bool) -> None:
 
     answer = one_answer(model, forward)
     assert (answer.cause, answer.module) == ("dead-activation", "b.1")
-    assert answer.behind == ("a.weight", "a.bias", "b.0.weight", "b.0.bias", "b.2.weight")
+    assert answer.upstream == ("a.weight", "a.bias", "b.0.weight", "b.0.bias", "b.2.weight")
     line = forward.__code__.co_firstlineno + 1
     assert (answer.location or "").endswith(f"test_zero.py:{line}")
 
@@ -159,7 +159,7 @@ def test_a_norm_over_a_single_value_is_called_constant() -> None:
     answer = one_answer(model, lambda: F.cross_entropy(model(X), Y))
     assert (answer.cause, answer.module) == (None, "1")
     assert "constant" in answer.message
-    assert answer.behind == ("0.weight", "0.bias", "2.weight") or "1.weight" in answer.behind
+    assert answer.upstream == ("0.weight", "0.bias", "2.weight") or "1.weight" in answer.upstream
 
 
 def test_a_weight_norm_of_zero() -> None:
@@ -174,7 +174,7 @@ def test_a_weight_norm_of_zero() -> None:
 def test_an_input_of_zeros() -> None:
     model = nn.Linear(4, 2)
     answer = one_answer(model, lambda: F.cross_entropy(model(torch.zeros(3, 4)), Y))
-    assert (answer.cause, answer.behind) == ("masked", ("weight",))
+    assert (answer.cause, answer.upstream) == ("masked", ("weight",))
 
 
 def test_a_function_of_the_users_own() -> None:
@@ -200,8 +200,8 @@ def test_zeros_that_backward_starts_from() -> None:
         loss.backward(torch.zeros_like(loss), retain_graph=True)
 
     (answer,) = explain_zeros(model, lambda: model(X), backward, ["weight", "bias"])
-    assert (answer.cause, answer.behind) == ("masked", ("weight", "bias"))
-    assert "backward starts from" in answer.message
+    assert (answer.cause, answer.upstream) == ("masked", ("weight", "bias"))
+    assert "passed to `backward`" in answer.message
 
 
 def test_two_ends_of_the_same_parameters_are_one_answer() -> None:
@@ -214,8 +214,8 @@ def test_two_ends_of_the_same_parameters_are_one_answer() -> None:
         return F.cross_entropy(model["out"](X) + model["out"](masked + dead), Y)
 
     answer = one_answer(model, forward)
-    assert (answer.cause, answer.behind) == ("masked", ("stem.weight", "stem.bias"))
-    assert "Another way to the same ends too: `relu`" in answer.message
+    assert (answer.cause, answer.upstream) == ("masked", ("stem.weight", "stem.bias"))
+    assert "Another path is blocked too: `relu`" in answer.message
 
 
 def test_parts_that_cancel_inside_one_operation() -> None:
@@ -293,9 +293,9 @@ def test_attention_of_which_only_the_first_token_counts() -> None:
         return F.cross_entropy(model["out"](mixed[:, :, 0, 0]), Y[:1])
 
     answer = one_answer(model, forward)
-    assert (answer.cause, answer.behind) == ("saturated", ("q.weight",))
-    # Older releases of PyTorch compute it step by step, with a softmax of their own.
-    alone, certain = "each query sees a single key", "each probability is 0 or 1"
+    assert (answer.cause, answer.upstream) == ("saturated", ("q.weight",))
+    # Older releases of PyTorch compute it step by step, with their own softmax.
+    alone, certain = "each query has a single key", "each probability is 0 or 1"
     assert alone in answer.message or (
         "safe_softmax" in answer.message and certain in answer.message
     )
@@ -311,8 +311,8 @@ def test_a_part_of_what_was_joined_that_nobody_reads() -> None:
         return F.cross_entropy(model["out"](tokens * 2)[:1], Y[:1])
 
     answer = one_answer(model, forward)
-    assert (answer.cause, answer.behind) == ("masked", ("patch.weight", "patch.bias"))
-    assert "lies in other parts" in answer.message
+    assert (answer.cause, answer.upstream) == ("masked", ("patch.weight", "patch.bias"))
+    assert "is in its other inputs only" in answer.message
 
 
 def test_sparse_gradients() -> None:
@@ -323,7 +323,7 @@ def test_sparse_gradients() -> None:
         return F.cross_entropy(model["out"](table(torch.zeros(3, dtype=torch.long))), Y)
 
     answer = one_answer(model, forward)
-    assert (answer.cause, answer.behind) == ("masked", ("table.weight", "out.weight"))
+    assert (answer.cause, answer.upstream) == ("masked", ("table.weight", "out.weight"))
     assert "padding" in answer.message
 
 
@@ -344,7 +344,7 @@ class _Strict(torch.autograd.Function):
 
 
 class _Penalty(torch.autograd.Function):
-    """A function that adds a gradient of its own, as the balance loss of mixtures of experts."""
+    """A function that adds its own gradient, as the balance loss of mixtures of experts."""
 
     @staticmethod
     def forward(ctx, x):
@@ -356,7 +356,7 @@ class _Penalty(torch.autograd.Function):
 
 
 def behind_zeros(middle: Callable[[torch.Tensor], torch.Tensor]):
-    """A head of zeros, in front of it a layer, and something between the two."""
+    """A head of zeros, before it a layer, and something between the two."""
     x = X.clone().requires_grad_()
     model = nn.ModuleDict({"stem": nn.Linear(4, 4), "head": nn.Linear(4, 2)})
     nn.init.zeros_(model["head"].weight)
@@ -373,7 +373,7 @@ def test_behind_a_head_of_zeros(middle: Callable[[torch.Tensor], torch.Tensor]) 
     model, forward = behind_zeros(middle)
     answer = one_answer(model, forward)
     assert (answer.cause, answer.module) == ("zero-weight", "head")
-    assert answer.behind == ("stem.weight", "stem.bias")
+    assert answer.upstream == ("stem.weight", "stem.bias")
 
 
 def test_behind_zeros_nothing_is_computed() -> None:
@@ -394,7 +394,7 @@ def test_hooks_in_backward_are_run_with_gradients(where: str) -> None:
         model["stem"].weight.register_hook(got.append)
     zero = ["stem.weight", "stem.bias"]
     (answer,) = explained(model, forward, zero)
-    assert answer.behind == tuple(zero)
+    assert answer.upstream == tuple(zero)
     assert [one is not None and not one.any() for one in got] == [True]
 
 

@@ -1,4 +1,5 @@
-"""What is said of zeros that are meant, of the user's own code, and of what takes several steps."""
+"""What is reported of zeros that are meant, of the user's own code, and of what takes several
+steps."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def test_a_zero_head_in_front_of_zero_gates_recovers(depth: int, needed: int) ->
     assert {a.recovers for a in report.answers if a.cause == "zero-weight"} == {True}
     words = {1: "one optimizer step", 2: "2 optimizer steps"}[needed]
     assert {a.advice for a in report.answers} == {
-        f"nothing to mend: after {words} a gradient arrives"
+        f"nothing to mend: a gradient arrives after {words}"
     }
     assert {f.severity for f in report.findings if f.code == "GS103"} == {"info"}
     assert steps_in_plain_pytorch(net, 3) == needed
@@ -139,7 +140,7 @@ def test_a_hook_on_a_module_is_told_as_one() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
     model[1].register_full_backward_hook(quiet)
     answer = one_answer(model, lambda: F.cross_entropy(model(X), Y))
-    assert (answer.cause, answer.module, answer.behind) == (
+    assert (answer.cause, answer.module, answer.upstream) == (
         "masked",
         "1",
         ("0.weight", "0.bias"),
@@ -205,8 +206,8 @@ def test_heads_that_share_a_line_are_one_answer() -> None:
 
     answer = one_answer(model, forward)
     assert answer.cause == "masked"
-    assert {"extra.weight", "box.convs.1.weight", "name.convs.1.weight"} <= {*answer.behind}
-    assert "So it is in `name`." in answer.message or "So it is in `box`." in answer.message
+    assert {"extra.weight", "box.convs.1.weight", "name.convs.1.weight"} <= {*answer.upstream}
+    assert "The same in `name`." in answer.message or "So it is in `box`." in answer.message
 
 
 @pytest.mark.parametrize("wants", [False, True])
@@ -223,4 +224,4 @@ def test_a_choice_of_nothing_is_the_choice() -> None:
     none = torch.zeros(3, dtype=torch.bool)
     answer = one_answer(model, lambda: model[1](model[0](X)[none]).sum())
     assert answer.cause == "masked"
-    assert "indexing" in answer.message and "chooses nothing" in answer.message
+    assert "indexing" in answer.message and "selects nothing" in answer.message

@@ -60,16 +60,16 @@ def why() -> WhyReport:
     """Two answers, one of a hostile name."""
     answers = (
         Answer("stem.weight", "parameter", "missing", "no path", "detached", "stem", advice="mend"),
-        Answer(EVIL, "parameter", "zero", EVIL, EVIL, EVIL, location=EVIL, behind=(EVIL,)),
+        Answer(EVIL, "parameter", "zero", EVIL, EVIL, EVIL, location=EVIL, upstream=(EVIL,)),
     )
     return WhyReport(report_samples.small().run, status="findings", checked=3, answers=answers)
 
 
 def diff() -> DiffReport:
-    """A comparison in which one call departs."""
+    """A comparison in which one call diverges."""
     gap, off = (
-        TensorDiff(1e-7, 1.0, 1e-6, own=1e-8, own_noise=1e-8),
-        TensorDiff(0.5, 0.8, 1.0, own=0.1),
+        TensorDiff(1e-7, 1.0, 1e-6, teacher_forced=1e-8, teacher_forced_noise=1e-8),
+        TensorDiff(0.5, 0.8, 1.0, teacher_forced=0.1),
     )
     run = report_samples.small().run
     return DiffReport(
@@ -78,10 +78,18 @@ def diff() -> DiffReport:
         replace(run, dtype="bfloat16"),
         calls=(
             CallDiff("conv1", "Conv2d", 0, "", (2, 4), gap, gap),
-            CallDiff(EVIL, EVIL, 0, EVIL, (2, 4), replace(off, departs=True, own_noise=1e-3), off),
+            CallDiff(
+                EVIL,
+                EVIL,
+                0,
+                EVIL,
+                (2, 4),
+                replace(off, diverges=True, teacher_forced_noise=1e-3),
+                off,
+            ),
         ),
         parameters=(ParameterDiff("conv1.weight", (4, 4), gap, gap),),
-        findings=(Finding("GD101", "forward-departs", "error", EVIL, "departs", "look"),),
+        findings=(Finding("GD101", "forward-diverges", "error", EVIL, "diverges", "look"),),
         step=1e-7,
         factor=8,
     )

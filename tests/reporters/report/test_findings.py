@@ -77,7 +77,7 @@ def test_lines_fit_the_terminal(name: str, width: int) -> None:
 def test_a_sound_model_is_one_line() -> None:
     first, *rest = terminal.render_check(CHECKS["sound"](), View(width=80)).splitlines()
     assert first == "torchvision:resnet18: ok · loss cross_entropy"
-    assert rest == ["1 model, no findings; 4 rules looked"]
+    assert rest == ["1 model, no findings; 4 rules ran"]
 
 
 def test_colour_says_nothing_alone() -> None:

@@ -180,7 +180,7 @@ MEANS = {
     "half floats, many": ("bfloat16", 1_000_000, 1e-4, 1.0, "0.0001000"),
     "half floats, few": ("bfloat16", 16, 1e-4, 1.0, "~0"),
     "one value": ("float32", 1, 1e-9, 1e-9, "1.000e-09"),
-    "whole numbers": ("int64", 100, 1e-9, 1.0, "1.000e-09"),
+    "integers": ("int64", 100, 1e-9, 1.0, "1.000e-09"),
 }
 
 

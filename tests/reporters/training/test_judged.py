@@ -1,4 +1,4 @@
-"""What is said where nothing was found: by which rules, and which have not seen enough."""
+"""What is reported where nothing was found: by which rules, and which have not seen enough."""
 
 from __future__ import annotations
 
@@ -61,23 +61,23 @@ def why(history: RunHistory, format: str, *patterns: str) -> str:
     ("several", "lines"),
     [
         ((), []),
-        ((FEW,), ["Not enough samples for GS401 (needs 5, 3 seen): --every 12"]),
+        ((FEW,), ["Not enough samples for GS401 (needs 5, 3 recorded): --every 12"]),
         (
             (FEW, MORE, METRICS),
             [
-                "Not enough samples for GS401, GS605 (need 5 to 16, 3 seen): --every 12",
-                "Not enough steps with metrics for GS601 (needs 33, 18 seen): --every 12",
+                "Not enough samples for GS401, GS605 (need 5 to 16, 3 recorded): --every 12",
+                "Not enough steps with metrics for GS601 (needs 33, 18 recorded): --every 12",
             ],
         ),
         ((LONGER,), ["The run is too short for GS603 (needs 1,026 steps)"]),
         ((FIRST,), ["Not enough samples for GS506 (needs step 1): --first 1"]),
         (
             (ENDED, replace(ENDED, code="GS812")),
-            ["The script was ended too early for GS810, GS812: run the script to its end"],
+            ["The script ended too early for GS810, GS812: run the script to its end"],
         ),
         (
             (COMPILED,),
-            ["No calls are recorded for GS101, which read them: run without torch.compile"],
+            ["No calls are recorded for GS101: run without torch.compile"],
         ),
     ],
 )
@@ -131,7 +131,7 @@ def test_code_scanning_gets_notes() -> None:
     assert invocation["executionSuccessful"] is True
     told = invocation["toolExecutionNotifications"]
     assert {one["level"] for one in told} == {"note"}
-    assert told[0]["message"]["text"] == "Nothing was judged: no rule has seen enough"
+    assert told[0]["message"]["text"] == "Nothing was judged: every rule needs more samples"
 
 
 @pytest.mark.parametrize("format", ["terminal", "markdown", "html"])
@@ -180,9 +180,9 @@ def test_a_run_that_ended_says_so_to_who_follows_it() -> None:
         (Judgement(("GS101", "GS301")), "no problem found; 2 rules could be judged"),
         (
             PARTLY,
-            "no problem found; 4 rules could be judged, 3 rules have not seen enough (--every 12)",
+            "no problem found; 4 rules could be judged, 3 rules need more samples (--every 12)",
         ),
-        (Judgement((), (FIRST,)), "nothing was judged: 1 rule has not seen enough (--first 1)"),
+        (Judgement((), (FIRST,)), "nothing was judged: 1 rule needs more samples (--first 1)"),
     ],
 )
 def test_the_end_of_a_run_says_it_in_a_line(judgement: Judgement, said: str) -> None:

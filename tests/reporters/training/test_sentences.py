@@ -1,4 +1,4 @@
-"""What is said of runs: how one ended, which steps, events folded, and what is new."""
+"""What is reported of runs: how one ended, which steps, events folded, and what is new."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from gradscope.reporters.training.sentences.step_facts import facts_of_step
         ({"ended": 1.0, "exit": "3"}, None, "failed: exit code 3"),
         ({"ended": 1.0, "exit": "-9"}, None, "failed: exit code -9"),
         ({"ended": 1.0, "exit": "KeyboardInterrupt"}, None, "failed: KeyboardInterrupt"),
-        ({}, 0.5, "still running: the last word of it came just now"),
-        ({}, 14.0, "still running: the last word of it came 14.00 s ago"),
-        ({}, 16.0, "killed, or hanging: no end was written, and the last word of it came 16.00 s"),
+        ({}, 0.5, "running (updated 0 s ago)"),
+        ({}, 14.0, "running (updated 14 s ago)"),
+        ({}, 16.0, "killed or hanging (updated 16 s ago, its file has no end)"),
         # Ten steps that long may pass in silence.
-        ({"plain": 60.0}, 500.0, "still running: the last word of it came 8 min 20 s ago"),
-        ({}, None, "no end was written: it goes on, or was killed"),
+        ({"plain": 60.0}, 500.0, "running (updated 8 min 20 s ago)"),
+        ({}, None, "running or killed (its file has no end)"),
     ],
 )
 def test_how_it_ended(changes: dict[str, object], age: float | None, said: str) -> None:
@@ -91,7 +91,7 @@ def test_news_are_told_once() -> None:
 
 
 def test_the_most_telling_layers_come_first() -> None:
-    """What is not finite, what findings name, then what changed most."""
+    """NaN and Inf, what findings name, then what changed most."""
     history = many()
     lost = tuple(int(n == history.sampled[-1]) for n in history.sampled)
     worst = "model.layers.7.mlp.up_proj.weight"
@@ -103,7 +103,7 @@ def test_the_most_telling_layers_come_first() -> None:
     table = text[text.index("parameters  24 of 499 parameters shown") :].splitlines()
     assert table[3].startswith(worst)
     assert table[4].startswith("model.layers.40.mlp.up_proj.weight")  # which a finding names
-    assert "475 more: `-l PATTERN` shows those you name, `--top 499` all" in text
+    assert "475 more: `-l PATTERN` selects some, `--top 499` shows" in text
 
 
 def test_a_command_without_these_options_names_the_one_that_has_them() -> None:
@@ -111,7 +111,7 @@ def test_a_command_without_these_options_names_the_one_that_has_them() -> None:
     events = tuple(TrainingEvent(n, 0.1, "failed", chr(97 + n)) for n in range(20))
     view = View(width=120, command="gradscope show run.db")
     text = terminal.render(replace(many(), events=events), view)
-    assert "475 more: `gradscope show run.db -l PATTERN` shows those you name, `--top" in text
+    assert "475 more: `gradscope show run.db -l PATTERN` selects some, `--top" in text
     assert "… 8 more: `gradscope show run.db --table events` shows all" in text
     narrow = terminal.render(many(), replace(view, width=60))
     option = "use gradscope show run.db --table parameters --columns or a wider terminal"
@@ -127,7 +127,7 @@ def test_of_a_run_of_which_not_every_step_is_kept_it_is_said() -> None:
     history = small()
     thinned = replace(history, steps=history.steps[::2][:-1] + history.steps[-1:])
     text = terminal.render(thinned, View())
-    assert "step metrics  at the 600 of 1,200 steps that are kept\n" in text
+    assert "step metrics  of the 600 steps kept of 1,200\n" in text
     assert "optimizer: 1,200 steps\n" in text
 
 

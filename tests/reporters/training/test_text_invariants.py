@@ -86,7 +86,7 @@ def test_no_line_ends_in_blanks(history: RunHistory) -> None:
 
 
 def test_hidden_columns_are_named(history: RunHistory) -> None:
-    """Each column of the layers that a narrow page lacks is said to be hidden."""
+    """Each column of the layers that a narrow page lacks is reported to be hidden."""
     if not history.parameters:
         return
     wide, narrow = (
@@ -103,9 +103,9 @@ def test_json_is_strict_and_holds_every_step(history: RunHistory) -> None:
         raise AssertionError(token)
 
     data = json.loads(run_json.render(history, View()), parse_constant=refuse)
-    assert data["schema"] == "gradscope.run/1"
+    assert data["schema"] == "gradscope.run/2"
     assert data["status"] in ("ok", "findings", "failed")
-    assert {len(column) for column in data["vital_signs"].values()} == {len(history.steps)}
+    assert {len(column) for column in data["step_metrics"].values()} == {len(history.steps)}
     assert len(data["parameters"]) == len(history.parameters)
     assert len(data["findings"]) == len(history.findings)
     assert [one["name"] for one in data["parameters"]] == [one.name for one in history.parameters]

@@ -80,9 +80,7 @@ def test_what_was_not_observed_and_what_failed_have_lines_of_their_own() -> None
     assert lines[1] == "gradscope: other processes"
     assert lines[-2:] == ["gradscope: error: it broke", lines[-1]]
     assert len(lines) == 8
-    assert summary(Verdict(TrainingRun("train.py", 0.0)), None) == (
-        "gradscope: no step was seen so far\n"
-    )
+    assert summary(Verdict(TrainingRun("train.py", 0.0)), None) == ("gradscope: no step so far\n")
 
 
 def test_how_sure_a_sampled_rule_is() -> None:
@@ -132,7 +130,7 @@ def test_what_is_only_worth_knowing_is_no_problem() -> None:
     history = replace(causes(), judgement=NONE)
     first, second, _ = map(str, verdict(history, [only("GS505")]).lines())
     assert first == (
-        "no error or warning found; 2 rules could be judged, 1 rule has not seen enough (--every 3)"
+        "no error or warning found; 2 rules could be judged, 1 rule needs more samples (--every 3)"
     )
     assert second == (
         "info[GS505] netD.conv1.bias: the batch norm behind it, `bn1`, subtracts it again. "

@@ -1,7 +1,7 @@
 """Inspects small networks under every kind of parallelism, one after the other, under `torchrun`.
 
 Each rank writes what it is given to `CASE-RANK.json`, or, where the run fails, to `CASE-RANK.txt`
-what it is told.
+what it is reported.
 """
 
 from __future__ import annotations

@@ -124,12 +124,12 @@ def test_mixed_precision_is_that_of_its_policy(ran):
 def test_what_makes_no_whole_has_no_number_and_says_why(ran):
     found = report_of(ran, 2, "unused")
     assert found.parallel is not None
-    assert set(found.parallel.untold) == {"used.weight", "used.bias"}
+    assert set(found.parallel.not_reduced) == {"used.weight", "used.bias"}
     assert found.totals.gradient_norm is None
-    (why,) = [note for note in found.run.notices if "no norms of the whole" in note]
+    (why,) = [note for note in found.run.notices if "no global norms" in note]
     assert "waited for `idle.weight`, `idle.bias`" in why
     assert "find_unused_parameters" in why
-    assert [note for note in found.run.notices if "not looked at closer" in note]
+    assert [note for note in found.run.notices if "not sampled in full" in note]
     (loss,) = [
         n for n in report_of(ran, 2, "half-a-head").run.notices if n.startswith("loss: from")
     ]
@@ -207,7 +207,7 @@ def test_alone_it_says_how_to_start_several(nobody):
 
 def test_other_entries_refuse_it(nobody):
     for entry in (gradscope.check, gradscope.why):
-        assert "`parallel` is for `inspect` alone" in refused("parallel.ddp=true", entry=entry)
+        assert "`parallel` is for `inspect` only" in refused("parallel.ddp=true", entry=entry)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_other_entries_refuse_it(nobody):
         (["parallel={ddp: true, fsdp: true}"], "has ddp and fsdp"),
         (["parallel={ddp: true, tp: {a: colwise}}"], "has ddp and tp"),
         (["parallel={fsdp: true, tp: {a: colwise}}"], "how many processes are for each?"),
-        (["parallel={fsdp: true, mesh: {tp: 2}}"], "`parallel.mesh.tp` is of nobody"),
+        (["parallel={fsdp: true, mesh: {tp: 2}}"], "`parallel.mesh.tp` is unused"),
         (["parallel={tp: {a: columnwise}}"], "did you mean `colwise`?"),
         (["parallel={tp: {'re:(': colwise}}"], "is not a regular expression"),
         (["parallel.fsdp.unit=a"], "did you mean `units`?"),

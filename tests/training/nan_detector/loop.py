@@ -1,4 +1,5 @@
-"""A training loop written by hand, which tells a sentinel what a run's observer would tell it."""
+"""A training loop written by hand, which tells a NaN detector what a run's observer would tell
+it."""
 
 from __future__ import annotations
 
@@ -76,24 +77,24 @@ def located(
 
 @dataclass
 class Loop:
-    """Runs the steps of a program, up to the first that is not finite."""
+    """Runs the steps of a program, up to the first that is NaN or Inf."""
 
     program: Program
     sampled: Sequence[int] = (1, 2)
-    sentinel: NanDetector = field(init=False)
+    detector: NanDetector = field(init=False)
     number: int = 0
     where: str | None = None
     non_finite: tuple[NonFiniteOrigin, ...] = ()
 
     def __post_init__(self) -> None:
-        self.sentinel = NanDetector(lambda: list(self.program.models.items()))
+        self.detector = NanDetector(lambda: list(self.program.models.items()))
 
     def run(self, around: Around = lambda locate: locate()) -> int | None:
-        """Train; the step that was not finite. ``around`` runs the call of ``locate``."""
+        """Train; the step that was NaN or Inf. ``around`` runs the call of ``locate``."""
         try:
             return self._run(around)
         finally:
-            self.sentinel.close()
+            self.detector.close()
             gc.collect()  # the graph of an earlier step may wait for it, and has a hook
 
     def _run(self, around: Around) -> int | None:
@@ -109,24 +110,24 @@ class Loop:
                 self.where = "gradients"
             where = self.where
             if where is not None:
-                self.non_finite = around(lambda where=where: self.sentinel.locate(where=where))
+                self.non_finite = around(lambda where=where: self.detector.locate(where=where))
                 return number
             optimizer.step()
-            self.sentinel.step_ended()
+            self.detector.step_ended()
         return None
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a model, as the outermost one."""
         model = self.program.models[name]
-        self.sentinel.call_began(name, model, args, kwargs)
+        self.detector.call_began(name, model, args, kwargs)
         output = model(*args, **kwargs)
-        self.sentinel.call_ended(model, output)
+        self.detector.call_ended(model, output)
         return output
 
     def backward(self, loss: torch.Tensor) -> None:
         """Go back from a loss."""
         if self.number in self.sampled:
-            self.sentinel.sampled_lines([loss])
-        if self.sentinel.backward_begins([loss]):
+            self.detector.sampled_lines([loss])
+        if self.detector.backward_begins([loss]):
             self.where = "loss"
         loss.backward()

@@ -1,4 +1,4 @@
-"""Programs that make a NaN or an infinity at a late step, in forward, loss or backward."""
+"""Programs that make a NaN or Inf at a late step, in forward, loss or backward."""
 
 from __future__ import annotations
 
@@ -434,7 +434,7 @@ def a_generator_whose_critic_is_sure(mended: bool) -> Program:
         fake = loop.call("netG", torch.ones(3, 2))
         real = loop.call("netD", data(number, 3)[0])
         loop.backward(F.softplus(-real).mean())
-        loop.sentinel.step_ended()
+        loop.detector.step_ended()
         score = loop.call("netD", fake) + (200.0 if number == BAD else 0.0)
         sure = 1 - torch.sigmoid(score)
         loop.backward(

@@ -121,11 +121,11 @@ def test_a_model_that_does_much_beside(where: str, capsys: pytest.CaptureFixture
     (origin,) = run.non_finite
     expected = ("forward", "mul", "") if where == "forward" else ("backward", "SqrtBackward0", None)
     assert (origin.phase, origin.op, origin.name) == expected
-    assert capsys.readouterr().out == "forward\n" * 6  # what it printed once more is not seen
+    assert capsys.readouterr().out == "forward\n" * 6  # what it printed again is not seen
 
 
 class Unwatched:
-    """In the place of a sentinel."""
+    """In place of a NaN detector."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *_, **__: None
@@ -141,7 +141,7 @@ def test_numbers_are_those_of_an_unwatched_run(where: str) -> None:
         np.random.seed(0)
         run = Loop(busy(where))
         if not watched:
-            run.sentinel = Unwatched()  # type: ignore[assignment]
+            run.detector = Unwatched()  # type: ignore[assignment]
         net = run.program.models["net"]
         optimizer = torch.optim.Adam(net.parameters())
         for number in range(1, 9):
@@ -149,12 +149,12 @@ def test_numbers_are_those_of_an_unwatched_run(where: str) -> None:
             optimizer.zero_grad()
             run.program.step(run, number)
             for place in ("loss", "gradients") if number == 6 else ():
-                run.sentinel.locate(where=place)
+                run.detector.locate(where=place)
             for parameter in net.parameters():
                 parameter.grad = parameter.grad.nan_to_num(0.0, 1.0, -1.0)
             optimizer.step()
-            run.sentinel.step_ended()
-        run.sentinel.close()
+            run.detector.step_ended()
+        run.detector.close()
         end = state(run.program.models)
         ends.append({k: v[:2] if isinstance(v, tuple) else v for k, v in end.items()
                      if not k.endswith((" is", " module"))})  # fmt: skip

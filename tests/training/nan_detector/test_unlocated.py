@@ -1,4 +1,4 @@
-"""What cannot be located is told as such, and compiled modules are run as they were written."""
+"""What cannot be located is reported as such, and compiled modules are run as they were written."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_inputs_that_were_overwritten() -> None:
     (origin,) = origins(Program({"net": net}, step))
     assert (origin.kind, origin.phase, origin.op) == ("inf", "loss", None)
     assert origin.message == (
-        "the loss is infinite; the models' forward, run again, made only finite numbers of finite"
-        " ones, and what the loss did with it cannot be read off its graph; the inputs of `net`"
-        " were overwritten before it could be run again."
+        "the loss is infinite; the models' forward, replayed, made no NaN or Inf from finite"
+        " inputs, and the loss graph does not show the operation; the inputs of `net`"
+        " were overwritten before its replay."
     )
 
 
@@ -69,12 +69,12 @@ def test_a_function_of_ones_own_in_the_loss(way: str) -> None:
     (origin,) = origins(scored(loss))
     if way == "forward":
         assert (origin.phase, origin.op) == ("loss", "Odd")
-        assert "which is not run again" in (origin.reason or "")
+        assert "which is not replayed" in (origin.reason or "")
     else:
         assert (origin.phase, origin.op) == ("backward", None)
         assert origin.message == (
-            "gradients are not finite, the loss is; what the loss sent to the models was not finite"
-            " already, and its graph is gone."
+            "gradients have NaN or Inf, the loss is finite; the loss's gradients for the models"
+            " already had NaN or Inf, and its graph is freed."
         )
 
 
@@ -113,11 +113,11 @@ def test_a_gradient_that_the_script_gave() -> None:
     run = Loop(Program({"net": net}, lambda loop, number: None))
     out = run.call("net", data(1)[0])
     given = torch.full_like(out, float("inf"))
-    assert run.sentinel.backward_begins([out], [given]) is None
+    assert run.detector.backward_begins([out], [given]) is None
     out.backward(given)
-    (origin,) = run.sentinel.locate(where="gradients")
+    (origin,) = run.detector.locate(where="gradients")
     assert (origin.kind, origin.phase) == ("inf", "input")
-    run.sentinel.close()
+    run.detector.close()
 
 
 def test_random_numbers_that_were_never_drawn_before() -> None:
@@ -143,7 +143,7 @@ def test_random_numbers_that_were_never_drawn_before() -> None:
 
     (origin,) = origins(Program({"net": net}, step))
     assert origin.name is None
-    assert "`net` draws random numbers, which it did not in its first steps" in origin.message
+    assert "`net` draws random numbers, but did not in its first steps" in origin.message
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -163,7 +163,7 @@ def test_a_gradient_that_a_hook_of_the_script_spoils(split: bool) -> None:
             return super().forward(x).split(3, dim=1)
 
     (origin,) = origins(Program({"net": (Split if split else nn.Linear)(4, 3)}, step))
-    assert "what the loss sent to the models was not finite already" in origin.message
+    assert "the loss's gradients for the models already had NaN or Inf" in origin.message
 
 
 def test_a_model_whose_weights_are_all_frozen() -> None:
@@ -182,5 +182,5 @@ def test_a_model_whose_weights_are_all_frozen() -> None:
 def test_a_step_of_nothing() -> None:
     run = Loop(Program({"net": nn.Linear(4, 3)}, lambda loop, number: None))
     assert run.run() is None
-    (origin,) = run.sentinel.locate(where="gradients")
+    (origin,) = run.detector.locate(where="gradients")
     assert origin.op is None

@@ -1,6 +1,6 @@
 """Trainings under DistributedDataParallel, each with a fault; with the argument `mended` without.
 
-Each has a model of its own, by whose name in ``models`` a run knows it, and makes four steps; the
+Each has its own model, by whose name in ``models`` a run knows it, and makes four steps; the
 last makes two more.
 """
 

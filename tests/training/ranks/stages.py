@@ -1,6 +1,6 @@
 """A network in two pipeline stages, whose layers have the same names in both, by either schedule.
 
-Each schedule makes two steps. Rank 0 leaves what one process finds on the whole batch in
+Each schedule makes two steps. Rank 0 leaves what one process finds on the full batch in
 `alone.json`, and each rank its weights in `weights-RANK.pt`.
 """
 

@@ -172,7 +172,7 @@ def test_a_nan_is_looked_for_without_the_others(sharded, tmp_path):
         assert [step.nonfinite for step in run.steps()] == [None, "nan"]
         (origin,) = [one.origin for one in run.findings if one.origin is not None]
         assert (origin.phase, origin.name, origin.count) == ("forward", None, 8)
-        assert "the model (Talking) itself returned NaN in rank 0's forward" in origin.message
+        assert "the model (Talking) returned NaN in rank 0's forward" in origin.message
         assert not [event for event in run.events if event.kind == "failed"]
 
 
@@ -211,7 +211,7 @@ BIASES = {"healthy": 1.0, "forward": -1.0, "backward": 0.0, "loss": 1.0}
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", BIASES)
 @pytest.mark.parametrize("spread_by", [sharded, split])
-@pytest.mark.parametrize("every", [1, 1000], ids=["looked at", "not looked at"])
+@pytest.mark.parametrize("every", [1, 1000], ids=["sampled", "not sampled"])
 def test_the_first_module_that_is_not_finite(every, spread_by, fault, tmp_path):
     torch.manual_seed(0)
     net = Deep()
@@ -244,5 +244,5 @@ def test_the_first_module_that_is_not_finite(every, spread_by, fault, tmp_path):
         assert one.origin.count == (12 if spread_by is sharded else 6)
     else:
         assert one.finding.name == ""
-        assert "cannot be run again in one of them" in one.origin.message
+        assert "so one rank cannot replay it" in one.origin.message
         assert "--every 1" in (one.finding.advice or "")

@@ -33,7 +33,7 @@ def explain(case: Case) -> Explanation | None:
         return None
     node = _node(case, found[1])
     function = getattr(type(node), "_forward_cls", None)
-    applied = case.watch.applied.get(node, CallSite()) if case.watch and node else CallSite()
+    applied = case.tracer.applied.get(node, CallSite()) if case.tracer and node else CallSite()
     where = f", applied{applied.within}{applied.at}," if applied.file or applied.module else ""
     names = _arguments(function)
     site = _backward(function, applied)
@@ -59,9 +59,9 @@ def explain(case: Case) -> Explanation | None:
 
 def _node(case: Case, name: str) -> Node | None:
     """The node that raised: the first of that function as backward takes them."""
-    if case.watch is None or case.watch.failing is None:
+    if case.tracer is None or case.tracer.failing is None:
         return None
-    nodes = case.watch.failing.nodes
+    nodes = case.tracer.failing.nodes
     return next((node for node in nodes if type(node).__name__ == f"{name}Backward"), None)
 
 

@@ -55,12 +55,12 @@ def _conv(case: Case, layer: Any, given: Operand) -> Explanation | None:
     x = _word(failed)
     if got == wanted:
         return _kernel(failed, layer, given, spatial)
-    fact = f"`{name}.weight` wants {wanted} channels, {given_as(failed, given)} has {got}"
+    fact = f"`{name}.weight` expects {wanted} channels, {given_as(failed, given)} has {got}"
     if shape[-1] == wanted:
         order = [*range(axis), len(shape) - 1, *range(axis, len(shape) - 1)]
         turned = f"permute({', '.join(map(str, order))})"
         return Explanation(
-            f"{fact} at dimension {axis}; the {wanted} stand last.",
+            f"{fact} at dimension {axis}; the {wanted} are last.",
             f"put the channels first: `{method(x, turned)}` before `{name}`",
         )
     kind = type(layer).__name__
@@ -69,7 +69,7 @@ def _conv(case: Case, layer: Any, given: Operand) -> Explanation | None:
         sizes = ", ".join(["-1", "3", *["-1"] * spatial])
         fix += f", or repeat the grey channel: `{method(x, f'expand({sizes})')}`"
     elif spatial == 1 and shape[-1] != got:
-        fix += "; if the features stand last, `transpose(1, 2)` first"
+        fix += "; if the features are last, `transpose(1, 2)` first"
     return Explanation(f"{fact}.", fix)
 
 
@@ -80,7 +80,7 @@ def _kernel(failed: FailedOperation, layer: Any, given: Operand, spatial: int) -
     return Explanation(
         f"the kernel of `{name}` is {kernel}, {given_as(failed, given)} only {size}"
         f" (padding {layer.padding}).",
-        "give larger images, or fewer strides and pools before it; or a smaller kernel or"
+        "use larger images, or fewer strides and pools before it; or a smaller kernel or"
         f" `padding` for `{name}`",
     )
 
@@ -125,8 +125,8 @@ def _unflattened(
     """The shape that the input had before it was flattened to [N, features]."""
     if len(shape) != 2:
         return None
-    if case.watch is not None and shape in case.watch.flattened:
-        found = case.watch.flattened[shape]
+    if case.tracer is not None and shape in case.tracer.flattened:
+        found = case.tracer.flattened[shape]
         if len(found) > 2:
             return found
     for other in (failed.local_shapes or {}).values():
@@ -153,7 +153,7 @@ def _pooling(case: Case, layer: Any, given: Operand) -> Explanation | None:
     return Explanation(
         f"`{failed.layer_title}` pools by {layer.kernel_size}, {given_as(failed, given)} leaves"
         " nothing to pool.",
-        f"give larger images, or leave out `{failed.layer_title}` or a stride before it",
+        f"use larger images, or remove `{failed.layer_title}` or a stride before it",
     )
 
 

@@ -23,7 +23,7 @@ def _classes(case: Case) -> Explanation | None:
     o, t = output.shape, target.shape
     if len(o) > 2 and t == o[:-1] and t != (o[0], *o[2:]):
         return Explanation(
-            f"{fact}: the classes are wanted at dimension 1, and {o[-1]} stand last.",
+            f"{fact}: the classes must be at dimension 1, and {o[-1]} are last.",
             "move them: `output.transpose(1, 2)`, or flatten both:"
             f" `output.flatten(0, {len(o) - 2})` and `target.flatten()`",
         )
@@ -31,7 +31,7 @@ def _classes(case: Case) -> Explanation | None:
         return Explanation(f"{fact}: class ids have one dimension.", "drop it: `target.squeeze(1)`")
     if o and t and o[0] != t[0]:
         return Explanation(
-            f"{fact}: {o[0]} predictions meet {t[0]} targets.",
+            f"{fact}: {o[0]} predictions, but {t[0]} targets.",
             _fewer(o[0], t[0])
             if len(o) == 2 and len(t) == 1
             else "flatten both sides or none: `output.view(-1, classes)` goes with"
@@ -62,5 +62,5 @@ def _compared(case: Case) -> Explanation | None:
     elif target.shape == (*output.shape, 1):
         fix = "drop the target's last dimension: `target.squeeze(1)`"
     else:
-        fix = "give both one shape"
+        fix = "give both the same shape"
     return Explanation(fact, fix)

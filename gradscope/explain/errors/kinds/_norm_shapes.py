@@ -45,8 +45,8 @@ def layer_norm(case: Case, layer: Any, given: Operand) -> Explanation | None:
     got = list(given.shape[-len(wanted) :])
     if got == wanted:
         return None
-    whole = f"`{failed.layer_title}` has normalized_shape = {wanted}"
-    fact = f"{whole}, {given_as(failed, given)} ends with"
+    shape_of = f"`{failed.layer_title}` has normalized_shape = {wanted}"
+    fact = f"{shape_of}, {given_as(failed, given)} ends with"
     return Explanation(
         f"{fact} {got}.",
         f"make `{failed.layer_title}` a `nn.LayerNorm({got[0] if len(got) == 1 else got})`",

@@ -52,8 +52,8 @@ def _forward(case: Case) -> Explanation | None:
     held = isinstance(module, nn.ModuleList | nn.ModuleDict)
     if held:
         return Explanation(
-            f"{found[1]} only holds modules: it has no `forward` of its own.",
-            "call its parts one by one, or use `nn.Sequential`",
+            f"{found[1]} only holds modules: it has no `forward`.",
+            "call its modules one by one, or use `nn.Sequential`",
         )
     fact = f"{found[1]} has no method `forward`"
     other = re.search("`(.+?)`", close or "")
@@ -84,7 +84,7 @@ def _argument(case: Case) -> Explanation | None:
         return Explanation(
             f"{what} has no argument `{extra}`.", close or "rename or drop the argument"
         )
-    fact = f"{what} takes {takes} positional arguments, and was given {given} (with `self`)."
+    fact = f"{what} takes {takes} positional arguments, but got {given} (with `self`)."
     return Explanation(fact, "give as many as it takes")
 
 
@@ -111,7 +111,7 @@ def _attribute(case: Case) -> Explanation | None:
     if isinstance(owner, dict) and not tensors:
         keys = ", ".join(f"`{key}`" for key in list(owner)[:12]) or "none"
         return Explanation(
-            f"`.{found[2]}` is read of a dict, whose keys ({keys}) are no attributes."
+            f"`.{found[2]}` is read from a dict; its keys ({keys}) are not attributes."
         )
     if not isinstance(owner, nn.Module):
         return _container(found[1], found[2])
@@ -129,8 +129,8 @@ def _container(kind: str, name: str) -> Explanation | None:
     if kind not in ("tuple", "list", "dict"):
         return None
     return Explanation(
-        f"a {kind} came where a tensor was to be: `.{name}` is a tensor's.",
-        "take the tensor out of it first, as by `output[0]`",
+        f"expected a tensor, got a {kind}: only tensors have `.{name}`.",
+        "take the tensor out of it first, for example `output[0]`",
     )
 
 
@@ -139,11 +139,11 @@ def _none(case: Case) -> Explanation | None:
     if "NoneType" not in case.text:
         return None
     call = re.search(r"(self\.[\w.]+)\(", _line(case))
-    who = f"`{call[1]}`" if call and "." in call[1] else "what was called before"
+    who = f"`{call[1]}`" if call and "." in call[1] else "the call before"
     inner = re.findall(r"(self\.[\w.]+)\(", _line(case))
     who = f"`{inner[-1]}`" if inner else who
     return Explanation(
-        f"a value is None where a tensor was to be; {who} may give None: a `forward` without"
+        f"expected a tensor, got None; {who} may return None: a `forward` without"
         " `return`, or without one on this path.",
         "end the `forward` with `return` and its result",
     )
@@ -164,7 +164,7 @@ def _type(case: Case) -> Explanation | None:
     shapes = [list(one.shape) for one in case.failed.operands]
     holds = f" of tensors {', '.join(map(str, shapes))}" if shapes and found[3] != "str" else ""
     return Explanation(
-        f"{kind} wants a tensor as `{found[1]}` and got {given}{holds}.",
+        f"{kind} expects a tensor as `{found[1]}` and got {given}{holds}.",
         "take the tensor out of it: LSTM, GRU and attention return a tuple, of which `[0]` is the"
         " output"
         if found[3] == "tuple"
@@ -177,10 +177,10 @@ def _key(case: Case) -> Explanation | None:
         return None
     key, keys = missing_key(case.failure) or (case.failure.args[0], [])
     if not keys:
-        return Explanation(f"there is no key `{key}`.", "look at the keys that the input has")
+        return Explanation(f"there is no key `{key}`.", "check the keys of the input")
     has = ", ".join(f"`{k}`" for k in keys[:12])
     return Explanation(
-        f"there is no `{key}`; the mapping at hand has {has}.",
+        f"there is no `{key}`; the mapping has {has}.",
         did_you_mean(str(key), keys) or f"give `{key}` in the input, or read one that is there",
     )
 

@@ -31,7 +31,7 @@ def recurrent(case: Case, layer: Any, given: Operand) -> Explanation | None:
     text = "the hidden state"
     return Explanation(
         f"{text} of `{name}` is {list(hidden.shape)}; with {order} and {given_as(failed, given)} it"
-        f" is to be {wanted}: layers, batch, hidden_size.",
+        f" must be {wanted}: layers, batch, hidden_size.",
         f"make it `x.new_zeros{wanted}`, its batch read from dimension {0 if first else 1} of the"
         " input",
     )

@@ -39,14 +39,14 @@ def _viewed(case: Case) -> Explanation | None:
     fact += f" · n: {found[2]} is not divisible by {known}." if -1 in wanted else "."
     parts = _split(x.shape, wanted)
     if parts is not None:
-        whole, kept = parts
+        full, kept = parts
         return Explanation(
             (
                 fact,
-                f"{factors(kept)} = {math.prod(kept)} is not the {whole} of the last dimension:"
-                f" {whole} does not divide into {kept[0]}.",
+                f"{factors(kept)} = {math.prod(kept)} is not the {full} of the last dimension:"
+                f" {full} does not divide into {kept[0]}.",
             ),
-            f"choose a number that divides {whole}, such as {_divisors(whole)}",
+            f"choose a number that divides {full}, such as {_divisors(full)}",
         )
     if -1 not in wanted and x.shape and wanted and x.shape[0] != wanted[0]:
         return Explanation(
@@ -64,8 +64,8 @@ def _split(shape: tuple[int, ...], wanted: list[int]) -> tuple[int, list[int]] |
     return None if -1 in kept else (shape[-1], kept)
 
 
-def _divisors(whole: int) -> str:
-    found = [n for n in range(1, whole + 1) if whole % n == 0][:6]
+def _divisors(full: int) -> str:
+    found = [n for n in range(1, full + 1) if full % n == 0][:6]
     return ", ".join(map(str, found))
 
 
@@ -81,7 +81,7 @@ def _expanded(case: Case) -> Explanation | None:
     x = failed.operands[0]
     return Explanation(
         f"{x.label} cannot become {found[4]}: only dimensions of 1 expand, and dimension {found[3]}"
-        f" is to be {found[1]} and has {found[2]}.",
+        f" must be {found[1]} and has {found[2]}.",
         f"ask for {found[2]} there, or make `{x.text or 'it'}` {found[1]} long: where it is a table"
         " of positions, the input is longer than the table",
     )
@@ -98,5 +98,5 @@ def _dimension(case: Case) -> Explanation | None:
     return Explanation(
         f"`{failed.function}` asks for dimension {found[1]} of {x.label}, which has"
         f" dimensions {last}.",
-        "count from the end, `-1` for the last, or keep the dimension that is missing",
+        "count from the end, `-1` for the last, or keep the missing dimension",
     )

@@ -15,33 +15,33 @@ from gradscope.explain.shared.operations import node_name
 
 _ADVICE_REPEATS = (
     "keep the graph with `retain_graph=True` (`backward.retain_graph=true`) on every backward but"
-    " the last, or run forward again; one backward is enough unless `repeats` is to accumulate"
+    " the last, or run forward again; one backward is enough unless `repeats` should accumulate"
 )
 
 
 def explain(case: Case) -> Explanation | None:
     """A backward that came to what an earlier one had freed."""
-    watch = case.watch
-    if watch is None or watch.failing is None:
+    tracer = case.tracer
+    if tracer is None or tracer.failing is None:
         return None
-    failing = watch.failing
-    node = next((n for n in failing.nodes if n in watch.freed), None)
+    failing = tracer.failing
+    node = next((n for n in failing.nodes if n in tracer.freed), None)
     if node is None:
-        return _before(watch, failing)
-    run = watch.freed[node]
-    saver = watch.made[node]
+        return _before(tracer, failing)
+    run = tracer.freed[node]
+    saver = tracer.made[node]
     first, second = _run(run), _run(failing)
     again = " again" if run is failing else ""
     details = [
         f"{second} came{again} to {_op(saver, node)}{saver.site.within}{saver.site.at}, whose"
         f" saved tensors {first}{run.event.site.at} had freed."
     ]
-    bridge = _bridge(watch, failing, node)
+    bridge = _bridge(tracer, failing, node)
     if bridge is not None:
-        details.append(_said(bridge, saver))
+        details.append(_fact(bridge, saver))
     return Explanation(
         tuple(details),
-        _advice(watch, failing, run, bridge),
+        _advice(tracer, failing, run, bridge),
         (
             *line("saved", saver.site),
             *line("freed", run.event.site),
@@ -63,22 +63,22 @@ def _run(run: BackwardRun) -> str:
     return f"the backward of {event.step}" if event.step else "the backward"
 
 
-def _bridge(watch: ErrorTracer, failing: BackwardRun, node: Node) -> CarriedTensor | None:
+def _bridge(tracer: ErrorTracer, failing: BackwardRun, node: Node) -> CarriedTensor | None:
     """The tensor by which what was made since leads to the node; the one found last counts."""
     inside = set(failing.nodes)
-    found = [c for n, c in watch.carried.items() if n in inside and node in ordered([n])]
+    found = [c for n, c in tracer.carried.items() if n in inside and node in ordered([n])]
     named = [c for c in found if c.attribute]
     named = named or [c for c in found if c.text and not c.single]
     named = named or [c for c in found if not c.single]
     return named[-1] if named else None
 
 
-def _said(bridge: CarriedTensor, saver: Event) -> str:
+def _fact(bridge: CarriedTensor, saver: Event) -> str:
     name = f"`{bridge.text}`" if bridge.text else "a tensor"
     when = f"in {saver.step}" if saver.step else "before that"
     if saver.epoch < 0:
         when = "before the first step"
-    return f"{name}{_used(bridge)} still has the graph that was made {when}."
+    return f"{name}{_used(bridge)} still has the graph made {when}."
 
 
 def _used(bridge: CarriedTensor) -> str:
@@ -87,7 +87,7 @@ def _used(bridge: CarriedTensor) -> str:
 
 
 def _advice(
-    watch: ErrorTracer, failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor | None
+    tracer: ErrorTracer, failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor | None
 ) -> str:
     if run.event.op == "grad":
         return "pass `create_graph=True` to `torch.autograd.grad`, which then keeps the graph"
@@ -95,19 +95,19 @@ def _advice(
         x = bridge.text or "it"
         if _two_losses(failing, run, bridge):
             return (
-                f"if the earlier loss is not to train what made `{x}`, give it `{x}.detach()`"
-                " there; otherwise go backward once through the sum of both losses, or pass"
-                f" `retain_graph=True` to the backward{run.event.site.at}"
+                f"if the earlier loss should not train the modules upstream of `{x}`, give it "
+                f"`{x}.detach()` there; otherwise go backward once through the sum of both "
+                f"losses, or pass `retain_graph=True` to the backward{run.event.site.at}"
             )
-        if watch.made[bridge.node].epoch < 0:
-            return f"compute `{x}` anew in each step: its graph serves one backward"
+        if tracer.made[bridge.node].epoch < 0:
+            return f"compute `{x}` in each step: its graph allows one backward"
         kept = f"self.{x} = self.{x}.detach()" if bridge.attribute else f"{x} = {x}.detach()"
         if bridge.several:
             each = f"t.detach() for t in self.{x}"
             kept = f"self.{x} = " + (f"tuple({each})" if bridge.several is tuple else f"[{each}]")
         return (
-            f"cut it off from the past: `{kept}` before it is used again, or compute it anew"
-            " if gradients are to flow into what made it"
+            f"detach it: `{kept}` before its next use, or recompute it"
+            " if gradients should flow upstream of it"
         )
     if failing.roots and failing.roots == run.roots:
         return _ADVICE_REPEATS
@@ -132,16 +132,15 @@ def _two_losses(failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor) -
     return not bridge.attribute and here and one.step == other.step
 
 
-def _before(watch: ErrorTracer, failing: BackwardRun) -> Explanation | None:
+def _before(tracer: ErrorTracer, failing: BackwardRun) -> Explanation | None:
     """The graph was freed before this run began: by whom, nobody saw."""
-    old = [c for n, c in watch.carried.items() if watch.made[n].epoch < 0 and n in failing.nodes]
+    old = [c for n, c in tracer.carried.items() if tracer.made[n].epoch < 0 and n in failing.nodes]
     if not old:
         return None
     x = old[0].text or "a tensor"
     return Explanation(
-        f"`{x}`{_used(old[0])} has a graph that was made before this step: an earlier"
-        " backward has freed it.",
-        f"compute `{x}` anew in each step, or keep `{x}.detach()` where it is not to be trained",
+        f"`{x}`{_used(old[0])} has a graph made before this step, which an earlier backward freed.",
+        f"compute `{x}` in each step, or keep `{x}.detach()` if it should not be trained",
     )
 
 

@@ -1,4 +1,4 @@
-"""Tensors on devices that do not meet: which tensor is where, and what was left behind."""
+"""Tensors on different devices: which tensor is where, and which was not moved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradscope.explain.shared.operations import Trait, by_function
 
 
 def explain(case: Case) -> Explanation | None:
-    """Which devices met, and what was left behind."""
+    """Which devices differ, and which tensor was not moved."""
     failed = case.failed
     if failed.layer is not None:
         failed = replace(
@@ -46,7 +46,7 @@ def _home(failed: FailedOperation) -> str:
 def _move(failed: FailedOperation, odd: Operand, home: str) -> str:
     if failed.layer is not None and failed.layer_name is None:
         return (
-            "the layer is no submodule, so `model.to(device)` does not find it: keep layers in"
+            "the layer is not a submodule, so `model.to(device)` does not find it: keep layers in"
             " `nn.ModuleList`, not in a plain list"
         )
     if (
@@ -56,7 +56,7 @@ def _move(failed: FailedOperation, odd: Operand, home: str) -> str:
         and odd.text.startswith(failed.layer_name or "")
     ):
         return (
-            f"move the whole model once, `model.to('{home}')`, after `{failed.layer_name}` is in it"
+            f"move the full model once, `model.to('{home}')`, after `{failed.layer_name}` is in it"
         )
     if odd.held:
         name = (odd.text or "").rpartition(".")[2]
@@ -66,11 +66,12 @@ def _move(failed: FailedOperation, odd: Operand, home: str) -> str:
         )
     if by_function(failed.function).has(Trait.LOSS):
         return (
-            "move it beside the output: `.to(output.device)`, or the loss itself: `loss.to(device)`"
+            "move it to the output's device: `.to(output.device)`, or the loss itself: "
+            "`loss.to(device)`"
         )
     return (
-        f"make {failed.title_of(odd)} where the others are: `device=x.device`, `x.new_zeros(…)`, or"
-        " `.to(x.device)`"
+        f"make {failed.title_of(odd)} on the device of the others: `device=x.device`, "
+        "`x.new_zeros(…)`, or `.to(x.device)`"
     )
 
 
@@ -88,7 +89,7 @@ _SIGN = (
     r"|weight type \((torch\.)?\w*cuda|two devices"
 )
 _ADVICE = (
-    "move what the layer makes or keeps itself to the input's device (`register_buffer`,"
+    "move tensors that the layer makes or keeps to the input's device (`register_buffer`,"
     " `x.new_zeros(…)`)"
 )
 KIND = Kind({_SIGN: _ADVICE}, explain)

@@ -1,4 +1,4 @@
-"""Dtypes that do not meet: which tensor is of which, and which of them to change."""
+"""Dtypes that conflict: which tensor is of which, and which of them to change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CASTS = {"float32": "float", "float64": "double", "float16": "half", "bfloat16"
 
 
 def explain(case: Case) -> Explanation | None:
-    """Which dtypes met, and which cast joins them."""
+    """Which dtypes conflict, and which cast joins them."""
     looks = (_overflow, _target, _ids, _layer, _bool, _index, _integers, _sides)
     return first_explanation(case, looks)
 
@@ -36,13 +36,13 @@ def _overflow(case: Case) -> Explanation | None:
     )
     number = "a number" if value is None else f"{value:g}"
     if "int" in into.dtype:
-        return Explanation(f"`{name}` is {into.dtype}, which does not reach {number}.", None)
+        return Explanation(f"`{name}` is {into.dtype}, which cannot hold {number}.", None)
     last = torch.finfo(getattr(torch, into.dtype)).max
     fill = f"torch.finfo({name}.dtype).min" if name.isidentifier() else "float('-inf')"
     return Explanation(
-        f"`{failed.function}` is to put {number} into {into.label}, which is {into.dtype} and ends"
+        f"`{failed.function}` writes {number} into {into.label}, which is {into.dtype} and ends"
         f" at ±{last:g}.",
-        f"fill with what the dtype has: `{fill}`; or mask before the cast to {into.dtype}",
+        f"fill with a value of the dtype: `{fill}`; or mask before the cast to {into.dtype}",
     )
 
 
@@ -75,7 +75,7 @@ def _ids(case: Case) -> Explanation | None:
     count = getattr(failed.layer, "num_embeddings", table.shape[0] if table else None)
     name = failed.layer_name or (type(failed.layer).__name__ if failed.layer else failed.function)
     advice = _drawn(given, count, f"cast the ids: `{method(x, 'long()')}`")
-    fact = f"{failed.title_of(given)} of `{name}` is {given.dtype}; indices are to be int64."
+    fact = f"{failed.title_of(given)} of `{name}` is {given.dtype}; indices must be int64."
     return Explanation(fact, advice)
 
 
@@ -107,12 +107,12 @@ def _layer(case: Case) -> Explanation | None:
         return Explanation(fact, f"scale the pixels to floats: `{method(x, 'float()')} / 255`")
     if "int" in given.dtype:
         return Explanation(
-            fact, f"cast it, `{method(x, cast)}`; ids want `nn.Embedding` before `{name}`"
+            fact, f"cast it, `{method(x, cast)}`; ids need `nn.Embedding` before `{name}`"
         )
     if wanted in ("float16", "bfloat16") and given.dtype == "float32":
         return Explanation(
             fact,
-            f"keep the model in one dtype: cast all of it or none; to mix, keep `{name}` in float32"
+            f"keep the model in one dtype: cast all or nothing; to mix, keep `{name}` in float32"
             " under `torch.autocast`",
         )
     return Explanation(fact, f"cast the input: `{method(x, cast)}`")
@@ -147,10 +147,10 @@ def _index(case: Case) -> Explanation | None:
             return None
         into, values = failed.operands[0], failed.operands[-1]
         return Explanation(
-            f"`{into.text or 'the target'}` is {into.dtype}, what is written into it by index"
+            f"`{into.text or 'the target'}` is {into.dtype}, the values written by index are"
             f" {values.dtype}.",
-            "make both of one dtype: `torch.zeros(…, dtype=values.dtype)`, or"
-            f" `.to({into.text or 'x'}.dtype)` on what is written",
+            "use one dtype for both: `torch.zeros(…, dtype=values.dtype)`, or"
+            f" `.to({into.text or 'x'}.dtype)` on the values",
         )
     return None
 
@@ -193,5 +193,5 @@ _SIGN = (
     r" output dtype|dtypes match|self.dtype to be equal|used as indices must be"
     r"|can't be cast to the desired output type|converted to type .* without overflow"
 )
-_ADVICE = "give the input or target the dtype that the layer wants: `input.dtype=…`, `dtype=…`"
+_ADVICE = "give the input or target the dtype that the layer expects: `input.dtype=…`, `dtype=…`"
 KIND = Kind({_SIGN: _ADVICE}, explain)

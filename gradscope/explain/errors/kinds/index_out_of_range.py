@@ -88,8 +88,7 @@ def _index(case: Case) -> Explanation | None:
     ids = next((one for one in failed.operands[1:] if one.low is not None), None)
     has = f"; {ids.label} has {id_range(ids)}" if ids is not None else ""
     return Explanation(
-        f"`{op}` asks for {value} of {of}, whose dimension has {size} places, 0 to"
-        f" {size - 1}{has}.",
+        f"`{op}` asks for {value} of {of}, with {size} entries, 0 to {size - 1}{has}.",
         f"keep the index below {size}, or make that dimension longer",
     )
 
@@ -102,9 +101,8 @@ def _asserted(case: Case) -> Explanation | None:
     if "device-side assert" not in case.text:
         return None
     return Explanation(
-        "on a GPU an id out of range stops the device, and the line that is shown may be a later"
-        " one.",
-        "run it with `--device cpu` (`device: cpu`), where the error names the value",
+        "on a GPU an id out of range stops the device, and the reported line may be too late.",
+        "run it with `--device cpu` (`device: cpu`), which reports the value",
     )
 
 
@@ -112,5 +110,5 @@ _SIGN = (
     r"device-side assert triggered|index out of range in self|class values must be"
     r"|index -?\d+ is out of bounds|out of data bounds"
 )
-_ADVICE = "indices run from 0 to the size of what they choose from less one"
+_ADVICE = "indices go from 0 to the size of the dimension minus one"
 KIND = Kind({_SIGN: _ADVICE}, explain)

@@ -30,16 +30,16 @@ def explain(case: Case) -> Explanation | None:
 
 
 def _found_in_backward(case: Case) -> Explanation | None:
-    watch, fact = case.watch, _VERSIONS.search(case.text)
-    if watch is None or watch.failing is None or fact is None:
+    tracer, fact = case.tracer, _VERSIONS.search(case.text)
+    if tracer is None or tracer.failing is None or fact is None:
         return None
     now, then = int(fact[2]), int(fact[3])
-    for node in watch.failing.nodes:
-        for kept in watch.kept.get(node, ()):
-            writes = _between(watch.writes.get(kept.memory, ()), then, now)
+    for node in tracer.failing.nodes:
+        for kept in tracer.kept.get(node, ()):
+            writes = _between(tracer.writes.get(kept.memory, ()), then, now)
             if writes and kept.version == then:
-                return _explained(watch, watch.made[node], type(node).__name__, kept, writes)
-    return _unseen(watch, [int(n) for n in fact[1].split(",") if n.strip()], then, now)
+                return _explained(tracer, tracer.made[node], type(node).__name__, kept, writes)
+    return _unseen(tracer, [int(n) for n in fact[1].split(",") if n.strip()], then, now)
 
 
 def _between(writes: Sequence[Write], then: int, now: int) -> list[Write]:
@@ -48,27 +48,29 @@ def _between(writes: Sequence[Write], then: int, now: int) -> list[Write]:
     return [found[after] for after in sorted(found)] if now in found else []
 
 
-def _unseen(watch: ErrorTracer, shape: list[int], then: int, now: int) -> Explanation | None:
+def _unseen(tracer: ErrorTracer, shape: list[int], then: int, now: int) -> Explanation | None:
     """Nobody was seen to save it, as in a function of the user's own: who wrote tells itself."""
     size = math.prod(shape)
     fits = [
         found
-        for writes in watch.writes.values()
-        if (found := _between(writes, then, now)) and math.prod(found[0].event.whole) == size
+        for writes in tracer.writes.values()
+        if (found := _between(writes, then, now)) and math.prod(found[0].event.full) == size
     ]
     if len(fits) != 1:
         return None
     wrote = fits[0][0].event
-    node = next((n for n in watch.failing.nodes if _is_broken(n)), None) if watch.failing else None
-    saver = watch.made.get(node) if node is not None else None
+    node = (
+        next((n for n in tracer.failing.nodes if _is_broken(n)), None) if tracer.failing else None
+    )
+    saver = tracer.made.get(node) if node is not None else None
     who = node_name(node) if node is not None else ""
     name = f"`{wrote.target}` {shape}" if wrote.target else f"a tensor of {shape}"
     by = f"`{who}`" if who else "an operation"
     sentences: tuple[str, ...]
     if saver is not None and saver == wrote:
         sentences = (
-            f"`{wrote.op}`{wrote.site.within}{wrote.site.at} needs {name} as it was for its own"
-            f" backward, and wrote to it: version {fits[0][0].after}.",
+            f"`{wrote.op}`{wrote.site.within}{wrote.site.at} needs the old {name} for its"
+            f" backward, but wrote to it: version {fits[0][0].after}.",
         )
     else:
         sentences = (
@@ -89,9 +91,9 @@ def _is_broken(node: Node) -> bool:
 
 
 def _explained(
-    watch: ErrorTracer, saver: Event, node: str, kept: SavedTensor, writes: list[Write]
+    tracer: ErrorTracer, saver: Event, node: str, kept: SavedTensor, writes: list[Write]
 ) -> Explanation:
-    wrote, owner = writes[0].event, watch.owner(kept)
+    wrote, owner = writes[0].event, tracer.owner(kept)
     op = saver.op.strip("_") or node.removesuffix("0").removesuffix("Backward")
     what, into = _tensor(kept, writes[0], owner)
     own = "its own result, " if kept.name in _RESULTS else ""
@@ -110,21 +112,21 @@ def _explained(
 
 def _tensor(kept: SavedTensor, write: Write, owner: str | None) -> tuple[str, str]:
     """The saved tensor in words, and then what was written to."""
-    whole, name = write.event.whole, write.event.target
+    full, name = write.event.full, write.event.target
     saved = list(kept.shape)
     if owner:  # a weight is saved as it is multiplied with: transposed
-        return f"`{owner}` {list(whole) or saved}", "it"
+        return f"`{owner}` {list(full) or saved}", "it"
     if name is None:
         return (
             f"a tensor of {saved}",
             "it" if write.shape == kept.shape else f"{list(write.shape)} of it",
         )
-    part = f"{list(write.shape)} of it" if write.shape != whole else "it"
-    if whole == kept.shape:
+    part = f"{list(write.shape)} of it" if write.shape != full else "it"
+    if full == kept.shape:
         return f"`{name}` {saved}", part
-    if math.prod(whole) == math.prod(kept.shape):
-        return f"{saved}, of which `{name}` is a view,", f"`{name}` {list(whole)}"
-    return f"a part {saved} of `{name}`", f"`{name}` {list(whole)}"
+    if math.prod(full) == math.prod(kept.shape):
+        return f"{saved}, of which `{name}` is a view,", f"`{name}` {list(full)}"
+    return f"a part {saved} of `{name}`", f"`{name}` {list(full)}"
 
 
 def _called(wrote: Event) -> str:
@@ -138,17 +140,17 @@ def _advice(wrote: Event, name: str | None, owner: str | None) -> str:
     if wrote.doer:
         return (
             "call `step()` only after the last backward through these weights, or run forward"
-            " again after it and take that loss"
+            " again after it and use the new loss"
         )
     if owner is not None:
         copy = f"`{owner}.clone()`"
         if "embedding" in wrote.op:
             return (
-                f"`max_norm` shortens rows of `{owner}` in place at each look-up: look up before it"
-                f" is used otherwise, or use a copy there: {copy}"
+                f"`max_norm` shortens rows of `{owner}` in place at each lookup: do the lookup "
+                f"before its other uses, or use a copy there: {copy}"
             )
         return (
-            f"change `{owner}` before its first use or after backward; where it must change in"
+            f"change `{owner}` before its first use or after backward; if it must change in"
             f" between, use a copy: {copy}"
         )
     if wrote.op == "__setitem__" or re.search(r"\w\[.*\]\s*[-+*/]+=", code):
@@ -156,7 +158,7 @@ def _advice(wrote: Event, name: str | None, owner: str | None) -> str:
             return f"collect the parts in a list and join them: `{x} = torch.stack(parts)`"
         return (
             f"write into a copy, `{x} = {x}.clone()` before the assignment, or choose with"
-            " `torch.where`; parts made one by one are joined by `torch.stack`"
+            " `torch.where`; `torch.stack` joins parts"
         )
     return _rewritten(wrote, x, code.partition("  #")[0].strip())
 
@@ -170,7 +172,7 @@ def _rewritten(wrote: Event, x: str, code: str) -> str:
         return f"build `{wrote.site.module}` without `inplace=True`"
     for word in ("inplace=True", "out="):
         if word in code:
-            return f"leave out `{word}` in `{code}`, and use what it returns"
+            return f"drop `{word}` in `{code}`, and use its result"
     if re.match(rf"{re.escape(x)}\.{wrote.op}\(", code):
         return f"write `{x} = {x}.{wrote.op[:-1]}(…)` for `{wrote.op}(…)`"
     if wrote.op.endswith("_") and not wrote.op.startswith("__"):
@@ -188,23 +190,20 @@ def _leaf(case: Case) -> Explanation | None:
     if failed.called == "[]" or failed.function == "__setitem__":
         fix = f"write under `torch.no_grad()`, or into a copy: `{name}.clone()`"
         return Explanation(
-            f"{view or 'the leaf '}`{name}` {list(target.shape)}, a parameter (a leaf), is assigned"
-            " to in place.",
+            f"{view or 'the leaf '}`{name}` {list(target.shape)}, a parameter (a leaf), is written"
+            " in place.",
             fix,
         )
-    value = "what is computed of it"
+    value = "the result"
     if failed.called.endswith("=") and len(failed.arguments) > 1:
         value = f"`{name} {failed.called.removesuffix('=')} {failed.arguments[1]}`"
-    fix = (
-        f"use {value} as a value of its own; to change the parameter itself, write under"
-        " `torch.no_grad()`"
-    )
+    fix = f"use {value} as a new tensor; to change the parameter, write under `torch.no_grad()`"
     if view:
         fact = f"`{name}` {list(target.shape)} is a view of a parameter (a leaf) that requires a"
         return Explanation(f"{fact} gradient, and is written to in place.", fix)
     return Explanation(
-        f"`{name}` {list(target.shape)} is a leaf that requires a gradient: backward could"
-        " not tell its value from before the write from the one after.",
+        f"`{name}` {list(target.shape)} is a leaf that requires a gradient: backward cannot"
+        " separate its value before the write from the one after.",
         fix,
     )
 
@@ -218,7 +217,7 @@ def _view(case: Case) -> Explanation | None:
     if "returns multiple views" in case.text:
         why = "one of several views that one operation returned"
     elif "no_grad" in case.text:
-        why = "a view that was made under `torch.no_grad()`"
+        why = "a view made under `torch.no_grad()`"
     else:
         why = "a view that autograd cannot follow a write through"
     sign = failed.called.removesuffix("=")

@@ -32,7 +32,7 @@ def explain(case: Case) -> Explanation | None:
 
 
 def _frozen(names: Sequence[str]) -> Explanation:
-    """Where nothing could have a gradient at all."""
+    """Where nothing could have a gradient."""
     if not names:
         return Explanation(
             "the model has no parameters, and the input does not require a gradient.",
@@ -51,14 +51,14 @@ def _frozen(names: Sequence[str]) -> Explanation:
 def _cut(answers: Sequence[Answer]) -> Explanation:
     """The answers, at the place of the one that speaks for most parameters.
 
-    What never ran cut nothing off: it is told where nothing else is there to tell.
+    What never ran cut nothing off: it is reported where nothing else is there to tell.
     """
     cuts = [one for one in answers if one.cause != "not-called"] or answers
-    ordered = sorted(cuts, key=lambda one: -len(one.behind))
+    ordered = sorted(cuts, key=lambda one: -len(one.upstream))
     details = []
     for one in ordered[:_SHOWN]:
-        more = f" and {len(one.behind) - _SHOWN} more" if len(one.behind) > _SHOWN else ""
-        details.append(f"{one.message} Behind it: {_listed(one.behind)}{more}.")
+        more = f" and {len(one.upstream) - _SHOWN} more" if len(one.upstream) > _SHOWN else ""
+        details.append(f"{one.message} Behind it: {_listed(one.upstream)}{more}.")
     first = ordered[0]
     file, _, line = (first.location or "").rpartition(":")
     site = CallSite(first.module, first.call, file or None, int(line) if line else None)
@@ -74,4 +74,4 @@ _ADVICE = (
     "nothing on the way to the loss requires a gradient: look for `no_grad`, `detach` or a"
     " frozen model, or set `requires_grad: true` on the input"
 )
-KIND = Kind({_SIGN: _ADVICE}, explain, watched=False)
+KIND = Kind({_SIGN: _ADVICE}, explain, traced=False)

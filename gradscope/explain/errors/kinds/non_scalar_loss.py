@@ -8,11 +8,11 @@ from gradscope.explain.errors.kind import Kind
 
 def explain(case: Case) -> Explanation | None:
     """A loss of several numbers: its shape, and who made it."""
-    watch = case.watch
-    if watch is None or watch.failing is None or watch.failing.root is None:
+    tracer = case.tracer
+    if tracer is None or tracer.failing is None or tracer.failing.root is None:
         return None
-    root = watch.failing.root
-    made = watch.made.get(root.grad_fn) if root.grad_fn is not None else None
+    root = tracer.failing.root
+    made = tracer.made.get(root.grad_fn) if root.grad_fn is not None else None
     fact = f"the loss is {list(root.shape)}, {root.numel()} numbers"
     site = made.site if made is not None else None
     op = made.op.strip("_") if made is not None else ""

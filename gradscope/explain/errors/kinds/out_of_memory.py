@@ -43,7 +43,7 @@ def explain(case: Case) -> Explanation | None:
 def _absurd(text: str) -> bool:
     """Whether more was asked for at once than the machine has, so that nothing was filled.
 
-    To fill the memory once more could end the process.
+    To fill the memory again could end the process.
     """
     wanted = _asked(text)
     try:

@@ -12,7 +12,7 @@ from gradscope.explain.shared.operations import Trait, by_function
 
 
 def explain(case: Case) -> Explanation | None:
-    """Which shapes met, where, and what to change."""
+    """Which shapes conflict, where, and what to change."""
     return first_explanation(
         case,
         (

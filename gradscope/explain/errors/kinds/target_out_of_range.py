@@ -13,7 +13,7 @@ from gradscope.explain.shared.operations import Trait, by_function
 
 
 def explain(case: Case) -> Explanation | None:
-    """Class ids against the number of classes; a loss may also look ids up by itself."""
+    """Class ids against the number of classes; a loss may also look ids up alone."""
     return first_explanation(case, (_target, index_out_of_range.explain))
 
 

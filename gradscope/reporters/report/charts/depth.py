@@ -29,7 +29,7 @@ def panels(report: Report) -> tuple[Panel, ...]:
         _saved(modules),
         *map(_spread, report.histograms),
     )
-    return tuple(panel for panel in made if panel.said)
+    return tuple(panel for panel in made if panel.has_points)
 
 
 def innermost(calls: Sequence[ModuleCall]) -> list[list[ModuleCall]]:

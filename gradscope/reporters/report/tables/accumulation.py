@@ -13,7 +13,7 @@ from gradscope.typeset.numbers import count, number, plural
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table
 from gradscope.typeset.text import plain
 
-#: So many layers are shown where nobody asked for a number of them, and so many names of modules.
+#: So many layers are shown without a request for a number of them, and so many names of modules.
 _ROWS, _NAMES = 10, 4
 _COLUMNS = (
     Heading("layer", right=False, wraps=True),
@@ -64,7 +64,7 @@ def _listed(found: Accumulation) -> str:
 
 
 def _legend(found: Accumulation) -> Iterator[str]:
-    yield "difference: of the gradients, relative to that of the whole batch"
+    yield "difference: of the gradients, relative to that of the full batch"
     for cause in found.causes:
         yield f"{cause.kind}: {plain(cause.message)}{_names(cause)}; {plain(cause.advice)}"
 

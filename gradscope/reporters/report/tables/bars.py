@@ -20,7 +20,7 @@ def with_bars(
     cells: Cells,
     members: Sequence[Sequence[Row]],
 ) -> tuple[tuple[Heading, ...], Cells]:
-    """The headings and cells with bars behind ``column``; ``members`` are the rows behind each row.
+    """The headings and cells with bars after ``column``; ``members`` are the rows of each row.
 
     A row that stands for several has the bar of the largest.
     """

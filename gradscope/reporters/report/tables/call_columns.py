@@ -21,7 +21,7 @@ USUAL = (
     *("layer", "type", "shape", "norm", "norm_ranks", "mean", "std", "zeros", "nonfinite"),
     *("grad_out", "grad_out_ranks", "grad_in", "grad_fn", "saved", "flops", "time"),
 )
-#: Columns that only a run of their own can fill.
+#: Columns that only their own run can fill.
 MEASURED = ("flops", "time")
 _STATISTICS = ("norm", "mean", "std", "min", "max", "zeros", "nan", "inf")
 #: The columns of a row that stands for one tensor alone.
@@ -58,7 +58,7 @@ def signs(
     if MISSING in texts:
         lines.append(f"{MISSING}: {_why_missing(report)}")
     if any(" +" in text for text in texts):
-        lines.append("+n nan, +n inf: elements that are not finite, left out of the norm")
+        lines.append("+n nan, +n inf: elements that are NaN or Inf, left out of the norm")
     means = [column for column in columns if column.key.endswith("mean")]
     if any(column.text(row) == statistics.NOISE for column in means for row in rows):
         lines.append(f"{statistics.NOISE}: zero, to the rounding of the values")
@@ -126,7 +126,7 @@ def gradient_tone(row: object, text: str) -> str:
 
 
 def as_gradient(norm: Column[Row], key: str) -> Column[Row]:
-    """The norm's column under a shorter key, since it stands for the whole gradient."""
+    """The norm's column under a shorter key, since it stands for the full gradient."""
     return replace(norm, key=key, tone=gradient_tone)
 
 

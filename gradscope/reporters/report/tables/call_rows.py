@@ -1,4 +1,4 @@
-"""The calls of a report as rows: which tensors stand in them, and how they are labelled."""
+"""The calls of a report as rows: which tensors are in them, and how they are labelled."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ REMARKS = {
     "pass-through": "the call returns its input untouched: grad_in is that tensor's total gradient",
     "shared-input": "one tensor stands at several inputs: grad_in is the sum over them",
     "in-place-view": "a write in place through a view hides the gradient that is missing here",
-    "inner-backward": "the loss holds a gradient taken through this call: grad_in cannot be told",
+    "inner-backward": "the loss uses a gradient taken through this call: grad_in is unknown",
     "recomputed": "checkpointed: gradients come from the second run of its forward, in backward",
     "no-grad": "ran while gradients were disabled",
-    "other-thread": "ran in a thread of its own: grad_in cannot be told",
+    "other-thread": "ran in its own thread: grad_in is unknown",
     "did-not-return": "was running when the run stopped",
 }
 
@@ -31,7 +31,7 @@ class CallRow:
     direction: str  # input | output | "" for a call without tensors
     tensor: TensorRecord | None
     carried: TensorRecord | None
-    first: bool  # of its call: here stand the call's own facts
+    first: bool  # of its call: here are the call's own facts
     placed: bool  # the tensor's path belongs to the label
     mark: str = ""
     times: int = 1  # stands for that many calls

@@ -135,7 +135,7 @@ def ordered(
 ) -> list[Entry[Row]]:
     """Entries by the column: numbers descend, text ascends, what has no value comes last.
 
-    An entry stands where its foremost row would.
+    An entry is where its foremost row would.
     """
     ascending = column.ascending if up is None else up
     ranked: list[tuple[Key, Entry[Row]]] = []

@@ -61,7 +61,7 @@ def _parts(name: str) -> tuple[str, ...]:
 
 def _call_signature(call: ModuleCall) -> Hashable:
     tensors = [tuple(_looks(t) for t in side) for side in (call.inputs, call.outputs)]
-    # Not the inputs' grad_fn: it says what stands before the block.
+    # Not the inputs' grad_fn: it says what is before the block.
     made_by = tuple(tensor.grad_fn for tensor in call.outputs)
     return call.type, call.training, call.notes, call.aliases, made_by, *tensors
 
@@ -126,7 +126,7 @@ def _by_level(items: list[_Item[Row]]) -> list[_Item[Row]]:
 
 
 def _blocks(items: Sequence[_Item[Row]], level: int) -> Iterator[list[_Item[Row]]]:
-    """Stretches of items below one module of that depth; what lies above stands alone."""
+    """Stretches of items below one module of that depth; what lies above is alone."""
     block: list[_Item[Row]] = []
     for item in items:
         deep = len(item.parts) > level

@@ -12,7 +12,7 @@ from gradscope.typeset.numbers import NOT_THERE, number, plural
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table
 from gradscope.typeset.text import plain
 
-#: So many rows are shown where nobody asked for a number of them.
+#: So many rows are shown without a request for a number of them.
 _ROWS = 20
 _COLUMNS = (
     Heading("layer", right=False, wraps=True),

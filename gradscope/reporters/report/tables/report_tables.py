@@ -62,7 +62,7 @@ def records(report: Report, view: View) -> tuple[list[str], list[list[Scalar]]]:
             owned, parameter_columns.COLUMNS, parameter_columns.EXACT, view, ["name"], "parameter"
         )
     groups = [call_rows.expanded(call) for call in report.calls if _within(call.name, view)]
-    # Without these, the rows of one call could not be told apart.
+    # Without these, the rows of one call could not be distinguished.
     first = ["name", "call", "direction", "path"]
     return _exact(groups, call_columns.COLUMNS, call_columns.EXACT, view, first, "call")
 

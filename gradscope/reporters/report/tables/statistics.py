@@ -45,7 +45,7 @@ def _is_noise(stats: TensorStats) -> bool:
     """Whether a mean that is not zero has no digit that the values' own rounding leaves certain.
 
     What a layer subtracts is rounded in float32 at best, in the same direction for many values;
-    what a half float keeps of each value is rounded by itself, and its mean over many by less.
+    what a half float keeps of each value is rounded alone, and its mean over many by less.
     """
     eps = _EPSILON.get(stats.dtype)
     finite = stats.numel - nonfinite(stats)
@@ -101,9 +101,9 @@ def columns(
         return Column(prefix + name, exact, show, compare, tone=tone)
 
     for name in _FLOATS:
-        # A table of gradients has no column of its own for what is not finite: the norm says it.
-        whole = bool(prefix) and name == "norm"
-        text = norm_with_losses if whole else partial(figure, name=name)
+        # A table of gradients has no column of its own for NaN and Inf: the norm says it.
+        full = bool(prefix) and name == "norm"
+        text = norm_with_losses if full else partial(figure, name=name)
         yield column(name, attrgetter(name), text)
     yield column("zeros", attrgetter("zeros"), zeros, _fraction)
     yield column("zero_count", attrgetter("zeros"), partial(_count, name="zeros"))

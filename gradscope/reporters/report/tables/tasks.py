@@ -35,7 +35,7 @@ def tasks(report: Report, view: View) -> Table | None:
     if view.top is not None:
         layers = sorted(layers, key=_worst)[: view.top]
     rows = tuple(_row(layer) for layer in (found.total, *layers))
-    return Table("tasks", columns, rows, "each loss by itself", tuple(_legend(found)))
+    return Table("tasks", columns, rows, "each loss separately", tuple(_legend(found)))
 
 
 def _worst(layer: SharedLayer) -> float:

@@ -74,7 +74,7 @@ def check(view: View) -> None:
 
 
 def measured(view: View) -> bool:
-    """Whether the view asks for what only a run of its own can tell."""
+    """Whether the view asks for what only its own run can tell."""
     words = {word.removeprefix("+") for word in view.columns or ()}
     words |= {view.bar or "", parse_sort(view.sort or "")[0]}
     return bool(words & set(call_columns.MEASURED))

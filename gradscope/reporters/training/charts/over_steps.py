@@ -27,7 +27,7 @@ _MAPS = (
     ("update ratio", "‖Δ weight‖ / ‖weight‖", "parameters", "update_ratio"),
     ("activation scale", "standard deviation of the output", "calls", "out_std"),
     ("zeros", "share of the output that is exactly zero", "calls", "out_zeros"),
-    ("dead units", "share without a gradient in the whole batch", "parameters", "zeros"),
+    ("dead units", "share without a gradient in the full batch", "parameters", "zeros"),
 )
 _SHARES = ("out_zeros", "zeros")
 #: A map is drawn from so many steps, and shows a quarter of them.
@@ -48,7 +48,7 @@ def panels(history: RunHistory) -> tuple[Panel, ...]:
         else:
             title = heading + metric.label
             found.append(Panel(title, "step", metric.note, (_curve(metric),), stretches=happened))
-    return tuple(panel for panel in found if panel.said)
+    return tuple(panel for panel in found if panel.has_points)
 
 
 def together(a: RunHistory, b: RunHistory) -> tuple[Panel, ...]:
@@ -133,12 +133,12 @@ def maps(history: RunHistory) -> Iterator[Map]:
         names = tuple(label(one.name, one.call) for one, _ in known)
         rows = tuple(_row(course, places) for _, course in known)
         read = any(one.norms is not None for one, _ in known) and measure in MEASURES
-        x = "steps whose gradients were read" if read else "steps looked at"
+        x = "steps whose gradients were read" if read else "sampled steps"
         yield Map(title, y, x, names, tuple(places), rows, measure in _SHARES)
 
 
 def _places(measure: str, known: Sequence[tuple[LayerSeries, Course]]) -> list[int]:
-    """The steps of all; of very many some, evenly, and those that were not finite."""
+    """The steps of all; of very many some, evenly, and those that were NaN or Inf."""
     places = steps_with(measure, [one for one, _ in known])
     if len(places) <= _MOST_PLACES:
         return places

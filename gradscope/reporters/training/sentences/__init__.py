@@ -1,1 +1,1 @@
-"""What is said of a training run: header, findings, events, news, and steps in words."""
+"""What is reported of a training run: header, findings, events, news, and steps in words."""

@@ -98,7 +98,7 @@ def _concerns(found: TrainingFinding, layers: Sequence[LayerSeries], *, everywhe
 
 
 def _reached(found: TrainingFinding) -> set[str]:
-    """What a finding is of, and what its NaN or infinity came to."""
+    """What a finding is of, and what its NaN or Inf came to."""
     origin = found.origin
     return {found.finding.name} | ({origin.name or "", *origin.spread} if origin else set())
 
@@ -119,7 +119,7 @@ def _home(layer: LayerSeries) -> str:
 
 
 def _check(history: RunHistory, step: int) -> None:
-    """Refuse a step that nobody looked at: that nothing was found there would be no answer."""
+    """Refuse a step that was not sampled: it has no answer."""
     sampled = history.sampled
     if step in sampled:
         return
@@ -127,27 +127,25 @@ def _check(history: RunHistory, step: int) -> None:
     near = " and ".join(count(one) for one in sampled[max(0, i - 1) : i + 1])
     there = any(one.step == step for one in history.steps)
     raise OptionError(
-        f"step {count(step)} was not looked at closely"
-        if there
-        else f"nothing is known of a step {count(step)}",
-        help=f"the nearest that were looked at: {near}" if near else "no step was looked at",
+        f"step {count(step)} was not sampled" if there else f"the run has no step {count(step)}",
+        help=f"the nearest sampled steps: {near}" if near else "no step was sampled",
     )
 
 
 def _bad(history: RunHistory) -> Iterator[Answer]:
-    """An answer for each finding: the worst cause first, and behind each what follows from it."""
+    """An answer for each finding: the worst cause first, each with its symptoms after it."""
     parameters = {one.name for one in history.parameters}
-    told = [
+    answers = [
         (one, None if one is cause.finding else Explanation(cause.finding.code, cause.finding.name))
         for cause in folded(history.findings)
         for one in (cause.finding, *cause.symptoms)
     ]
-    for found, explanation in told:
+    for found, explanation in answers:
         finding = found.finding
         state, cause, origin = _STATES.get(finding.rule, finding.rule), finding.cause, found.origin
         message = finding.message
         if origin is not None and origin.inputs and origin.phase not in ("parameter", "input"):
-            message = f"{message.rstrip('.')}. It was given {given(origin)}."
+            message = f"{message.rstrip('.')}. Its inputs: {given(origin)}."
         yield Answer(
             name=finding.name,
             kind="parameter" if finding.name in parameters else "module",
@@ -165,7 +163,7 @@ def _bad(history: RunHistory) -> Iterator[Answer]:
 
 
 def _measured(layer: LayerSeries, *, judged: bool) -> Answer:
-    """What was measured of a layer of which no rule found anything.
+    """What was measured of a layer without a finding.
 
     Args:
         judged: whether every rule over samples has seen enough to find something.
@@ -173,8 +171,8 @@ def _measured(layer: LayerSeries, *, judged: bool) -> Answer:
     kind = "parameter" if layer.call is None else "module"
     lost = lost_steps(layer)
     if lost:
-        looks = f"{count(len(lost))} of the {plural(len(layer.steps), 'step')} looked at"
-        message = f"it was not finite at {looks}, first at {count(lost[0])}"
+        steps = f"{count(len(lost))} of {plural(len(layer.steps), 'sampled step')}"
+        message = f"it was NaN or Inf in {steps}, first at step {count(lost[0])}"
         return Answer(layer.name, kind, "non-finite", message, call=layer.call, severity="error")
     measures = {"gradient norm": "grad_norm", "update ratio": "update_ratio"}
     if layer.call is not None:

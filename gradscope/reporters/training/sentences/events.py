@@ -24,14 +24,14 @@ MOST = 12
 
 
 def lines(
-    events: Sequence[TrainingEvent], *, whole: bool = True, option: str = "--table events"
+    events: Sequence[TrainingEvent], *, full: bool = True, option: str = "--table events"
 ) -> Iterator[Line]:
     """A line for each event, one for those that differ in figures alone; a page has the first.
 
     ``option`` is what shows all.
     """
     lines = list(_lines(events))
-    if whole or len(lines) <= MOST:
+    if full or len(lines) <= MOST:
         yield from lines
         return
     yield from lines[:MOST]

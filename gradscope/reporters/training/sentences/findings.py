@@ -1,4 +1,4 @@
-"""Findings of a run: the steps where they held, and where a NaN or an infinity came from."""
+"""Findings of a run: the steps in which they occurred, and the origin of a NaN or Inf."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def with_steps(history: RunHistory) -> tuple[list[Finding], Known]:
 
 def _beside(cause: Cause) -> Beside:
     one, names = cause.finding, tuple(label(s.name, s.call) for s in cause.symptoms)
-    # What was not finite before the step began was not made in it: the finding says all.
+    # What was NaN or Inf before the step began was not made in it: the finding says all.
     made = one.origin is not None and one.origin.phase not in ("parameter", "input")
     details = tuple(origin_lines(one.origin, one)) if one.origin and made else ()
     return Beside(stretches(one.steps), details, tuple(_symptoms(cause.symptoms)), names)
@@ -56,8 +56,8 @@ def _symptoms(symptoms: Sequence[TrainingFinding]) -> Iterator[Line]:
 
 
 def origin_lines(origin: NonFiniteOrigin, one: TrainingFinding) -> Iterator[Line]:
-    """Where it was made: step, phase, module, operation and line; what it was given; its spread."""
-    what = {"nan": "NaN", "inf": "infinity"}.get(origin.kind, plain(origin.kind))
+    """The origin: step, phase, module, operation and line, with its inputs and its spread."""
+    what = {"nan": "NaN", "inf": "Inf"}.get(origin.kind, plain(origin.kind))
     where = [f"in the {plain(origin.phase)}"]
     if origin.name:
         where[0] += f" of {label(origin.name, origin.call)}"
@@ -69,12 +69,12 @@ def origin_lines(origin: NonFiniteOrigin, one: TrainingFinding) -> Iterator[Line
         where.append(f"at {plain(origin.location)}")
     if origin.reason:
         where.append(plain(origin.reason))
-    yield Line(", ".join(where), f"{what} made:", indent=1)
+    yield Line(", ".join(where), f"origin of the {what}:", indent=1)
     message = origin.message.rstrip(".")
     if message and message not in one.finding.message:
         yield Line(plain(origin.message), indent=1)
     if origin.inputs:
-        yield Line(given(origin), "given:", indent=1)
+        yield Line(given(origin), "its inputs:", indent=1)
     if origin.spread:
         yield Line(some_names(origin.spread, _NAMES), "spread to:", indent=1)
     if origin.advice and origin.advice.rstrip(".").lower() not in one.finding.advice.lower():
@@ -82,7 +82,7 @@ def origin_lines(origin: NonFiniteOrigin, one: TrainingFinding) -> Iterator[Line
 
 
 def given(origin: NonFiniteOrigin) -> str:
-    """What the operation was given."""
+    """The inputs of the operation."""
     return "; ".join(map(_tensor, origin.inputs))
 
 
@@ -98,7 +98,7 @@ def _tensor(stats: TensorStats) -> str:
 def as_check(history: RunHistory) -> CheckReport:
     """A run as the check of one model, for formats that hold findings only.
 
-    When a finding held stands in its message.
+    The steps of a finding are in its message.
     """
     sentence = []
     named = qualified(history).findings
@@ -121,14 +121,14 @@ def as_check(history: RunHistory) -> CheckReport:
 
 
 def run_info(history: RunHistory) -> RunInfo:
-    """How the run was made, for records that know no run of a script."""
+    """The run's settings, for records that know no script."""
     run = history.run
     device = run.device or "unknown"
     return RunInfo(title(run), device, "unknown", "train", 0, history.last_step, "")
 
 
 def verdict(history: RunHistory) -> Iterator[Line]:
-    """Where nothing was found, that; and in any case which rules have not seen enough."""
+    """Says that no problem was found, if so; then which rules had too few samples."""
     if not history.last_step:
         yield NOTHING_RECORDED
         return

@@ -14,17 +14,16 @@ from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, duration, plural, seconds
 from gradscope.typeset.text import plain
 
-#: After so many seconds, and so many steps' time, without a word a run is taken to be over.
+#: A run counts as over after so many seconds, and so many steps' time, without an update.
 _SILENCE, _STEPS = 15.0, 10
-#: Why a parameter has no norm of the whole.
+#: Why a parameter has no global norm.
 _FAULTS = {
-    "flat": "FullyShardedDataParallel keeps flat pieces, which say nothing of their places; "
-    "`fully_shard` has no such",
-    "partial": "it is a sum over ranks that nobody has taken yet",
-    "missing": "a part of it is in no file that is here",
-    "differs": "ranks that should hold the same do not",
+    "flat": "FullyShardedDataParallel flattens its shards; use `fully_shard`",
+    "partial": "the ranks hold partial sums, which are not reduced yet",
+    "missing": "the file of a rank with a shard is missing",
+    "differs": "the replicas differ",
 }
-#: In so many ways the other ranks may end before only some are named.
+#: At most so many ways in which other ranks ended are listed.
 _ENDS = 6
 
 
@@ -32,10 +31,10 @@ def facts(history: RunHistory) -> list[list[str]]:
     """Facts about the run, a list for each line; the first fact is the script."""
     run = history.run
     first = [title(run), *_length(history), f"began {_clock(run.started)}"]
-    lines = [first, [_model(model) for model in history.models] or ["no model was found"]]
+    lines = [first, [_model(model) for model in history.models] or ["no model found"]]
     optimizers = _optimizers(history)
     lines += [optimizers] if optimizers else []
-    lines.append(_looking(history))
+    lines.append(_sampling(history))
     versions = [f"{plain(name)} {plain(version)}" for name, version in run.versions.items()]
     device = [plain(run.device)] if run.device else []
     return [*lines, device + versions] if device or versions else lines
@@ -51,13 +50,13 @@ def end(history: RunHistory) -> Line:
     run, code = history.run, (history.run.exit or "").strip()
     if run.ended is None:
         if history.age is None:
-            return Line("it goes on, or was killed", "no end was written:", "warn")
-        when = "just now" if history.age < 2 else f"{duration(history.age)} ago"
-        last = f"the last word of it came {when}"
-        patience = max(_SILENCE, _STEPS * (run.watched or run.plain or 0.0))
+            return Line("(its file has no end)", "running or killed", "warn")
+        age = f"{round(history.age)} s" if history.age < 60 else duration(history.age)
+        last = f"updated {age} ago"
+        patience = max(_SILENCE, _STEPS * (run.sampled_seconds or run.plain or 0.0))
         if history.age <= patience:
-            return Line(last, "still running:", "good")
-        return Line(f"no end was written, and {last}", "killed, or hanging:", "bad")
+            return Line(f"({last})", "running", "good")
+        return Line(f"({last}, its file has no end)", "killed or hanging", "bad")
     if run.cut:
         return Line(f"by `{plain(run.cut)}`", "ended:", "good")
     if code in ("", "0"):
@@ -68,7 +67,7 @@ def end(history: RunHistory) -> Line:
 
 
 def notes(history: RunHistory) -> Iterator[str]:
-    """What was not looked at, and what other processes did."""
+    """What was not recorded, and how the other ranks ended."""
     yield from (f"note: {plain(notice)}" for notice in history.run.notices)
     yield from (f"note: {line}" for line in without_calls(history))
     others = [run for run in history.ranks if run.rank != history.run.rank]
@@ -76,11 +75,13 @@ def notes(history: RunHistory) -> Iterator[str]:
         return
     world = max(history.run.world_size, len(others) + 1)
     if not others:
-        yield f"note: rank {count(history.run.rank)} of {count(world)}, and what it holds itself"
+        yield f"note: rank {count(history.run.rank)} of {count(world)} only, with its own shards"
         return
     runs = [history.run, *others]
     staged = any(model.stage is not None for model in history.models)
-    yield from (f"note: {line}" for line in (*_together(runs, world, staged), *_apart(history)))
+    yield from (
+        f"note: {line}" for line in (*_reduced(runs, world, staged), *_not_reduced(history))
+    )
 
 
 def without_calls(history: RunHistory) -> Iterator[str]:
@@ -91,19 +92,21 @@ def without_calls(history: RunHistory) -> Iterator[str]:
             yield f"{name}: {training.without_calls(model.compiled)}"
 
 
-def _together(runs: Sequence[TrainingRun], world: int, staged: bool) -> Iterator[str]:
-    """Whose figures are put together, and how the other ranks ended."""
+def _reduced(runs: Sequence[TrainingRun], world: int, staged: bool) -> Iterator[str]:
+    """Which ranks the figures are reduced over, and how the other ranks ended."""
     ranks = [run.rank for run in runs]
     of = "the lowest rank of each stage" if staged else f"rank {count(ranks[0])}"
     whose = "the last stage's" if staged else "the ranks' mean"
     yield (
-        f"ranks {listed(ranks)} of {count(world)} together; activations are of {of}, the loss is "
-        f"{whose}"
+        f"reduced over ranks {listed(ranks)} of {count(world)}; activations: {of}; loss: {whose}"
     )
     missing = [rank for rank in range(world) if rank not in ranks]
     if missing:
         which = "rank" if len(missing) == 1 else "ranks"
-        yield f"no file of {which} {listed(missing)} is here: what has a part there has no figures"
+        yield (
+            f"the file of {which} {listed(missing)} is missing: tensors with a shard there have "
+            "no norm"
+        )
     alike: dict[str, list[int]] = {}
     for run in runs[1:]:
         alike.setdefault(_end(run), []).append(run.rank)
@@ -115,21 +118,21 @@ def _together(runs: Sequence[TrainingRun], world: int, staged: bool) -> Iterator
     yield "; ".join([*ends[:_ENDS], *more])
 
 
-def _apart(history: RunHistory) -> Iterator[str]:
-    """The parameters that cannot be put together, and why."""
+def _not_reduced(history: RunHistory) -> Iterator[str]:
+    """The parameters without a global norm, and why."""
     for fault, reason in _FAULTS.items():
         names = [plain(one.name) for one in history.parameters if one.fault == fault]
         if names:
             more = f" and {count(len(names) - 1)} more" if names[1:] else ""
-            yield f"no norm of the whole of `{names[0]}`{more}: {reason}"
+            yield f"no global norm of `{names[0]}`{more}: {reason}"
 
 
 def _end(run: TrainingRun) -> str:
     """How many steps a rank made, and how it ended."""
     steps = plural(run.steps, "step")
     if run.ended is None:
-        return f"{steps}, no end was written"
-    return f"{steps}, ended with {plain(run.exit or '0')}"
+        return f"{steps}, the file has no end"
+    return f"{steps}, exit {plain(run.exit or '0')}"
 
 
 def _length(history: RunHistory) -> list[str]:
@@ -146,7 +149,7 @@ def _clock(moment: float) -> str:
     try:
         return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (OverflowError, ValueError, OSError):
-        return "at a time that no calendar has"
+        return "at an invalid time"
 
 
 def _model(model: TrainedModel) -> str:
@@ -176,36 +179,40 @@ def _optimizer(name: str) -> str:
     return plain(name) if "opt" in name.lower() else f"optimizer {plain(name)}"
 
 
-def _looking(history: RunHistory) -> list[str]:
-    """Which steps were looked at, and what that cost."""
-    run = history.run
-    looked = sum(step.sampled for step in history.steps)
-    if not looked and not history.sampled:
-        return ["no step was looked at closely"]
-    kept = f": {listed(history.sampled)}" if history.sampled else ""
-    if looked > len(history.sampled):
-        kept = f", {count(len(history.sampled))} of them kept{kept}"
-    how = f"{count(looked)} of {plural(len(history.steps), 'step')} looked at"
+def _sampling(history: RunHistory) -> list[str]:
+    """Which steps were sampled, and the cost of that."""
+    run, kept = history.run, history.sampled
+    sampled = sum(step.sampled for step in history.steps)
+    metrics = ""
     if history.thinned:
-        how = f"{count(looked)} of the {count(len(history.steps))} steps kept were looked at"
-    elif looked == len(history.steps):
-        how = "every step looked at"
-    elif run.every and run.every > 1:
-        how += f", at last every {ordinal(run.every)}"
-    how += kept
-    return [how, *([cost(run)] if cost(run) else [])]
+        total = plural(history.last_step, "step")
+        metrics = f"{total}. Metrics of {count(len(history.steps))} are kept; "
+    if not sampled and not kept:
+        return [f"{metrics}no step was sampled"]
+    word = "step" if len(kept) == 1 else "steps"
+    steps = f" at {word} {listed(kept)}" if kept else ""
+    if sampled > len(kept):
+        how = f"layers were sampled in {plural(sampled, 'step')}, {count(len(kept))} are kept"
+        how += f": {listed(kept)}" if kept else ""
+    elif sampled == len(history.steps) and not history.thinned:
+        how = "layers were sampled at every step"
+    else:
+        how = f"layers were sampled{steps}"
+    if run.every and run.every > 1 and sampled < len(history.steps):
+        how += f", at the end every {ordinal(run.every)}"
+    return [metrics + how, *([cost(run)] if cost(run) else [])]
 
 
 def cost(run: TrainingRun) -> str:
-    """``looking cost 1.6 % of the time: 182 ms a plain step, 240 ms a watched one``."""
+    """``gradscope took 1.6 % of the time: 182 ms a plain step, 240 ms a sampled one``."""
     figures = []
     if run.plain is not None:
         figures.append(f"{seconds(run.plain)} a plain step")
-    if run.watched is not None:
-        figures.append(f"{seconds(run.watched)} a watched one")
+    if run.sampled_seconds is not None:
+        figures.append(f"{seconds(run.sampled_seconds)} a sampled one")
     if run.cost is None:
         return ", ".join(figures)
-    text = f"looking cost {cost_in_words(run)}"
+    text = f"gradscope took {cost_in_words(run)}"
     return f"{text}: {', '.join(figures)}" if figures else text
 
 

@@ -1,4 +1,4 @@
-"""A run's layers as a table: parameters, or calls, each over the steps that were looked at."""
+"""A run's layers as a table: parameters, or calls, each over the sampled steps."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _together(name: str, rows: Sequence[SeriesRow]) -> SeriesRow:
 
 
 def _middles(norms: Sequence[NormSeries | None]) -> NormSeries | None:
-    """The medians of norms at the same steps; what is not finite wins."""
+    """The medians of norms at the same steps; NaN and Inf win."""
     known = [one for one in norms if one is not None]
     if not known:
         return None
@@ -148,29 +148,31 @@ def _chosen(
     """
     top = view.top or (None if view.width is None or len(entries) <= MANY else FEW)
     cut = top is not None and top < len(entries)
-    looked = _looked(history, [row.series for entry in entries for row in entry.rows], title)
+    steps_read = _steps_read(
+        history, [row.series for entry in entries for row in entry.rows], title
+    )
     if not cut or view.sort:
         chosen, by = select(entries, COLUMNS[title], replace(view, top=top), title[:-1])
-        caption, remark = by or looked, []
+        caption, remark = by or steps_read, []
     else:
         chosen = sorted(entries, key=_telling(history))[:top]
         caption = f"{count(len(chosen))} of {plural(len(entries), title[:-1])} shown"
-        remark = ["first those that findings name, then those whose gradient changed most"]
+        remark = ["layers with findings come first, then those with the largest change of gradient"]
     more = len(entries) - len(chosen)
     if more and not view.top:
-        fold = "" if view.fold else ", `--fold` blocks that look the same once"
+        fold = "" if view.fold else ", `--fold` merges equal blocks"
         pattern = view.option("-l PATTERN")
-        ways = f"`{pattern}` shows those you name, `--top {len(entries)}` all{fold}"
+        ways = f"`{pattern}` selects some, `--top {len(entries)}` shows all{fold}"
         remark.append(f"{count(more)} more: {ways}")
     return chosen, caption, remark
 
 
-def _looked(history: RunHistory, series: Sequence[LayerSeries], title: str) -> str:
+def _steps_read(history: RunHistory, series: Sequence[LayerSeries], title: str) -> str:
     """``at 150 steps, 9 of them sampled``."""
     read = len(steps_with("grad_norm", series)) if title == "parameters" else 0
     if read > len(history.sampled):
         return f"at {plural(read, 'step')}, {count(len(history.sampled))} of them sampled"
-    return f"at {plural(len(history.sampled), 'step')} looked at"
+    return f"at {plural(len(history.sampled), 'sampled step')}"
 
 
 def _telling(history: RunHistory) -> Callable[[Entry[SeriesRow]], tuple[bool, int, float]]:

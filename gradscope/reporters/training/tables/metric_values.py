@@ -16,7 +16,7 @@ from gradscope.typeset.text import plain
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One vital metric: its value at each step, and the steps where it was not finite.
+    """One step metric: its value at each step, and the steps where it was NaN or Inf.
 
     One without steps is the heading of those that follow. ``note`` says what the values are.
     """
@@ -29,7 +29,7 @@ class Metric:
 
     @property
     def heading(self) -> bool:
-        """Whether it only stands above others."""
+        """Whether it is only a heading of others."""
         return not self.steps
 
     def extreme(self, which: Callable[..., Any]) -> tuple[float, int] | None:

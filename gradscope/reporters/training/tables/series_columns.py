@@ -84,7 +84,7 @@ class SeriesRow:
         return found
 
     def ends(self, measure: str) -> list[tuple[float | None, bool]]:
-        """Its first and its last value, one where there is one, and whether each was not finite."""
+        """Its first and its last value, one where there is one, and whether each was NaN or Inf."""
         steps, values, lost = self.course(measure)
         places = (0, -1) if len(steps) > 1 else (0,) if steps else ()
         return [(values[i], steps[i] in lost) for i in places]
@@ -125,7 +125,7 @@ class SeriesRow:
 
     @property
     def lost(self) -> list[int]:
-        """The steps at which something in it was not finite."""
+        """The steps at which something in it was NaN or Inf."""
         found = set(lost_steps(self.series))
         if self.series.norms is not None:
             found.update(*(steps_lost(*self.series.norms.of(measure)) for measure in NORMS))
@@ -137,7 +137,7 @@ def _is_known(norm: float | None) -> bool:
 
 
 def lost_steps(series: LayerSeries) -> list[int]:
-    """The steps at which something of a layer was not finite."""
+    """The steps at which something of a layer was NaN or Inf."""
     counts = [n for key, n in series.values.items() if key.endswith("nonfinite")]
     steps = zip(series.steps, *counts, strict=True)
     return [step for step, *several in steps if any(several)]
@@ -207,7 +207,7 @@ def _measured(key: str, measure: str) -> Iterator[Column[SeriesRow]]:
 
 
 def _over_ranks(key: str, measure: str, figure: Figure) -> Iterator[Column[SeriesRow]]:
-    """A measure's spread over the ranks at the last step looked at."""
+    """A measure's spread over the ranks at the last sampled step."""
 
     def width(row: SeriesRow) -> float | None:
         ends = row.spread(measure)

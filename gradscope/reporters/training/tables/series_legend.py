@@ -21,9 +21,9 @@ def series_legend(
     texts: Sequence[Sequence[Cell]],
     shown: Sequence[SeriesRow],
 ) -> list[str]:
-    """The steps of the columns, what a row stands for, and the signs that occur."""
+    """The steps of the columns, what a row stands for, and the symbols that occur."""
     lines = []
-    looked = sorted(shown[0].places("")) if shown else []
+    sampled = sorted(shown[0].places("")) if shown else []
     steps = list(_steps(columns, shown))
     if len(steps) > 1:
         lines.append(f"steps: {', '.join(steps)}")
@@ -31,18 +31,18 @@ def series_legend(
         lines.append("×n: n blocks that look the same, one after the other; figures are medians")
     words = {word for row in texts for cell in row for word in cell.text.split()}
     if TO.strip() in words:
-        first, last = count(looked[0]), count(looked[-1])
-        which = f"step looked at and at the last, {first} and {last}"
+        first, last = count(sampled[0]), count(sampled[-1])
+        which = f"sampled step and at the last, {first} and {last}"
         lines.append(f"a{TO}b: at the first {'of these and at the last' if steps[1:] else which}")
     if MISSING in words:
         lines.append(f"{MISSING}: no gradient arrived")
     if NOT_THERE in words:
-        lines.append(f"{NOT_THERE}: there was nothing to measure")
+        lines.append(f"{NOT_THERE}: nothing to measure")
     if any(column.key.endswith("_ranks") for column in columns):
-        lines.append("ranks: the least and the most among them at the last step looked at")
+        lines.append("ranks: the smallest and the largest over ranks at the last sampled step")
     drawn = [i for i, column in enumerate(columns) if column.key.endswith("_curve")]
     curves = [row[i].text for row in texts for i in drawn]
-    over = f"over the {plural(len(looked), 'step')} looked at" if len(looked) > 1 else ""
+    over = f"over {plural(len(sampled), 'sampled step')}" if len(sampled) > 1 else ""
     over = "over these steps" if steps[1:] else over
     explained = view.table is None and bool(history.steps)  # under the step metrics
     return [*lines, *curve_legend(curves, over, explained=explained)]

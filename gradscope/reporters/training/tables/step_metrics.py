@@ -117,5 +117,5 @@ def _notes(of: Sequence[Metric]) -> Iterator[str]:
 def _caption(history: RunHistory) -> str:
     steps = count(len(history.steps))
     if history.thinned:
-        return f"at the {steps} of {count(history.last_step)} steps that are kept"
-    return "at the one step" if len(history.steps) == 1 else f"at each of {steps} steps"
+        return f"of the {steps} steps kept of {count(history.last_step)}"
+    return "of the one step" if len(history.steps) == 1 else f"of all {steps} steps"

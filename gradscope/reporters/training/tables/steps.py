@@ -71,7 +71,7 @@ def _several(values: tuple[float | None, ...]) -> str:
 def _register() -> dict[str, Column[TrainingStep]]:
     rate = _figure("learning_rate", lambda s: s.learning_rates[0] if s.learning_rates else None)
     took = _figure("seconds", lambda step: step.seconds)
-    looked = replace(
+    sampled_row = replace(
         _word("sampled", lambda step: step.sampled),
         text=lambda step: "yes" if step.sampled else "",
     )
@@ -94,7 +94,7 @@ def _register() -> dict[str, Column[TrainingStep]]:
         _word("learning_rates", lambda step: _several(step.learning_rates)),
         _figure("loss_scale", lambda step: step.loss_scale),
         replace(took, text=lambda step: seconds(step.seconds)),
-        looked,
+        sampled_row,
     ]
     return {column.key: replace(column, keep=_KEEP.get(column.key, 0)) for column in columns}
 
@@ -122,7 +122,10 @@ def table(history: RunHistory, view: View) -> Table | None:
     asked = view.columns if view.table == "steps" else None
     columns = pick(COLUMNS, asked, keys, ["step"])
     more = len(entries) - len(chosen)
-    ways = f"`--top {len(entries)}` shows all, `--sort COLUMN` others first, `-f csv` every figure"
+    ways = (
+        f"`--top {len(entries)}` shows all, `--sort COLUMN` changes the order, `-f csv` has every "
+        "figure"
+    )
     return Table(
         "steps",
         tuple(Heading(c.key, c.right, KEEP if c.key == by else c.keep) for c in columns),
