@@ -111,16 +111,16 @@ def run(
             check_picture(picture)
         check_output(picture, force=file.force)
     loaded = read_model(words, model.settings, {"mode": "eval", **model.keys})
-    with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
-        with importing_torch():
-            from gradscope.api import leaks_config
-            from gradscope.leaks.judge import Wishes
-        wishes = Wishes(causal, dims, padding, tuple(only or ()), maps=picture is not None)
-        try:
+    try:
+        with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
+            with importing_torch():
+                from gradscope.api import leaks_config
+                from gradscope.leaks.judge import Wishes
+            wishes = Wishes(causal, dims, padding, tuple(only or ()), maps=picture is not None)
             report = leaks_config(loaded, wishes, allow=model.allow or ())
-        except ModelError as error:
-            _write(error.report, destination)
-            raise
+    except ModelError as error:
+        _write(error.report, destination)
+        raise
     if drawn and picture is not None:
         _draw(report, picture, force=file.force)
         if destination.format != "json":

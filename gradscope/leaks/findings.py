@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from gradscope.leaks.changes import Change
@@ -26,7 +28,9 @@ def clean(axis: str, message: str, gradient: bool | None = None) -> AxisResult:
 
 def doubtful(axis: str, change: Change) -> AxisResult:
     """A change that may be none."""
-    return AxisResult(axis, "not-judged", change.doubt or "", effect=change.effect, finite=True)
+    return AxisResult(
+        axis, "not-judged", change.doubt or "", effect=_finite(change.effect), finite=True
+    )
 
 
 def leak(
@@ -56,7 +60,7 @@ def leak(
         axis,
         "leaks",
         message,
-        effect=change.effect,
+        effect=_finite(change.effect),
         reach=reach,
         layer=None if crossing is None else crossing.layer,
         call=None if crossing is None else crossing.call,
@@ -67,6 +71,11 @@ def leak(
         gradient=gradient,
         severity="error",
     )
+
+
+def _finite(effect: float) -> float | None:
+    """Formats have no infinity: a change from or to one has no size."""
+    return effect if math.isfinite(effect) else None
 
 
 def told(crossing: Crossing | None, words: str) -> str:

@@ -132,7 +132,7 @@ class Forwards:
             taken = [t for _, t in find((args, kwargs), torch.Tensor)]
             for path, ids in tokens.items():
                 for t in taken:
-                    if t.shape == ids.shape and t.dtype == ids.dtype and torch.equal(t, ids):
+                    if _embeds(module, t, ids, output):
                         output = output if output.requires_grad else output.requires_grad_()
                         leaves.setdefault(path, []).append(output)
                         return output
@@ -168,6 +168,20 @@ class Forwards:
         return Forwards(
             workload, self.meaning, training=tuple(names[module] for module in self.training)
         )
+
+
+def _embeds(module: nn.Module, taken: torch.Tensor, ids: torch.Tensor, output: Any) -> bool:
+    """Whether a module made its output of these tokens: one of positions takes them too."""
+    if taken.shape != ids.shape or taken.dtype != ids.dtype or not torch.equal(taken, ids):
+        return False
+    if not isinstance(output, torch.Tensor) or output.shape[:-1] != ids.shape:
+        return False
+    weight = getattr(module, "weight", None)
+    if weight is None or weight.dim() != 2 or weight.size(1) != output.size(-1):
+        return False
+    known = weight.detach()[ids.clamp(0, weight.size(0) - 1)]
+    like = torch.nn.functional.cosine_similarity(known.float(), output.detach().float(), dim=-1)
+    return bool((like[known.abs().sum(-1) > 0] > 0.999).all())
 
 
 def widened(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

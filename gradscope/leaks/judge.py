@@ -126,6 +126,9 @@ def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool, masks: bool = T
     model, meaning = forwards.workload.model, forwards.meaning
     notices: list[str] = []
     causal = wishes.causal
+    encoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    if causal is None and encoder and not meaning.decoder:
+        causal = False  # what is given is the encoder's
     if causal is None and (why := causal_by(model)):
         causal = True
         notices.append(f"time is judged, because {why}")
@@ -135,7 +138,8 @@ def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool, masks: bool = T
     padding = wishes.padding if wishes.padding is not None else _padding(model)
     kinds: tuple[str, ...] = ()
     if mask is not None and masks:
-        kinds = kinds_of(mask, general="mask" in wishes.only or _takes_any_mask(model))
+        general = "mask" in wishes.only or _takes_any_mask(model)
+        kinds = kinds_of(mask, general=general)
     count, number = _numbers(meaning, 2 * len(kinds), causal=bool(causal) or wishes.maps)
     if not tiled:
         count = meaning.samples or 1
@@ -152,6 +156,7 @@ def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool, masks: bool = T
         dims=wishes.axes,
         mask=mask,
         maps=wishes.maps,
+        pooled=not (_takes_any_mask(model) and padding is not None),
         notices=notices,
     )
     if mask is not None and number:
@@ -161,6 +166,8 @@ def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool, masks: bool = T
             subject.hole = hole_of(mask)
         subject.masked = masked
         rows.base = with_masks(rows.base, mask, masked, subject.hole)
+        if padding is not None:
+            rows.base = {**rows.base, **subject.padded_tokens()}
     return subject
 
 

@@ -15,8 +15,8 @@ from gradscope.capture.names import named_modules
 from gradscope.leaks.changes import Layout
 from gradscope.leaks.dependencies import Gradients, gradients
 from gradscope.leaks.forwards import Forwards
-from gradscope.leaks.meaning import HIDDEN, LENGTHS, MASK, PREFIX, Given, Meaning, values_of
-from gradscope.leaks.rows import Rows, Tensors, cuts, future
+from gradscope.leaks.meaning import HIDDEN, LENGTHS, MASK, PREFIX, TOKENS, Given, Meaning, values_of
+from gradscope.leaks.rows import Rows, Tensors, cuts, future, spread_over
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class Subject:
     hole: Any = 0
     maps: bool = False
     masks_fail: str | None = None
+    pooled: bool = True
     notices: list[str] = field(default_factory=list)
 
     @property
@@ -134,6 +135,20 @@ class Subject:
         side = [one for one in own if _side(one) == _side(self.mask)]
         return side or own
 
+    def padded_tokens(self) -> Tensors:
+        """Tokens of the base, with padding where a row is padded."""
+        ends = torch.zeros_like(self.hidden)
+        for one in self.masked:
+            ends[one.row] = one.where & (one.kind != "inside")
+        base, padding = self.rows.base, self.rows.padding
+        return {
+            one.path: base[one.path].masked_fill(
+                spread_over(one, ends, base[one.path]), int(padding or 0)
+            )
+            for one in self.hides
+            if one.role == TOKENS
+        }
+
     @cached_property
     def changed(self) -> Tensors:
         """The base with other content in the future of some rows, and in the masked of others.
@@ -198,19 +213,17 @@ def masked_rows(positions: int, kinds: Sequence[str], *, first: int) -> tuple[Ma
 def kinds_of(mask: Given, *, general: bool) -> tuple[str, ...]:
     """What the mask may hide: what it hides in the batch; where that is nothing, the end of a row.
 
-    ``general`` says that the model takes any mask.
+    ``general`` says that the model takes any mask, and then it is all.
     """
     if mask.role == HIDDEN:
         return ("inside",)
     if mask.role == LENGTHS or mask.time is None:
         return ("right",)
-    if general:
-        return ("right", "left", "inside")
     dims = (mask.time,) if mask.batch is None else (mask.batch, mask.time)
     hidden = (mask.tensor != mask.keep).movedim(dims, tuple(range(len(dims))))
     rows = hidden.reshape(-1 if mask.batch is not None else 1, mask.tensor.size(mask.time))
     shown = dict.fromkeys(kind for row in rows for kind in _shown(row))
-    return tuple(shown) or ("right",)
+    return tuple(shown) or (("right", "left", "inside") if general else ("right",))
 
 
 def _shown(row: torch.Tensor) -> Iterator[str]:

@@ -62,11 +62,13 @@ def judge(subject: Subject) -> AxisResult:
 def kept_places(subject: Subject, masked: Sequence[Masked]) -> Kept:
     """What is not masked in these rows; all positions, where the mask is another input's."""
     count, positions = subject.rows.count, subject.positions
-    rows = torch.zeros(count, dtype=torch.bool)
-    rows[[one.row for one in masked]] = True
+    chosen = torch.zeros(count, dtype=torch.bool)
+    chosen[[one.row for one in masked]] = True
+    places = chosen[:, None].expand(-1, positions or 0).clone()
+    # A model may know padding by its token alone: then pooled outputs do not count.
+    rows = chosen if subject.pooled else None
     if not positions:
         return Kept(None, rows)
-    places = rows[:, None].expand(-1, positions).clone()
     if subject.hidden.shape[1] == positions and _masks_main(subject):
         places &= ~subject.hidden
     return Kept(places, rows)
@@ -98,7 +100,8 @@ def trial_of(subject: Subject, masked: Sequence[Masked], found: Change) -> Trial
         places = torch.ones(count, subject.positions, dtype=torch.bool)
         if where.shape[1] == subject.positions and _masks_main(subject):
             places &= ~where
-    kept = Kept(places, torch.ones(count, dtype=torch.bool))
+    every = torch.ones(count, dtype=torch.bool) if subject.pooled else None
+    kept = Kept(places, every)
     dirty = one.where
     if mask.role == HIDDEN:
         return _of_hidden(subject, base, changed, kept, dirty, count)

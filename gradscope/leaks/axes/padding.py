@@ -51,9 +51,12 @@ def judge(subject: Subject) -> AxisResult:
         kept = kept_places(subject, ends)
         outputs = subject.gradients.outputs
         subject.forwards.remember(rows.base, outputs)
-        if not judged_outputs(outputs, subject.layout, kept):
+        found: Change | None = None
+        if judged_outputs(outputs, subject.layout, kept):
+            found = tried(subject.forwards, rows.base, subject.changed, subject.layout, kept)
+            content = "other content in padded places keeps every bit; "
+        elif subject.pooled:
             return not_judged("padding", "no output has an entry for each position or sample")
-        found = tried(subject.forwards, rows.base, subject.changed, subject.layout, kept)
         if found is not None and found.doubt:
             return doubtful("padding", found)
         if found is not None:
@@ -67,7 +70,6 @@ def judge(subject: Subject) -> AxisResult:
                 reach=f"padding on the {' and the '.join(sides)}",
                 advice=_ADVICE,
             )
-        content = "other content in padded places keeps every bit; "
     return _of_amount(subject, content)
 
 
