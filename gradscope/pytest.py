@@ -53,8 +53,8 @@ def gradscope_check() -> Callable[..., Report]:
             shared = {name: options[name] for name in _SHARED if name in options}
             seen = api.leaks(*args[:2], **{**shared, **own}).leaks
             if seen:
-                told = (f"error {one.code} {one.layer or ''}: {one.message}" for one in seen)
-                pytest.fail("\n".join(told), pytrace=False)
+                lines = (f"error {one.code} {one.layer or ''}: {one.message}" for one in seen)
+                pytest.fail("\n".join(lines), pytrace=False)
         if reaches(report.findings, fail_on):
             pytest.fail("\n".join(map(str, every_line(report.findings))), pytrace=False)
         return report

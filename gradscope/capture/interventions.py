@@ -151,7 +151,7 @@ class Interventions:
         copies: _Copies,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with copies of what needs a gradient: only what this call sends back, and
-        no other reader of the tensor, is behind a copy."""
+        no other reader of the tensor, is a copy."""
         paths = {id(t): path for path, t in call_tensors(args, kwargs) if _is_floating(t)}
 
         def copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ def noticing_hooked_saves(seen: Callable[[], None]) -> Iterator[None]:
     """Call ``seen`` when somebody's hooks (a checkpoint's, an offloader's) take over saved tensors.
 
     For older releases of torch, 2.8 among them: in later ones each saved tensor tells whether it
-    lies behind a hook.
+    has a hook.
     """
     if hasattr(_AUTOGRAD.SavedTensor, "unpack_hook"):
         yield

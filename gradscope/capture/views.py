@@ -93,7 +93,7 @@ def read_as_view_only(found: Walk, write: Node, view: ViewOf) -> bool:
     """Whether after a write nobody reads the base itself: only ``view`` goes on, made anew.
 
     Otherwise what the write lets through belongs in part to others, and the view's gradient cannot
-    be told from it.
+    be distinguished from it.
     """
     consumers = found.consumers.get((write, 0), [])
     while len(consumers) == 1 and is_write(consumers[0].node):

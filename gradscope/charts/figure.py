@@ -1,8 +1,8 @@
 """Panels and maps as one picture file, by matplotlib: for a paper, a report, a slide.
 
-Colours are those of Okabe and Ito, which all kinds of colour vision tell apart; curves differ by
-their dashes too. At its own size, 7 inches wide, the smallest letters have 6 points. Axes are those
-of a page's charts: places on them are shares of their length, so that no float is too large.
+Colours are those of Okabe and Ito, which all kinds of colour vision can distinguish; curves differ
+by their dashes too. At its own size, 7 inches wide, the smallest letters have 6 points. Axes are
+those of a page's charts: places on them are shares of their length, so that no float is too large.
 """
 
 from __future__ import annotations

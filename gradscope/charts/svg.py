@@ -19,7 +19,7 @@ WIDTH, HEIGHT = 480, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 456, 12, 182
 #: How tall the strip of a stretch is, and how many lie below each other.
 _STRIP, _LANES = 5, 5
-#: Points further apart than this have their own dot, with its name.
+#: Points with a larger distance than this have their own dot, with its name.
 _APART = 6.0
 #: Of a curve's two ends, the points between which nothing was measured are not joined.
 _SIGNS = {

@@ -102,7 +102,7 @@ def write(
 
     x, y = at
     for line in lines:
-        # Drawn at four times its size: the spaces between letters are whole pixels.
+        # Drawn at four times its size: the spaces between letters are full pixels.
         room = (text_width(line, size) + size, line_height(size))
         mask = Image.new("L", (room[0] * _FINER, room[1] * _FINER))
         ImageDraw.Draw(mask).text((0, 0), drawable(line), font=font(size * _FINER), fill=255)

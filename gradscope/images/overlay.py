@@ -38,26 +38,28 @@ def overlay(photo: Photo, heat: HeatMap) -> Image:
     original = magnified(photo.picture, times)
     below = original.width > _WIDE * original.height
     size = _letters(original, below)
-    gap = size
-    panels = (original.width, 2 * original.height + gap)
-    panels = panels if below else (2 * original.width + gap, original.height)
+    margin = size
+    panels = (original.width, 2 * original.height + margin)
+    panels = panels if below else (2 * original.width + margin, original.height)
     text = max(panels[0], 26 * size)
     title = wrapped(headline(photo, heat), size, text)
     small = max(13, round(size * 0.8))
     foot = [line for remark in remarks(photo, heat) for line in wrapped(remark, small, text)]
-    top = gap + len(title) * line_height(size) + gap // 2
-    corner = (gap, top + original.height + gap) if below else (gap * 2 + original.width, top)
-    bar = 0 if scale.blank else gap // 2 + bar_height(small)
+    top = margin + len(title) * line_height(size) + margin // 2
+    corner = (
+        (margin, top + original.height + margin) if below else (margin * 2 + original.width, top)
+    )
+    bar = 0 if scale.blank else margin // 2 + bar_height(small)
     bottom = top + panels[1] + bar
-    foot_height = gap // 2 + len(foot) * line_height(small) if foot else 0
-    canvas = Image.new("RGB", (text + 2 * gap, bottom + foot_height + gap), PAPER)
-    write(canvas, (gap, gap), title, size, INK)
-    canvas.paste(original, (gap, top))
+    foot_height = margin // 2 + len(foot) * line_height(small) if foot else 0
+    canvas = Image.new("RGB", (text + 2 * margin, bottom + foot_height + margin), PAPER)
+    write(canvas, (margin, margin), title, size, INK)
+    canvas.paste(original, (margin, top))
     canvas.paste(painted(photo, heat, scale), corner)
     if bar:
-        place = (corner[0], top + panels[1] + gap // 2)
+        place = (corner[0], top + panels[1] + margin // 2)
         draw_bar(canvas, place, max(original.width, 12 * small), scale, small)
-    write(canvas, (gap, bottom + gap // 2), foot, small, DIM)
+    write(canvas, (margin, bottom + margin // 2), foot, small, DIM)
     return canvas
 
 

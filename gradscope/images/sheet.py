@@ -39,7 +39,7 @@ def sheets(rows: Sequence[Row]) -> list[Image]:
     """The pages of a contact sheet, in order; none without rows.
 
     Each picture has its method above and its own colour bar below, for methods have their own
-    scales. A photograph with many methods is not torn apart between pages if it fits on one.
+    scales. A photograph with many methods is not split between pages if it fits on one.
     """
     most = max((len(maps) for _, maps in rows), default=0)
     columns = _even(most)

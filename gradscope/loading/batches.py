@@ -106,10 +106,10 @@ def to_batch(raw: Any, context: Context, key: str) -> Batch:
     return Batch((move(inputs),), {}, target)
 
 
-def as_it_is(raw: Any, context: Context, key: str, *, apart: bool) -> Batch:
-    """One raw batch as one argument, or where it is ``apart`` each of its parts as one."""
+def as_it_is(raw: Any, context: Context, key: str, *, unpacked: bool) -> Batch:
+    """One raw batch as one argument, or where it is ``unpacked`` each of its parts as one."""
     moved = mover(context, key)(raw)
-    return Batch(tuple(moved)) if apart else Batch((moved,))
+    return Batch(tuple(moved)) if unpacked else Batch((moved,))
 
 
 def _split(raw: Any, context: Context, key: str) -> tuple[Any, Any]:

@@ -150,7 +150,7 @@ def _from_function(
         raw = raw_batches(made, context, "input")
         for index, batch in enumerate(raw, start=1):
             if as_one or (parts > 1 and isinstance(batch, tuple | list) and len(batch) == parts):
-                yield as_it_is(batch, context, "input", apart=not as_one)
+                yield as_it_is(batch, context, "input", unpacked=not as_one)
             else:
                 yield to_batch(batch, context, "input")
             # Whatever the model drew in between, the next batch is the same in every run.

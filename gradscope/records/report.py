@@ -110,7 +110,7 @@ class Report(Plotted):
     non_finite: tuple[NonFiniteOrigin, ...] = field(default=(), metadata=SPARSE)
     #: The gradients of each of ``losses``. None: not requested.
     tasks: TaskGradients | None = field(default=None, metadata=SPARSE)
-    #: The verdict of each axis of `gradscope leaks`. None: nobody asked.
+    #: The verdict of each axis of `gradscope leaks`. None: not requested.
     leaks: tuple[AxisResult, ...] | None = field(default=None, metadata=SPARSE)
     histograms: tuple[Histogram, ...] = field(default=(), metadata=SPARSE)
     sketches: tuple[Sketch, ...] = field(default=(), metadata=SPARSE)

@@ -36,7 +36,7 @@ def not_enough(judgement: Judgement) -> Iterator[Line]:
         elif first.unit == "first-step":
             text += f" (needs step 1): {plain(first.help)}"
         elif first.help.startswith("--"):
-            seen = _ends([one.seen for one in several])
+            seen = _range([one.seen for one in several])
             text += f" ({_needs(several)}, {seen} recorded): {plain(first.help)}"
         else:
             text += f" ({_needs(several)} steps)"
@@ -55,10 +55,10 @@ def _lead(one: NotJudged) -> str:
 
 def _needs(several: Sequence[NotJudged]) -> str:
     word = "needs" if len(several) == 1 else "need"
-    return f"{word} {_ends([one.needs for one in several])}"
+    return f"{word} {_range([one.needs for one in several])}"
 
 
-def _ends(numbers: Sequence[int]) -> str:
+def _range(numbers: Sequence[int]) -> str:
     return " to ".join(dict.fromkeys(map(count, (min(numbers), max(numbers)))))
 
 

@@ -141,5 +141,5 @@ def _is_far(history: SampleHistory) -> bool:
     """Whether the sample is farther from the last than samples were from each other."""
     if history.now is None or len(history.steps) < 2:
         return False
-    gaps = [after - before for before, after in pairwise(history.steps)]
-    return history.now.step - history.steps[-1] > 2 * median(gaps)
+    distances = [after - before for before, after in pairwise(history.steps)]
+    return history.now.step - history.steps[-1] > 2 * median(distances)

@@ -13,7 +13,7 @@ RULE = Rule(
     code="GS828",
     name="mixed-gradients",
     severity="warning",
-    summary="an optimizer uses gradients that another optimizer's loss left behind",
+    summary="an optimizer uses gradients that another optimizer's loss has left",
     what=(
         "Compares the gradients of an optimizer's parameters when another optimizer makes its step "
         "and when the next backward begins. It fires where a backward on another line then adds to "

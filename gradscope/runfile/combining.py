@@ -295,6 +295,6 @@ def _whole_stats(
         nothing = TensorStats(shape, dtype, math.prod(shape))
         if not parts:
             return nothing
-        told = joined(parts, shape)
-        return replace(nothing, nan=told.nan, inf=told.inf)
+        counts = joined(parts, shape)
+        return replace(nothing, nan=counts.nan, inf=counts.inf)
     return replace(joined(parts, shape), norm=norm)

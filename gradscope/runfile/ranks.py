@@ -88,10 +88,10 @@ def _differences(ranks: Mapping[int, _Rank]) -> Iterator[Difference]:
                 {rank: (part, digest) for rank, digest in digests.items()}
             )
     for (model, kind), steps in held.items():
-        apart = [s for s, parts in steps.items() if any(map(_differ, parts))]
-        if not apart:
+        differing = [s for s, parts in steps.items() if any(map(_differ, parts))]
+        if not differing:
             continue
-        first = apart[0]
+        first = differing[0]
         names: dict[str, None] = {}
         others: set[int] = set()
         total = 0
@@ -106,7 +106,7 @@ def _differences(ranks: Mapping[int, _Rank]) -> Iterator[Difference]:
         before = [s for s in steps if s < first]
         compared = len({rank for copies in steps[first] for rank in copies})
         yield Difference(
-            *(model, kind, (first, apart[-1]), before[-1] if before else None),
+            *(model, kind, (first, differing[-1]), before[-1] if before else None),
             *(tuple(names), total, tuple(sorted(others)), compared),
         )
 

@@ -177,7 +177,7 @@ def step_records(rows: Sequence[Row], file: str) -> tuple[TrainingStep, ...]:
                 norms=() if row[14] is None else _group_norms(row[14], file),
                 own_seconds=row[15],
                 batch=row[16],
-                summed=None if row[17] is None else _ends(row[17], file),
+                summed=None if row[17] is None else _slice(row[17], file),
             )
         )
     return tuple(found)
@@ -201,7 +201,7 @@ def _numbers(text: str, file: str) -> tuple[Any, ...]:
     return _record(tuple[float | None, ...], _loads(text, file), file)
 
 
-def _ends(text: str, file: str) -> tuple[int, int]:
+def _slice(text: str, file: str) -> tuple[int, int]:
     return _record(tuple[int, int], _loads(text, file), file)
 
 

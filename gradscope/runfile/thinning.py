@@ -52,7 +52,8 @@ def outermost(steps: list[int], count: int) -> list[int]:
 
 
 def stride(last: int, most: int) -> tuple[int, int]:
-    """Up to which number rows are thinned that are numbered without gaps, and by which step.
+    """Up to which number rows are thinned that are numbered without missing numbers, and by which
+    step.
 
     The last half of ``most`` stays complete; before it there is a quarter of ``most`` or less.
     """

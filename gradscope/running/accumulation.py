@@ -81,7 +81,7 @@ class _Comparison:
     # ---------------------------------------------------------------- running
 
     def _gradients(self, evaluated: Sequence[nn.Module]) -> _Gradients:
-        """Of the whole and of the parts, with some modules as in evaluation."""
+        """Of the full batch and of the parts, with some modules as in evaluation."""
         full = replace(self.step.workload, accumulate=1)
         with repeated(replace(self.step, workload=full), weights=True) as step:
             with _in_evaluation(evaluated):
@@ -115,9 +115,9 @@ class _Comparison:
                 running[-1] = (running[-1][0], True)
 
         full = replace(self.step.workload, accumulate=1)
-        watched = watchable(full.model)
+        hookable = watchable(full.model)
         plain = repeated(replace(self.step, workload=full), weights=True)
-        with plain as step, hooked(watched, before, after):
+        with plain as step, hooked(hookable, before, after):
             step.forward()
         return list(dict.fromkeys(drew))
 

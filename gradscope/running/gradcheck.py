@@ -185,10 +185,10 @@ class _Function:
             (gradient,) = torch.autograd.grad(total, leaf, allow_unused=True)
             found = torch.zeros_like(leaf) if gradient is None else gradient
             backward = float((found.conj() * direction).real.sum())
-        ahead, behind = (
+        forwards, backwards = (
             float(weighted(self._values_at(name, sign * _EPSILON * direction))) for sign in (1, -1)
         )
-        return backward, (ahead - behind) / (2 * _EPSILON)
+        return backward, (forwards - backwards) / (2 * _EPSILON)
 
     def _values_at(self, name: str, distance: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with _moved([(self._leaves[name], distance)]):

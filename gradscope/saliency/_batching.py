@@ -106,7 +106,7 @@ class _Passes:
         """
         best, worse, size = float("inf"), 0, 1
         while self.left >= 2 * size:
-            if size == 2 and (why := self.apart()):
+            if size == 2 and (why := self.dependence()):
                 self.batches.single = why
                 self.size = 1
                 return
@@ -135,7 +135,7 @@ class _Passes:
         largest = LARGEST.get(device, LARGEST_ELSEWHERE)
         return largest if values is None else min(largest, max(1, values // first.numel()))
 
-    def apart(self) -> str | None:
+    def dependence(self) -> str | None:
         """Why the first two items, which ran alone, do not go together; None where they do."""
         pair = slice(0, 2)
         try:

@@ -2,7 +2,7 @@
 
 The rules are set on the nodes of the graph, so that ``F.relu``, in-place and reused ReLUs and
 ``nn.ReLU`` all count, and nothing of the model is replaced. ReLU6, ``clamp(min=0)`` and
-``threshold(0, 0)`` are ReLUs too; GELU, SiLU and their like are not, and are counted apart.
+``threshold(0, 0)`` are ReLUs too; GELU, SiLU and their like are not, and are counted separately.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ reads = ("input",)
 def attribute(subject: Subject) -> Tensor:
     """max over channels of |R₀|, [N, H, W], where R passes each ReLU as relu(R).
 
-    captum's ``Deconvolution`` changes ``nn.ReLU`` modules alone and leaves the channels apart; here
-    the operations change, so ``F.relu``, reused and in-place ReLUs and ReLU6 follow the rule.
+    captum's ``Deconvolution`` changes ``nn.ReLU`` modules only, and leaves the channels separate;
+    here the operations change, so ``F.relu``, reused and in-place ReLUs and ReLU6 follow the rule.
     """
     relevance, coverage = ruled_gradient(subject, deconvnet_rule)
     subject.notes.append(str(coverage))

@@ -15,6 +15,6 @@ reads = ("input",)
 def attribute(subject: Subject) -> Tensor:
     """max over channels of |∂S/∂x|, [N, H, W].
 
-    captum's ``Saliency`` takes the absolute value and leaves the channels apart.
+    captum's ``Saliency`` takes the absolute value and leaves the channels separate.
     """
     return strongest(subject.input_gradient)

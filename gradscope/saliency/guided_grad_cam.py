@@ -15,7 +15,7 @@ reads = ("input", "layer")
 def attribute(subject: Subject) -> Tensor:
     """Grad-CAM at the input's resolution ⊙ guided backpropagation, [N, H, W].
 
-    captum's ``GuidedGradCam`` upsamples by nearest neighbours and leaves the channels apart; this
-    upsamples bilinearly and takes the largest absolute value over the channels.
+    captum's ``GuidedGradCam`` upsamples by nearest neighbours and leaves the channels separate;
+    this upsamples bilinearly and takes the largest absolute value over the channels.
     """
     return grad_cam.attribute(subject) * guided_backprop.attribute(subject)

@@ -16,6 +16,7 @@ def attribute(subject: Subject) -> Tensor:
     """Σ over channels of x ⊙ ∂S/∂x, [N, H, W], signed.
 
     A pixel whose normalised value is zero gets nothing, whatever it does. In a network of ReLUs
-    without biases the map sums to the score. captum's ``InputXGradient`` leaves the channels apart.
+    without biases the map sums to the score. captum's ``InputXGradient`` leaves the channels
+    separate.
     """
     return summed(subject.inputs * subject.input_gradient)

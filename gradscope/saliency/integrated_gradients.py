@@ -20,7 +20,7 @@ def attribute(subject: Subject, *, n_steps: int = 50, baseline: float = 0.0) -> 
     """Σ over channels of (x − x′) ⊙ ∫₀¹ ∂S/∂x (x′ + α(x − x′)) dα, [N, H, W], signed.
 
     The integral is taken by Gauss–Legendre quadrature, as captum's ``IntegratedGradients`` takes
-    it; captum leaves the channels apart. ``baseline`` is one value in the model's input space,
+    it; captum leaves the channels separate. ``baseline`` is one value in the model's input space,
     where zero is not black once pictures are normalised. The map sums to S(x) − S(x′).
     """
     if n_steps < 1:

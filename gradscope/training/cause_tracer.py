@@ -72,7 +72,7 @@ class CauseTracer:
         self._missing: list[_Missing] = []
         self._zero: list[_Zero] = []
         # What each has set, with how many function modes there are when both, or one, are on.
-        self._zero_watches, self._watches = ExitStack(), ExitStack()
+        self._zero_tracers, self._tracers = ExitStack(), ExitStack()
         self._modes = self._modes_with_zero = 0
         self._stepped: list[int] = []
         self._nodes: list[Node] = []
@@ -135,13 +135,13 @@ class CauseTracer:
     def _trace_missing(self, name: str, module: nn.Module, steps: dict[str, int]) -> None:
         self._traced |= {(name, one, "missing") for one in steps}
         trace = MissingTrace(module, list(steps), Script.run.__code__, lent=True, guarding=self)
-        self._watches.enter_context(trace.active())
+        self._tracers.enter_context(trace.active())
         self._missing.append(_Missing(name, trace))
 
     def _trace_zeros(self, name: str, module: nn.Module, steps: dict[str, int]) -> None:
         self._traced |= {(name, one, "zero") for one in steps}
         trace = ZeroTrace(module, list(steps), Script.run.__code__, guarding=self)
-        self._zero_watches.enter_context(trace.forward(stacks=False))
+        self._zero_tracers.enter_context(trace.forward(stacks=False))
         self._zero.append(_Zero(name, trace, max(steps.values())))
 
     # ---------------------------------------------------------------- while a trace goes on
@@ -231,10 +231,10 @@ class CauseTracer:
         long as it does, ours stays where it is, and does nothing.
         """
         if torch._C._len_torch_function_stack() == self._modes_with_zero:
-            self._zero_watches.close()
+            self._zero_tracers.close()
             self._modes_with_zero = self._modes
         if not self.active and torch._C._len_torch_function_stack() == self._modes:
-            self._watches.close()
+            self._tracers.close()
             self._modes = self._modes_with_zero = 0
 
     @property

@@ -78,7 +78,7 @@ class ImportHook(MetaPathFinder):
         spec = vars(module).get("__spec__")
         if getattr(spec, "_initializing", False):
             if type(spec) is ModuleSpec:
-                spec.__class__ = _watched(self._imported)
+                spec.__class__ = _notifying(self._imported)
                 self._specs.append(spec)
             return True
         # Its body may have been started by hand, and a part of it may be on its way.
@@ -167,7 +167,7 @@ def _imported(name: str) -> ModuleType | None:
     return module
 
 
-def _watched(imported: Callable[[ModuleSpec], None]) -> type[ModuleSpec]:
+def _notifying(imported: Callable[[ModuleSpec], None]) -> type[ModuleSpec]:
     """A class for a spec that calls ``imported`` when Python has ended the import.
 
     The mark is what the interpreter itself reads to know a module that is half imported, in

@@ -31,8 +31,8 @@ def curve(
     A stretch between two steps is drawn as the one before it, for nothing else is known; where
     a step has no value there is a blank, and a mark where something was ``lost``: at those steps it
     was NaN or Inf. Heights go from the lowest value to the highest, by their logarithms where these
-    are more than 100 times apart. One outlier does not flatten the rest: a value further beyond the
-    scale than this is long is at its edge.
+    are more than a factor of 100 different. One outlier does not flatten the rest: a value further
+    beyond the scale than this is long is at its edge.
     """
     length = last - first + 1
     width = max(1, min(width, length))

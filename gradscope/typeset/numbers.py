@@ -21,7 +21,7 @@ def number(x: float | None) -> str:
 
 
 def count(n: int) -> str:
-    """A full number, thousands apart."""
+    """An integer with separated thousands."""
     return f"{n:,}"
 
 

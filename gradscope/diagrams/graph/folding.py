@@ -53,7 +53,7 @@ def _parts(run: list[Group], structure: Structure) -> list[list[Group]]:
             chains[-1].append(group)
         else:
             chains.append([group])
-    if len(chains) == len(run) and structure.apart(run):
+    if len(chains) == len(run) and structure.independent(run):
         structure.widen(run)
         return [run]
     return chains

@@ -82,7 +82,7 @@ class Structure:
         children = (child for id in self._ids(one) for child in self._known.onward[id])
         return any(start <= self._place.get(child, -1) < end for child in children)
 
-    def apart(self, groups: list[Group]) -> bool:
+    def independent(self, groups: list[Group]) -> bool:
         """Is there no way, however long, from one of the groups to another?"""
         home = {id: i for i, group in enumerate(groups) for id in self._ids(group)}
         last = max((self._ranks[id] for id in home), default=0)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
-def _unsaid(notice: str) -> None:
+def _left_out(notice: str) -> None:
     """Without a page that handles it."""
 
 
@@ -35,4 +35,4 @@ class GraphView:
     direction: str = "TB"  # TB | LR
     hidden: int = 0
     timeout: float = 30.0
-    say: Callable[[str], None] = _unsaid
+    say: Callable[[str], None] = _left_out

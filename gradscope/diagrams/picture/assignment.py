@@ -57,9 +57,9 @@ def place_leaves(assignment: Assignment, flow: Flow) -> None:
             users.setdefault(leaf, []).append(operation)
     inputs = sum(1 for leaf in users if flow.nodes[leaf].kind == "input")
     for leaf, operations in users.items():
-        apart = flow.nodes[leaf].kind == "input" and inputs <= _INPUTS
+        separate = flow.nodes[leaf].kind == "input" and inputs <= _INPUTS
         boxes = {assignment.where[operation] for operation in operations}
-        if apart or 2 <= len(boxes) <= _SHARED:
+        if separate or 2 <= len(boxes) <= _SHARED:
             assignment.where[leaf] = len(assignment.shown)
             assignment.shown.append((leaf, None))
             continue

@@ -102,5 +102,6 @@ def scale(by: str, values: Iterable[float | None]) -> Scale:
     if not positive:
         return Scale(by, 0.0, 0.0)
     least, high = min(positive), max(positive)
-    # Less than a decade apart is the same order of size, and should not look like a difference.
+    # Less than a decade of difference is the same order of size, and should not look like a
+    # difference.
     return Scale(by, min(least, high / 10) or least, high, least)

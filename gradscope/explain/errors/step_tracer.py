@@ -2,7 +2,7 @@
 
 A mode sees the operations in the order in which the user's code calls them; the graph's nodes are
 distinguished by who made them. No hook on saved tensors is used: with one, autograd would no longer
-notice the write that is looked for.
+notice the write in question.
 """
 
 from __future__ import annotations

@@ -44,19 +44,19 @@ def find_cuts(
     for bit in sources:
         left |= bit
     found: list[Cut] = []
-    ends = _ends(flow, set(sources.values()), left)
+    last_uses = _last_uses(flow, set(sources.values()), left)
     used = 0
-    for mask in ends.values():
+    for mask in last_uses.values():
         used |= mask
     if full:
         cuts = _lost_paths(flow, flow.reaching(loss, guesses=False))
         left = _take(flow, cuts, left, found)
         left = _silent(flow, loss, left, found, silent)
         left &= ~(flow.values[loss].live if loss is not None else 0)
-        guesses = _lost_paths(flow, flow.reaching(loss, guesses=True), ends)
+        guesses = _lost_paths(flow, flow.reaching(loss, guesses=True), last_uses)
         left = _take(flow, guesses, left, found)
-        leaving = _leaving(flow, ends) if left & used else []
-        for number, mask in ends.items():
+        leaving = _leaving(flow, last_uses) if left & used else []
+        for number, mask in last_uses.items():
             if mask & left:
                 gone = next((value for value, lost in leaving if lost & mask & left), None)
                 found.append(Cut("not-in-loss", mask & left, flow.values[number], gone))
@@ -67,25 +67,25 @@ def find_cuts(
     return found
 
 
-def _ends(flow: Flow, sources: set[int], wanted: int) -> dict[int, int]:
+def _last_uses(flow: Flow, sources: set[int], wanted: int) -> dict[int, int]:
     """The last value with a gradient path to each parameter, other than the parameter itself."""
-    ends: dict[int, int] = {}
+    last_uses: dict[int, int] = {}
     for number in range(len(flow.values) - 1, -1, -1):
         value = flow.values[number]
         # What shares the parameter's memory and its graph is the parameter, seen differently.
         mask = value.live & wanted & ~value.own
         if mask and number not in sources:
-            ends[number] = mask
+            last_uses[number] = mask
             wanted &= ~mask
-    return ends
+    return last_uses
 
 
 def _lost_paths(
-    flow: Flow, reach: list[int], ends: dict[int, int] | None = None
+    flow: Flow, reach: list[int], last_uses: dict[int, int] | None = None
 ) -> list[tuple[int, int]]:
     """Values that lost the gradient path to some parameters and go on to the loss, oldest first.
 
-    With ``ends``, only what was cut from the last value that still had the path.
+    With ``last_uses``, only what was cut from the last value that still had the path.
     """
     cuts = []
     for number, value in enumerate(flow.values):
@@ -93,15 +93,15 @@ def _lost_paths(
             lost = 0
             for parent in value.parents:
                 mask = flow.values[parent].live & reach[number]
-                if ends is not None and flow.values[parent].op != "parameter":
-                    mask &= ends.get(parent, 0)
+                if last_uses is not None and flow.values[parent].op != "parameter":
+                    mask &= last_uses.get(parent, 0)
                 lost |= mask
             if lost:
                 cuts.append((number, lost))
     return cuts
 
 
-def _leaving(flow: Flow, ends: dict[int, int]) -> list[tuple[Value, int]]:
+def _leaving(flow: Flow, last_uses: dict[int, int]) -> list[tuple[Value, int]]:
     """The operations that gave Python what the last values with a path went into, oldest first."""
     upstream = [0] * len(flow.values)
     found = []
@@ -111,7 +111,7 @@ def _leaving(flow: Flow, ends: dict[int, int]) -> list[tuple[Value, int]]:
         leaves = value.op == "__bool__" or by_function(value.op).has(Trait.LEAVES_TORCH)
         if upstream[number] and leaves:
             found.append((value, upstream[number]))
-        upstream[number] |= ends.get(number, 0)
+        upstream[number] |= last_uses.get(number, 0)
     return found
 
 

@@ -203,8 +203,8 @@ def _squares(result: NonFiniteResult) -> Reason | None:
         return None
     if result.out.dim() == 0 and first.numel() == 0:
         return Reason(f"{result.name} of no values", _NOT_EMPTY)
-    gap = spelled(magnitude(first.double() - second.double()))
-    return _too_large(result, f"the square of differences up to {gap}")
+    difference = spelled(magnitude(first.double() - second.double()))
+    return _too_large(result, f"the square of differences up to {difference}")
 
 
 _BY_TRAIT: dict[Trait, Explainer] = {

@@ -134,7 +134,7 @@ class BackwardTrace:
             number = self._number[node]
             if self._has_gradient(node, number):
                 continue
-            ends = self._ends(node, number)
+            ends = self._zero_points(node, number)
             for point in ends:
                 if point not in bits:
                     bits[point] = 1 << len(found)
@@ -163,7 +163,7 @@ class BackwardTrace:
             return gradient is not None and any_nonzero(gradient)
         return self._passed[number].arrived
 
-    def _ends(self, node: Node, number: int) -> list[ZeroPoint]:
+    def _zero_points(self, node: Node, number: int) -> list[ZeroPoint]:
         """The ends of gradients right before a node to which nothing but zeros come."""
         if node is self.root:
             return [ZeroPoint(node, 0, "start")]

@@ -42,8 +42,8 @@ def render_check(check: CheckReport, view: View) -> str:
     for model in check.models:
         block = list(_verdict(model, view))
         # Those of one line stand together.
-        apart = lines and (len(block) > 1 or not lines[-1].plain)
-        lines += [Text(), *block] if apart and lines[-1].plain else block
+        spaced = lines and (len(block) > 1 or not lines[-1].plain)
+        lines += [Text(), *block] if spaced and lines[-1].plain else block
         if len(block) > 1:
             lines.append(Text())
     lines += _sum(check, view)

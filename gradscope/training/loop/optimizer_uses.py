@@ -30,7 +30,7 @@ class OptimizerUse:
         self.backwards = 0  # after which its parameters had gradients, before its first step
         self.fresh = False  # the last backward is not among them yet
         self.reached: str | None = None  # where the first of these backwards is
-        # What the last record said of it: at the end of a script it may be gone, as what a function
+        # The last record of it: at the end of a script it may be gone, as what a function
         # made is when the function has returned.
         self.record: LoopOptimizer | None = None
         self.held: dict[int, LoopParameter] = {}

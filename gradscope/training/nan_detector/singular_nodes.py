@@ -165,7 +165,7 @@ def _singular(node: Node) -> bool:
         return False
     if operation.name == "div":
         # By a number, a division has no second input.
-        return any(behind is not None for behind, _ in node.next_functions[1:])
+        return any(next_node is not None for next_node, _ in node.next_functions[1:])
     for name in ("exponent", "ord", "p"):
         power = getattr(node, f"_saved_{name}", None)
         if isinstance(power, int | float):

@@ -78,9 +78,9 @@ def _table(
     history: RunHistory,
 ) -> Table:
     several = len(history.steps) > 1
-    unsaid = set() if any(metric.lost for metric in of) else {"nonfinite"}
-    unsaid |= set() if several else _COURSE
-    shown = [i for i, heading in enumerate(_HEADINGS) if heading.key not in unsaid]
+    left_out = set() if any(metric.lost for metric in of) else {"nonfinite"}
+    left_out |= set() if several else _COURSE
+    shown = [i for i, heading in enumerate(_HEADINGS) if heading.key not in left_out]
     indent = "  " if any(metric.heading for metric in of) else ""
     rows = []
     for metric, texts, drawn in zip(of, figures, curves, strict=True):
